@@ -1,0 +1,39 @@
+# `make demo` and `make test` set up everything they need on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test test-all check format bench clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/superopt search rmsnorm-linear
+
+test: setup
+	$(BIN)/python -m pytest -q -n auto -m "not slow"
+
+test-all: setup
+	$(BIN)/python -m pytest -q -n auto
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python -m bench.search
+	$(BIN)/python -m bench.frontier
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

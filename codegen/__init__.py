@@ -1,0 +1,1 @@
+"""Code generators: muGraphs become Triton or C++ source."""

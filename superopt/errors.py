@@ -1,0 +1,30 @@
+"""Every error superopt raises on a user's account, in one tree.
+
+SuperoptError            anything the caller can act on; the command line prints it as one line, exit code 2
+├── InputError           an argument, a shape, a path or an option is wrong
+├── GraphError           a graph is malformed, or its text form does not parse
+├── TraceError           a function could not be traced into a graph
+└── CheckpointError      a saved file cannot be used: damaged, foreign, or of another version
+"""
+
+__all__ = ["CheckpointError", "GraphError", "InputError", "SuperoptError", "TraceError"]
+
+
+class SuperoptError(Exception):
+    """Base of all errors that superopt raises for something its caller can change."""
+
+
+class InputError(SuperoptError):
+    """An argument is wrong: names the argument, what came, and the remedy."""
+
+
+class GraphError(SuperoptError):
+    """A graph breaks a rule of the IR, or its text does not parse."""
+
+
+class TraceError(SuperoptError):
+    """A function cannot be traced: names the function and the place that stops it."""
+
+
+class CheckpointError(SuperoptError):
+    """A saved file cannot be used: damaged, made by something else, or of another version."""

@@ -1,0 +1,40 @@
+"""The intermediate representation: graphs of tensor algebra on named axes, and their text form."""
+
+from superopt.ir.check import check_graph
+from superopt.ir.graph import (
+    DTYPES,
+    STRUCTURAL,
+    Axis,
+    Graph,
+    Output,
+    Port,
+    Step,
+    live_graph,
+    step_axes,
+    value_axes,
+)
+from superopt.ir.program import Opaque, Program, Region, check_program
+from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
+
+__all__ = [
+    "DTYPES",
+    "STRUCTURAL",
+    "Axis",
+    "Graph",
+    "Opaque",
+    "Output",
+    "Port",
+    "Program",
+    "Region",
+    "Step",
+    "check_graph",
+    "check_program",
+    "format_constant",
+    "live_graph",
+    "parse_graph",
+    "print_graph",
+    "print_step",
+    "step_axes",
+    "value_axes",
+    "value_names",
+]

@@ -1,0 +1,183 @@
+"""Graph: tensor algebra on named axes.
+
+A value is a function of a set of axes. Inputs are the first values, steps the next ones, in
+order; a step names its inputs by position. Nothing here knows a memory layout: that belongs to
+the ports, whose dimensions are products of axes as in einops, `[b, s, (h d)]`.
+"""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import prod
+
+from superopt.ops import OPS
+
+__all__ = [
+    "DTYPES",
+    "STRUCTURAL",
+    "Axis",
+    "Graph",
+    "Output",
+    "Port",
+    "Step",
+    "live_graph",
+    "step_axes",
+    "value_axes",
+]
+
+DTYPES = {
+    "f64": 8,
+    "f32": 4,
+    "f16": 2,
+    "bf16": 2,
+    "f8e4m3": 1,
+    "f8e5m2": 1,
+    "i64": 8,
+    "i32": 4,
+    "i16": 2,
+    "i8": 1,
+    "u8": 1,
+    "bool": 1,
+}
+"""Bytes of one element of each dtype."""
+
+STRUCTURAL = {
+    "const": 0,  # value: an exact rational
+    "infinity": 0,
+    "size": 0,  # axes: the one axis whose extent this scalar is
+    "index": 0,  # axes: the one axis whose running index this is
+    "sum": 1,  # axes: summed over
+    "max": 1,  # axes: maximum over
+    "contract": 2,  # axes: product of two values, summed over these
+    "rename": 1,  # mapping: old axis -> new axis, all at once
+    "select": 1,  # mapping: axis -> position; the axis disappears
+}
+"""Operators that are not elementwise, and how many values each takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An index range with an identity: two axes of equal size are still two axes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A tensor that enters or leaves: its dtype, and each dimension as a product of axes."""
+
+    name: str
+    dtype: str
+    dims: tuple[tuple[str, ...], ...]
+    strides: tuple[int, ...] | None = None  # in elements; None where contiguous
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """All axes of the tensor, outermost first."""
+        return tuple(axis for dim in self.dims for axis in dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor that leaves, and the position of the value it carries."""
+
+    port: Port
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator applied to earlier values."""
+
+    op: str
+    inputs: tuple[int, ...] = ()
+    axes: tuple[str, ...] = ()
+    mapping: tuple[tuple[str, str | int], ...] = ()
+    value: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A tensor program: axes, the tensors that enter, the steps, the tensors that leave."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    inputs: tuple[Port, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Output, ...]
+
+    def __str__(self) -> str:
+        from superopt.ir.text import print_graph
+
+        return print_graph(self)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The extent of each axis."""
+        return {axis.name: axis.size for axis in self.axes}
+
+    def shape(self, port: Port) -> tuple[int, ...]:
+        """Return the shape of the tensor at a port."""
+        sizes = self.sizes
+        return tuple(prod(sizes[axis] for axis in dim) for dim in port.dims)
+
+    def step_of(self, value: int) -> Step | None:
+        """Return the step that makes a value, or None for an input."""
+        return None if value < len(self.inputs) else self.steps[value - len(self.inputs)]
+
+
+def step_axes(step: Step, inputs: tuple[frozenset[str], ...]) -> frozenset[str]:
+    """Return the axes of a step's value, given those of its inputs."""
+    if step.op == "index":
+        return frozenset(step.axes)
+    if step.op in ("const", "infinity", "size"):
+        return frozenset()
+    union = frozenset[str]().union(*inputs)
+    if step.op in ("sum", "max", "contract"):
+        return union - frozenset(step.axes)
+    if step.op == "rename":
+        mapping = dict(step.mapping)
+        return frozenset(str(mapping.get(axis, axis)) for axis in union)
+    if step.op == "select":
+        return union - frozenset(axis for axis, _ in step.mapping)
+    return union
+
+
+def value_axes(graph: Graph) -> tuple[frozenset[str], ...]:
+    """Return the axes of every value, inputs first."""
+    axes = [frozenset(port.axes) for port in graph.inputs]
+    for step in graph.steps:
+        axes.append(step_axes(step, tuple(axes[i] for i in step.inputs)))
+    return tuple(axes)
+
+
+def arity(op: str) -> int | None:
+    """Return how many values an operator takes, or None where there is no such operator."""
+    if op in STRUCTURAL:
+        return STRUCTURAL[op]
+    return OPS[op].arity if op in OPS else None
+
+
+def live_graph(graph: Graph) -> Graph:
+    """Return the graph without steps that no output needs, equal steps made one; inputs stay."""
+    first = len(graph.inputs)
+    needed: set[int] = set()
+    stack = [output.value for output in graph.outputs]
+    while stack:
+        value = stack.pop()
+        if value < first or value in needed:
+            continue
+        needed.add(value)
+        stack.extend(graph.steps[value - first].inputs)
+    position = {i: i for i in range(first)}
+    seen: dict[Step, int] = {}
+    steps: list[Step] = []
+    for value in sorted(needed):
+        step = graph.steps[value - first]
+        step = replace(step, inputs=tuple(position[i] for i in step.inputs))
+        if step not in seen:
+            seen[step] = first + len(steps)
+            steps.append(step)
+        position[value] = seen[step]
+    outputs = tuple(replace(output, value=position[output.value]) for output in graph.outputs)
+    return replace(graph, steps=tuple(steps), outputs=outputs)
