@@ -1,0 +1,237 @@
+"""The abstract terms of a goal: what a graph computes, in the few operators the axioms speak of.
+
+Axes that always travel together through a goal are one axis here (a *group*), so that a view
+into heads costs the search nothing. A sub-expression that reads no tensor, such as a causal mask,
+is one leaf: no axiom could do anything with its inside.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from superopt.ir import Graph, Step, value_axes
+from superopt.ops import OPS
+
+__all__ = ["OPERATORS", "Goal", "Leaf", "Node", "axis_groups", "goal_of"]
+
+OPERATORS = (
+    "leaf",
+    "mul",
+    "add",
+    "inv",
+    "neg",
+    "exp",
+    "sqrt",
+    "maximum",
+    "call1",
+    "call2",
+    "call3",
+    "sum",
+    "max",
+    "access",
+)
+"""The term operators; a row of the search names one by its position here."""
+
+COMMUTATIVE = frozenset({"mul", "add", "maximum"})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One term: an operator on earlier terms; attr is a leaf, function, axis group or access number."""
+
+    op: str
+    args: tuple[int, ...] = ()
+    attr: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A term without arguments: a value of the graph, or a constant that an operator brings along."""
+
+    position: int | None
+    constant: Fraction | None
+    mask: int  # bit set of axis groups
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A graph as terms: the nodes, what their numbers stand for, and the roots to be reached."""
+
+    graph: Graph
+    groups: tuple[tuple[str, ...], ...]
+    nodes: tuple[Node, ...]
+    leaves: tuple[Leaf, ...]
+    functions: tuple[str, ...]
+    accesses: tuple[tuple[str, tuple[tuple[str, str | int], ...]], ...]
+    roots: tuple[int, ...]
+
+    def bit(self, axis: str) -> int:
+        """Return the group number of an axis."""
+        return next(i for i, group in enumerate(self.groups) if axis in group)
+
+
+def axis_groups(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """Return the axes of a graph in groups: those that no value and no step tells apart."""
+    marks: dict[str, list[int]] = {axis.name: [] for axis in graph.axes}
+    alone: set[str] = set()
+    for value, axes in enumerate(value_axes(graph)):
+        for axis in axes:
+            marks[axis].append(value)
+    for position, step in enumerate(graph.steps):
+        for axis in step.axes:
+            marks[axis].append(-1 - position)
+        if step.op in ("index", "size"):
+            alone.update(step.axes)
+        for old, new in step.mapping:
+            alone.update({old, new} if isinstance(new, str) else {old})
+    groups: dict[object, list[str]] = {}
+    for axis in graph.axes:
+        key: object = axis.name if axis.name in alone else tuple(marks[axis.name])
+        groups.setdefault(key, []).append(axis.name)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def goal_of(graph: Graph) -> Goal:
+    """Return the terms of a graph's outputs."""
+    bank = _Bank(graph)
+    roots = tuple(bank.term(output.value) for output in graph.outputs)
+    return Goal(
+        graph,
+        bank.groups,
+        tuple(bank.nodes),
+        tuple(bank.leaves),
+        tuple(bank.functions),
+        tuple(bank.accesses),
+        roots,
+    )
+
+
+@dataclass(slots=True)
+class _Bank:
+    """Builds terms, equal ones once; it is the `Scalars` arithmetic of abstract terms."""
+
+    graph: Graph
+    groups: tuple[tuple[str, ...], ...] = ()
+    nodes: list[Node] = field(default_factory=list)
+    leaves: list[Leaf] = field(default_factory=list)
+    functions: dict[str, int] = field(default_factory=dict)
+    accesses: dict[tuple[str, tuple[tuple[str, str | int], ...]], int] = field(default_factory=dict)
+    known: dict[object, int] = field(default_factory=dict)
+    of_value: dict[int, int] = field(default_factory=dict)
+    axes: tuple[frozenset[str], ...] = ()
+    closed: tuple[bool, ...] = ()
+    bits: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.groups = axis_groups(self.graph)
+        self.bits = {axis: i for i, group in enumerate(self.groups) for axis in group}
+        self.axes = value_axes(self.graph)
+        closed = [False] * len(self.graph.inputs)
+        for step in self.graph.steps:
+            closed.append(all(closed[i] for i in step.inputs))
+        self.closed = tuple(closed)
+
+    def term(self, value: int) -> int:
+        """Return the term of a value of the graph."""
+        pending = [value]
+        while pending:  # an explicit stack: graphs may be deeper than Python's recursion limit
+            top = pending[-1]
+            step = self.graph.step_of(top)
+            missing = (
+                [] if step is None or self.closed[top] else [i for i in step.inputs if i not in self.of_value]
+            )
+            if top in self.of_value:
+                pending.pop()
+            elif missing:
+                pending.extend(missing)
+            else:
+                self.of_value[top] = self._build(top, step)
+                pending.pop()
+        return self.of_value[value]
+
+    def _build(self, value: int, step: Step | None) -> int:
+        if step is not None and step.op == "const":
+            assert step.value is not None
+            return self.const(step.value)
+        if step is None or self.closed[value]:
+            mask = self._mask(self.axes[value])
+            return self._leaf(("value", value), Leaf(value, None, mask))
+        args = [self.of_value[i] for i in step.inputs]
+        if step.op in OPS:
+            return int(OPS[step.op].scalar(self, *args))
+        if step.op in ("rename", "select"):
+            access = self.accesses.setdefault((step.op, step.mapping), len(self.accesses))
+            return self._node("access", (args[0],), access)
+        body = self.mul(args[0], args[1]) if step.op == "contract" else args[0]
+        for bit in sorted({self.bits[axis] for axis in step.axes}):
+            body = self._node("max" if step.op == "max" else "sum", (body,), bit)
+        return body
+
+    def _mask(self, axes: frozenset[str]) -> int:
+        return sum(1 << bit for bit in {self.bits[axis] for axis in axes})
+
+    def _leaf(self, key: object, leaf: Leaf) -> int:
+        if key not in self.known:
+            self.leaves.append(leaf)
+            self.known[key] = self._node("leaf", (), len(self.leaves) - 1)
+        return self.known[key]
+
+    def _node(self, op: str, args: tuple[int, ...], attr: int = 0) -> int:
+        node = Node(op, tuple(sorted(args)) if op in COMMUTATIVE else args, attr)
+        if node not in self.known:
+            self.nodes.append(node)
+            self.known[node] = len(self.nodes) - 1
+        return self.known[node]
+
+    def const(self, value: Fraction) -> int:
+        """Return the leaf of a constant."""
+        return self._leaf(("const", value), Leaf(None, value, 0))
+
+    def infinity(self) -> int:
+        """Return infinity, which reaches the algebra only as an unknown function of nothing."""
+        return self.function("infinity", self.const(Fraction(0)))
+
+    def add(self, a: int, b: int) -> int:
+        """Return the term a + b."""
+        return self._node("add", (a, b))
+
+    def mul(self, a: int, b: int) -> int:
+        """Return the term a * b."""
+        return self._node("mul", (a, b))
+
+    def neg(self, a: int) -> int:
+        """Return the term -a."""
+        return self._node("neg", (a,))
+
+    def inv(self, a: int) -> int:
+        """Return the term 1 / a."""
+        return self._node("inv", (a,))
+
+    def exp(self, a: int) -> int:
+        """Return the term exp(a)."""
+        return self._node("exp", (a,))
+
+    def sqrt(self, a: int) -> int:
+        """Return the term sqrt(a)."""
+        return self._node("sqrt", (a,))
+
+    def maximum(self, a: int, b: int) -> int:
+        """Return the term max(a, b)."""
+        return self._node("maximum", (a, b))
+
+    def less(self, a: int, b: int) -> int:
+        """Return the term [a < b]."""
+        return self.function("less", a, b)
+
+    def equal(self, a: int, b: int) -> int:
+        """Return the term [a = b]."""
+        return self.function("equal", a, b)
+
+    def where(self, mask: int, a: int, b: int) -> int:
+        """Return the term of a selection; one whose other side is zero is a product."""
+        return self.mul(mask, a) if b == self.const(Fraction(0)) else self.function("where", mask, a, b)
+
+    def function(self, name: str, *args: int) -> int:
+        """Return the application of a function without axioms."""
+        number = self.functions.setdefault(name, len(self.functions))
+        return self._node(f"call{len(args)}", args, number)
