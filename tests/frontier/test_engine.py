@@ -1,0 +1,293 @@
+"""The engine against a plain breadth-first search, with any number of workers."""
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from superopt.errors import InputError
+from superopt.frontier import Exploration, Keys, Limits, Rows, explore
+from superopt.frontier.programs import Programs
+
+
+def poor_keys(nodes: Rows) -> Keys:
+    """Keys that differ in few bits, and mostly in the second word."""
+    return np.stack((nodes // 7, nodes % 7), axis=1).astype(np.uint64)
+
+
+@dataclass
+class Walks:
+    """A directed graph; a row is (node, where from, noise), the node is the identity."""
+
+    edges: tuple[tuple[int, int], ...]
+    starts: tuple[int, ...] = (0,)
+    width: int = 3
+    shared: bool = False
+    name: str = "walks"
+    dropped: int = 0
+
+    def fingerprint(self):
+        return f"walks {self.edges} {self.starts}"
+
+    def roots(self):
+        return np.array([(start, -1, 0) for start in self.starts], dtype=np.int64).reshape(-1, 3)
+
+    def expand(self, rows):
+        made = [
+            (after, before, noise - after)
+            for before, _, noise in rows.tolist()
+            for source, after in self.edges
+            if source == before
+        ]
+        self.dropped += len(rows)
+        return np.array(made + made, dtype=np.int64).reshape(-1, 3)
+
+    def keys(self, rows):
+        return poor_keys(rows[:, 0])
+
+    def absorb(self, rows, keys):
+        raise AssertionError("this space is not shared")
+
+    def counts(self):
+        return {"dropped": self.dropped}
+
+
+@dataclass
+class Sums:
+    """Shared: every new number meets every number known so far, a * b + a modulo a prime."""
+
+    modulus: int = 1009
+    start: tuple[int, ...] = (2, 3)
+    width: int = 4
+    shared: bool = True
+    name: str = "sums"
+    known: list[int] = field(default_factory=list)
+
+    def fingerprint(self):
+        return f"sums {self.modulus} {self.start}"
+
+    def roots(self):
+        return np.array([(value, 0, 0, 0) for value in self.start], dtype=np.int64)
+
+    def expand(self, rows):
+        known = np.array(self.known[:40], dtype=np.int64)
+        left = rows[:, 0].repeat(len(known))
+        right = np.tile(known, len(rows))
+        order = len(self.known) * np.ones_like(left)
+        return np.stack(((left * right + left) % self.modulus, left, right, order), axis=1)
+
+    def keys(self, rows):
+        return poor_keys(rows[:, 0])
+
+    def absorb(self, rows, keys):
+        assert (keys == poor_keys(rows[:, 0])).all()
+        self.known += rows[:, 0].tolist()
+
+    def counts(self):
+        return {}
+
+
+def ring(size: int) -> Walks:
+    steps = [(node, (node * 2 + 1) % size) for node in range(size)]
+    steps += [(node, (node * 2 + 2) % size) for node in range(size)]
+    return Walks(edges=tuple(steps))
+
+
+def as_bytes(found: Exploration) -> tuple[bytes, ...]:
+    return tuple(
+        array.tobytes() for array in (found.rows, found.keys, found.level_of, found.arcs, found.arc_targets)
+    )
+
+
+def plain_search(space: Walks) -> tuple[dict[int, int], dict[int, tuple[int, ...]], set[tuple[int, ...]]]:
+    """Level and smallest row of each node, and all arcs, with sets and one row at a time."""
+    level_of = {row[0]: 0 for row in space.roots().tolist()}
+    row_of = {node: min(tuple(row) for row in space.roots().tolist() if row[0] == node) for node in level_of}
+    arcs = set()
+    frontier, level = list(row_of.values()), 0
+    while frontier:
+        level += 1
+        made = {
+            tuple(row) for one in frontier for row in space.expand(np.array([one], dtype=np.int64)).tolist()
+        }
+        arcs |= made
+        frontier = []
+        for row in sorted(made):
+            if row[0] not in level_of:
+                level_of[row[0]], row_of[row[0]] = level, row
+                frontier.append(row)
+    return level_of, row_of, arcs
+
+
+SPACES = {
+    "walks": lambda: ring(300),
+    "sums": Sums,
+    "programs": lambda: Programs(variables=2, nodes=3, points=2),
+}
+
+
+@pytest.mark.parametrize("keep_arcs", [False, True], ids=["states", "arcs"])
+@pytest.mark.parametrize("name", SPACES)
+def test_any_number_of_workers_gives_the_same_bytes(name, keep_arcs):
+    one = explore(SPACES[name](), keep_arcs=keep_arcs)
+    assert one.stopped is None
+    assert len(one.rows) > 100
+    assert bool(len(one.arcs)) == keep_arcs
+    for workers in (2, 8):
+        several = explore(SPACES[name](), workers=workers, keep_arcs=keep_arcs)
+        assert as_bytes(several) == as_bytes(one)
+        assert several.counts == one.counts
+        assert [(s.frontier, s.candidates, s.new) for s in several.levels] == [
+            (s.frontier, s.candidates, s.new) for s in one.levels
+        ]
+        assert all(len(stats.worker_candidates) == workers for stats in several.levels[1:])
+
+
+graphs = st.integers(1, 30).flatmap(
+    lambda size: st.builds(
+        Walks,
+        edges=st.lists(st.tuples(st.integers(0, size), st.integers(0, size)), max_size=80).map(tuple),
+        starts=st.lists(st.integers(0, size), max_size=3).map(tuple),
+    )
+)
+
+
+def check_against_plain_search(space, found):
+    level_of, row_of, arcs = plain_search(space)
+    assert dict(zip(found.rows[:, 0].tolist(), found.level_of.tolist(), strict=True)) == level_of
+    assert set(map(tuple, found.rows.tolist())) == set(row_of.values())
+    places = list(zip(found.level_of.tolist(), map(tuple, found.keys.tolist()), strict=True))
+    assert places == sorted(set(places))
+    assert (found.keys == poor_keys(found.rows[:, 0])).all()
+    assert set(map(tuple, found.arcs.tolist())) == arcs
+    ordered = list(zip(found.arc_targets.tolist(), map(tuple, found.arcs.tolist()), strict=True))
+    assert ordered == sorted(set(ordered))
+    assert (found.rows[found.arc_targets, 0] == found.arcs[:, 0]).all()
+
+
+@given(graphs)
+def test_random_graph_as_plain_search_finds_it(space):
+    check_against_plain_search(space, explore(space, keep_arcs=True))
+
+
+@settings(max_examples=8, deadline=None)
+@given(graphs, st.integers(2, 3))
+def test_random_graph_with_workers(space, workers):
+    check_against_plain_search(space, explore(space, workers=workers, keep_arcs=True))
+
+
+@given(graphs)
+def test_representatives_do_not_depend_on_arcs(space):
+    with_arcs, without = explore(space, keep_arcs=True), explore(space)
+    assert with_arcs.rows.tobytes() == without.rows.tobytes()
+    assert with_arcs.level_of.tobytes() == without.level_of.tobytes()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_limits_stop_and_keep_the_best_so_far(workers):
+    full = explore(ring(300))
+    for limits, phrase in [
+        (Limits(levels=3), "levels limit (3)"),
+        (Limits(rows=20), "rows limit (20 rows)"),
+        (Limits(bytes=2000), "bytes limit (2,000 bytes)"),
+        (Limits(seconds=0), "seconds limit (0 s)"),
+    ]:
+        found = explore(ring(300), workers=workers, limits=limits)
+        assert found.stopped == phrase
+        assert 1 <= len(found.rows) < len(full.rows)
+        whole = found.level_of < found.level_of.max()
+        assert (found.rows[whole] == full.rows[: whole.sum()]).all()
+    assert len(explore(ring(300), workers=workers, limits=Limits(rows=20)).rows) == 20
+    assert explore(ring(300), workers=workers, limits=Limits(rows=10**6, seconds=60)).stopped is None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("keep_arcs", [False, True])
+def test_seconds_limit_inside_a_level(workers, keep_arcs):
+    space = Programs(variables=4, nodes=5)
+    found = explore(space, workers=workers, limits=Limits(seconds=0.6), keep_arcs=keep_arcs)
+    assert found.stopped == "seconds limit (0.6 s)"
+    assert sum(stats.seconds for stats in found.levels) < 1.2
+    assert not found.levels[-1].complete
+    assert found.levels[-1].new == (found.level_of == len(found.levels) - 1).sum() > 0
+    assert len(np.unique(found.keys, axis=0)) == len(found.keys)
+
+
+def test_rows_limit_inside_a_level():
+    found = explore(Programs(variables=4, nodes=5), limits=Limits(rows=5000), workers=2)
+    assert found.stopped == "rows limit (5,000 rows)"
+    assert len(found.rows) == 5000
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_roots(workers):
+    found = explore(Walks(edges=((0, 1),), starts=()), workers=workers, keep_arcs=True)
+    assert found.rows.shape == (0, 3)
+    assert found.keys.shape == (0, 2)
+    assert found.stopped is None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_levels_are_reported_as_they_end(workers):
+    reported = []
+    found = explore(ring(100), workers=workers, on_level=reported.append)
+    assert tuple(reported) == found.levels
+    assert sum(stats.new for stats in reported) == len(found.rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [({"workers": 0}, "workers"), ({"workers": 1000}, "workers"), ({"resume": True}, "checkpoint")],
+)
+def test_wrong_arguments_are_named(arguments, word):
+    with pytest.raises(InputError, match=word):
+        explore(ring(10), **arguments)
+
+
+@pytest.mark.parametrize("name", ["seconds", "rows", "bytes", "levels"])
+def test_negative_limits_are_refused(name):
+    with pytest.raises(InputError, match=name):
+        Limits(**{name: -1})
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"variables": 0}, {"nodes": 40}, {"operators": ("div",)}, {"operators": ()}]
+)
+def test_wrong_programs_are_refused(arguments):
+    with pytest.raises(InputError, match="Programs"):
+        Programs(**arguments)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_space_of_the_wrong_shape_is_told_so(workers):
+    space = ring(10)
+    space.keys = lambda rows: np.zeros(len(rows), dtype=np.uint64)
+    with pytest.raises(InputError, match=r"walks.keys gave uint64"):
+        explore(space, workers=workers)
+
+
+def test_programs_merge_by_the_identities_of_the_field():
+    space = Programs(variables=3, nodes=3, operators=("add", "mul"))
+    add, mul = (lambda a, b: 1 + (a << 5 | b)), (lambda a, b: 1 + (1 << 10 | a << 5 | b))
+    programs = np.array(
+        [
+            [add(0, 1), mul(2, 3), 0],
+            [mul(0, 1), add(2, 2), 0],
+            [add(2, 2), mul(0, 1), 0],  # the same nodes in another order
+            [add(0, 1), add(3, 2), 0],
+            [add(1, 2), add(0, 3), 0],  # the same sum, but another first node
+        ]
+    )
+    keys = [tuple(key) for key in space.keys(programs).tolist()]
+    assert keys[1] == keys[2]
+    assert len(set(keys)) == 4
+
+
+def test_no_file_descriptor_stays_open():
+    explore(ring(50), workers=2)
+    before = len(os.listdir("/proc/self/fd"))
+    explore(ring(50), workers=2)
+    assert len(os.listdir("/proc/self/fd")) == before
