@@ -1,0 +1,261 @@
+"""Evaluates a Graph over a Field on tiny axes, and chooses the tiny sizes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+from superopt.ir import Graph, Port, Step
+from superopt.ops import OPS, Op
+from superopt.verify.field import Field, Residues
+from superopt.verify.residues import TOWER
+
+__all__ = ["Tiny", "axes_of", "demanded_levels", "interpret", "levels_of", "tiny_sizes"]
+
+_SIZES = (2, 3)
+_INDEX_SIZES = (3, 4, 2)
+_SELECT_LIMIT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Tiny:
+    """How each axis is evaluated: on how many positions, weighed how, together with which others."""
+
+    sizes: dict[str, int]
+    extents: dict[str, int]  # what the weights of an axis add up to; absent where it is a symbol
+    groups: dict[str, str]  # a leader for each axis; renaming relates the axes of one group
+
+    def field(
+        self, seed: int = 0, *, trials: int = 1, levels: int = 2, tower: tuple[int, ...] = TOWER
+    ) -> Field:
+        """Return a field that weighs these axes."""
+        return Field(
+            seed, trials=trials, levels=levels, tower=tower, extents=self.extents, groups=self.groups
+        )
+
+
+def tiny_sizes(*graphs: Graph, variant: int = 0, symbolic: bool = False) -> Tiny:
+    """Return sizes for all axes of some graphs: neighbours differ, and every variant differs.
+
+    An axis that is selected from keeps its extent and one whose index is compared keeps every
+    position distinct; any other is evaluated on two or three positions that stand for all of its
+    extent (`Field.weights`). With `symbolic` the extent is left open too.
+    """
+    real: dict[str, int] = {}
+    for graph in graphs:
+        real = graph.sizes | real
+    leader = {axis: axis for axis in real}
+
+    def find(axis: str) -> str:
+        while leader[axis] != axis:
+            axis = leader[axis]
+        return axis
+
+    selected: dict[str, int] = {}
+    indexed: set[str] = set()
+    for graph in graphs:
+        for step in graph.steps:
+            for old, new in step.mapping:
+                if isinstance(new, str):
+                    leader[find(old)] = find(new)
+                else:
+                    selected[old] = max(selected.get(old, 0), new + 1)
+            if step.op == "index":
+                indexed.update(step.axes)
+    groups = {axis: find(axis) for axis in real}
+    least: dict[str, int] = {}
+    for axis, size in selected.items():
+        least[groups[axis]] = max(least.get(groups[axis], 0), size)
+    indexed = {groups[axis] for axis in indexed}
+    chosen: dict[str, int] = {}
+    extents: dict[str, int] = {}
+    for axis, size in real.items():
+        group = groups[axis]
+        if group not in chosen:
+            cycle = _INDEX_SIZES if group in indexed else _SIZES
+            tiny = cycle[(len(chosen) + variant) % len(cycle)]
+            if group in least:
+                tiny = size if size <= _SELECT_LIMIT else max(tiny, least[group])
+            chosen[group] = min(size, tiny)
+        if chosen[group] == size or group in indexed or group in least:
+            extents[axis] = chosen[group]
+        elif not symbolic:
+            extents[axis] = size
+    return Tiny({axis: chosen[groups[axis]] for axis in real}, extents, groups)
+
+
+def interpret(
+    graph: Graph,
+    field: Field,
+    sizes: Mapping[str, int],
+    *,
+    leaves: Mapping[str, Residues] | None = None,
+    axes: tuple[str, ...] | None = None,
+) -> list[Residues]:
+    """Return every value of the graph, each with one grid dimension for each of the axes.
+
+    The axes are the graph's unless named (to compare two graphs, name them in one order); a value
+    has extent 1 along those it lacks. `leaves` replaces inputs, given in the order of their ports'
+    axes.
+    """
+    order = {axis: i for i, axis in enumerate(axes or tuple(axis.name for axis in graph.axes))}
+    demanded = demanded_levels(graph, field.levels)
+    values: list[Residues] = []
+    for port in graph.inputs:
+        leaf = (leaves or {}).get(port.name)
+        if leaf is None:
+            leaf = _leaf(field, port, sizes)
+        values.append(_place(leaf, port.axes, order))
+    for step in graph.steps:
+        field.watched[:] = False
+        field.watched[list(demanded[len(values)])] = True
+        values.append(_evaluate(step, field, sizes, order, [values[i] for i in step.inputs]))
+    field.watched[:] = True
+    return values
+
+
+def _leaf(field: Field, port: Port, sizes: Mapping[str, int]) -> Residues:
+    return field.leaf(port.name, tuple(sizes[axis] for axis in port.axes), boolean=port.dtype == "bool")
+
+
+def _place(values: Residues, axes: tuple[str, ...], order: Mapping[str, int]) -> Residues:
+    """Return values whose grid dimensions are `axes`, moved to their places in the common order."""
+    ranked = sorted(range(len(axes)), key=lambda i: order[axes[i]])
+    moved = values.transpose(0, 1, *(2 + i for i in ranked))
+    shape = [1] * len(order)
+    for i in ranked:
+        shape[order[axes[i]]] = values.shape[2 + i]
+    return moved.reshape(*values.shape[:2], *shape)
+
+
+def _evaluate(
+    step: Step, field: Field, sizes: Mapping[str, int], order: Mapping[str, int], args: list[Residues]
+) -> Residues:
+    if step.op in OPS:
+        result: Residues = OPS[step.op].scalar(field, *args)
+        return result
+    scalar = (1,) * len(order)
+    dims = tuple(2 + order[axis] for axis in step.axes)
+    match step.op:
+        case "const":
+            assert step.value is not None
+            return _widen(field.const(step.value), scalar)
+        case "infinity":
+            return _widen(field.infinity(), scalar)
+        case "size":
+            return _widen(field.size(step.axes[0], sizes[step.axes[0]]), scalar)
+        case "index":
+            return _place(field.index(sizes[step.axes[0]]), step.axes, order)
+        case "sum" | "contract":
+            product = args[0] if step.op == "sum" else field.mul(*args)
+            for axis in step.axes:
+                if field.extents.get(axis) != sizes[axis]:
+                    weights = _place(field.weights(axis, sizes[axis]), (axis,), order)
+                    product = field.mul(product, weights)
+            return field.sum_mod(product, dims, keepdims=True)
+        case "max":
+            return field.max_over(args[0], dims, keepdims=True)
+        case "rename":
+            # All at once: the dimension that goes to `new` is `old`, whatever `new` held before.
+            source = list(range(args[0].ndim))
+            moves = {2 + order[str(new)]: 2 + order[old] for old, new in step.mapping}
+            vacated = [dim for dim in moves.values() if dim not in moves]
+            for new_dim, old_dim in moves.items():
+                source[new_dim] = old_dim
+            # What moves leave behind is filled by the empty dimensions they replace.
+            for dim, empty in zip(vacated, (dim for dim in moves if dim not in moves.values()), strict=True):
+                source[dim] = empty
+            return args[0].transpose(source)
+        case "select":
+            at = [slice(None)] * args[0].ndim
+            for axis, position in step.mapping:
+                dim = 2 + order[axis]
+                at[dim] = slice(int(position), int(position) + 1)
+            return args[0][tuple(at)]
+    raise AssertionError(step.op)
+
+
+def _widen(a: Residues, scalar: tuple[int, ...]) -> Residues:
+    return a.reshape(*a.shape[:2], *scalar)
+
+
+# Which levels of the tower matter. An exponential at level i reads level i + 1 of its argument; an
+# oracle or a comparison reads level 0. Zeros and non-squares at other levels change no output.
+
+
+class _Reads:
+    """Scalars whose values are sets of (argument, levels above the result's own; None is level 0)."""
+
+    Reads = frozenset[tuple[int, int | None]]
+
+    def const(self, value: Fraction) -> Reads:
+        return frozenset()
+
+    def infinity(self) -> Reads:
+        return frozenset()
+
+    def add(self, a: Reads, b: Reads) -> Reads:
+        return a | b
+
+    mul = add
+
+    def neg(self, a: Reads) -> Reads:
+        return a
+
+    inv = sqrt = neg
+
+    def exp(self, a: Reads) -> Reads:
+        return frozenset((arg, None if shift is None else shift + 1) for arg, shift in a)
+
+    def maximum(self, a: Reads, b: Reads) -> Reads:
+        return a | b | self.less(a, b)
+
+    def less(self, a: Reads, b: Reads) -> Reads:
+        return frozenset((arg, None) for arg, _ in a | b)
+
+    equal = less
+
+    def where(self, mask: Reads, a: Reads, b: Reads) -> Reads:
+        return mask | a | b
+
+    def function(self, name: str, *args: Reads) -> Reads:
+        return frozenset((arg, None) for reads in args for arg, _ in reads)
+
+
+@cache
+def _reads(op: Op) -> frozenset[tuple[int, int | None]]:
+    arguments = (frozenset({(i, 0)}) for i in range(op.arity))
+    result: frozenset[tuple[int, int | None]] = op.scalar(_Reads(), *arguments)
+    return result
+
+
+def demanded_levels(graph: Graph, levels: int) -> list[set[int]]:
+    """Return for each value the levels that level 0 of the outputs depends on."""
+    demanded: list[set[int]] = [set() for _ in range(len(graph.inputs) + len(graph.steps))]
+    for output in graph.outputs:
+        demanded[output.value].add(0)
+    first = len(graph.inputs)
+    for value in reversed(range(first, len(demanded))):
+        step = graph.steps[value - first]
+        if step.op not in OPS:
+            for i in step.inputs:
+                demanded[i] |= demanded[value]
+                if step.op == "max" and demanded[value]:
+                    demanded[i].add(0)
+            continue
+        for arg, shift in _reads(OPS[step.op]):
+            source = demanded[step.inputs[arg]]
+            for level in demanded[value]:
+                above = 0 if shift is None else level + shift
+                source.add(above if above < levels else 0)
+    return demanded
+
+
+def levels_of(*graphs: Graph, limit: int = len(TOWER)) -> int:
+    """Return how many levels the graphs' nested exponentials need, at most `limit`."""
+    return max(max(levels, default=0) for graph in graphs for levels in demanded_levels(graph, limit)) + 1
+
+
+def axes_of(*graphs: Graph) -> tuple[str, ...]:
+    """Return the axes of some graphs in one order for all."""
+    return tuple(dict.fromkeys(axis.name for graph in graphs for axis in graph.axes))
