@@ -10,6 +10,7 @@ they meet is free of cycles, like both of them.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import product
 
@@ -42,10 +43,11 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True)
 class DeriveLimits:
-    """How many partial graphs each tensor keeps, how many pairs are tried, and rounds at most."""
+    """How many arcs take part, partial graphs each tensor keeps, pairs tried per arc, and rounds."""
 
-    kept: int = 24
-    tried: int = 400
+    arcs: int = 1200
+    kept: int = 16
+    tried: int = 40
     rounds: int = 6
 
 
@@ -71,7 +73,7 @@ def derive(
     """Return up to `count` derivations of the roots, cheapest first, and whether any were dropped."""
     limits = limits or DeriveLimits()
     search = _Search(arcs_of, pass_us, limits)
-    dropped = search.run(stop)
+    dropped = search.run(roots, stop)
     wholes = search.combine_roots(tuple(roots), count)
     flat = search.flat
     found = []
@@ -94,11 +96,14 @@ class _Search:
             self.flat += [(tensor, arc) for arc in arcs]
         self.reductions = sum(1 << i for i, (_, arc) in enumerate(self.flat) if arc.is_reduction)
         self.kept: list[list[_Partial]] = [[] for _ in arcs_of]
+        self._inside: dict[int, float] = {}
 
-    def run(self, stop: Callable[[], bool] | None) -> bool:
+    def run(self, roots: Sequence[int], stop: Callable[[], bool] | None) -> bool:
         """Fill `kept` to a fixpoint; return whether a limit dropped anything."""
-        dropped = False
         order = self._order()
+        self._promising(roots)
+        order = [tensor for tensor in order if self.choices[tensor]]
+        dropped = sum(map(len, self.choices)) < len(self.flat)
         changed = set(order)
         for _ in range(self.limits.rounds):
             again: set[int] = set()
@@ -138,28 +143,58 @@ class _Search:
 
     def _order(self) -> list[int]:
         """Return the tensors, those with the cheapest derivation first (Knuth's generalisation)."""
-        best: dict[int, float] = {}
-        pending = set(range(len(self.choices)))
-        users: dict[int, set[int]] = {}
-        for tensor, arc in self.flat:
-            for arg in arc.args:
-                users.setdefault(arg, set()).add(tensor)
-        ready = [t for t in pending if any(not self.flat[i][1].args for i in self.choices[t])]
-        heap: list[tuple[float, int]] = [(0.0, t) for t in ready]
+        best = self._inside
+        users: dict[int, list[int]] = {}
+        missing: dict[int, int] = {}
+        for tensor, choices in enumerate(self.choices):
+            for i in choices:
+                args = set(self.flat[i][1].args)
+                missing[i] = len(args)
+                for arg in args:
+                    users.setdefault(arg, []).append(i)
+                if not args:
+                    best[tensor] = 0.0
+        heap = [(0.0, tensor) for tensor in best]
+        best.clear()
         heapify(heap)
         while heap:
             us, tensor = heappop(heap)
             if tensor in best:
                 continue
             best[tensor] = us
-            for user in users.get(tensor, ()):
-                if user in best:
-                    continue
-                for i in self.choices[user]:
-                    arc = self.flat[i][1]
-                    if tensor in arc.args and all(arg in best for arg in arc.args):
-                        heappush(heap, (arc.us + sum(best[arg] for arg in set(arc.args)), user))
+            for i in users.get(tensor, ()):
+                missing[i] -= 1
+                user, arc = self.flat[i]
+                if not missing[i] and user not in best:
+                    heappush(heap, (arc.us + sum(best[arg] for arg in set(arc.args)), user))
         return list(best)
+
+    def _promising(self, roots: Iterable[int]) -> None:
+        """Keep only the arcs of the cheapest derivations, by what is inside and outside of each.
+
+        Both count a shared tensor once for each use, so this ranks arcs without bounding them.
+        """
+        outside: dict[int, float] = {}
+        heap = [(0.0, root) for root in roots]
+        scores: list[tuple[float, int]] = []
+        while heap:
+            us, tensor = heappop(heap)
+            if tensor in outside:
+                continue
+            outside[tensor] = us
+            for i in self.choices[tensor]:
+                arc = self.flat[i][1]
+                args = set(arc.args)
+                if not all(arg in self._inside for arg in args):
+                    continue
+                whole = us + arc.us + sum(self._inside[arg] for arg in args)
+                scores.append((whole, i))
+                for arg in args:
+                    heappush(heap, (whole - self._inside[arg], arg))
+        chosen = {i for _, i in nsmallest(self.limits.arcs, scores)}
+        # Knuth's order needs every tensor it visits to keep its own cheapest arc: it does, as the
+        # cheapest arc has the least score of all arcs of its tensor.
+        self.choices = [[i for i in choices if i in chosen] for choices in self.choices]
 
     def _improve(self, tensor: int) -> tuple[list[_Partial], bool]:
         """Return the best partial graphs of a tensor from those of its operands."""
@@ -194,12 +229,7 @@ class _Search:
         """Yield the partial graphs that one arc makes from those kept for its operands."""
         bit = 1 << tensor
         lists = [self.kept[arg] for arg in dict.fromkeys(arc.args)]
-        pairs = product(*(range(len(kept)) for kept in lists))
-        if len(lists) > 1:
-            pairs = iter(
-                nsmallest(self.limits.tried, pairs, key=lambda ranks: (sum(ranks), ranks))
-            )  # best with best first
-        for ranks in pairs:
+        for ranks in _ranks(tuple(len(kept) for kept in lists), self.limits.tried):
             union: _Partial | None = _Partial(0.0, 0, 0, ())
             for kept, rank in zip(lists, ranks, strict=True):
                 union = self._union(union, kept[rank])
@@ -243,6 +273,12 @@ class _Search:
     def _key(self, partial: _Partial) -> tuple[float, int]:
         """Order by cost; equal costs by their arcs, so that results do not depend on chance."""
         return (round(self.total(partial), 9), partial.arcs)
+
+
+@cache
+def _ranks(lengths: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
+    """Return which entries of several ranked lists to try together, the best with the best first."""
+    return tuple(nsmallest(count, product(*map(range, lengths)), key=lambda ranks: (sum(ranks), ranks)))
 
 
 def _bits(mask: int) -> Iterable[int]:

@@ -14,6 +14,7 @@ from superopt.ir.graph import (
     value_axes,
 )
 from superopt.ir.program import Opaque, Program, Region, check_program
+from superopt.ir.rewrite import merge_axes, refine_axis, rename_axes
 from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
 
 __all__ = [
@@ -31,9 +32,12 @@ __all__ = [
     "check_program",
     "format_constant",
     "live_graph",
+    "merge_axes",
     "parse_graph",
     "print_graph",
     "print_step",
+    "refine_axis",
+    "rename_axes",
     "step_axes",
     "value_axes",
     "value_names",

@@ -1,0 +1,132 @@
+"""Rewrites of a whole graph that change its axes and nothing of its meaning."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from superopt.errors import GraphError
+from superopt.ir.check import check_graph
+from superopt.ir.graph import Axis, Graph, Port, Step, value_axes
+
+__all__ = ["merge_axes", "refine_axis", "rename_axes"]
+
+
+def refine_axis(graph: Graph, axis: str, parts: Sequence[Axis]) -> Graph:
+    """Return the graph with one axis written as a product of axes, outermost first.
+
+        sum[k](x)  with k = (k0 k1)   becomes   sum[k0, k1](x)
+
+    A size step becomes a product of sizes, an index step `k0 * size(k1) + k1`; a selected or
+    renamed axis cannot be refined.
+    """
+    sizes = graph.sizes
+    if axis not in sizes:
+        raise GraphError(f"graph {graph.name!r} has no axis {axis!r}")
+    if prod(part.size for part in parts) != sizes[axis]:
+        raise GraphError(f"axis {axis!r} of size {sizes[axis]} is not the product of {list(parts)}")
+    names = tuple(part.name for part in parts)
+    axes = tuple(new for old in graph.axes for new in (parts if old.name == axis else (old,)))
+
+    def expand(items: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new for old in items for new in (names if old == axis else (old,)))
+
+    first = len(graph.inputs)
+    position = list(range(first))
+    steps: list[Step] = []
+
+    def emit(step: Step) -> int:
+        steps.append(step)
+        return first + len(steps) - 1
+
+    for step in graph.steps:
+        step = replace(step, inputs=tuple(position[i] for i in step.inputs))
+        if any(axis in (old, new) for old, new in step.mapping):
+            raise GraphError(f"axis {axis!r} is selected or renamed by {step.op!r}: it cannot be refined")
+        if axis in step.axes and step.op in ("size", "index"):
+            value = emit(Step(step.op, axes=names[:1]))
+            for name in names[1:]:
+                value = emit(Step("mul", (value, emit(Step("size", axes=(name,))))))
+                if step.op == "index":
+                    value = emit(Step("add", (value, emit(Step("index", axes=(name,))))))
+            position.append(value)
+        else:
+            position.append(emit(replace(step, axes=expand(step.axes))))
+
+    def port_of(port: Port) -> Port:
+        return replace(port, dims=tuple(expand(dim) for dim in port.dims))
+
+    return check_graph(
+        replace(
+            graph,
+            axes=axes,
+            inputs=tuple(map(port_of, graph.inputs)),
+            steps=tuple(steps),
+            outputs=tuple(
+                replace(output, port=port_of(output.port), value=position[output.value])
+                for output in graph.outputs
+            ),
+        )
+    )
+
+
+def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:
+    """Return the graph with neighbouring axes made one again, or None where some step tells them apart."""
+    together = frozenset(parts)
+    for axes in value_axes(graph):
+        if axes & together and not axes >= together:
+            return None
+    for step in graph.steps:
+        used = together & {*step.axes, *(old for old, _ in step.mapping), *(str(n) for _, n in step.mapping)}
+        if used and (used != together or step.op not in ("sum", "max", "contract")):
+            return None
+
+    def join(items: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(axis if item == parts[0] else item for item in items if item not in parts[1:])
+
+    for port in (*graph.inputs, *(output.port for output in graph.outputs)):
+        for dim in port.dims:
+            if together & set(dim) and " ".join(parts) not in " ".join(dim):
+                return None
+    sizes = graph.sizes
+    merged = Axis(axis, prod(sizes[part] for part in parts))
+    return check_graph(
+        replace(
+            graph,
+            axes=tuple(
+                merged if old.name == parts[0] else old for old in graph.axes if old.name not in parts[1:]
+            ),
+            inputs=tuple(replace(port, dims=tuple(map(join, port.dims))) for port in graph.inputs),
+            steps=tuple(replace(step, axes=join(step.axes)) for step in graph.steps),
+            outputs=tuple(
+                replace(output, port=replace(output.port, dims=tuple(map(join, output.port.dims))))
+                for output in graph.outputs
+            ),
+        )
+    )
+
+
+def rename_axes(graph: Graph, mapping: Mapping[str, str]) -> Graph:
+    """Return the graph with its axes under other names."""
+
+    def names(items: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(mapping.get(item, item) for item in items)
+
+    def port_of(port: Port) -> Port:
+        return replace(port, dims=tuple(map(names, port.dims)))
+
+    def step_of(step: Step) -> Step:
+        pairs = tuple(
+            (mapping.get(old, old), mapping.get(new, new) if isinstance(new, str) else new)
+            for old, new in step.mapping
+        )
+        return replace(step, axes=names(step.axes), mapping=pairs)
+
+    return check_graph(
+        replace(
+            graph,
+            axes=tuple(Axis(mapping.get(axis.name, axis.name), axis.size) for axis in graph.axes),
+            inputs=tuple(map(port_of, graph.inputs)),
+            steps=tuple(map(step_of, graph.steps)),
+            outputs=tuple(replace(output, port=port_of(output.port)) for output in graph.outputs),
+        )
+    )
