@@ -42,7 +42,7 @@ def explore(
     resume: bool = False,
     on_level: Callable[[LevelStats], None] | None = None,
 ) -> Exploration:
-    """All states of a space, or those found before a limit, Ctrl-C or the loss of workers ended the search."""
+    """All states of a space, or those found before a limit, Ctrl-C or lost workers ended the search."""
     if workers < 1:
         raise InputError(f"workers is {workers}; give at least 1")
     if resume and checkpoint is None:

@@ -133,7 +133,7 @@ class Crew:
                 warnings.simplefilter("ignore", DeprecationWarning)  # fork in a process with threads
                 for worker in range(workers):
                     work = Worker(space, history, store, watch, self._queues, self._board, worker)
-                    process = context.Process(
+                    process: BaseProcess = context.Process(
                         target=work.main, args=(os.getpid(), mask), name=f"superopt-{worker}", daemon=True
                     )
                     self._processes.append(process)
@@ -398,7 +398,8 @@ class Worker:
 
 
 def _owned_by(records: Records, *, worker: int, workers: int) -> Records:
-    return records[owners(keys_of(records), workers) == worker]
+    owned: Records = records[owners(keys_of(records), workers) == worker]
+    return owned
 
 
 def _filled(history: History, array: Records) -> int:

@@ -44,11 +44,13 @@ class Programs:
     def __post_init__(self) -> None:
         if self.variables < 1 or self.nodes < 1 or self.points < 1:
             raise InputError(
-                f"Programs needs at least 1 variable, node and point; got {self.variables}, {self.nodes}, {self.points}"
+                f"Programs has {self.variables} variables, {self.nodes} nodes, {self.points} points; "
+                "give at least 1 of each"
             )
         if self.variables + self.nodes > 1 << _OPERAND_BITS:
             raise InputError(
-                f"Programs has {self.variables} variables and {self.nodes} nodes; together at most {1 << _OPERAND_BITS}"
+                f"Programs has {self.variables} variables and {self.nodes} nodes; "
+                f"give at most {1 << _OPERAND_BITS} together"
             )
         unknown = [name for name in self.operators if name not in OPERATORS]
         if unknown or not self.operators or len(set(self.operators)) < len(self.operators):
@@ -159,7 +161,13 @@ def _reduced(values: Words) -> Words:
     """Values below 2^63, modulo the prime."""
     values = (values & _P) + (values >> _BITS)
     values = (values & _P) + (values >> _BITS)
-    return np.minimum(values, values - _P)  # the difference wraps around where the value is small enough
+    return _wrapped(values)
+
+
+def _wrapped(values: Words) -> Words:
+    """Values below twice the prime, modulo the prime."""
+    reduced: Words = np.minimum(values, values - _P)  # it wraps around where the value is small enough
+    return reduced
 
 
 def _apply(name: str, left: Words, right: Words) -> Words:
@@ -168,7 +176,7 @@ def _apply(name: str, left: Words, right: Words) -> Words:
     if name == "max":
         return np.maximum(left, right)
     result = left + right if name == "add" else left + (_P - right)
-    return np.minimum(result, result - _P)
+    return _wrapped(result)
 
 
 def _mixed(values: Words, weights: Words) -> Words:

@@ -35,7 +35,7 @@ WAIT_SECONDS = 0.25
 class Kind(IntEnum):
     """What a message says."""
 
-    DATA = 1  # slot `slot` of the sender's queue to you has `count` records
+    DATA = 1  # slot `slot` of the sender's queue to you has `size` records
     FREE = 2  # slot `slot` of your queue to me is free again
     END = 3  # nothing more comes from me on this level
     LEVEL = 4  # parent: the last level is committed, begin the next
@@ -50,7 +50,7 @@ class Message(NamedTuple):
     kind: int
     source: int
     slot: int = 0
-    count: int = 0
+    size: int = 0
 
 
 class Ticket(NamedTuple):
@@ -160,7 +160,7 @@ class Port:
         for values in self._mailbox.read(256):
             message = Message(*values)
             if message.kind == Kind.DATA:
-                take(queues.data[message.source, self._me, message.slot, : message.count].copy())
+                take(queues.data[message.source, self._me, message.slot, : message.size].copy())
                 queues.mailboxes[message.source].write(Kind.FREE, self._me, message.slot, 0)
             elif message.kind == Kind.FREE:
                 self._free[message.source].append(message.slot)

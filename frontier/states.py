@@ -5,6 +5,8 @@ A record is one state as int64 words: two words of key (read as unsigned), then 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -94,34 +96,51 @@ def _smallest(records: Records, members: Index, starts: Index) -> Index:
     """The member of each group with the smallest row; groups begin at `starts`."""
     sizes = np.diff(starts, append=len(members))
     chosen = members.take(starts)
-    several = np.flatnonzero(sizes > 1)
-    if not len(several):
-        return chosen
     group = np.repeat(np.arange(len(starts)), sizes)
     undecided = sizes.take(group) > 1
     members, group = members[undecided], group[undecided]
-    for column in range(KEY_WORDS, records.shape[1]):
-        values = records[:, column].take(members)
-        edge = np.flatnonzero(group[1:] != group[:-1])
-        edge += 1
-        begins = np.concatenate((np.zeros(1, dtype=np.int64), edge))
+    for word in _packed(records):
+        values = word.take(members)
+        begins = np.flatnonzero(_changes(group))
         least = np.minimum.reduceat(values, begins)
-        sizes = np.diff(begins, append=len(members))
-        keep = values == np.repeat(least, sizes)
-        if keep.all():
-            continue
+        keep = values == np.repeat(least, np.diff(begins, append=len(members)))
         members, group = members[keep], group[keep]
-        alone = np.empty(len(group) + 1, dtype=bool)
-        alone[0] = alone[-1] = True
-        np.not_equal(group[1:], group[:-1], out=alone[1:-1])
-        settled = alone[1:] & alone[:-1]
-        chosen[group[settled]] = members[settled]
-        np.logical_not(settled, out=settled)
-        members, group = members[settled], group[settled]
-        if not len(members):
-            return chosen
-    chosen[group] = members  # what is left are copies of one row
+        first = _changes(group)
+        chosen[group[first]] = members[first]
+        alone = first & np.append(first[1:], True)
+        if alone.all():
+            break  # otherwise what is left at the end are copies of one row
+        members, group = members[~alone], group[~alone]
     return chosen
+
+
+def _changes(group: Index) -> NDArray[np.bool_]:
+    first = np.ones(len(group), dtype=bool)
+    np.not_equal(group[1:], group[:-1], out=first[1:])
+    return first
+
+
+def _packed(records: Records) -> Iterator[NDArray[np.uint64]]:
+    """Words that compare as the rows do, most significant first; rows of small numbers need only one."""
+    word: NDArray[np.uint64] | None = None
+    used = 0
+    for column in range(KEY_WORDS, records.shape[1]):
+        values = records[:, column]
+        least, most = int(values.min()), int(values.max())
+        bits = (most - least).bit_length()
+        if not bits:
+            continue
+        shifted = (values - least).view(np.uint64)  # wraps around to the right difference
+        if word is None or used + bits > 64:
+            if word is not None:
+                yield word
+            word, used = shifted, bits
+        else:
+            word <<= np.uint64(bits)
+            word |= shifted
+            used += bits
+    if word is not None:
+        yield word
 
 
 def distinct_rows(records: Records) -> Records:
@@ -129,13 +148,13 @@ def distinct_rows(records: Records) -> Records:
     if len(records) < 2:
         return records
     unsigned = records.view(np.uint64)
-    columns = [records[:, column] for column in range(records.shape[1] - 1, KEY_WORDS - 1, -1)]
-    order = np.lexsort((*columns, unsigned[:, 1], unsigned[:, 0]))
+    high = np.ascontiguousarray(unsigned[:, 0])
+    words = [*_packed(records)][::-1]
+    order = np.lexsort((*words, unsigned[:, 1], high))
     records = records.take(order, axis=0)
-    keep = np.empty(len(records), dtype=bool)
-    keep[0] = True
+    keep = np.ones(len(records), dtype=bool)
     np.any(records[1:] != records[:-1], axis=1, out=keep[1:])
-    return records[keep]
+    return records if keep.all() else records[keep]
 
 
 def new_key(records: Records) -> NDArray[np.bool_]:

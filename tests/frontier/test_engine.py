@@ -1,7 +1,7 @@
 """The engine against a plain breadth-first search, with any number of workers."""
 
-import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,6 +168,7 @@ def check_against_plain_search(space, found):
     assert (found.rows[found.arc_targets, 0] == found.arcs[:, 0]).all()
 
 
+@settings(deadline=None)
 @given(graphs)
 def test_random_graph_as_plain_search_finds_it(space):
     check_against_plain_search(space, explore(space, keep_arcs=True))
@@ -179,6 +180,7 @@ def test_random_graph_with_workers(space, workers):
     check_against_plain_search(space, explore(space, workers=workers, keep_arcs=True))
 
 
+@settings(deadline=None)
 @given(graphs)
 def test_representatives_do_not_depend_on_arcs(space):
     with_arcs, without = explore(space, keep_arcs=True), explore(space)
@@ -288,6 +290,6 @@ def test_programs_merge_by_the_identities_of_the_field():
 
 def test_no_file_descriptor_stays_open():
     explore(ring(50), workers=2)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     explore(ring(50), workers=2)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -1,5 +1,6 @@
 """What goes wrong from outside: killed workers, Ctrl-C, exceptions, damaged and foreign checkpoints."""
 
+import contextlib
 import json
 import logging
 import os
@@ -154,7 +155,7 @@ def start_search(workers: int) -> tuple[subprocess.Popen, list[psutil.Process]]:
 @pytest.mark.parametrize("to_group", [True, False], ids=["group", "parent"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_within_a_second_with_the_best_so_far(workers, to_group):
-    names = set(os.listdir("/dev/shm"))
+    names = set(Path("/dev/shm").iterdir())
     process, children = start_search(workers)
     assert len(children) == (workers if workers > 1 else 0)
     began = time.monotonic()
@@ -166,7 +167,7 @@ def test_ctrl_c_ends_within_a_second_with_the_best_so_far(workers, to_group):
     assert "stopped: interrupted rows: " in out
     assert int(out.rsplit(" ", 1)[1]) > 1000
     assert not any(child.is_running() for child in children)
-    assert set(os.listdir("/dev/shm")) <= names
+    assert set(Path("/dev/shm").iterdir()) <= names
     assert seconds < 2  # a second, and one more for a busy machine
 
 
@@ -202,11 +203,11 @@ def test_resumed_search_gives_what_an_undisturbed_one_gives(tmp_path, workers, k
 def test_unusable_checkpoints_are_refused_in_one_line_with_a_remedy(tmp_path):
     path = tmp_path / "search.npz"
     explore(small(), checkpoint=path)
-    good = path.read_bytes()
+    good, whole = path.read_bytes(), as_bytes(explore(small()))
 
-    def refused(match, space=small(), **options):
+    def refused(match, space=None, **options):
         with pytest.raises(CheckpointError, match=match) as caught:
-            explore(space, checkpoint=path, resume=True, **options)
+            explore(space or small(), checkpoint=path, resume=True, **options)
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
 
@@ -217,12 +218,9 @@ def test_unusable_checkpoints_are_refused_in_one_line_with_a_remedy(tmp_path):
         refused("damaged")
     for at in range(100, len(good) - 1, len(good) // 40):
         path.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
-        try:
-            found = explore(small(), checkpoint=path, resume=True)
-        except CheckpointError as error:
-            assert str(path) in str(error)
-        else:  # a byte that means nothing, such as padding
-            assert as_bytes(found) == as_bytes(explore(small()))
+        with contextlib.suppress(CheckpointError):
+            # A byte that means nothing, such as padding, need not be noticed.
+            assert as_bytes(explore(small(), checkpoint=path, resume=True)) == whole
     path.write_text("not a checkpoint at all")
     refused("damaged")
     path.unlink()

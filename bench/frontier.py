@@ -1,0 +1,293 @@
+"""How fast the search engine is: serial, a static partition, and owner-computes with several workers.
+
+All three run the same space (`superopt.frontier.programs`) with the same code to expand, key and
+deduplicate, and must find the same states. The static partition is the obvious way: each level's
+frontier is dealt round-robin to the workers, each deduplicates what it made, and the parent merges
+the results at the barrier. Repeats are interleaved, so that a noisy moment meets all three alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt.frontier import explore
+from superopt.frontier.programs import Programs
+from superopt.frontier.queues import Store, store_share
+from superopt.frontier.serial import Pace, candidates_of
+from superopt.frontier.states import KEY_WORDS, Pending, Records, Seen, distinct, join
+
+VERSION = 1
+RESULTS = Path(__file__).parent / "results"
+ENGINES = ("serial", "static", "owner")
+LABELS = {
+    "serial": "serial",
+    "static": "static partition,\n{workers} workers",
+    "owner": "owner-computes,\n{workers} workers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One search: what it did in how many seconds, and how busy each worker was on each level."""
+
+    engine: str
+    seconds: float
+    candidates: int
+    states: int
+    busy_seconds: list[list[float]]
+    barrier_seconds: list[float]
+    digest: int
+
+
+def run_explore(engine: str, space: Programs, workers: int) -> Run:
+    """The engine of the package with so many workers."""
+    began = time.perf_counter()
+    found = explore(space, workers=workers)
+    seconds = time.perf_counter() - began
+    assert found.stopped is None
+    levels = found.levels[1:]
+    busy = [list(stats.worker_seconds) for stats in levels]
+    barrier = [stats.seconds - max(stats.worker_seconds) for stats in levels]
+    candidates = sum(stats.candidates for stats in found.levels)
+    return Run(engine, seconds, candidates, len(found.rows), busy, barrier, digest(found.keys))
+
+
+def digest(keys: np.ndarray[Any, Any]) -> int:
+    """A number that tells sets of keys apart, whatever their order."""
+    return int(np.bitwise_xor.reduce(keys[:, 0] * np.uint64(3) ^ keys[:, 1])) if len(keys) else 0
+
+
+def run_static(space: Programs, workers: int) -> Run:
+    """Every level's frontier dealt round-robin to workers, their finds merged by the parent."""
+    began = time.perf_counter()
+    words = space.width + KEY_WORDS
+    inbound = Store(workers, words, keep_arcs=False).new
+    outbound = Store(1, words, keep_arcs=False).new[0]
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe() for _ in range(workers)]
+    crew = [
+        context.Process(
+            target=static_worker,
+            args=(space, pipe[1], outbound, inbound[worker], worker, workers),
+            daemon=True,
+        )
+        for worker, pipe in enumerate(pipes)
+    ]
+    for process in crew:
+        process.start()
+    seen = Seen()
+    roots = space.roots()
+    new = distinct(join(roots, space.keys(roots)))
+    found, busy, barrier = [new], [], []
+    candidates = len(roots)
+    while len(new):
+        seen.add(new)
+        store_share(outbound, 0, new)
+        for pipe, _ in pipes:
+            pipe.send(len(new))
+        reports = [pipe.recv() for pipe, _ in pipes]
+        parent_began = time.perf_counter()
+        pending = Pending(keep_arcs=False)
+        for records, (count, _, _) in zip(inbound, reports, strict=True):
+            if count:
+                pending.add(records[:count])
+        new, _ = pending.finish(seen)
+        new = new.copy()
+        found.append(new)
+        candidates += sum(made for _, made, _ in reports)
+        busy.append([seconds for _, _, seconds in reports])
+        barrier.append(time.perf_counter() - parent_began)
+    for pipe, _ in pipes:
+        pipe.send(-1)
+    for process in crew:
+        process.join()
+    keys = np.concatenate([records[:, :KEY_WORDS] for records in found if len(records)]).view(np.uint64)
+    seconds = time.perf_counter() - began
+    return Run("static", seconds, candidates, len(keys), busy, barrier, digest(keys))
+
+
+def static_worker(
+    space: Programs, pipe: Any, frontier: Records, finds: Records, worker: int, workers: int
+) -> None:
+    """Expand every so-manieth row of each level, and leave what is distinct in shared memory."""
+    pace = Pace()
+    while (size := pipe.recv()) >= 0:
+        began = time.perf_counter()
+        mine = frontier[worker:size:workers, KEY_WORDS:]
+        pending = Pending(keep_arcs=False)
+        at = made = 0
+        while at < len(mine):
+            batch_began = time.perf_counter()
+            rows = np.ascontiguousarray(mine[at : at + pace.rows])
+            candidates = candidates_of(space, rows)
+            count = 0 if candidates is None else len(candidates)
+            if candidates is not None:
+                pending.add(candidates)
+            pace.learn(len(rows), count, time.perf_counter() - batch_began)
+            at += len(rows)
+            made += count
+        records = pending.compact()
+        store_share(finds, 0, records)
+        pipe.send((len(records), made, time.perf_counter() - began))
+
+
+def measure(space: Callable[[], Programs], workers: int, repeats: int) -> list[Run]:
+    """All engines, again and again; one run of each on a small space comes first, as a warm-up."""
+    engines: dict[str, Callable[[Programs], Run]] = {
+        "serial": lambda space: run_explore("serial", space, 1),
+        "static": lambda space: run_static(space, workers),
+        "owner": lambda space: run_explore("owner", space, workers),
+    }
+    for engine in ENGINES:
+        engines[engine](Programs(variables=2, nodes=3))
+    runs = []
+    for repeat in range(repeats):
+        for engine in ENGINES[repeat % 3 :] + ENGINES[: repeat % 3]:
+            run = engines[engine](space())
+            runs.append(run)
+            print(
+                f"{engine:>7}: {run.seconds:6.2f} s, {run.candidates / run.seconds / 1e6:.2f} M rows/s",
+                flush=True,
+            )
+    if len({(run.candidates, run.states, run.digest) for run in runs}) != 1:
+        raise SystemExit("the engines disagree about the states: that is a bug")
+    return runs
+
+
+def summary(runs: list[Run], space: Programs, workers: int) -> dict[str, Any]:
+    """The results as they are written to the file."""
+    median = {
+        engine: statistics.median(run.candidates / run.seconds for run in runs if run.engine == engine)
+        for engine in ENGINES
+    }
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        cpu = names[0] if names else cpu
+    return {
+        "format": "superopt-bench-frontier",
+        "version": VERSION,
+        "machine": {"cpu": cpu, "cores": multiprocessing.cpu_count(), "system": platform.system()},
+        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        "space": space.fingerprint(),
+        "seed": space.seed,
+        "workers": workers,
+        "repeats": len(runs) // len(ENGINES),
+        "candidates": runs[0].candidates,
+        "states": runs[0].states,
+        "rows_per_second": {engine: round(rate) for engine, rate in median.items()},
+        "speedup_over_serial": {
+            engine: round(median[engine] / median["serial"], 3) for engine in ENGINES[1:]
+        },
+        "owner_over_static": round(median["owner"] / median["static"], 3),
+        "runs": [
+            asdict(run)
+            | {
+                "seconds": round(run.seconds, 4),
+                "busy_seconds": [[round(value, 4) for value in level] for level in run.busy_seconds],
+                "barrier_seconds": [round(value, 4) for value in run.barrier_seconds],
+            }
+            for run in runs
+        ],
+    }
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Rows per second of each engine, and where the time of the largest level goes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    workers, runs = results["workers"], results["runs"]
+    figure, (rates, balance) = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    colours = {"serial": "#8d99ae", "static": "#e09f3e", "owner": "#2a6f97"}
+    for at, engine in enumerate(ENGINES):
+        rate = results["rows_per_second"][engine] / 1e6
+        rates.bar(at, rate, color=colours[engine], width=0.62, zorder=2)
+        points = [run["candidates"] / run["seconds"] / 1e6 for run in runs if run["engine"] == engine]
+        rates.plot([at] * len(points), points, "o", color="black", markersize=3.5, alpha=0.6, zorder=3)
+        ratio = "" if engine == "serial" else f"\n{results['speedup_over_serial'][engine]:.2f}x serial"
+        rates.text(
+            at, 0.04 * rate, f"{rate:.2f}{ratio}", ha="center", va="bottom", color="white", weight="bold"
+        )
+    rates.set_xticks(range(3), [LABELS[engine].format(workers=workers) for engine in ENGINES])
+    rates.set_ylabel("million candidates per second")
+    rates.set_title(f"Throughput (median of {results['repeats']}, dots: single runs)", fontsize=11)
+    rates.grid(axis="y", alpha=0.3, zorder=0)
+
+    bars = []
+    for engine in ("static", "owner"):
+        mine = sorted((run for run in runs if run["engine"] == engine), key=lambda run: run["seconds"])
+        run = mine[len(mine) // 2]
+        largest = max(range(len(run["busy_seconds"])), key=lambda level: max(run["busy_seconds"][level]))
+        for worker, seconds in enumerate(run["busy_seconds"][largest]):
+            bars.append((f"worker {worker}", engine, seconds))
+        bars.append(("barrier", engine, run["barrier_seconds"][largest]))
+    for at, (_, engine, seconds) in enumerate(bars):
+        at += engine == "owner"
+        faded = 0.45 if (at - (engine == "owner")) % (workers + 1) == workers else 1.0
+        balance.bar(at, seconds, color=colours[engine], alpha=faded, width=0.8, zorder=2)
+        balance.text(at, seconds, f"{seconds:.2f}", ha="center", va="bottom", fontsize=9)
+    places = [at + (engine == "owner") for at, (_, engine, _) in enumerate(bars)]
+    balance.set_xticks(places, [name for name, _, _ in bars], fontsize=9)
+    for engine, centre in (("static", workers / 2), ("owner", workers + 2 + workers / 2)):
+        text = LABELS[engine].format(workers=workers).split(",")[0]
+        balance.text(centre, -0.13, text, transform=balance.get_xaxis_transform(), ha="center", va="top")
+    balance.set_ylabel("seconds")
+    balance.set_title("Largest level: busy seconds, and what only the parent does", fontsize=11)
+    balance.grid(axis="y", alpha=0.3, zorder=0)
+    for axes in (rates, balance):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(y=0.1)
+    machine = results["machine"]
+    figure.suptitle(
+        f"Frontier engine on {results['candidates']:,} candidate programs, {results['states']:,} distinct"
+        f"  ({machine['cores']} cores, {machine['cpu'].split(' with ')[0]})",
+        fontsize=12,
+    )
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Measure, print, write the results and the plot."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.frontier", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--variables", type=int, default=4)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, default=RESULTS / "frontier.json")
+    parser.add_argument("--plot", type=Path, default=RESULTS / "frontier.png")
+    given = parser.parse_args()
+
+    def space() -> Programs:
+        return Programs(variables=given.variables, nodes=given.nodes, seed=given.seed)
+
+    runs = measure(space, given.workers, given.repeats)
+    results = summary(runs, space(), given.workers)
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    given.json.write_text(json.dumps(results, indent=1) + "\n")
+    given.plot.parent.mkdir(parents=True, exist_ok=True)
+    plot(results, given.plot)
+    for engine in ENGINES[1:]:
+        print(f"{engine}: {results['speedup_over_serial'][engine]:.2f} times serial")
+    print(f"wrote {given.json} and {given.plot}")
+
+
+if __name__ == "__main__":
+    main()
