@@ -198,7 +198,9 @@ class Grid:
         return value.reshape(full)
 
 
-_PLAIN = frozenset(OPERATORS.index(op) for op in ("leaf", "mul", "add", "inv", "neg", "exp", "sqrt", "maximum"))
+_PLAIN = frozenset(
+    OPERATORS.index(op) for op in ("leaf", "mul", "add", "inv", "neg", "exp", "sqrt", "maximum")
+)
 
 
 def _grow(value: Residues, ndim: int) -> Residues:
@@ -257,4 +259,3 @@ def _tiny_sizes(goal: Goal) -> tuple[int, ...]:
             f"graph {graph.name!r}: {len(sizes)} axes are too many for one search; cut the program in regions"
         )
     return tuple(sizes)
-

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 from superopt.frontier.derive import Arc, Derivation
-from superopt.ir import Graph, Output, Step, check_graph, live_graph
+from superopt.ir import Graph, Output, Step, check_graph, live_graph, needed_order
 from superopt.ir.compose import compose, contract_products
 from superopt.rules.terms import Goal
 
-__all__ = ["lower"]
+__all__ = ["canonical", "lower"]
+
+_COMMUTATIVE = frozenset({"mul", "add", "maximum", "minimum", "contract", "and", "or", "eq", "ne"})
 
 _STEP_OF = {
     "mul": "mul",
@@ -80,5 +82,33 @@ def lower(goal: Goal, roots: tuple[int, ...], derivation: Derivation) -> Graph:
     outputs = tuple(
         Output(output.port, placed[root]) for output, root in zip(source.outputs, roots, strict=True)
     )
-    graph = live_graph(replace(source, steps=tuple(steps), outputs=outputs))
-    return check_graph(contract_products(compose(graph)))
+    return canonical(replace(source, steps=tuple(steps), outputs=outputs))
+
+
+def canonical(graph: Graph) -> Graph:
+    """Return the graph as people write it, operands of commutative operators in one fixed order."""
+    graph = contract_products(compose(live_graph(graph)))
+    first = len(graph.inputs)
+
+    def rank(value: int) -> tuple[int, int]:
+        """Order: what was computed, then inputs, then constants."""
+        step = graph.step_of(value)
+        return (1 if step is None else 2 if not step.inputs else 0, value)
+
+    steps = tuple(
+        replace(step, inputs=tuple(sorted(step.inputs, key=rank))) if step.op in _COMMUTATIVE else step
+        for step in graph.steps
+    )
+    graph = replace(graph, steps=steps)
+    order = needed_order(graph)
+    placed = {i: i for i in range(first)} | {value: first + i for i, value in enumerate(order)}
+    return check_graph(
+        replace(
+            graph,
+            steps=tuple(
+                replace(step, inputs=tuple(placed[i] for i in step.inputs))
+                for step in (steps[value - first] for value in order)
+            ),
+            outputs=tuple(replace(output, value=placed[output.value]) for output in graph.outputs),
+        )
+    )

@@ -278,4 +278,3 @@ class MuGraphSpace:
 
         build(row)
         return tuple(nodes)
-

@@ -5,11 +5,11 @@ into heads costs the search nothing. A sub-expression that reads no tensor, such
 is one leaf: no axiom could do anything with its inside.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from superopt.ir import Graph, Step, value_axes
+from superopt.ir import Graph, Step, closed_values, value_axes
 from superopt.ops import OPS
 
 __all__ = ["OPERATORS", "Goal", "Leaf", "Node", "axis_groups", "goal_of"]
@@ -70,10 +70,13 @@ class Goal:
         return next(i for i, group in enumerate(self.groups) if axis in group)
 
 
-def axis_groups(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Return the axes of a graph in groups: those that no value and no step tells apart."""
+def axis_groups(graph: Graph, apart: Iterable[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """Return the axes of a graph in groups: those that no value and no step tells apart.
+
+    The axes named in `apart` stay alone: halves of a split axis, to be reduced one by one.
+    """
     marks: dict[str, list[int]] = {axis.name: [] for axis in graph.axes}
-    alone: set[str] = set()
+    alone = set(apart)
     for value, axes in enumerate(value_axes(graph)):
         for axis in axes:
             marks[axis].append(value)
@@ -91,9 +94,9 @@ def axis_groups(graph: Graph) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(group) for group in groups.values())
 
 
-def goal_of(graph: Graph) -> Goal:
-    """Return the terms of a graph's outputs."""
-    bank = _Bank(graph)
+def goal_of(graph: Graph, apart: Iterable[str] = ()) -> Goal:
+    """Return the terms of a graph's outputs; the axes in `apart` are never grouped with others."""
+    bank = _Bank(graph, axis_groups(graph, apart))
     roots = tuple(bank.term(output.value) for output in graph.outputs)
     return Goal(
         graph,
@@ -111,7 +114,7 @@ class _Bank:
     """Builds terms, equal ones once; it is the `Scalars` arithmetic of abstract terms."""
 
     graph: Graph
-    groups: tuple[tuple[str, ...], ...] = ()
+    groups: tuple[tuple[str, ...], ...]
     nodes: list[Node] = field(default_factory=list)
     leaves: list[Leaf] = field(default_factory=list)
     functions: dict[str, int] = field(default_factory=dict)
@@ -123,13 +126,9 @@ class _Bank:
     bits: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.groups = axis_groups(self.graph)
         self.bits = {axis: i for i, group in enumerate(self.groups) for axis in group}
         self.axes = value_axes(self.graph)
-        closed = [False] * len(self.graph.inputs)
-        for step in self.graph.steps:
-            closed.append(all(closed[i] for i in step.inputs))
-        self.closed = tuple(closed)
+        self.closed = closed_values(self.graph)
 
     def term(self, value: int) -> int:
         """Return the term of a value of the graph."""

@@ -1,13 +1,24 @@
 """The driver: one call from a function to all its equivalent graphs, region by region."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from superopt.frontier.bound import Bound
-from superopt.frontier.space import LevelStats
-from superopt.ir import Graph, Program
+from superopt.errors import InputError
+from superopt.frontier.bound import Bound, Machine, graph_bound
+from superopt.frontier.derive import derive
+from superopt.frontier.engine import explore
+from superopt.frontier.leaves import Grid
+from superopt.frontier.lower import canonical, lower
+from superopt.frontier.mugraph import MuGraphSpace
+from superopt.frontier.space import Exploration, LevelStats, Limits
+from superopt.frontier.split import merge_halves, split_reductions
+from superopt.frontier.universe import Universe, universe_of
+from superopt.ir import Graph, Program, Region, cut_graph
+from superopt.rules.saturate import SaturationLimits, Table, saturate
+from superopt.rules.terms import Goal, goal_of
 
 __all__ = [
     "Found",
@@ -16,6 +27,7 @@ __all__ = [
     "Search",
     "SearchOptions",
     "SearchStatistics",
+    "search",
 ]
 
 Phase = Literal["trace", "saturate", "explore", "derive", "verify", "done"]
@@ -103,3 +115,261 @@ class Search:
     def truncated(self) -> tuple[str, ...]:
         """Every limit that stopped something, with its region."""
         return tuple(f"{region.goal.name}: {why}" for region in self.regions for why in region.truncated)
+
+
+ProgressListener = Callable[[Progress], None]
+
+_TOO_MANY_REDUCTIONS = 12  # a goal with more is cut before it is tried
+_FIRST_TRY = SaturationLimits(nodes=30_000, seconds=1.5)
+_LAST_TRY = SaturationLimits(nodes=60_000, seconds=4.0)
+_DEFAULTS = SearchOptions()
+
+
+def search(
+    function: Any,
+    *inputs: Any,
+    name: str | None = None,
+    options: SearchOptions = _DEFAULTS,
+    on_progress: ProgressListener | None = None,
+) -> Search:
+    """Return all equivalent graphs that a search finds for a function, a module, a Graph or a Program."""
+    start = time.perf_counter()
+    _check_options(options)
+    run = _Run(options, start + options.seconds, on_progress or (lambda progress: None))
+    program = _program_of(function, inputs, name, run)
+    regions: list[RegionSearch] = []
+    for number, region in enumerate(program.regions, 1):
+        run.region, run.regions = number, len(program.regions)
+        regions += run.search_graph(region.graph)
+    run.report("done", program.name)
+    return Search(program.name, program, tuple(regions), time.perf_counter() - start, run.interrupted)
+
+
+def _check_options(options: SearchOptions) -> None:
+    for name in ("workers", "max_graphs", "rows"):
+        value = getattr(options, name)
+        if not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value!r}; give a whole number of at least 1")
+    if not options.seconds > 0:
+        raise InputError(f"seconds is {options.seconds!r}; give a time above 0")
+    if options.prune not in ("egraph", "z3", "none"):
+        raise InputError(f"prune is {options.prune!r}; choose egraph, z3 or none")
+    if options.resume and options.checkpoint is None:
+        raise InputError("resume needs the folder of the checkpoints to resume from: give checkpoint")
+
+
+def _program_of(function: Any, inputs: tuple[Any, ...], name: str | None, run: "_Run") -> Program:
+    if isinstance(function, (Graph, Program)):
+        if inputs:
+            raise InputError(f"a {type(function).__name__} brings its own inputs; {len(inputs)} were given")
+        if isinstance(function, Program):
+            return function
+        outputs = tuple(output.port.name for output in function.outputs)
+        return Program(name or function.name, function.inputs, (Region(function),), outputs)
+    from superopt.trace import trace
+
+    run.report("trace", name or getattr(function, "__name__", type(function).__name__))
+    return trace(function, *inputs, name=name).program
+
+
+@dataclass(slots=True)
+class _Run:
+    """One search: its options, its deadline, and whether Ctrl-C asked it to stop."""
+
+    options: SearchOptions
+    deadline: float
+    listener: ProgressListener
+    region: int = 1
+    regions: int = 1
+    interrupted: bool = False
+
+    def report(self, phase: Phase, name: str, level: LevelStats | None = None) -> None:
+        """Tell the listener what is going on."""
+        self.listener(Progress(phase, self.region, self.regions, name, level))
+
+    @property
+    def seconds_left(self) -> float:
+        """The time until the deadline."""
+        return max(self.deadline - time.perf_counter(), 0.0)
+
+    def out_of_time(self) -> bool:
+        """Whether to stop and give the best so far."""
+        return self.interrupted or self.seconds_left <= 0
+
+    def search_graph(self, graph: Graph) -> Iterator[RegionSearch]:
+        """Search a graph whole, or in parts where it is too large to be one goal."""
+        clock = _Clock()
+        reductions = sum(step.op in ("sum", "max", "contract") for step in graph.steps)
+        halves = cut_graph(graph) if reductions > _TOO_MANY_REDUCTIONS else None
+        attempt = None
+        if halves is None:
+            attempt = self._prepare(graph, clock)
+            if attempt.table.truncated and not self.out_of_time():
+                halves = cut_graph(graph)
+                if halves is None:
+                    attempt = self._prepare(graph, clock, last=True)
+        if halves is not None:
+            for half in halves:
+                yield from self.search_graph(half)
+            return
+        assert attempt is not None
+        yield self._search_goal(attempt, clock)
+
+    def _prepare(self, graph: Graph, clock: "_Clock", *, last: bool = False) -> "_Attempt":
+        """Saturate a goal: with its reductions split if that fits the limits, else as it is."""
+        limits = _LAST_TRY if last else _FIRST_TRY
+        limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
+        attempt: _Attempt | None = None
+        with clock.phase("saturate"):
+            self.report("saturate", graph.name)
+            for split in (True, False) if self.options.split else (False,):
+                goal_graph, halves = split_reductions(graph) if split else (graph, {})
+                if split and not halves:
+                    continue
+                goal = goal_of(goal_graph, (half for pair in halves.values() for half in pair))
+                attempt = _Attempt(graph, goal, halves, saturate(goal, limits, self.out_of_time))
+                if attempt.table.truncated is None or self.out_of_time():
+                    break
+        assert attempt is not None
+        return attempt
+
+    def _search_goal(self, attempt: "_Attempt", clock: "_Clock") -> RegionSearch:
+        graph, goal, table = attempt.graph, attempt.goal, attempt.table
+        machine = Machine()
+        truncated = [f"saturation: {table.truncated}"] if table.truncated else []
+        with clock.phase("explore"):
+            space = MuGraphSpace(
+                goal,
+                table,
+                Grid(goal, seed=self.options.seed),
+                prune=self.options.prune,
+                oracle=self._oracle(attempt),
+                nested={goal.bit(outer): goal.bit(inner) for outer, inner in attempt.halves.values()},
+            )
+            exploration = self._explore(space, graph.name)
+            if exploration.stopped:
+                truncated.append(f"exploration: {exploration.stopped}")
+                self.interrupted |= exploration.stopped == "interrupted"
+        with clock.phase("derive"):
+            self.report("derive", graph.name)
+            universe = universe_of(space, exploration, machine)
+            found, graphs = self._derive(attempt, universe, machine)
+        with clock.phase("verify"):
+            self.report("verify", graph.name)
+            found = _verified(graph, found, self.options.seed)
+        statistics = SearchStatistics(
+            e_nodes=table.nodes,
+            e_classes=table.classes,
+            rounds=table.rounds,
+            tensors=len(universe.arcs),
+            derivations=universe.derivations,
+            graphs=graphs,
+            levels=exploration.levels,
+            pruned=exploration.counts,
+            phase_ms=clock.ms,
+        )
+        return RegionSearch(graph, found, statistics, tuple(truncated))
+
+    def _explore(self, space: MuGraphSpace, name: str) -> Exploration:
+        checkpoint = None
+        if self.options.checkpoint is not None:
+            self.options.checkpoint.mkdir(parents=True, exist_ok=True)
+            checkpoint = self.options.checkpoint / f"{name}.ckpt"
+        return explore(
+            space,
+            workers=self.options.workers,
+            limits=Limits(seconds=self.seconds_left, rows=self.options.rows),
+            keep_arcs=True,
+            checkpoint=checkpoint,
+            resume=self.options.resume and checkpoint is not None and checkpoint.exists(),
+            on_level=lambda level: self.report("explore", name, level),
+        )
+
+    def _oracle(self, attempt: "_Attempt") -> Any:
+        """Return z3 where it is to be asked: when told to, or when saturation was cut short."""
+        if self.options.prune == "none" or (self.options.prune == "egraph" and not attempt.table.truncated):
+            return None
+        from superopt.rules.smt import SubexpressionOracle
+
+        return SubexpressionOracle(attempt.goal, budget_s=self.seconds_left)
+
+    def _derive(
+        self, attempt: "_Attempt", universe: Universe, machine: Machine
+    ) -> tuple[tuple[Found, ...], int]:
+        """Return the best graphs, the original among them, and how many different ones there were."""
+        original = canonical(attempt.graph)
+        graphs: dict[str, tuple[Graph, tuple[str, ...]]] = {str(original): (original, ())}
+        roots = [root for root in universe.roots if root is not None]
+        if len(roots) == len(universe.roots):
+            derivations, _ = derive(
+                universe.arcs,
+                roots,
+                count=4 * self.options.max_graphs,
+                pass_us=machine.pass_us,
+                stop=self.out_of_time,
+            )
+            for derivation in derivations:
+                lowered = lower(attempt.goal, tuple(roots), derivation)
+                merged, left = merge_halves(lowered, attempt.halves)
+                merged = canonical(merged)
+                graphs.setdefault(str(merged), (merged, left))
+        found = [
+            Found(graph, graph_bound(graph, machine), None, left, text == str(original))
+            for text, (graph, left) in graphs.items()
+        ]
+        found.sort(key=lambda one: (round(one.bound.us, 6), len(one.graph.steps), str(one.graph)))
+        return _selected(found, self.options.max_graphs), len(found)
+
+
+def _selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
+    """Return the best, a quarter of the places kept for split reductions, and always the original."""
+    whole = [one for one in found if not one.split_axes]
+    split = [one for one in found if one.split_axes]
+    places = min(len(split), max(count // 4, count - len(whole)))
+    chosen = {id(one) for one in (*whole[: count - places], *split[:places])}
+    return tuple(one for one in found if id(one) in chosen or one.is_original)
+
+
+def _verified(goal: Graph, found: Sequence[Found], seed: int) -> tuple[Found, ...]:
+    """Return the graphs with their verdicts; one that is refuted is an error of ours and is dropped."""
+    from superopt.verify.equality import equal_to_all
+
+    verdicts = equal_to_all(goal, [one.graph for one in found], seed=seed)
+    return tuple(
+        replace(one, verdict=verdict) for one, verdict in zip(found, verdicts, strict=True) if verdict.equal
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A goal on its way: as it was, as terms, its split axes, and its saturated table."""
+
+    graph: Graph
+    goal: Goal
+    halves: Mapping[str, tuple[str, str]]
+    table: Table
+
+
+class _Clock:
+    """Attributes every second of a region to a phase."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+
+    def phase(self, name: str) -> "_Phase":
+        """Return a context that adds its time to a phase."""
+        return _Phase(self, name)
+
+
+@dataclass(slots=True)
+class _Phase:
+    clock: _Clock
+    name: str
+    start: float = 0.0
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        spent = (time.perf_counter() - self.start) * 1e3
+        self.clock.ms[self.name] = self.clock.ms.get(self.name, 0.0) + spent

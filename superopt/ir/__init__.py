@@ -1,6 +1,7 @@
 """The intermediate representation: graphs of tensor algebra on named axes, and their text form."""
 
 from superopt.ir.check import check_graph
+from superopt.ir.cut import closed_values, cut_graph
 from superopt.ir.graph import (
     DTYPES,
     STRUCTURAL,
@@ -10,6 +11,7 @@ from superopt.ir.graph import (
     Port,
     Step,
     live_graph,
+    needed_order,
     step_axes,
     value_axes,
 )
@@ -30,9 +32,12 @@ __all__ = [
     "Step",
     "check_graph",
     "check_program",
+    "closed_values",
+    "cut_graph",
     "format_constant",
     "live_graph",
     "merge_axes",
+    "needed_order",
     "parse_graph",
     "print_graph",
     "print_step",

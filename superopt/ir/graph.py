@@ -20,6 +20,7 @@ __all__ = [
     "Port",
     "Step",
     "live_graph",
+    "needed_order",
     "step_axes",
     "value_axes",
 ]
@@ -156,6 +157,26 @@ def arity(op: str) -> int | None:
     if op in STRUCTURAL:
         return STRUCTURAL[op]
     return OPS[op].arity if op in OPS else None
+
+
+def needed_order(graph: Graph) -> list[int]:
+    """Return the values of steps in the order in which the outputs need them, operands first."""
+    first = len(graph.inputs)
+    order: list[int] = []
+    placed = set(range(first))
+    pending = [output.value for output in reversed(graph.outputs)]
+    while pending:
+        value = pending[-1]
+        inputs = () if value in placed else graph.steps[value - first].inputs
+        missing = [i for i in inputs if i not in placed]
+        if missing:
+            pending.extend(reversed(missing))
+            continue
+        pending.pop()
+        if value not in placed:
+            placed.add(value)
+            order.append(value)
+    return order
 
 
 def live_graph(graph: Graph) -> Graph:

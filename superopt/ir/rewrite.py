@@ -6,7 +6,7 @@ from math import prod
 
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
-from superopt.ir.graph import Axis, Graph, Port, Step, value_axes
+from superopt.ir.graph import Axis, Graph, Port, Step, live_graph, value_axes
 
 __all__ = ["merge_axes", "refine_axis", "rename_axes"]
 
@@ -72,6 +72,10 @@ def refine_axis(graph: Graph, axis: str, parts: Sequence[Axis]) -> Graph:
 def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:
     """Return the graph with neighbouring axes made one again, or None where some step tells them apart."""
     together = frozenset(parts)
+    sizes = graph.sizes
+    merged = Axis(axis, prod(sizes[part] for part in parts))
+    graph = replace(graph, axes=(*graph.axes, merged))
+    graph = live_graph(replace(graph, steps=_merge_extents(graph, tuple(parts), axis)))
     for axes in value_axes(graph):
         if axes & together and not axes >= together:
             return None
@@ -87,14 +91,11 @@ def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:
         for dim in port.dims:
             if together & set(dim) and " ".join(parts) not in " ".join(dim):
                 return None
-    sizes = graph.sizes
-    merged = Axis(axis, prod(sizes[part] for part in parts))
+    kept = (old for old in graph.axes[:-1] if old.name not in parts[1:])
     return check_graph(
         replace(
             graph,
-            axes=tuple(
-                merged if old.name == parts[0] else old for old in graph.axes if old.name not in parts[1:]
-            ),
+            axes=tuple(merged if old.name == parts[0] else old for old in kept),
             inputs=tuple(replace(port, dims=tuple(map(join, port.dims))) for port in graph.inputs),
             steps=tuple(replace(step, axes=join(step.axes)) for step in graph.steps),
             outputs=tuple(
@@ -103,6 +104,38 @@ def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:
             ),
         )
     )
+
+
+def _merge_extents(graph: Graph, parts: tuple[str, ...], axis: str) -> tuple[Step, ...]:
+    """Return the steps with what `refine_axis` made of size and index steps undone."""
+    steps = list(graph.steps)
+    first = len(graph.inputs)
+    meaning: dict[int, tuple[str, int]] = {}  # value -> (size or index, how many of the parts it covers)
+    product: dict[int, int] = {}  # value -> parts covered by an index that was multiplied by the next size
+
+    for value, step in enumerate(steps, first):
+        if step.op in ("size", "index") and step.axes == parts[:1]:
+            meaning[value] = (step.op, 1)
+        elif step.op in ("mul", "add"):
+            for a, b in (step.inputs, step.inputs[::-1]):
+                other = graph.step_of(b)
+                if other is None:
+                    continue
+                if step.op == "mul" and a in meaning and other.op == "size":
+                    op, covered = meaning[a]
+                    if covered < len(parts) and other.axes == (parts[covered],):
+                        if op == "size":
+                            meaning[value] = ("size", covered + 1)
+                        else:
+                            product[value] = covered
+                if step.op == "add" and other.op == "index" and a in product:
+                    covered = product[a]
+                    if other.axes == (parts[covered],):
+                        meaning[value] = ("index", covered + 1)
+    for value, (op, covered) in meaning.items():
+        if covered == len(parts):
+            steps[value - first] = Step(op, axes=(axis,))
+    return tuple(steps)
 
 
 def rename_axes(graph: Graph, mapping: Mapping[str, str]) -> Graph:

@@ -1,0 +1,133 @@
+"""Cut: a graph in two at a waist, a place where few bytes cross from what is before to what is after.
+
+Steps are taken in the order in which the outputs need them, so that what belongs together stays
+together. A cut never runs through an expression that reads no tensor: both sides keep their own.
+"""
+
+from dataclasses import replace
+from math import prod
+
+from superopt.ir.check import check_graph
+from superopt.ir.graph import Axis, Graph, Output, Port, Step, live_graph, needed_order, value_axes
+
+__all__ = ["closed_values", "cut_graph"]
+
+_LEAST_SHARE = 0.2  # of the reductions on either side
+_FLOATS = ("f64", "f32", "bf16", "f16")
+
+
+def closed_values(graph: Graph) -> tuple[bool, ...]:
+    """Return for each value whether it reads no tensor: constants, extents, masks of indices."""
+    closed = [False] * len(graph.inputs)
+    for step in graph.steps:
+        closed.append(all(closed[i] for i in step.inputs))
+    return tuple(closed)
+
+
+def cut_graph(graph: Graph) -> tuple[Graph, Graph] | None:
+    """Return the graph as two, the first feeding the second, or None where nothing can be cut."""
+    first = len(graph.inputs)
+    closed = closed_values(graph)
+    order = [value for value in needed_order(graph) if not closed[value]]
+    axes = value_axes(graph)
+    sizes = graph.sizes
+    last_use = {output.value: len(order) for output in graph.outputs}
+    place = {value: i for i, value in enumerate(order)}
+    for value in order:
+        for i in graph.steps[value - first].inputs:
+            last_use[i] = max(last_use.get(i, 0), place[value])
+    weight = [1.0 if graph.steps[value - first].op in ("sum", "max", "contract") else 0.01 for value in order]
+    total = sum(weight)
+    best: tuple[float, int] | None = None
+    before = 0.0
+    for at in range(1, len(order)):
+        before += weight[at - 1]
+        if min(before, total - before) < _LEAST_SHARE * total:
+            continue
+        crossing = sum(
+            prod(sizes[axis] for axis in axes[value]) for value in order[:at] if last_use.get(value, -1) >= at
+        )
+        imbalance = abs(before / total - 0.5)
+        score = crossing * (1 + imbalance)
+        if best is None or score < best[0]:
+            best = (score, at)
+    if best is None:
+        return None
+    return _split(graph, order, best[1], closed, axes)
+
+
+def _split(
+    graph: Graph, order: list[int], at: int, closed: tuple[bool, ...], axes: tuple[frozenset[str], ...]
+) -> tuple[Graph, Graph]:
+    first = len(graph.inputs)
+    early = set(order[:at])
+    needed = {i for value in order[at:] for i in graph.steps[value - first].inputs if i in early}
+    done = {output.value for output in graph.outputs if output.value in early or output.value < first}
+    crossing = sorted(needed - done)
+    dtype = next((port.dtype for port in graph.inputs if port.dtype in _FLOATS), "f32")
+    rank = {axis.name: i for i, axis in enumerate(graph.axes)}
+    ports = {
+        value: Port(
+            f"{graph.name}_v{value}",
+            dtype,
+            tuple((axis,) for axis in sorted(axes[value], key=rank.__getitem__)),
+        )
+        for value in crossing
+    }
+    kept = tuple(output for output in graph.outputs if output.value in done)
+    for output in kept:  # a result that the second half reads too enters it under its own name
+        if output.value in needed and set(output.port.axes) == axes[output.value]:
+            ports.setdefault(output.value, output.port)
+    for value in sorted(needed & done):
+        ports.setdefault(
+            value,
+            Port(
+                f"{graph.name}_v{value}",
+                dtype,
+                tuple((axis,) for axis in sorted(axes[value], key=rank.__getitem__)),
+            ),
+        )
+    named = {output.port.name for output in kept}
+    extra = tuple(Output(port, value) for value, port in sorted(ports.items()) if port.name not in named)
+    head = _only(replace(graph, name=f"{graph.name}.0", outputs=(*kept, *extra)))
+
+    inputs = (*graph.inputs, *(ports[value] for value in sorted(ports)))
+    position = {value: value for value in range(first)}
+    position |= {value: first + i for i, value in enumerate(sorted(ports))}
+    steps: list[Step] = []
+    for value, step in enumerate(graph.steps, first):
+        if value in position or (value in early and not closed[value]):
+            continue
+        steps.append(replace(step, inputs=tuple(position[i] for i in step.inputs)))
+        position[value] = len(inputs) + len(steps) - 1
+    outputs = tuple(
+        replace(output, value=position[output.value]) for output in graph.outputs if output not in kept
+    )
+    tail = _only(Graph(f"{graph.name}.1", graph.axes, inputs, tuple(steps), outputs))
+    return check_graph(head), check_graph(tail)
+
+
+def _only(graph: Graph) -> Graph:
+    """Return the graph without inputs, steps and axes that it does not use."""
+    graph = live_graph(graph)
+    used = {i for step in graph.steps for i in step.inputs} | {output.value for output in graph.outputs}
+    keep = [i for i in range(len(graph.inputs)) if i in used]
+    position = {old: new for new, old in enumerate(keep)}
+    shift = len(graph.inputs) - len(keep)
+
+    def moved(value: int) -> int:
+        return position[value] if value < len(graph.inputs) else value - shift
+
+    graph = replace(
+        graph,
+        inputs=tuple(graph.inputs[i] for i in keep),
+        steps=tuple(replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps),
+        outputs=tuple(replace(output, value=moved(output.value)) for output in graph.outputs),
+    )
+    names = {axis for port in graph.inputs for axis in port.axes}
+    names |= {axis for output in graph.outputs for axis in output.port.axes}
+    for step in graph.steps:
+        names |= {*step.axes, *(old for old, _ in step.mapping)}
+        names |= {new for _, new in step.mapping if isinstance(new, str)}
+    axes: tuple[Axis, ...] = tuple(axis for axis in graph.axes if axis.name in names)
+    return replace(graph, axes=axes)
