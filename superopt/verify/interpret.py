@@ -1,9 +1,12 @@
 """Evaluates a Graph over a Field on tiny axes, and chooses the tiny sizes."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+
+import numpy as np
 
 from superopt.ir import Graph, Port, Step
 from superopt.ops import OPS, Op
@@ -34,12 +37,21 @@ class Tiny:
         )
 
 
-def tiny_sizes(*graphs: Graph, variant: int = 0, symbolic: bool = False) -> Tiny:
+def tiny_sizes(
+    *graphs: Graph,
+    variant: int = 0,
+    symbolic: bool = False,
+    links: Iterable[tuple[str, str]] = (),
+    narrow: bool = False,
+) -> Tiny:
     """Return sizes for all axes of some graphs: neighbours differ, and every variant differs.
 
     An axis that is selected from keeps its extent and one whose index is compared keeps every
     position distinct; any other is evaluated on two or three positions that stand for all of its
-    extent (`Field.weights`). With `symbolic` the extent is left open too.
+    extent (`Field.weights`). With `symbolic` the extent is left open too. `links` are further
+    pairs of axes to treat alike. With `narrow`, an axis whose positions never meet (nothing
+    reduces, renames, selects or indexes it) is evaluated on one position, unless two axes of one
+    graph are linked, where a swap must show.
     """
     real: dict[str, int] = {}
     for graph in graphs:
@@ -62,7 +74,10 @@ def tiny_sizes(*graphs: Graph, variant: int = 0, symbolic: bool = False) -> Tiny
                     selected[old] = max(selected.get(old, 0), new + 1)
             if step.op == "index":
                 indexed.update(step.axes)
+    for a, b in links:
+        leader[find(a)] = find(b)
     groups = {axis: find(axis) for axis in real}
+    meeting = _meeting_groups(graphs, groups) if narrow else frozenset(groups.values())
     least: dict[str, int] = {}
     for axis, size in selected.items():
         least[groups[axis]] = max(least.get(groups[axis], 0), size)
@@ -76,12 +91,25 @@ def tiny_sizes(*graphs: Graph, variant: int = 0, symbolic: bool = False) -> Tiny
             tiny = cycle[(len(chosen) + variant) % len(cycle)]
             if group in least:
                 tiny = size if size <= _SELECT_LIMIT else max(tiny, least[group])
-            chosen[group] = min(size, tiny)
+            chosen[group] = min(size, tiny if group in meeting else 1)
         if chosen[group] == size or group in indexed or group in least:
             extents[axis] = chosen[group]
         elif not symbolic:
             extents[axis] = size
     return Tiny({axis: chosen[groups[axis]] for axis in real}, extents, groups)
+
+
+def _meeting_groups(graphs: Iterable[Graph], groups: Mapping[str, str]) -> frozenset[str]:
+    """Return the groups of axes along which some step moves or gathers, or that hold twins."""
+    found: set[str] = set()
+    for graph in graphs:
+        for step in graph.steps:
+            if step.op != "size":
+                found.update(groups[axis] for axis in step.axes)
+            found.update(groups[axis] for pair in step.mapping for axis in pair if isinstance(axis, str))
+        members = Counter(groups[axis.name] for axis in graph.axes)
+        found.update(group for group, count in members.items() if count > 1)
+    return frozenset(found)
 
 
 def interpret(
@@ -91,22 +119,30 @@ def interpret(
     *,
     leaves: Mapping[str, Residues] | None = None,
     axes: tuple[str, ...] | None = None,
+    only: frozenset[int] | None = None,
 ) -> list[Residues]:
     """Return every value of the graph, each with one grid dimension for each of the axes.
 
     The axes are the graph's unless named (to compare two graphs, name them in one order); a value
     has extent 1 along those it lacks. `leaves` replaces inputs, given in the order of their ports'
-    axes.
+    axes. With `only`, other values are left empty.
     """
     order = {axis: i for i, axis in enumerate(axes or tuple(axis.name for axis in graph.axes))}
     demanded = demanded_levels(graph, field.levels)
     values: list[Residues] = []
+    nothing = np.empty((field.levels, field.trials, *(0 for _ in order)), dtype=np.uint64)
     for port in graph.inputs:
+        if only is not None and len(values) not in only:
+            values.append(nothing)
+            continue
         leaf = (leaves or {}).get(port.name)
         if leaf is None:
             leaf = _leaf(field, port, sizes)
         values.append(_place(leaf, port.axes, order))
     for step in graph.steps:
+        if only is not None and len(values) not in only:
+            values.append(nothing)
+            continue
         field.watched[:] = False
         field.watched[list(demanded[len(values)])] = True
         values.append(_evaluate(step, field, sizes, order, [values[i] for i in step.inputs]))

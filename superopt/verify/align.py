@@ -1,0 +1,113 @@
+"""Align: give two graphs the same axes and input names, through the tensors that enter and leave."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from superopt.errors import InputError
+from superopt.ir import Axis, Graph, Port, refine_axis, rename_axes
+
+__all__ = ["Aligned", "align_graphs"]
+
+
+class Aligned:
+    """Two graphs with comparable ports; `links` are pairs of axes that must be evaluated alike."""
+
+    def __init__(self, left: Graph, right: Graph, links: tuple[tuple[str, str], ...]) -> None:
+        self.left = left
+        self.right = right
+        self.links = links
+
+
+def align_graphs(a: Graph, b: Graph) -> Aligned:
+    """Return the graphs refined until all dimensions factor alike, inputs of b named as in a.
+
+    Inputs are matched by name where the names are the same, else by position. Axes of b take the
+    names that the same dimensions have in a; where that is not one to one, they are only linked.
+    """
+    b = _match_inputs(a, b)
+    _check_outputs(a, b)
+    b = rename_axes(b, {axis.name: f"{axis.name}'" for axis in b.axes})
+    changed = True
+    while changed:
+        changed = False
+        for p, q in _ports(a, b):
+            for dim_a, dim_b in zip(p.dims, q.dims, strict=True):
+                split = _first_split(_factors(a, dim_a), _factors(b, dim_b), f"{p.name!r} / {q.name!r}")
+                if split is None:
+                    continue
+                axis, sizes, left = split
+                parts = [Axis(f"{axis}.{i}", size) for i, size in enumerate(sizes)]
+                if left:
+                    a = refine_axis(a, axis, parts)
+                else:
+                    b = refine_axis(b, axis, parts)
+                changed = True
+                break
+            if changed:
+                break
+    pairs = {
+        (x, y)
+        for p, q in _ports(a, b)
+        for dim_a, dim_b in zip(p.dims, q.dims, strict=True)
+        for (x, _), (y, _) in zip(_factors(a, dim_a), _factors(b, dim_b), strict=True)
+    }
+    lefts: dict[str, set[str]] = {}
+    rights: dict[str, set[str]] = {}
+    for x, y in pairs:
+        lefts.setdefault(x, set()).add(y)
+        rights.setdefault(y, set()).add(x)
+    names = {y: x for x, y in pairs if len(lefts[x]) == len(rights[y]) == 1}
+    b = rename_axes(b, names)
+    links = tuple(sorted((x, names.get(y, y)) for x, y in pairs))
+    return Aligned(a, b, links)
+
+
+def _match_inputs(a: Graph, b: Graph) -> Graph:
+    if len(a.inputs) != len(b.inputs):
+        raise InputError(f"{a.name!r} takes {len(a.inputs)} tensors and {b.name!r} {len(b.inputs)}")
+    if {port.name for port in a.inputs} == {port.name for port in b.inputs}:
+        places = {port.name: port for port in a.inputs}
+        twins = [places[port.name] for port in b.inputs]
+    else:
+        twins = list(a.inputs)
+    for p, q in zip(twins, b.inputs, strict=True):
+        if a.shape(p) != b.shape(q) or (p.dtype == "bool") != (q.dtype == "bool"):
+            shapes = f"{p.dtype}{list(a.shape(p))} and {q.dtype}{list(b.shape(q))}"
+            raise InputError(f"input {p.name!r} differs between the programs: {shapes}")
+    return replace(b, inputs=tuple(replace(q, name=p.name) for p, q in zip(twins, b.inputs, strict=True)))
+
+
+def _check_outputs(a: Graph, b: Graph) -> None:
+    left = [(a.shape(output.port), output.port.dtype) for output in a.outputs]
+    right = [(b.shape(output.port), output.port.dtype) for output in b.outputs]
+    if left != right:
+
+        def show(outputs: Iterable[tuple[tuple[int, ...], str]]) -> str:
+            return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in outputs)
+
+        raise InputError(f"the programs return different tensors: {show(left)} and {show(right)}")
+
+
+def _ports(a: Graph, b: Graph) -> list[tuple[Port, Port]]:
+    named = {port.name: port for port in b.inputs}
+    inputs = [(port, named[port.name]) for port in a.inputs]
+    return inputs + [(x.port, y.port) for x, y in zip(a.outputs, b.outputs, strict=True)]
+
+
+def _factors(graph: Graph, dim: tuple[str, ...]) -> list[tuple[str, int]]:
+    sizes = graph.sizes
+    return [(axis, sizes[axis]) for axis in dim if sizes[axis] != 1]
+
+
+def _first_split(
+    left: list[tuple[str, int]], right: list[tuple[str, int]], where: str
+) -> tuple[str, tuple[int, int], bool] | None:
+    """Return the first axis of two factorisations that must be split: which, into what, on which side."""
+    for (x, m), (y, n) in zip(left, right, strict=False):
+        if m == n:
+            continue
+        axis, large, small, is_left = (x, m, n, True) if m > n else (y, n, m, False)
+        if large == 0 or small == 0 or large % small:
+            raise InputError(f"tensor {where}: its dimension is read as {left} and as {right}")
+        return axis, (small, large // small), is_left
+    return None

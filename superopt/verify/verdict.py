@@ -1,0 +1,77 @@
+"""Verdict: what a comparison found, how sure it is, and what it rests on."""
+
+from dataclasses import asdict, dataclass
+from math import log2
+from typing import Any
+
+from superopt.verify.report import Counterexample, FloatReport
+
+__all__ = ["Verdict", "Witness"]
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A place where two graphs differ over the field, and what reproduces it."""
+
+    output: str
+    position: tuple[int, ...]  # one index for each axis of the output, at the tiny sizes
+    left: int
+    right: int
+    seed: int
+    variant: int
+
+    def __str__(self) -> str:
+        place = ", ".join(map(str, self.position))
+        where = f"{self.output}[{place}] over the field"
+        return f"{where}: {self.left} against {self.right} (seed {self.seed}, sizes {self.variant})"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether two programs are equal; false for `equal` always comes with a reason."""
+
+    equal: bool
+    proven: bool = True  # by the algebra; where false, only floats were compared
+    trials: int = 0
+    error_bound: float | None = None  # how likely different programs pass; None: no bound below 1
+    witness: Witness | None = None
+    oracles: tuple[str, ...] = ()  # functions compared only as unknown functions of their arguments
+    floats: FloatReport | None = None
+    counterexample: Counterexample | None = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.equal
+
+    def __str__(self) -> str:
+        lines = [self._headline()]
+        if self.oracles:
+            lines.append(f"compared as unknown functions: {', '.join(self.oracles)}")
+        if self.witness is not None:
+            lines.append(str(self.witness))
+        lines += self.notes
+        if self.counterexample is not None:
+            lines.append(str(self.counterexample))
+        elif self.floats is not None:
+            lines.append(str(self.floats))
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        if not self.proven:
+            word = "equal as far as floats show, which is no proof" if self.equal else "not equal in floats"
+            return f"{word} ({self.seconds:.2f} s)"
+        if not self.equal:
+            found = "" if self.witness is None else " as exact algebra"
+            return f"not equal{found} ({self.seconds:.2f} s)"
+        if self.error_bound is None:
+            chance = "no bound on the chance of error"
+        elif self.error_bound == 0:
+            chance = "chance of error below 2^-1000"
+        else:
+            chance = f"chance of error below 2^{log2(self.error_bound):.0f}"
+        return f"equal: {self.trials} random trials over finite fields, {chance} ({self.seconds:.2f} s)"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
