@@ -98,11 +98,11 @@ def run_static(space: Programs, workers: int) -> Run:
             pipe.send(len(new))
         reports = [pipe.recv() for pipe, _ in pipes]
         parent_began = time.perf_counter()
-        pending = Pending(keep_arcs=False)
+        pending = Pending(seen, keep_arcs=False)
         for records, (count, _, _) in zip(inbound, reports, strict=True):
             if count:
                 pending.add(records[:count])
-        new, _ = pending.finish(seen)
+        new, _ = pending.finish()
         new = new.copy()
         found.append(new)
         candidates += sum(made for _, made, _ in reports)
@@ -125,7 +125,7 @@ def static_worker(
     while (size := pipe.recv()) >= 0:
         began = time.perf_counter()
         mine = frontier[worker:size:workers, KEY_WORDS:]
-        pending = Pending(keep_arcs=False)
+        pending = Pending(Seen(), keep_arcs=False)
         at = made = 0
         while at < len(mine):
             batch_began = time.perf_counter()
@@ -137,7 +137,7 @@ def static_worker(
             pace.learn(len(rows), count, time.perf_counter() - batch_began)
             at += len(rows)
             made += count
-        records = pending.compact()
+        records, _ = pending.finish()
         store_share(finds, 0, records)
         pipe.send((len(records), made, time.perf_counter() - began))
 

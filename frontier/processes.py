@@ -30,7 +30,7 @@ import numpy as np
 from superopt.errors import InputError
 from superopt.frontier.queues import Board, Kind, Message, Port, Queues, Store, Ticket, store_share
 from superopt.frontier.records import forwarded
-from superopt.frontier.serial import CLOSING_SECONDS_PER_ROW, Pace, candidates_of, pending_for
+from superopt.frontier.serial import Pace, candidates_of, pending_for
 from superopt.frontier.space import History, Level, LevelStats, Space, Watch, absorb, less_counts
 from superopt.frontier.states import KEY_WORDS, Pending, Records, keys_of, merge, owners, thinned
 
@@ -222,10 +222,8 @@ class Crew:
 
     def _why(self) -> str | None:
         history, fields = self._history, self._board.by_field
-        settled = int(fields["settled"].sum())
-        ahead = CLOSING_SECONDS_PER_ROW * int(fields["pending"].max())
-        size = history.bytes + 8 * (history.width + KEY_WORDS) * settled
-        return self._watch.why(history.rows + settled, size, ahead=ahead)
+        closing = 1e-9 * int(fields["closing_ns"].max())
+        return self._watch.why(history, int(fields["settled"].sum()), int(fields["bytes"].sum()), closing)
 
     def _close_level(self, frontier: int, seconds: float) -> Level:
         history, fields = self._history, self._board.by_field
@@ -339,12 +337,12 @@ class Worker:
                 seen.add(shares[self._me])
                 if space.shared:
                     absorb(space, merge(shares))
-            pending = pending_for(self._watch, history, self._queues.workers)
+            pending = pending_for(self._watch, history, seen, self._queues.workers)
             for records in early:
                 pending.add(records)
             self._expand(port, pending, shares)
             began = time.perf_counter_ns()
-            new, arcs = pending.finish(seen)
+            new, arcs = pending.finish()
             if len(new):
                 store_share(store.new[self._me], int(committed[self._me]), new)
             if len(arcs):
@@ -374,7 +372,8 @@ class Worker:
                 at += len(lines)
                 fields["expanded"][me] += len(lines)
                 fields["candidates"][me] += count
-                fields["pending"][me], fields["settled"][me] = pending.rows, pending.settled
+                fields["settled"][me], fields["bytes"][me] = pending.settled, pending.bytes
+                fields["closing_ns"][me] = int(1e9 * pending.closing_seconds)
             fields["busy_ns"][me] += time.perf_counter_ns() - began
         port.end()
         while port.ended < self._queues.workers - 1:

@@ -181,7 +181,7 @@ def _apply(name: str, left: Words, right: Words) -> Words:
 
 def _mixed(values: Words, weights: Words) -> Words:
     """A hash of the values at all points, which come first."""
-    mixed = values[0] * weights[0]
+    mixed: Words = values[0] * weights[0]
     for value, weight in zip(values[1:], weights[1:], strict=True):
         mixed += value * weight
     mixed ^= mixed >> np.uint64(29)

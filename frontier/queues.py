@@ -187,8 +187,9 @@ class Board:
     FIELDS = (
         "expanded",
         "candidates",
-        "pending",
         "settled",
+        "bytes",
+        "closing_ns",
         "busy_ns",
         "new",
         "arcs",
@@ -214,7 +215,7 @@ class Board:
 
     def begin_level(self) -> None:
         """Reset the counters of the level."""
-        for name in self.FIELDS[:7]:
+        for name in self.FIELDS[:-2]:
             self.by_field[name][:] = 0
 
     def write_note(self, worker: int, text: bytes) -> None:

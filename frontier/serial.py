@@ -18,7 +18,7 @@ from superopt.frontier.space import (
     less_counts,
     level_bytes,
 )
-from superopt.frontier.states import KEY_WORDS, Keys, Pending, Records, Rows, join
+from superopt.frontier.states import KEY_WORDS, Keys, Pending, Records, Rows, Seen, join
 
 __all__ = ["Pace", "candidates_of", "checked_keys", "checked_rows", "pending_for", "run"]
 
@@ -26,8 +26,6 @@ __all__ = ["Pace", "candidates_of", "checked_keys", "checked_rows", "pending_for
 BATCH_SECONDS = 0.02
 FIRST_BATCH_ROWS = 256
 BATCH_CANDIDATES = 1 << 17
-# What it takes to sort one pending candidate when a limit of seconds closes a level.
-CLOSING_SECONDS_PER_ROW = 2.5e-7
 
 
 class Pace:
@@ -45,18 +43,18 @@ class Pace:
         self.rows = max(1, int(min(by_time, by_size, 4 * self.rows)))
 
 
-def pending_for(watch: Watch, history: History, workers: int) -> Pending:
+def pending_for(watch: Watch, history: History, seen: Seen, workers: int) -> Pending:
     """An empty level, deduplicated more often where a limit wants exact numbers."""
     limits = watch.limits
     if limits.rows is None and limits.bytes is None:
-        return Pending(keep_arcs=history.keep_arcs)
+        return Pending(seen, keep_arcs=history.keep_arcs)
     room = 1 << 40
     if limits.rows is not None:
         room = min(room, max(0, limits.rows - history.rows))
     if limits.bytes is not None:
         room = min(room, max(0, limits.bytes - history.bytes) // (8 * (history.width + KEY_WORDS)))
     often = min(1 << 19, 1024 + room // (4 * workers))
-    return Pending(keep_arcs=history.keep_arcs, compact_rows=often, growth=0.25)
+    return Pending(seen, keep_arcs=history.keep_arcs, compact_rows=often, growth=0.25)
 
 
 def checked_rows(space: Space, rows: Rows, method: str) -> Rows:
@@ -96,7 +94,7 @@ def run(space: Space, history: History, watch: Watch, on_barrier: Callable[[Leve
         if why is not None:
             return why
         began = time.perf_counter()
-        pending = pending_for(watch, history, 1)
+        pending = pending_for(watch, history, seen, 1)
         candidates = at = 0
         while at < len(frontier) and why is None:
             batch_began = time.perf_counter()
@@ -115,10 +113,9 @@ def run(space: Space, history: History, watch: Watch, on_barrier: Callable[[Leve
             at += len(batch)
             candidates += count
             pace.learn(len(batch), count, time.perf_counter() - batch_began)
-            size = history.bytes + 8 * (history.width + KEY_WORDS) * pending.settled
-            ahead = CLOSING_SECONDS_PER_ROW * pending.rows
-            why = watch.why(history.rows + pending.settled, size, ahead=ahead)
-        new, arcs = pending.finish(seen)
+            ahead = pending.closing_seconds
+            why = watch.why(history, pending.settled, pending.bytes, ahead)
+        new, arcs = pending.finish()
         after = space.counts()
         seconds = time.perf_counter() - began
         complete = at >= len(frontier) and not watch.interrupted
@@ -154,10 +151,10 @@ def first_level(space: Space, watch: Watch) -> Level:
     before = space.counts()
     began = time.perf_counter()
     roots = checked_rows(space, space.roots(), "roots")
-    pending = Pending(keep_arcs=False)
+    pending = Pending(Seen(), keep_arcs=False)
     if len(roots):
         pending.add(join(roots, checked_keys(space, space.keys(roots), len(roots))))
-    new = pending.compact()
+    new, _ = pending.finish()
     if not len(new):
         new = np.empty((0, space.width + KEY_WORDS), dtype=np.int64)
     seconds = time.perf_counter() - began

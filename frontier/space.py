@@ -194,6 +194,11 @@ def less_counts(after: dict[str, int], before: dict[str, int]) -> dict[str, int]
     return {reason: int(count) - int(before.get(reason, 0)) for reason, count in after.items()}
 
 
+# First guesses of what it takes to put a state into the result.
+RESULT_SECONDS_PER_ROW = 1e-7
+ARCS_RESULT_SECONDS_PER_ROW = 2e-6
+
+
 class Watch:
     """The clock and the limits of one search, and whether the user wants it to end."""
 
@@ -209,12 +214,14 @@ class Watch:
         """Seconds since the search began."""
         return time.perf_counter() - self.started
 
-    def why(self, rows: int, size: int, *, ahead: float = 0.0) -> str | None:
-        """Why the search has to stop with so many rows and bytes, and `ahead` seconds of work to close."""
+    def why(self, history: History, rows: int = 0, size: int = 0, closing: float = 0.0) -> str | None:
+        """Why the search has to stop, with so much found on this level and so many seconds to close it."""
         limits = self.limits
+        rows, size = history.rows + rows, history.bytes + size
+        closing += rows * (ARCS_RESULT_SECONDS_PER_ROW if history.keep_arcs else RESULT_SECONDS_PER_ROW)
         if self.interrupted:
             return "interrupted"
-        if limits.seconds is not None and self.elapsed() + ahead >= limits.seconds:
+        if limits.seconds is not None and self.elapsed() + closing >= limits.seconds:
             return f"seconds limit ({limits.seconds:g} s)"
         if limits.rows is not None and rows >= limits.rows:
             return f"rows limit ({limits.rows:,} rows)"
@@ -227,4 +234,4 @@ class Watch:
         limits = self.limits
         if limits.levels is not None and len(history.levels) > limits.levels:
             return f"levels limit ({limits.levels})"
-        return self.why(history.rows, history.bytes)
+        return self.why(history)

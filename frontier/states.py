@@ -5,6 +5,7 @@ A record is one state as int64 words: two words of key (read as unsigned), then 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +18,10 @@ Index = NDArray[np.int64]
 
 KEY_WORDS = 2
 # Below this many candidates a level is sorted once, at its end.
-COMPACT_ROWS = 1 << 21
+COMPACT_ROWS = 1 << 22
+# First guesses of what it takes to deduplicate a candidate.
+SECONDS_PER_ROW = 3e-7
+ARCS_SECONDS_PER_ROW = 8e-7
 
 
 def join(rows: Rows, keys: Keys) -> Records:
@@ -261,49 +265,72 @@ def _bisect(
 
 
 class Pending:
-    """The candidates of a level under way, deduplicated now and then to stay small."""
+    """The candidates of a level under way, deduplicated now and then to stay small.
 
-    __slots__ = ("_blocks", "_compact_rows", "_fresh", "_growth", "_keep_arcs", "_settled", "rows")
+    `settled` counts the new states and `bytes` their storage as of the last deduplication.
+    """
 
-    def __init__(self, *, keep_arcs: bool, compact_rows: int = COMPACT_ROWS, growth: float = 1.0) -> None:
+    __slots__ = (
+        "_blocks",
+        "_compact_rows",
+        "_fresh",
+        "_growth",
+        "_keep_arcs",
+        "_new",
+        "_row_seconds",
+        "_rows",
+        "_seen",
+        "bytes",
+        "settled",
+    )
+
+    def __init__(
+        self, seen: Seen, *, keep_arcs: bool, compact_rows: int = COMPACT_ROWS, growth: float = 1.0
+    ) -> None:
+        self._seen = seen
         self._keep_arcs = keep_arcs
         self._compact_rows = compact_rows
         self._growth = growth
         self._blocks: list[Records] = []
-        self._settled = 0
-        self._fresh = 0
-        self.rows = 0
+        self._new: Records | None = None
+        self._rows = self._fresh = self.settled = self.bytes = 0
+        self._row_seconds = ARCS_SECONDS_PER_ROW if keep_arcs else SECONDS_PER_ROW
 
     def add(self, records: Records) -> None:
         """Take in candidates."""
         self._blocks.append(records)
         self._fresh += len(records)
-        self.rows += len(records)
-        if self._fresh > max(self._compact_rows, self._growth * self._settled):
-            self.compact()
-
-    def compact(self) -> Records:
-        """The candidates without duplicates, in key order."""
-        if not self._blocks:
-            return np.empty((0, 0), dtype=np.int64)
-        if self._fresh:
-            records = self._blocks[0] if len(self._blocks) == 1 else np.concatenate(self._blocks)
-            self._blocks.clear()
-            records = distinct_rows(records) if self._keep_arcs else distinct(records)
-            self._blocks.append(records)
-            self._fresh, self._settled, self.rows = 0, len(records), len(records)
-        return self._blocks[0]
+        self._rows += len(records)
+        if self._fresh > max(self._compact_rows, self._growth * (self._rows - self._fresh)):
+            self._compact()
 
     @property
-    def settled(self) -> int:
-        """How many candidates the last deduplication left."""
-        return self._settled
+    def closing_seconds(self) -> float:
+        """How long it would take to finish the level now."""
+        return self._rows * self._row_seconds
 
-    def finish(self, seen: Seen) -> tuple[Records, Records]:
+    def finish(self) -> tuple[Records, Records]:
         """The level's new records and its arcs (empty unless kept), both in key order; empties the set."""
-        records = self.compact()
+        self._compact()
+        records = self._blocks.pop() if self._blocks else np.empty((0, 0), dtype=np.int64)
+        new = records if self._new is None else self._new
+        return new, records if self._keep_arcs else records[:0]
+
+    def _compact(self) -> None:
+        if not self._fresh:
+            return
+        began, rows = time.perf_counter(), self._rows
+        records = self._blocks[0] if len(self._blocks) == 1 else np.concatenate(self._blocks)
         self._blocks.clear()
-        self._settled = self._fresh = self.rows = 0
-        if not self._keep_arcs:
-            return seen.without(records), records[:0]
-        return seen.without(records[new_key(records)]), records
+        if self._keep_arcs:
+            records = distinct_rows(records)
+            self._new = self._seen.without(records[new_key(records)])
+            self.settled = len(self._new)
+            self.bytes = self._new.nbytes + records.nbytes
+        else:
+            records = self._seen.without(distinct(records))
+            self.settled, self.bytes = len(records), records.nbytes
+        self._blocks.append(records)
+        self._fresh, self._rows = 0, len(records)
+        if rows > self._compact_rows:  # few rows would tell about the overhead
+            self._row_seconds = max(self._row_seconds, (time.perf_counter() - began) / rows)

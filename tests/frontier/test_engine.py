@@ -293,3 +293,13 @@ def test_no_file_descriptor_stays_open():
     before = len(list(Path("/proc/self/fd").iterdir()))
     explore(ring(50), workers=2)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("keep_arcs", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_limits_that_the_space_just_keeps_do_not_stop_it(workers, keep_arcs):
+    full = explore(ring(300), keep_arcs=keep_arcs)
+    limits = Limits(rows=len(full.rows) + 1, levels=len(full.levels), bytes=full.levels[-1].bytes + 1)
+    found = explore(ring(300), workers=workers, limits=limits, keep_arcs=keep_arcs)
+    assert found.stopped is None
+    assert as_bytes(found) == as_bytes(full)
