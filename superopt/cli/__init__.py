@@ -1,0 +1,5 @@
+"""The command line: `superopt search | verify | rules | list | doctor`, one module for each command."""
+
+from superopt.cli.entry import main
+
+__all__ = ["main"]

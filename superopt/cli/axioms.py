@@ -1,0 +1,39 @@
+"""`superopt rules check`: every axiom with its proof, or why it needs none."""
+
+import argparse
+from typing import Any
+
+from superopt.cli.screen import Code, Text, print_blocks, print_json
+
+__all__ = ["add_command"]
+
+
+def add_command(commands: Any) -> None:
+    """Add `superopt rules`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "rules", help="prove the axioms", description="What the search rests on.", allow_abbrev=False
+    )
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+    check: argparse.ArgumentParser = actions.add_parser(
+        "check",
+        help="prove each axiom that claims an identity",
+        description="Proves each axiom that claims an identity, and prints the table with its status.",
+        epilog="Exit code 1 if a proof fails.",
+        allow_abbrev=False,
+    )
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.set_defaults(run=_check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from superopt.rules.proofs import format_proofs, prove_axioms, to_json
+
+    proofs = prove_axioms()
+    failed = [proof for proof in proofs if proof.status == "failed"]
+    if arguments.json:
+        print_json(to_json(proofs))
+    else:
+        print_blocks(
+            [Code(format_proofs(proofs)), Text(f"{len(proofs)} axioms, {len(failed)} failed", "bold")]
+        )
+    return 1 if failed else 0

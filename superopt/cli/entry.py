@@ -1,0 +1,89 @@
+"""main(): reads the arguments, runs one command, and turns every end into an exit code.
+
+0 fine · 1 the answer is no · 2 bad input · 130 interrupted · 141 the reader of our output went away.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from superopt._version import __version__
+from superopt.cli import axioms, doctor, search, verify, workloads
+from superopt.errors import SuperoptError
+
+__all__ = ["main"]
+
+_COMMANDS: tuple[ModuleType, ...] = (search, verify, axioms, workloads, doctor)
+
+_EPILOG = """\
+examples:
+  superopt list
+  superopt search rmsnorm-linear
+  superopt search model.py:attention --inputs "f16[8,1024,128] f16[8,4096,128] f16[8,4096,128]"
+  superopt verify before.py:f after.py:f --inputs "f16[16,4096] f16[4096]"
+
+exit codes: 0 fine, 1 the answer is no, 2 bad input, 130 interrupted
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong argument as every other bad input is reported: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the one line and exit."""
+        message = message[0].lower() + message[1:] if message else message
+        _complain(f"error: {message} (see {self.prog} --help)")
+        raise SystemExit(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # no exception for a µ on a terminal that has none
+            stream.reconfigure(errors="replace")
+    try:
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more as it ends; give it something that can be written to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 130
+    except SuperoptError as error:
+        _complain(f"error: {' '.join(str(error).split())}")
+        return 2
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = _Parser(
+        prog="superopt",
+        description="Finds and proves every equivalent of a tensor program written in PyTorch.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"superopt {__version__}")
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True, parser_class=_Parser
+    )
+    for module in _COMMANDS:
+        module.add_command(commands)
+    try:
+        parsed = parser.parse_args(arguments)
+    except SystemExit as end:  # --help, --version, or a wrong argument
+        return end.code if isinstance(end.code, int) else 2
+    code = parsed.run(parsed)
+    assert isinstance(code, int)
+    return code
+
+
+def _complain(message: str) -> None:
+    if sys.stderr is not None:
+        print(f"superopt: {message}", file=sys.stderr)

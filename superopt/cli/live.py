@@ -1,0 +1,110 @@
+"""The live view of a search: a small table on a terminal, a line a second elsewhere, always on stderr.
+
+It draws only when the search reports: a thread of its own would have to live through the forks of
+the search's workers.
+"""
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+    from superopt.driver import Progress
+
+__all__ = ["LiveView"]
+
+_SECONDS_BETWEEN_DRAWINGS = 0.1
+_SECONDS_BETWEEN_LINES = 1.0
+
+
+class LiveView:
+    """Shows the progress of one search: `with LiveView() as view: search(..., on_progress=view)`."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet or sys.stderr is None
+        self._terminal = not self._quiet and sys.stderr.isatty()
+        self._started = self._phase_started = time.perf_counter()
+        self._shown = self._started if not self._terminal else 0.0
+        self._last: Progress | None = None
+        self._phase_seconds: dict[str, float] = {}
+        self._totals = {"candidates": 0, "new": 0, "duplicates": 0}
+        self._live: Live | None = None
+
+    def __enter__(self) -> "LiveView":
+        if self._terminal:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+            self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stderr=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: "Progress") -> None:
+        """Take note of what the search does now, and draw it when it is time to."""
+        if self._quiet:
+            return
+        now = time.perf_counter()
+        if self._last is not None:
+            phase = self._last.phase
+            self._phase_seconds[phase] = self._phase_seconds.get(phase, 0.0) + now - self._phase_started
+        self._phase_started = now
+        if self._last is None or (progress.region, progress.name) != (self._last.region, self._last.name):
+            self._totals = dict.fromkeys(self._totals, 0)
+        if progress.level is not None:
+            for name in self._totals:
+                self._totals[name] += getattr(progress.level, name)
+        self._last = progress
+        wait = _SECONDS_BETWEEN_DRAWINGS if self._terminal else _SECONDS_BETWEEN_LINES
+        if now - self._shown < wait:
+            return
+        self._shown = now
+        if self._live is not None:
+            self._live.update(self._table(progress), refresh=True)
+        else:
+            print(f"superopt: {self.line(progress)}", file=sys.stderr, flush=True)
+
+    def line(self, progress: "Progress") -> str:
+        """Return what is going on as one plain line."""
+        parts = [f"{time.perf_counter() - self._started:.0f} s", progress.phase, _region(progress)]
+        if progress.level is not None:
+            level = progress.level
+            parts.append(
+                f"level {level.level}: frontier {level.frontier:,}, candidates {level.candidates:,},"
+                f" new {level.new:,}, duplicates {level.duplicates:,}"
+            )
+        return " · ".join(parts)
+
+    def _table(self, progress: "Progress") -> "Table":
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        table.add_row("phase", f"{progress.phase} ({time.perf_counter() - self._started:.1f} s)")
+        table.add_row("region", _region(progress))
+        if progress.level is not None:
+            level = progress.level
+            table.add_row("level", f"{level.level} (frontier {level.frontier:,})")
+            table.add_row(
+                "tensors",
+                ", ".join(f"{name} {count:,}" for name, count in self._totals.items()),
+            )
+        if self._phase_seconds:
+            table.add_row(
+                "seconds", ", ".join(f"{phase} {took:.1f}" for phase, took in self._phase_seconds.items())
+            )
+        return table
+
+
+def _region(progress: "Progress") -> str:
+    count = f"{progress.region}/{progress.regions} " if progress.regions > 1 else ""
+    return f"{count}{progress.name}"

@@ -1,0 +1,65 @@
+"""Numbers and sizes as options of the command line, each refused with one clear sentence."""
+
+import argparse
+import math
+from collections.abc import Sequence
+
+from superopt.errors import InputError
+
+__all__ = ["parse_sizes", "positive", "seconds", "whole", "workers"]
+
+_MOST_WORKERS = 1024
+
+
+def whole(text: str) -> int:
+    """Return a whole number of at least 0."""
+    return _integer(text, 0)
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    return _integer(text, 1)
+
+
+def workers(text: str) -> int:
+    """Return a number of processes."""
+    count = _integer(text, 1)
+    if count > _MOST_WORKERS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is more than {_MOST_WORKERS}; use at most one for each core"
+        )
+    return count
+
+
+def seconds(text: str) -> float:
+    """Return seconds above 0; `inf` for no limit."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def parse_sizes(items: Sequence[str]) -> dict[str, int]:
+    """Return the sizes that `M=2048 K=4096` names."""
+    sizes: dict[str, int] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not (name and equals and value.isascii() and value.isdigit()):
+            raise InputError(f"--size {item!r}: write NAME=SIZE, as in --size M=2048")
+        if name in sizes:
+            raise InputError(f"--size: {name} is given twice")
+        sizes[name] = int(value)
+    return sizes
+
+
+def _integer(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return value

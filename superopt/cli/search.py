@@ -1,0 +1,114 @@
+"""`superopt search`: every equivalent of a program, best first, with the statistics of the search."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from superopt.cli import options
+from superopt.cli.live import LiveView
+from superopt.cli.results import search_blocks, search_json
+from superopt.cli.screen import print_blocks, print_json
+from superopt.cli.target import add_inputs, load_target
+from superopt.cli.userfile import to_stderr
+from superopt.errors import InputError
+
+__all__ = ["add_command"]
+
+_EPILOG = """\
+examples:
+  superopt search rmsnorm-linear
+  superopt search gqa --size M=2048 --workers 2
+  superopt search model.py:norm --inputs "f16[16,4096] f16[4096]" --json
+  superopt search saved.graph --prune none --seconds 5
+
+Ctrl-C ends the search and prints the best so far (exit code 130). Exit code 1: no part of the
+program is in the algebra, so there was nothing to search.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `superopt search`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "search",
+        help="find every equivalent of a program",
+        description="Finds every equivalent of a program that the algebra reaches, and proves each.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "target", metavar="TARGET", help="a named workload (superopt list), file.py:function, or file.graph"
+    )
+    add_inputs(parser)
+    limits = parser.add_argument_group("limits")
+    limits.add_argument(
+        "--seconds", type=options.seconds, default=60.0, metavar="S", help="stop after so long (default 60)"
+    )
+    limits.add_argument(
+        "--rows",
+        type=options.positive,
+        default=200_000,
+        metavar="R",
+        help="tensors a region may reach (default 200000)",
+    )
+    limits.add_argument(
+        "--max-graphs", type=options.positive, default=16, metavar="K", help="graphs kept (default 16)"
+    )
+    how = parser.add_argument_group("how to search")
+    how.add_argument(
+        "--workers", type=options.workers, default=1, metavar="N", help="processes (default 1); same result"
+    )
+    how.add_argument(
+        "--prune",
+        choices=("egraph", "z3", "none"),
+        default="egraph",
+        help="what tells which tensors can lead to the goal (default egraph)",
+    )
+    how.add_argument("--no-split", action="store_true", help="leave reduction axes whole")
+    how.add_argument(
+        "--seed", type=options.whole, default=0, metavar="SEED", help="of the random tests (default 0)"
+    )
+    how.add_argument("--checkpoint", type=Path, metavar="DIR", help="save each finished level in this folder")
+    how.add_argument("--resume", action="store_true", help="go on from --checkpoint")
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--show",
+        type=options.whole,
+        metavar="K",
+        help="graphs printed in full (default 3; 1 for each of several regions)",
+    )
+    output.add_argument("--json", action="store_true", help="print JSON, and no progress")
+    output.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.resume and arguments.checkpoint is None:
+        raise InputError("--resume needs the folder to resume from: give --checkpoint DIR")
+    checkpoint: Path | None = arguments.checkpoint
+    if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
+        raise InputError(f"--checkpoint {str(checkpoint)!r} is a file; give a folder")
+    target = load_target(arguments.target)
+    inputs = target.inputs(arguments)
+    from superopt.driver import SearchOptions, search
+
+    chosen = SearchOptions(
+        workers=arguments.workers,
+        seconds=arguments.seconds,
+        prune=arguments.prune,
+        max_graphs=arguments.max_graphs,
+        split=not arguments.no_split,
+        rows=arguments.rows,
+        seed=arguments.seed,
+        checkpoint=checkpoint,
+        resume=arguments.resume,
+    )
+    with LiveView(quiet=arguments.json or arguments.quiet) as view, to_stderr():
+        found = search(target.program, *inputs, name=target.name, options=chosen, on_progress=view)
+    if arguments.json:
+        print_json(search_json(found))
+    else:
+        print_blocks(search_blocks(found, show=arguments.show))
+    if found.interrupted:
+        return 130
+    return 0 if found.regions else 1

@@ -1,0 +1,72 @@
+"""`superopt verify`: whether two functions compute the same, and where they differ if not."""
+
+import argparse
+from typing import Any
+
+from superopt.cli import options
+from superopt.cli.screen import Text, print_blocks, print_json
+from superopt.cli.target import add_inputs, load_target
+from superopt.cli.userfile import to_stderr
+
+__all__ = ["add_command"]
+
+_EPILOG = """\
+examples:
+  superopt verify before.py:f after.py:f --inputs "f16[16,4096] f16[4096]"
+  superopt verify model.py:naive model.py:fused --inputs "f32[8,128] f32[128,64]" --no-floats --json
+
+Exit code 0: equal. Exit code 1: not equal, with the inputs and both outputs at the first differing
+place. Exit code 2: bad input.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `superopt verify`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "verify",
+        help="tell whether two programs are equal",
+        description="Tells whether two programs are equal: by exact algebra, then in floats.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for name, which in (("first", "FIRST"), ("second", "SECOND")):
+        parser.add_argument(name, metavar=which, help="file.py:function, or a named workload")
+    add_inputs(parser)
+    parser.add_argument(
+        "--trials", type=options.positive, default=2, metavar="N", help="random tests over finite fields"
+    )
+    parser.add_argument("--seed", type=options.whole, default=0, metavar="SEED", help="of the random tests")
+    parser.add_argument("--no-floats", action="store_true", help="compare by algebra only")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    first, second = load_target(arguments.first), load_target(arguments.second)
+    inputs = first.inputs(arguments)
+    from superopt.verify import equivalent
+
+    with to_stderr():
+        verdict = equivalent(
+            first.program,
+            second.program,
+            *inputs,
+            trials=arguments.trials,
+            seed=arguments.seed,
+            floats=not arguments.no_floats,
+        )
+    if arguments.json:
+        print_json(
+            {
+                "schema": "superopt.verdict/1",
+                "first": arguments.first,
+                "second": arguments.second,
+                **verdict.to_json(),
+            }
+        )
+    else:
+        headline, *rest = str(verdict).splitlines()
+        colour = "green" if verdict.equal else "red"
+        print_blocks([Text(headline, f"bold {colour}"), *map(Text, rest)])
+    return 0 if verdict.equal else 1
