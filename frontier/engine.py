@@ -20,10 +20,9 @@ from superopt.frontier.states import (
     Index,
     Records,
     Rows,
-    distinct_rows,
     keys_of,
     merge,
-    new_key,
+    packed,
     rows_of,
 )
 
@@ -130,14 +129,41 @@ def _arcs(levels: list[Level], records: Records, width: int) -> tuple[Rows, Inde
     blocks = [arcs for level in levels for arcs in level.arcs if len(arcs)]
     if not blocks or not len(records):
         return np.empty((0, width), dtype=np.int64), np.empty(0, dtype=np.int64)
-    arcs = distinct_rows(np.concatenate(blocks))
-    begins = np.flatnonzero(new_key(arcs))
-    both = np.concatenate((records[:, :KEY_WORDS], arcs[begins, :KEY_WORDS])).view(np.uint64)
-    order = np.lexsort((both[:, 1], both[:, 0]))  # stable: a state comes just before the arcs that reach it
-    pair = np.flatnonzero((both[order[1:]] == both[order[:-1]]).all(axis=1))
-    target_of = np.full(len(begins), -1, dtype=np.int64)
-    target_of[order[pair + 1] - len(records)] = order[pair]
-    targets = np.repeat(target_of, np.diff(begins, append=len(arcs)))
-    by_target = np.argsort(targets, kind="stable")
-    by_target = by_target[np.count_nonzero(targets < 0) :]  # a limit may have cut the state off
-    return rows_of(arcs[by_target]), targets[by_target]
+    arcs = np.concatenate(blocks)
+    targets = _places(records, arcs)
+    order = np.argsort(targets, kind="stable")[np.count_nonzero(targets < 0) :]  # a limit may cut states off
+    targets = targets.take(order)
+    # Each block is in order of key and row already: only states that several blocks reach need care.
+    block = np.repeat(np.arange(len(blocks)), [len(arcs) for arcs in blocks]).take(order)
+    mixed = (targets[1:] == targets[:-1]) & (block[1:] != block[:-1])
+    if not mixed.any():
+        return rows_of(arcs.take(order, axis=0)), targets
+    reached_again = np.zeros(len(records), dtype=bool)
+    reached_again[targets[1:][mixed]] = True
+    lines = reached_again.take(targets)
+    part = arcs.take(order[lines], axis=0)
+    order[lines] = order[lines][np.lexsort((*[*packed(part)][::-1], targets[lines]))]
+    rows = rows_of(arcs.take(order, axis=0))
+    keep = np.ones(len(rows), dtype=bool)
+    keep[1:] = (targets[1:] != targets[:-1]) | (rows[1:] != rows[:-1]).any(axis=1)
+    return rows[keep], targets[keep]
+
+
+def _places(records: Records, arcs: Records) -> Index:
+    """The index of the record with the key of each arc, -1 where there is none."""
+    high = np.ascontiguousarray(records.view(np.uint64)[:, 0])
+    order = np.argsort(high)
+    high = high.take(order)
+    if (high[1:] != high[:-1]).all():
+        at = np.searchsorted(high, np.ascontiguousarray(arcs.view(np.uint64)[:, 0]))
+        places = order.take(at, mode="clip")
+    else:  # the first 64 bits alone don't tell these keys apart
+        keys = np.concatenate((records[:, :KEY_WORDS], arcs[:, :KEY_WORDS])).view(np.uint64)
+        order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: a record comes before the arcs to it
+        last = np.maximum.accumulate(np.where(order < len(records), np.arange(len(order)), 0))
+        places = np.empty(len(order), dtype=np.int64)
+        places[order] = order[last]
+        places = places[len(records) :]
+        places[places >= len(records)] = 0
+    known = (records.take(places, axis=0)[:, :KEY_WORDS] == arcs[:, :KEY_WORDS]).all(axis=1)
+    return np.where(known, places, -1)

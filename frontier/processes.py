@@ -301,6 +301,7 @@ class Worker:
         """What the process does from the fork to its end."""
         self._parent = parent
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler is not meant for workers
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

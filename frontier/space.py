@@ -195,8 +195,8 @@ def less_counts(after: dict[str, int], before: dict[str, int]) -> dict[str, int]
 
 
 # First guesses of what it takes to put a state into the result.
-RESULT_SECONDS_PER_ROW = 1e-7
-ARCS_RESULT_SECONDS_PER_ROW = 2e-6
+RESULT_SECONDS_PER_ROW = 1.5e-7
+ARCS_RESULT_SECONDS_PER_ROW = 1e-6
 
 
 class Watch:
