@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import product
+from typing import NamedTuple
 
 __all__ = ["Arc", "Derivation", "DeriveLimits", "derive"]
 
@@ -45,19 +46,19 @@ class Derivation:
 class DeriveLimits:
     """How many arcs take part, partial graphs each tensor keeps, pairs tried per arc, and rounds."""
 
-    arcs: int = 1200
+    arcs: int = 800
     kept: int = 16
-    tried: int = 40
+    tried: int = 32
     rounds: int = 6
 
 
-@dataclass(frozen=True, slots=True)
-class _Partial:
-    """A partial graph of one tensor: bit sets of its tensors and of its arcs."""
+class _Partial(NamedTuple):
+    """A partial graph of one tensor: bit sets of its tensors and of its arcs; compares by cost."""
 
-    us: float  # operators only
-    tensors: int
+    total: float  # passes included
     arcs: int
+    tensors: int
+    us: float  # operators only
     passes: tuple[tuple[int, int], ...]  # (axis group, times walked before the tensor is known)
 
 
@@ -73,13 +74,13 @@ def derive(
     """Return up to `count` derivations of the roots, cheapest first, and whether any were dropped."""
     limits = limits or DeriveLimits()
     search = _Search(arcs_of, pass_us, limits)
-    dropped = search.run(roots, stop)
+    dropped = search.run(roots, count, stop)
     wholes = search.combine_roots(tuple(roots), count)
     flat = search.flat
     found = []
     for whole in wholes[:count]:
         chosen = tuple(flat[i] for i in _bits(whole.arcs))
-        found.append(Derivation(search.total(whole), chosen))
+        found.append(Derivation(whole.total, chosen))
     return tuple(found), dropped or len(wholes) > count
 
 
@@ -97,10 +98,12 @@ class _Search:
         self.reductions = sum(1 << i for i, (_, arc) in enumerate(self.flat) if arc.is_reduction)
         self.kept: list[list[_Partial]] = [[] for _ in arcs_of]
         self._inside: dict[int, float] = {}
+        self.root_places: dict[int, int] = {}
 
-    def run(self, roots: Sequence[int], stop: Callable[[], bool] | None) -> bool:
+    def run(self, roots: Sequence[int], count: int, stop: Callable[[], bool] | None) -> bool:
         """Fill `kept` to a fixpoint; return whether a limit dropped anything."""
         order = self._order()
+        self.root_places = dict.fromkeys(roots, max(count, self.limits.kept))
         self._promising(roots)
         order = [tensor for tensor in order if self.choices[tensor]]
         dropped = sum(map(len, self.choices)) < len(self.flat)
@@ -125,14 +128,11 @@ class _Search:
                 return dropped
         return True
 
-    def total(self, partial: _Partial) -> float:
-        """Return what a partial graph costs, passes included."""
-        return partial.us + self.pass_us * sum(times for _, times in partial.passes)
-
     def combine_roots(self, roots: tuple[int, ...], count: int) -> list[_Partial]:
         """Return the cheapest consistent unions of partial graphs of all roots."""
-        wholes = [_Partial(0.0, 0, 0, ())]
-        for root in dict.fromkeys(roots):
+        first, *others = dict.fromkeys(roots)
+        wholes = self.kept[first]
+        for root in others:
             unions = [
                 union
                 for whole, partial in product(wholes, self.kept[root])
@@ -203,76 +203,77 @@ class _Search:
         for i in self.choices[tensor]:
             arc = self.flat[i][1]
             if all(self.kept[arg] for arg in arc.args):
-                least = arc.us + max((self.total(self.kept[arg][0]) for arg in arc.args), default=0.0)
-                bounds.append((least, i))
+                bounds.append((arc.us + max((self.kept[arg][0].total for arg in arc.args), default=0.0), i))
         bounds.sort()
+        places = self.root_places.get(tensor, self.limits.kept)
         worst = float("inf")
         lost = False
         for least, i in bounds:
             if least > worst:
                 lost = True
                 break
-            arc = self.flat[i][1]
-            for partial in self._apply(tensor, i, arc):
+            for partial in self._apply(tensor, i, self.flat[i][1], worst):
                 skeleton = partial.arcs & self.reductions
                 known = found.get(skeleton)
-                if known is None or self._key(partial) < self._key(known):
+                if known is None or partial < known:
                     found[skeleton] = partial
-            if len(found) > self.limits.kept:
+            if len(found) > places:
                 lost = True
-                best = nsmallest(self.limits.kept, found.values(), key=self._key)
+                best = nsmallest(places, found.values())
                 found = {partial.arcs & self.reductions: partial for partial in best}
-                worst = self.total(best[-1])
-        return sorted(found.values(), key=self._key), lost
+                worst = best[-1].total
+        return sorted(found.values()), lost
 
-    def _apply(self, tensor: int, number: int, arc: Arc) -> Iterable[_Partial]:
+    def _apply(self, tensor: int, number: int, arc: Arc, worst: float) -> Iterable[_Partial]:
         """Yield the partial graphs that one arc makes from those kept for its operands."""
-        bit = 1 << tensor
-        lists = [self.kept[arg] for arg in dict.fromkeys(arc.args)]
-        for ranks in _ranks(tuple(len(kept) for kept in lists), self.limits.tried):
-            union: _Partial | None = _Partial(0.0, 0, 0, ())
-            for kept, rank in zip(lists, ranks, strict=True):
-                union = self._union(union, kept[rank])
-                if union is None:
-                    break
-            if union is None or union.tensors & bit:
+        if not arc.args:
+            yield _Partial(arc.us, 1 << number, 1 << tensor, arc.us, ())
+            return
+        first, *others = [self.kept[arg] for arg in dict.fromkeys(arc.args)]
+        for ranks in _ranks((len(first), *map(len, others)), self.limits.tried):
+            union: _Partial | None = first[ranks[0]]
+            for kept, rank in zip(others, ranks[1:], strict=True):
+                if union is not None:
+                    union = self._union(union, kept[rank])
+            if union is None or union.tensors >> tensor & 1:
                 continue
             passes = union.passes
+            total = union.total + arc.us
             if arc.reduced:
                 counts = dict(passes)
                 for axis in _bits(arc.reduced):
                     counts[axis] = counts.get(axis, 0) + 1
+                    total += self.pass_us
                 passes = tuple(sorted(counts.items()))
-            yield _Partial(union.us + arc.us, union.tensors | bit, union.arcs | 1 << number, passes)
+            if total <= worst:
+                arcs, tensors = union.arcs | 1 << number, union.tensors | 1 << tensor
+                yield _Partial(round(total, 9), arcs, tensors, union.us + arc.us, passes)
 
     def _union(self, a: _Partial, b: _Partial) -> _Partial | None:
         """Return two partial graphs as one, or None where they derive a tensor differently."""
-        if not a.arcs:
-            return b
-        shared = a.tensors & b.tensors
         tensors, arcs = a.tensors | b.tensors, a.arcs | b.arcs
         if tensors.bit_count() != arcs.bit_count():
             return None
         us = a.us + b.us
-        if shared:
-            us -= sum(self.flat[i][1].us for i in _bits(a.arcs & b.arcs))
+        for i in _bits(a.arcs & b.arcs):
+            us -= self.flat[i][1].us
         passes = a.passes
         if passes != b.passes:
             counts = dict(passes)
             for axis, times in b.passes:
-                counts[axis] = max(times, counts.get(axis, 0))
+                if times > counts.get(axis, 0):
+                    counts[axis] = times
             passes = tuple(sorted(counts.items()))
-        return _Partial(us, tensors, arcs, passes)
+        total = us
+        for _, times in passes:
+            total += self.pass_us * times
+        return _Partial(round(total, 9), arcs, tensors, us, passes)
 
     def _distinct(self, partials: Iterable[_Partial], count: int) -> list[_Partial]:
         best: dict[int, _Partial] = {}
-        for partial in sorted(partials, key=self._key):
+        for partial in sorted(partials):
             best.setdefault(partial.arcs & self.reductions, partial)
         return list(best.values())[:count]
-
-    def _key(self, partial: _Partial) -> tuple[float, int]:
-        """Order by cost; equal costs by their arcs, so that results do not depend on chance."""
-        return (round(self.total(partial), 9), partial.arcs)
 
 
 @cache

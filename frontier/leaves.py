@@ -18,7 +18,7 @@ from superopt.verify.residues import Residues
 
 __all__ = ["Grid"]
 
-_DRAWS = 64
+_DRAWS = 64  # of which the trials are chosen that take roots of squares only
 
 
 class Grid:
@@ -32,7 +32,8 @@ class Grid:
         self.shape = tuple(self.sizes)
         self.points = prod(self.shape)
         levels = 2 + _exp_depth(goal.nodes)
-        wide = Field(seed, trials=_DRAWS, levels=levels)
+        roots = any(node.op == "sqrt" for node in goal.nodes)
+        wide = Field(seed, trials=_DRAWS if roots else 2 * trials, levels=levels)
         self.field = wide
         self._evaluate_goal()
         # A trial in which the goal divides by zero or takes the root of a non-square proves nothing.
@@ -41,6 +42,11 @@ class Grid:
         self.field = wide.take(np.sort(order))
         values = self._evaluate_goal()
         self.roots = [values[root] for root in goal.roots]
+
+    @property
+    def value_bytes(self) -> int:
+        """The size of one tensor's value."""
+        return self.field.levels * self.field.trials * self.points * 8
 
     def _evaluate_goal(self) -> list[Residues]:
         """Set the leaves and return the values of the goal's own terms, for the field at hand."""

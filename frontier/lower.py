@@ -25,7 +25,7 @@ _STEP_OF = {
 
 
 def lower(goal: Goal, roots: tuple[int, ...], derivation: Derivation) -> Graph:
-    """Return the graph of a derivation, with the goal's own ports."""
+    """Return the graph of a derivation, with the goal's own ports, in primitive operators."""
     source = goal.graph
     arcs = dict(derivation.arcs)
     first = len(source.inputs)
@@ -82,7 +82,7 @@ def lower(goal: Goal, roots: tuple[int, ...], derivation: Derivation) -> Graph:
     outputs = tuple(
         Output(output.port, placed[root]) for output, root in zip(source.outputs, roots, strict=True)
     )
-    return canonical(replace(source, steps=tuple(steps), outputs=outputs))
+    return replace(source, steps=tuple(steps), outputs=outputs)
 
 
 def canonical(graph: Graph) -> Graph:

@@ -74,7 +74,7 @@ class MuGraphSpace:
         self.classes: list[int] = []
         self.rows: list[tuple[int, ...]] = []
         self.of_class: dict[int, list[int]] = defaultdict(list)
-        self.id_of: dict[tuple[int, int], int] = {}
+        self.id_of: dict[tuple[int, ...], int] = {}
         self.reasons: Counter[str] = Counter()
         self._lookup = {(code, attr, args): found for code, attr, args, found in table.entries}
         self._unary: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -100,7 +100,7 @@ class MuGraphSpace:
         rows = [
             (_LEAF, leaf, -1, -1, -1)
             for leaf in range(len(self.goal.leaves))
-            if self.table.class_of_leaf[leaf] >= 0 or self.prune != "egraph"
+            if self.prune != "egraph" or self.table.class_of_leaf[leaf] >= 0
         ]
         return np.array(rows, dtype=np.int64).reshape(-1, _WIDTH)
 

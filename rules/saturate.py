@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from superopt.rules.axioms import program_text
 from superopt.rules.terms import OPERATORS, Goal, Node
 
-__all__ = ["Entry", "SaturationLimits", "Table", "saturate"]
+__all__ = ["NO_TABLE", "Entry", "SaturationLimits", "Table", "saturate"]
 
 if TYPE_CHECKING:
     from egglog.bindings import EGraph
@@ -49,13 +49,17 @@ class Table:
         return len(self.entries)
 
 
+NO_TABLE = Table((), 0, (), (), 0, 0.0, None)
+"""What stands for a table where the search does without one."""
+
+
 def saturate(
     goal: Goal,
     limits: SaturationLimits | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Table:
     """Saturate a goal under the axioms and export the classes that its roots contain."""
-    from egglog.bindings import EGraph
+    from egglog.bindings import EGraph, RunScheduleOutput
 
     limits = limits or SaturationLimits()
     start = time.perf_counter()
@@ -64,7 +68,8 @@ def saturate(
     def run(text: str) -> bool:
         """Run a program; return whether its last command changed the e-graph."""
         outputs = egraph.run_program(*egraph.parse_program(text))
-        return bool(outputs) and outputs[-1].report.updated
+        last = outputs[-1] if outputs else None
+        return isinstance(last, RunScheduleOutput) and last.report.updated
 
     run(program_text() + _access_rules(goal) + _goal_text(goal))
     truncated: str | None = None

@@ -88,9 +88,8 @@ def axis_groups(graph: Graph, apart: Iterable[str] = ()) -> tuple[tuple[str, ...
         for old, new in step.mapping:
             alone.update({old, new} if isinstance(new, str) else {old})
     groups: dict[object, list[str]] = {}
-    for axis in graph.axes:
-        key: object = axis.name if axis.name in alone else tuple(marks[axis.name])
-        groups.setdefault(key, []).append(axis.name)
+    for name, met in marks.items():
+        groups.setdefault(name if name in alone else tuple(met), []).append(name)
     return tuple(tuple(group) for group in groups.values())
 
 

@@ -1,9 +1,13 @@
 """The driver: one call from a function to all its equivalent graphs, region by region."""
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from superopt.errors import InputError
@@ -17,7 +21,7 @@ from superopt.frontier.space import Exploration, LevelStats, Limits
 from superopt.frontier.split import merge_halves, split_reductions
 from superopt.frontier.universe import Universe, universe_of
 from superopt.ir import Graph, Program, Region, cut_graph
-from superopt.rules.saturate import SaturationLimits, Table, saturate
+from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
 
 __all__ = [
@@ -122,6 +126,7 @@ ProgressListener = Callable[[Progress], None]
 _TOO_MANY_REDUCTIONS = 12  # a goal with more is cut before it is tried
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=1.5)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=4.0)
+_VALUE_BYTES = 400 << 20  # of field values, each tensor's on the whole grid
 _DEFAULTS = SearchOptions()
 
 
@@ -168,7 +173,7 @@ def _program_of(function: Any, inputs: tuple[Any, ...], name: str | None, run: "
         return Program(name or function.name, function.inputs, (Region(function),), outputs)
     from superopt.trace import trace
 
-    run.report("trace", name or getattr(function, "__name__", type(function).__name__))
+    run.report("trace", name or str(getattr(function, "__name__", type(function).__name__)))
     return trace(function, *inputs, name=name).program
 
 
@@ -199,13 +204,16 @@ class _Run:
     def search_graph(self, graph: Graph) -> Iterator[RegionSearch]:
         """Search a graph whole, or in parts where it is too large to be one goal."""
         clock = _Clock()
+        if self.out_of_time():
+            yield self._unsearched(graph)
+            return
         reductions = sum(step.op in ("sum", "max", "contract") for step in graph.steps)
         halves = cut_graph(graph) if reductions > _TOO_MANY_REDUCTIONS else None
         attempt = None
         if halves is None:
             attempt = self._prepare(graph, clock)
             if attempt.table.truncated and not self.out_of_time():
-                halves = cut_graph(graph)
+                halves = cut_graph(graph)  # a goal too large for its e-graph is two goals
                 if halves is None:
                     attempt = self._prepare(graph, clock, last=True)
         if halves is not None:
@@ -227,11 +235,22 @@ class _Run:
                 if split and not halves:
                     continue
                 goal = goal_of(goal_graph, (half for pair in halves.values() for half in pair))
-                attempt = _Attempt(graph, goal, halves, saturate(goal, limits, self.out_of_time))
+                if self.options.prune != "egraph":  # the ablations do without an e-graph
+                    return _Attempt(graph, goal, halves, NO_TABLE)
+                with _interrupts_noted(self):
+                    attempt = _Attempt(graph, goal, halves, saturate(goal, limits, self.out_of_time))
                 if attempt.table.truncated is None or self.out_of_time():
                     break
         assert attempt is not None
         return attempt
+
+    def _unsearched(self, graph: Graph) -> RegionSearch:
+        """Return a region as it came, because there is no time left for it."""
+        why = "interrupted" if self.interrupted else f"seconds limit ({self.options.seconds:g} s)"
+        original = canonical(graph)
+        found = Found(original, graph_bound(original), None, is_original=True)
+        statistics = SearchStatistics(0, 0, 0, 0, 0, 1, (), {}, {})
+        return RegionSearch(graph, _verified(graph, (found,), self.options.seed), statistics, (why,))
 
     def _search_goal(self, attempt: "_Attempt", clock: "_Clock") -> RegionSearch:
         graph, goal, table = attempt.graph, attempt.goal, attempt.table
@@ -250,11 +269,11 @@ class _Run:
             if exploration.stopped:
                 truncated.append(f"exploration: {exploration.stopped}")
                 self.interrupted |= exploration.stopped == "interrupted"
-        with clock.phase("derive"):
+        with clock.phase("derive"), _interrupts_noted(self):
             self.report("derive", graph.name)
             universe = universe_of(space, exploration, machine)
             found, graphs = self._derive(attempt, universe, machine)
-        with clock.phase("verify"):
+        with clock.phase("verify"), _interrupts_noted(self):
             self.report("verify", graph.name)
             found = _verified(graph, found, self.options.seed)
         statistics = SearchStatistics(
@@ -278,7 +297,9 @@ class _Run:
         return explore(
             space,
             workers=self.options.workers,
-            limits=Limits(seconds=self.seconds_left, rows=self.options.rows),
+            limits=Limits(
+                seconds=self.seconds_left, rows=min(self.options.rows, _VALUE_BYTES // space.grid.value_bytes)
+            ),
             keep_arcs=True,
             checkpoint=checkpoint,
             resume=self.options.resume and checkpoint is not None and checkpoint.exists(),
@@ -332,7 +353,7 @@ def _selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
 
 def _verified(goal: Graph, found: Sequence[Found], seed: int) -> tuple[Found, ...]:
     """Return the graphs with their verdicts; one that is refuted is an error of ours and is dropped."""
-    from superopt.verify.equality import equal_to_all
+    from superopt.verify.many import equal_to_all
 
     verdicts = equal_to_all(goal, [one.graph for one in found], seed=seed)
     return tuple(
@@ -348,6 +369,26 @@ class _Attempt:
     goal: Goal
     halves: Mapping[str, tuple[str, str]]
     table: Table
+
+
+@contextmanager
+def _interrupts_noted(run: _Run) -> Iterator[None]:
+    """Make Ctrl-C a wish to stop while no engine of ours listens to it; a second one raises."""
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if run.interrupted:
+            raise KeyboardInterrupt
+        run.interrupted = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 class _Clock:

@@ -92,17 +92,15 @@ def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:
             if together & set(dim) and " ".join(parts) not in " ".join(dim):
                 return None
     kept = (old for old in graph.axes[:-1] if old.name not in parts[1:])
-    return check_graph(
-        replace(
-            graph,
-            axes=tuple(merged if old.name == parts[0] else old for old in kept),
-            inputs=tuple(replace(port, dims=tuple(map(join, port.dims))) for port in graph.inputs),
-            steps=tuple(replace(step, axes=join(step.axes)) for step in graph.steps),
-            outputs=tuple(
-                replace(output, port=replace(output.port, dims=tuple(map(join, output.port.dims))))
-                for output in graph.outputs
-            ),
-        )
+    return replace(
+        graph,
+        axes=tuple(merged if old.name == parts[0] else old for old in kept),
+        inputs=tuple(replace(port, dims=tuple(map(join, port.dims))) for port in graph.inputs),
+        steps=tuple(replace(step, axes=join(step.axes)) if step.axes else step for step in graph.steps),
+        outputs=tuple(
+            replace(output, port=replace(output.port, dims=tuple(map(join, output.port.dims))))
+            for output in graph.outputs
+        ),
     )
 
 
