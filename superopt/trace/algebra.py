@@ -1,0 +1,185 @@
+"""algebra: turns a tape into values of the algebra and opaque calls, one call after another."""
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from superopt.trace import lower_layout, lower_pointwise, lower_reduce
+from superopt.trace.builder import Builder, Sym, Unsupported
+from superopt.trace.lower import LOWERINGS, REASONS
+from superopt.trace.run import dtype_name
+from superopt.trace.tape import Call, Ref, Tape, map_leaves, refs
+
+__all__ = ["Algebra", "OpaqueCall", "build"]
+
+_FAMILIES = (lower_layout, lower_pointwise, lower_reduce)  # importing them fills the table
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueCall:
+    """A call that stays as PyTorch runs it: what it reads and the inputs its results become."""
+
+    call: Call
+    reason: str
+    inputs: tuple[tuple[int, Sym], ...]  # position on the tape, tensor
+    outputs: tuple[tuple[int, Sym], ...]
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Algebra:
+    """A tape as algebra: its tensors by position, and the opaque calls in order."""
+
+    tape: Tape
+    builder: Builder
+    tensors: dict[int, Sym]
+    opaque: tuple[OpaqueCall, ...]
+    raw: dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]]  # input nodes: dimensions, dtype
+    maker: dict[int, OpaqueCall]  # input nodes that an opaque call makes
+    dtypes: dict[int, torch.dtype]  # of values, where some tensor carries them
+
+    def is_raw(self, sym: Sym) -> bool:
+        """Return whether a tensor is exactly one that enters, not a view of it."""
+        return enters(self.builder, self.raw, sym)
+
+
+_Raw = dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]]
+
+
+def enters(builder: Builder, raw: _Raw, sym: Sym) -> bool:
+    """Return whether a tensor is exactly an input node, with its dimensions and dtype."""
+    if sym.value not in raw or sym.mask is not None:
+        return False
+    dims, dtype = raw[sym.value]
+    return tuple(builder.axes.leaves(dim) for dim in dims) == builder.dims(sym) and dtype == sym.dtype
+
+
+def build(tape: Tape) -> Algebra:
+    """Return the algebra of a tape."""
+    return _Translation(tape).run()
+
+
+class _Translation:
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.builder = Builder()
+        self.tensors: dict[int, Sym] = {}
+        self.opaque: list[OpaqueCall] = []
+        self.raw: dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]] = {}
+        self.maker: dict[int, OpaqueCall] = {}
+        self.dtypes: dict[int, torch.dtype] = {}
+        self.used = {index for call in tape.calls for index in refs((call.args, call.kwargs))}
+        self.used.update(refs(tape.result))
+
+    def run(self) -> Algebra:
+        for source in (*self.tape.inputs, *self.tape.constants):
+            self.tensors[source.index] = self._input(source.index, level=0)
+        for index, value in self.tape.scalars.items():
+            try:
+                self.tensors[index] = self.builder.scalar(value, self.tape.metas[index].dtype)
+            except Unsupported:
+                self.tensors[index] = self._input(index, level=0)
+        for call in self.tape.calls:
+            self._call(call)
+        return Algebra(
+            self.tape,
+            self.builder,
+            self.tensors,
+            tuple(self.opaque),
+            self.raw,
+            self.maker,
+            self.dtypes,
+        )
+
+    def _input(self, index: int, level: int) -> Sym:
+        meta = self.tape.metas[index]
+        dims = tuple(self.builder.axes.dim(size) for size in meta.shape)
+        value = self.builder.input(dims, level, boolean=meta.dtype == torch.bool)
+        self.raw[value] = dims, meta.dtype
+        self.dtypes[value] = meta.dtype
+        return Sym(value, dims, meta.dtype)
+
+    def _call(self, call: Call) -> None:
+        try:
+            made = self._lower(call)
+        except Unsupported as unsupported:
+            if not call.mutated and all(0 in self.tape.metas[i].shape for i in call.outputs if i is not None):
+                made = tuple(None if i is None else self._nothing(i) for i in call.outputs)
+            else:
+                self._leave(call, str(unsupported))
+                return
+        for index, sym in zip(call.outputs, made, strict=True):
+            if index is None or sym is None:
+                continue
+            meta = self.tape.metas[index]
+            shape = self.builder.shape(sym)
+            assert shape == meta.shape, f"{call.target}: traced {shape}, PyTorch says {meta.shape}"
+            self.builder.axes.meet(axis for dim in sym.dims for axis in dim)
+            self.tensors[index] = replace(sym, dtype=meta.dtype)
+            self.dtypes.setdefault(sym.value, meta.dtype)
+
+    def _nothing(self, index: int) -> Sym:
+        """Return a tensor without elements: any value is right."""
+        meta = self.tape.metas[index]
+        dims = tuple(self.builder.axes.dim(size) for size in meta.shape)
+        return Sym(self.builder.const(0), dims, meta.dtype)
+
+    def _lower(self, call: Call) -> tuple[Sym | None, ...]:
+        parts = call.target.split(".")
+        name = parts[0] if len(parts) == 1 else parts[1]
+        if len(parts) > 1 and parts[0] != "aten":
+            raise Unsupported("a custom operator")
+        if call.mutated and name not in LOWERINGS:
+            name = name.removesuffix("_")
+        if name in REASONS or name not in LOWERINGS:
+            raise Unsupported(REASONS.get(name, "the algebra has no such operator"))
+        lowering = LOWERINGS[name]
+        args, kwargs = map_leaves(self._sym, (call.args, call.kwargs))
+        for index in refs((call.args, call.kwargs)):
+            self._guard(self.tensors[index])
+        for index in call.outputs:
+            if index is not None and dtype_name(self.tape.metas[index].dtype) is None:
+                raise Unsupported(f"no algebra for {self.tape.metas[index].dtype}")
+        if call.mutated:
+            kwargs.pop("out", None)
+        try:
+            inspect.signature(lowering).bind(self.builder, *args, **kwargs)
+        except TypeError as error:
+            raise Unsupported(f"no rule for this form of the operator: {error}") from error
+        found = lowering(self.builder, *args, **kwargs)
+        made = (found,) if isinstance(found, Sym) else tuple(found)
+        made += (None,) * (len(call.outputs) - len(made))
+        for index, sym in zip(call.outputs, made, strict=False):
+            if index is not None and sym is None and index in self.used:
+                raise Unsupported("the position of an extremum is no algebra")
+        return made[: len(call.outputs)]
+
+    def _sym(self, leaf: Any) -> Any:
+        return self.tensors[leaf.index] if isinstance(leaf, Ref) else leaf
+
+    def _guard(self, sym: Sym) -> None:
+        if sym.value in self.raw and not (sym.dtype.is_floating_point or sym.dtype == torch.bool):
+            raise Unsupported(f"works on {str(sym.dtype).removeprefix('torch.')} data")
+
+    def _leave(self, call: Call, reason: str) -> None:
+        """Record an opaque call; its results are new inputs of later regions."""
+        builder = self.builder
+        inputs = []
+        level = 0
+        for index in dict.fromkeys(refs((call.args, call.kwargs))):
+            sym = builder.settle(self.tensors[index])
+            inputs.append((index, sym))
+            own = builder.nodes[sym.value].level
+            level = max(level, own if enters(builder, self.raw, sym) else max(own, 0) + 1)
+        outputs = []
+        for index in call.outputs:
+            if index is not None:
+                made = self._input(index, level)
+                self.tensors[index] = made
+                outputs.append((index, made))
+        opaque = OpaqueCall(call, reason, tuple(inputs), tuple(outputs), level)
+        self.opaque.append(opaque)
+        for _, sym in outputs:
+            self.maker[sym.value] = opaque

@@ -1,0 +1,327 @@
+"""Builder: values of the algebra while they are built, on axes that still merge and split.
+
+A `Value` is a node by number; a `Sym` is a traced tensor: a value, its dimensions and its dtype.
+A Sym may carry a mask: where it is 0, the tensor is minus infinity (see masks.py).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from math import isfinite
+
+import torch
+
+from superopt.ops import OPS
+from superopt.trace.axes import Axes, Dim
+
+__all__ = ["Builder", "Node", "Sym", "Unsupported"]
+
+
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+
+
+class Unsupported(Exception):
+    """The algebra has no rule for this use of an operator: it becomes opaque, with this reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value: an input or an operator on earlier ones, on axes that may have changed since."""
+
+    op: str  # "input", or an operator of the IR
+    inputs: tuple[int, ...] = ()
+    axes: Dim = ()
+    mapping: tuple[tuple[int, int], ...] = ()
+    value: Fraction | None = None
+    covers: Dim = ()  # the value's axes
+    level: int = -1  # the region it belongs to; -1 fits anywhere
+    closed: bool = False  # a function of axis indices alone
+    mask: bool = False  # always 0 or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A traced tensor."""
+
+    value: int
+    dims: tuple[Dim, ...]
+    dtype: torch.dtype
+    mask: int | None = None
+
+
+class Builder:
+    """Makes nodes, equal ones once, and brings the axes of operands together."""
+
+    def __init__(self) -> None:
+        self.axes = Axes()
+        self.nodes: list[Node] = []
+        self._known: dict[Node, int] = {}
+
+    def add(self, node: Node) -> int:
+        """Return the number of a node, new or known."""
+        if node not in self._known:
+            self._known[node] = len(self.nodes)
+            self.nodes.append(node)
+        return self._known[node]
+
+    def input(self, dims: tuple[Dim, ...], level: int, boolean: bool) -> int:
+        """Return a new input on these dimensions; no two inputs are one."""
+        covers = tuple(axis for dim in dims for axis in dim)
+        self.axes.meet(covers)
+        self.nodes.append(Node("input", covers=covers, level=level, mask=boolean))
+        return len(self.nodes) - 1
+
+    def const(self, value: Fraction | int | float) -> int:
+        """Return an exact constant."""
+        value = Fraction(value)
+        return self.add(Node("const", value=value, closed=True, mask=value in (0, 1)))
+
+    def size(self, dim: Dim) -> int:
+        """Return the extent of a dimension, as a product of its axes' sizes."""
+        found = self.const(1)
+        for axis in self.axes.leaves(dim):
+            found = self.apply("mul", found, self.add(Node("size", axes=(axis,), closed=True)))
+        return found
+
+    def index(self, dim: Dim) -> int:
+        """Return the running index along a dimension."""
+        found = self.const(0)
+        for axis, inner in self.axes.grid(dim):
+            own = self.add(Node("index", axes=(axis,), covers=(axis,), closed=True))
+            found = self.apply("add", found, self.apply("mul", own, self.size(inner)))
+        return found
+
+    def covers(self, value: int) -> frozenset[int]:
+        """Return the axes of a value as they are now."""
+        return frozenset(self.axes.leaves(self.nodes[value].covers))
+
+    def constant(self, value: int) -> Fraction | None:
+        """Return the number that a value is, or None."""
+        return self.nodes[value].value
+
+    def apply(self, op: str, *inputs: int) -> int:
+        """Return an elementwise operator on values whose axes already agree."""
+        simple = self._simplify(op, inputs)
+        if simple is not None:
+            return simple
+        covers = self._union(inputs)
+        self.axes.meet(covers)
+        nodes = [self.nodes[i] for i in inputs]
+        level = max((node.level for node in nodes), default=-1)
+        closed = all(node.closed for node in nodes)
+        mask = OPS[op].mask or (op == "mul" and all(node.mask for node in nodes))
+        return self.add(Node(op, inputs, covers=covers, level=level, closed=closed, mask=mask))
+
+    def _union(self, inputs: Sequence[int]) -> Dim:
+        return tuple(dict.fromkeys(axis for i in inputs for axis in self.axes.leaves(self.nodes[i].covers)))
+
+    def _simplify(self, op: str, inputs: tuple[int, ...]) -> int | None:
+        """Return what an operator amounts to when it does nothing, or works on constants alone."""
+        values = [self.constant(i) for i in inputs]
+        match op, values:
+            case "neg", [Fraction() as a]:
+                return self.const(-a)
+            case "not", [Fraction() as a]:
+                return self.const(1 - a)
+            case "not", _ if self.nodes[inputs[0]].op == "not":
+                return self.nodes[inputs[0]].inputs[0]
+            case "not", _ if self.nodes[inputs[0]].closed and self.nodes[inputs[0]].op in _OPPOSITE:
+                node = self.nodes[inputs[0]]  # an index is never NaN, so the opposite is exact
+                return self.apply(_OPPOSITE[node.op], *node.inputs)
+            case "add" | "sub", [a, Fraction(numerator=0)]:
+                return inputs[0]
+            case "add", [Fraction(numerator=0), b]:
+                return inputs[1]
+            case "mul" | "div", [a, Fraction(numerator=1, denominator=1)]:
+                return inputs[0]
+            case "mul", [Fraction(numerator=1, denominator=1), b]:
+                return inputs[1]
+            case "add" | "sub" | "mul" | "div", [Fraction() as a, Fraction() as b] if op != "div" or b:
+                table = {"add": a + b, "sub": a - b, "mul": a * b, "div": a / b if b else a}
+                return self.const(table[op])
+            case (("lt" | "gt" | "le" | "ge" | "eq" | "ne"), [Fraction() as a, Fraction() as b]):
+                truth = {"lt": a < b, "gt": a > b, "le": a <= b, "ge": a >= b, "eq": a == b, "ne": a != b}
+                return self.const(int(truth[op]))
+            case "and", [a, b]:
+                return self._logical(inputs, a, b, neutral=1)
+            case "or", [a, b]:
+                return self._logical(inputs, a, b, neutral=0)
+            case "where", [Fraction() as a, _, _]:
+                return inputs[1] if a else inputs[2]
+            case "where", [_, _, _] if inputs[1] == inputs[2]:
+                return inputs[1]
+        return None
+
+    def _logical(
+        self, inputs: tuple[int, ...], a: Fraction | None, b: Fraction | None, neutral: int
+    ) -> int | None:
+        if inputs[0] == inputs[1]:
+            return inputs[0]
+        for own, other in ((a, inputs[1]), (b, inputs[0])):
+            if own is not None:
+                return other if own == neutral else self.const(1 - neutral)
+        return None
+
+    def reduce(self, op: str, value: int, axes: Sequence[int]) -> int:
+        """Return a sum or maximum over axes that the value has."""
+        axes = self.axes.leaves(axes)
+        if not axes:
+            return value
+        node = self.nodes[value]
+        covers = tuple(axis for axis in self.axes.leaves(node.covers) if axis not in axes)
+        mask = node.mask and op == "max"
+        return self.add(Node(op, (value,), axes, covers=covers, level=node.level, mask=mask))
+
+    def contract(self, a: int, b: int, axes: Sequence[int]) -> int:
+        """Return the product of two values summed over axes that either has."""
+        axes = self.axes.leaves(axes)
+        covers = self._union((a, b))
+        for constant, other in ((a, b), (b, a)):
+            if self.constant(constant) is not None:
+                return self.apply("mul", constant, self.reduce("sum", other, axes))
+        if not axes:
+            return self.apply("mul", a, b)
+        self.axes.meet(covers)
+        level = max(self.nodes[a].level, self.nodes[b].level)
+        kept = tuple(axis for axis in covers if axis not in axes)
+        return self.add(Node("contract", (a, b), axes, covers=kept, level=level))
+
+    def rename(self, value: int, mapping: Mapping[int, int]) -> int:
+        """Return a value on other axes, all at once; the mapping is between leaves."""
+        covers = self.covers(value)
+        used = {old: new for old, new in mapping.items() if old in covers and old != new}
+        if not used:
+            return value
+        node = self.nodes[value]
+        if node.closed:
+            return self.substitute(value, {old: self.index((new,)) for old, new in used.items()})
+        for old, new in used.items():
+            self.axes.pair(old, new)
+        leaves = self.axes.leaves(node.covers)
+        moved = tuple(used.get(axis, axis) for axis in leaves)
+        self.axes.meet(moved)
+        pairs = tuple(sorted(used.items()))
+        return self.add(
+            Node("rename", (value,), mapping=pairs, covers=moved, level=node.level, mask=node.mask)
+        )
+
+    def select(self, value: int, at: Mapping[int, int]) -> int:
+        """Return a value at fixed positions of some of its axes."""
+        covers = self.covers(value)
+        used = {axis: position for axis, position in at.items() if axis in covers}
+        if not used:
+            return value
+        node = self.nodes[value]
+        if node.closed:
+            return self.substitute(value, {axis: self.const(position) for axis, position in used.items()})
+        kept = tuple(axis for axis in self.axes.leaves(node.covers) if axis not in used)
+        pairs = tuple(sorted(used.items()))
+        return self.add(
+            Node("select", (value,), mapping=pairs, covers=kept, level=node.level, mask=node.mask)
+        )
+
+    def substitute(self, value: int, places: Mapping[int, int]) -> int:
+        """Return a closed value with other values in the place of some axes' indices."""
+        node = self.nodes[value]
+        assert node.closed
+        if node.op == "index":
+            total = self.const(0)
+            for axis, inner in self.axes.grid(node.axes):
+                own = places.get(axis, self.add(Node("index", axes=(axis,), covers=(axis,), closed=True)))
+                total = self.apply("add", total, self.apply("mul", own, self.size(inner)))
+            return total
+        if not node.inputs:
+            return value
+        return self.apply(node.op, *(self.substitute(i, places) for i in node.inputs))
+
+    def dims(self, sym: Sym) -> tuple[Dim, ...]:
+        """Return the dimensions of a tensor as they are now."""
+        return tuple(self.axes.leaves(dim) for dim in sym.dims)
+
+    def shape(self, sym: Sym) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        return tuple(self.axes.extent(dim) for dim in sym.dims)
+
+    def scalar(self, value: float | int | bool, dtype: torch.dtype) -> Sym:
+        """Return a number as a tensor; minus infinity is 0 under an empty mask."""
+        if isinstance(value, complex) or value != value:
+            raise Unsupported(f"the constant {value} has no meaning in the algebra")
+        if not isfinite(value):
+            if value > 0:
+                return Sym(self.add(Node("infinity", closed=True)), (), dtype)
+            return Sym(self.const(0), (), dtype, self.const(0))
+        return Sym(self.const(Fraction(value)), (), dtype)
+
+    def join(self, operands: Sequence[tuple[Sym, Sequence[object]]]) -> tuple[list[Sym], dict[object, Dim]]:
+        """Return the operands with equally labelled dimensions on the same axes, and those axes.
+
+        Axes merge where they may; where they have met, the later operand is renamed.
+        """
+        placed: dict[object, Dim] = {}
+        joined = []
+        for sym, labels in operands:
+            mapping: dict[int, int] = {}
+            named = list(zip(labels, sym.dims, strict=True))
+            shared = [(label, dim) for label, dim in named if self.axes.leaves(dim) and label in placed]
+            self._match(placed, shared)
+            for label, dim in shared:
+                count = len(self.axes.leaves(dim))
+                for i in range(count):
+                    p, q = self.axes.leaves(placed[label])[i], self.axes.leaves(dim)[i]
+                    if p == q:
+                        continue
+                    if self.axes.met(p, q):
+                        mapping[q] = p
+                    else:
+                        self.axes.merge(p, q)
+            mapping = {self.axes.root(q): self.axes.root(p) for q, p in mapping.items()}
+            for label, dim in named:
+                leaves = self.axes.leaves(dim)
+                if not leaves or label in placed:
+                    continue
+                used = {axis for other in placed.values() for axis in self.axes.leaves(other)}
+                for axis in leaves:
+                    if axis in used:
+                        mapping[axis] = self.axes.twin(axis)
+                placed[label] = tuple(mapping.get(axis, axis) for axis in leaves)
+                self.axes.meet(axis for other in placed.values() for axis in other)
+            joined.append(self.map(sym, partial(self.rename, mapping=mapping)))
+        return joined, {label: self.axes.leaves(dim) for label, dim in placed.items()}
+
+    def _match(self, placed: Mapping[object, Dim], shared: Sequence[tuple[object, Dim]]) -> None:
+        """Split axes until every shared dimension has the same factors on both sides."""
+        while True:
+            version = self.axes.version
+            for label, dim in shared:
+                if not self.axes.match(placed[label], dim):
+                    ours, theirs = (self._sizes(d) for d in (placed[label], dim))
+                    raise Unsupported(
+                        f"dimensions with the factors {ours} and {theirs} have no common refinement"
+                    )
+            if version == self.axes.version:
+                return
+
+    def _sizes(self, dim: Dim) -> tuple[int, ...]:
+        return tuple(self.axes.sizes[axis] for axis in self.axes.leaves(dim))
+
+    def map(self, sym: Sym, function: Callable[[int], int]) -> Sym:
+        """Return a tensor with its value, and its mask, replaced; the dimensions stay."""
+        mask = None if sym.mask is None else function(sym.mask)
+        return replace(sym, value=function(sym.value), mask=mask)
+
+    def broadcast(self, *syms: Sym) -> tuple[list[Sym], tuple[Dim, ...]]:
+        """Return tensors on common axes by PyTorch's broadcasting, and the common dimensions."""
+        rank = max(len(sym.dims) for sym in syms)
+        operands = [(sym, range(rank - len(sym.dims), rank)) for sym in syms]
+        joined, placed = self.join(operands)
+        dims = tuple(placed.get(i, ()) for i in range(rank))
+        self.axes.meet(axis for dim in dims for axis in dim)
+        return joined, dims
+
+    def settle(self, sym: Sym) -> Sym:
+        """Return a tensor without a mask: minus infinity becomes explicit."""
+        if sym.mask is None:
+            return sym
+        low = self.apply("neg", self.add(Node("infinity", closed=True)))
+        return replace(sym, value=self.apply("where", sym.mask, sym.value, low), mask=None)

@@ -1,0 +1,103 @@
+"""The table of lowerings: which function turns a call of each ATen operator into algebra."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from superopt.trace.axes import Dim
+from superopt.trace.builder import Builder, Sym
+
+__all__ = ["LOWERINGS", "REASONS", "Lowering", "as_sym", "lower", "normal_dims", "unsupported"]
+
+Lowering = Callable[..., Sym | Sequence[Sym | None]]
+
+LOWERINGS: dict[str, Lowering] = {}
+"""By operator name without overload; a lowering takes the Builder and the call's own arguments."""
+
+REASONS: dict[str, str] = {}
+"""Why an operator without a lowering has none, where there is more to say than that."""
+
+
+def lower(*names: str) -> Callable[[Lowering], Lowering]:
+    """Register a lowering for some operators."""
+
+    def register(function: Lowering) -> Lowering:
+        for name in names:
+            assert name not in LOWERINGS, name
+            LOWERINGS[name] = function
+        return function
+
+    return register
+
+
+def unsupported(reason: str, *names: str) -> None:
+    """Register operators that stay opaque, with their reason."""
+    REASONS.update(dict.fromkeys(names, reason))
+
+
+def as_sym(b: Builder, value: Any, like: Sym) -> Sym:
+    """Return an argument that is a tensor or a number as a tensor."""
+    return value if isinstance(value, Sym) else b.scalar(value, like.dtype)
+
+
+def normal_dims(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Return the dimensions of a reduction as sorted non-negative numbers; none means all."""
+    if dims is None or (not isinstance(dims, int) and not dims):
+        return tuple(range(rank))
+    listed = (dims,) if isinstance(dims, int) else dims
+    return tuple(sorted(dim % rank if rank else 0 for dim in listed))
+
+
+def flat(dims: Sequence[Dim]) -> Dim:
+    """Return all axes of some dimensions."""
+    return tuple(axis for dim in dims for axis in dim)
+
+
+unsupported(
+    "gathers by the data of an index tensor",
+    "embedding",
+    "gather",
+    "index_select",
+    "index",
+    "take",
+    "take_along_dim",
+)
+unsupported(
+    "scatters by the data of an index tensor",
+    "index_put",
+    "scatter",
+    "scatter_add",
+    "index_add",
+    "masked_scatter",
+)
+unsupported("the order depends on the data", "sort", "topk", "argsort", "kthvalue", "median", "mode")
+unsupported("the position of an extremum is no algebra", "argmax", "argmin")
+unsupported(
+    "random numbers",
+    "bernoulli",
+    "native_dropout",
+    "rand",
+    "randn",
+    "rand_like",
+    "randn_like",
+    "uniform",
+    "normal",
+    "multinomial",
+)
+unsupported("a running total along an axis", "cumsum", "cumprod", "cummax", "logcumsumexp")
+unsupported("a sliding window over an axis", "convolution", "unfold", "max_pool2d_with_indices", "avg_pool2d")
+unsupported("a diagonal makes one axis of two", "diagonal", "diag_embed", "trace")
+unsupported("reverses or rotates an axis", "flip", "roll")
+unsupported(
+    "rounds to integers",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "floor_divide",
+    "remainder",
+    "fmod",
+    "frac",
+    "sign",
+)
+unsupported("needs integer class indices", "nll_loss_forward", "nll_loss2d_forward")
+unsupported("reads memory by explicit strides", "as_strided")

@@ -1,0 +1,119 @@
+"""Traced: a function as a Program, with what it takes to run it; and `trace`, which makes it."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from superopt.errors import InputError, TraceError
+from superopt.ir import Graph, Opaque, Program, Region
+from superopt.trace.algebra import OpaqueCall, build
+from superopt.trace.capture import capture
+from superopt.trace.regions import cut
+from superopt.trace.run import TORCH_DTYPES, run_graph
+from superopt.trace.tape import Ref, map_leaves
+
+__all__ = ["Traced", "trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A traced function: its program, the constants it closes over, and its opaque calls."""
+
+    program: Program
+    constants: dict[str, Tensor]  # inputs of the program that the caller doesn't pass, by name
+    input_names: tuple[str, ...]  # of the tensors among the caller's inputs, in order
+    calls: dict[str, OpaqueCall]
+    names: dict[int, str]  # tape position of a result or an opaque argument -> tensor
+    result: Any  # the function's own structure of results, with Refs for tensors
+
+    @property
+    def graph(self) -> Graph:
+        """The one region, where the whole function is algebra; else TraceError says what is not."""
+        if self.program.opaque:
+            listed = "; ".join(f"{node.target}: {node.reason}" for node in self.program.opaque)
+            raise TraceError(
+                f"{self.program.name} is not one graph: {len(self.program.regions)} regions around"
+                f" {len(self.program.opaque)} opaque operators ({listed})"
+            )
+        if not self.program.regions:
+            raise TraceError(f"{self.program.name} computes nothing: it returns its inputs as they are")
+        return self.program.regions[0].graph
+
+    def run(self, *inputs: Any, dtype: torch.dtype = torch.float64) -> Any:
+        """Return what the program computes, regions in one float dtype, in the function's structure."""
+        tensors = [leaf for value in inputs for leaf in _tensors(value)]
+        if len(tensors) != len(self.input_names):
+            raise InputError(
+                f"{self.program.name} takes {len(self.input_names)} tensors"
+                f" ({', '.join(self.input_names)}) but got {len(tensors)}"
+            )
+        known = {**self.constants, **dict(zip(self.input_names, tensors, strict=True))}
+        with torch.no_grad():
+            for node in self.program.nodes:
+                if isinstance(node, Region):
+                    known.update(_run_region(node, known, dtype))
+                else:
+                    known.update(self._run_opaque(node, known))
+        return map_leaves(
+            lambda leaf: known[self.names[leaf.index]] if isinstance(leaf, Ref) else leaf, self.result
+        )
+
+    def _run_opaque(self, node: Opaque, known: dict[str, Tensor]) -> dict[str, Tensor]:
+        call = self.calls[node.name].call
+        fresh = {
+            index: known[self.names[index]].clone() if index in call.mutated else known[self.names[index]]
+            for index, _ in self.calls[node.name].inputs
+        }
+        args, kwargs = map_leaves(
+            lambda leaf: fresh[leaf.index] if isinstance(leaf, Ref) else leaf, (call.args, call.kwargs)
+        )
+        if kwargs.get("device") == torch.device("meta") and fresh:
+            kwargs["device"] = next(iter(fresh.values())).device
+        result = call.function(*args, **kwargs)
+        if call.mutated:
+            made: Any = [fresh[index] for index in call.mutated]
+        else:
+            made = result if isinstance(result, tuple | list) else [result]
+        outputs = [item for item, index in zip(made, call.outputs, strict=True) if index is not None]
+        return dict(zip(node.outputs, outputs, strict=True))
+
+
+def _run_region(region: Region, known: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    made = run_graph(region.graph, known, dtype)
+    ports = {output.port.name: output.port for output in region.graph.outputs}
+    return {name: tensor.to(TORCH_DTYPES[ports[name].dtype]) for name, tensor in made.items()}
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+
+
+def trace(function: Callable[..., Any] | nn.Module, *inputs: Any, name: str | None = None) -> Traced:
+    """Return a function, or a module, as a program of algebra on named axes and opaque operators.
+
+    The inputs are examples: tensors of the right shape, dtype and strides (on any device, also
+    meta), numbers, or tuples, lists and dicts of them. Numbers become constants of the program.
+    """
+    title = name or getattr(function, "__name__", None) or type(function).__name__
+    title = "function" if title == "<lambda>" else re.sub(r"\W", "_", title)
+    tape = capture(function, inputs, title)
+    found = cut(build(tape))
+    return Traced(
+        found.program,
+        {source.name: source.tensor for source in tape.constants},
+        tuple(source.name for source in tape.inputs),
+        found.calls,
+        found.names,
+        tape.result,
+    )
