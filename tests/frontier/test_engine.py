@@ -212,7 +212,7 @@ def test_seconds_limit_inside_a_level(workers, keep_arcs):
     space = Programs(variables=4, nodes=5)
     found = explore(space, workers=workers, limits=Limits(seconds=0.6), keep_arcs=keep_arcs)
     assert found.stopped == "seconds limit (0.6 s)"
-    assert sum(stats.seconds for stats in found.levels) < 1.2
+    assert sum(stats.seconds for stats in found.levels) < 4  # all of level 5 takes minutes
     assert not found.levels[-1].complete
     assert found.levels[-1].new == (found.level_of == len(found.levels) - 1).sum() > 0
     assert len(np.unique(found.keys, axis=0)) == len(found.keys)
