@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from superopt.frontier.derive import Arc, Derivation
-from superopt.ir import Graph, Output, Step, check_graph, live_graph, needed_order
+from superopt.ir import Graph, Output, Step, check_graph, live_graph, needed_order, step_axes
 from superopt.ir.compose import compose, contract_products
 from superopt.rules.terms import Goal
 
@@ -33,9 +33,25 @@ def lower(goal: Goal, roots: tuple[int, ...], derivation: Derivation) -> Graph:
     copied: dict[int, int] = {}
     placed: dict[int, int] = {}
 
+    axes = [frozenset(port.axes) for port in source.inputs]
+
     def emit(step: Step) -> int:
         steps.append(step)
+        axes.append(step_axes(step, tuple(axes[i] for i in step.inputs)))
         return first + len(steps) - 1
+
+    def reduce(op: str, args: tuple[int, ...], reduced: tuple[str, ...]) -> int:
+        """Reduce over axes; over one that the operand lacks, a sum is a product with its extent."""
+        present = frozenset[str]().union(*(axes[i] for i in args))
+        over = tuple(axis for axis in reduced if axis in present)
+        value = emit(Step(op, args, axes=over)) if over else args[0]
+        missing = [axis for axis in reduced if axis not in present]
+        if op == "max" or not missing:
+            return value
+        extent = emit(Step("size", axes=(missing[0],)))
+        for axis in missing[1:]:
+            extent = emit(Step("mul", (extent, emit(Step("size", axes=(axis,))))))
+        return emit(Step("mul", (value, extent)))
 
     def copy(value: int) -> int:
         """Copy a closed expression of the source graph."""
@@ -57,10 +73,8 @@ def lower(goal: Goal, roots: tuple[int, ...], derivation: Derivation) -> Graph:
         if arc.op == "leaf":
             return leaf(arc.attr)
         if arc.reduced:
-            axes = tuple(
-                axis for bit, group in enumerate(goal.groups) if arc.reduced >> bit & 1 for axis in group
-            )
-            return emit(Step(arc.op, args, axes=axes))
+            reduced = (group for bit, group in enumerate(goal.groups) if arc.reduced >> bit & 1)
+            return reduce(arc.op, args, tuple(axis for group in reduced for axis in group))
         if arc.op == "access":
             op, mapping = goal.accesses[arc.attr]
             return emit(Step(op, args, mapping=mapping))

@@ -88,7 +88,7 @@ class _ArcBuilder:
         key = (op, 0 if reduced else attr, args, reduced)
         if key in self.arcs[tensor]:
             return
-        mask = self.masks[tensor] | reduced
+        mask = self.masks[tensor]
         for arg in args:
             mask |= self.masks[arg]
         matrix = False

@@ -64,7 +64,7 @@ AXIOMS = (
     # -- functions
     Axiom("exp-of-add", "(Mul (Exp a) (Exp b))", "(Exp (Add a b))"),
     Axiom("sqrt-of-product", "(Mul (Sqrt a) (Sqrt b))", "(Sqrt (Mul a b))"),
-    Axiom("sqrt-of-inv", "(Sqrt (Inv a))", "(Inv (Sqrt a))"),
+    Axiom("sqrt-of-inv", "(Sqrt (Inv a))", "(Inv (Sqrt a))", oneway=True, note="one form is enough"),
 )
 """All axioms, in the order in which they are explained."""
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -97,6 +97,7 @@ class RegionSearch:
     found: tuple[Found, ...]
     statistics: SearchStatistics
     truncated: tuple[str, ...] = ()  # the limits that stopped something; empty where complete
+    notes: tuple[str, ...] = ()  # what was not tried, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,6 @@ class Search:
     regions: tuple[RegionSearch, ...]
     seconds: float
     interrupted: bool = False
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def complete(self) -> bool:
@@ -124,6 +124,7 @@ class Search:
 ProgressListener = Callable[[Progress], None]
 
 _TOO_MANY_REDUCTIONS = 12  # a goal with more is cut before it is tried
+_SPLIT_BELOW = 4_000  # e-nodes of the whole goal
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=1.5)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=4.0)
 _VALUE_BYTES = 400 << 20  # of field values, each tensor's on the whole grid
@@ -224,25 +225,37 @@ class _Run:
         yield self._search_goal(attempt, clock)
 
     def _prepare(self, graph: Graph, clock: "_Clock", *, last: bool = False) -> "_Attempt":
-        """Saturate a goal: with its reductions split if that fits the limits, else as it is."""
+        """Saturate a goal, and where it is small enough once more with its reductions split."""
         limits = _LAST_TRY if last else _FIRST_TRY
         limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
-        attempt: _Attempt | None = None
-        with clock.phase("saturate"):
+        with clock.phase("saturate"), _interrupts_noted(self):
             self.report("saturate", graph.name)
-            for split in (True, False) if self.options.split else (False,):
-                goal_graph, halves = split_reductions(graph) if split else (graph, {})
-                if split and not halves:
-                    continue
-                goal = goal_of(goal_graph, (half for pair in halves.values() for half in pair))
-                if self.options.prune != "egraph":  # the ablations do without an e-graph
-                    return _Attempt(graph, goal, halves, NO_TABLE)
-                with _interrupts_noted(self):
-                    attempt = _Attempt(graph, goal, halves, saturate(goal, limits, self.out_of_time))
-                if attempt.table.truncated is None or self.out_of_time():
-                    break
-        assert attempt is not None
+            whole = self._saturated(graph, graph, {}, limits)
+            if not self.options.split or whole.table.truncated or self.out_of_time():
+                return whole
+            split, halves = split_reductions(graph)
+            if not halves:
+                return whole
+            if whole.table.nodes > _SPLIT_BELOW:
+                note = f"reductions stay whole: over {_SPLIT_BELOW:,} e-nodes they are not split"
+                return replace(whole, notes=(note,))
+            limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
+            attempt = self._saturated(graph, split, halves, limits)
+        if attempt.table.truncated:
+            return replace(whole, notes=(f"reductions stay whole: {attempt.table.truncated}",))
         return attempt
+
+    def _saturated(
+        self,
+        graph: Graph,
+        refined: Graph,
+        halves: Mapping[str, tuple[str, str]],
+        limits: SaturationLimits,
+    ) -> "_Attempt":
+        goal = goal_of(refined, (half for pair in halves.values() for half in pair))
+        if self.options.prune != "egraph":  # the ablations do without an e-graph
+            return _Attempt(graph, goal, halves, NO_TABLE)
+        return _Attempt(graph, goal, halves, saturate(goal, limits, self.out_of_time))
 
     def _unsearched(self, graph: Graph) -> RegionSearch:
         """Return a region as it came, because there is no time left for it."""
@@ -287,7 +300,7 @@ class _Run:
             pruned=exploration.counts,
             phase_ms=clock.ms,
         )
-        return RegionSearch(graph, found, statistics, tuple(truncated))
+        return RegionSearch(graph, found, statistics, tuple(truncated), attempt.notes)
 
     def _explore(self, space: MuGraphSpace, name: str) -> Exploration:
         checkpoint = None
@@ -369,6 +382,7 @@ class _Attempt:
     goal: Goal
     halves: Mapping[str, tuple[str, str]]
     table: Table
+    notes: tuple[str, ...] = ()
 
 
 @contextmanager
