@@ -209,10 +209,10 @@ def test_limits_stop_and_keep_the_best_so_far(workers):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("keep_arcs", [False, True])
 def test_seconds_limit_inside_a_level(workers, keep_arcs):
-    space = Programs(variables=4, nodes=5)
-    found = explore(space, workers=workers, limits=Limits(seconds=0.6), keep_arcs=keep_arcs)
-    assert found.stopped == "seconds limit (0.6 s)"
-    assert sum(stats.seconds for stats in found.levels) < 4  # all of level 5 takes minutes
+    space = Programs(variables=10, nodes=3)
+    found = explore(space, workers=workers, limits=Limits(seconds=1), keep_arcs=keep_arcs)
+    assert found.stopped == "seconds limit (1 s)"
+    assert sum(stats.seconds for stats in found.levels) < 4  # all of level 3 takes a quarter of a minute
     assert not found.levels[-1].complete
     assert found.levels[-1].new == (found.level_of == len(found.levels) - 1).sum() > 0
     assert len(np.unique(found.keys, axis=0)) == len(found.keys)
