@@ -29,8 +29,8 @@ Assumed: different programs differ already at the tiny sizes; hashes are as good
 is taken of what is identically a square; if they differ in floats only, that is not a difference.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import factorial, inf, log2, prod
 from typing import TypeAlias
@@ -92,6 +92,7 @@ class _Quotient:
     terms: int
     factors: _Factors
     exponential: frozenset[str] | None = None  # the axes of the exponentials it is made of; None: it has none
+    rational: bool = False  # made by arithmetic alone
     magnitude: Fraction | None = None  # for what only indices and constants make: how large
 
 
@@ -119,18 +120,20 @@ class _Analysis:
         self.keys: dict[object, Key] = {}
         self.ledger = _Ledger()
 
-    def graph(self, graph: Graph) -> list[_Quotient]:
-        """Return the outputs."""
+    def graph(self, graph: Graph, classes: Sequence[int] | None) -> list[_Quotient]:
+        """Return the outputs; rational values of one class are the same."""
         values: list[_Quotient] = []
-        for position, port in enumerate(graph.inputs):
+        for port in graph.inputs:
             key, new = self._key(("input", port.name, port.axes))
             if new and port.dtype == "bool":
                 self.ledger.bits += self._count(frozenset(port.axes))
             degree = 0 if port.dtype == "bool" else 1
-            values.append(_Quotient(key, frozenset(port.axes), degree, 1, {}))
-            assert position == len(values) - 1
+            values.append(_Quotient(key, frozenset(port.axes), degree, 1, {}, rational=True))
         for step in graph.steps:
-            values.append(self.step(step, [values[i] for i in step.inputs]))
+            value = self.step(step, [values[i] for i in step.inputs])
+            if classes is not None and value.rational:
+                value = replace(value, key=self._key(("class", classes[len(values)]))[0])
+            values.append(value)
         return [values[output.value] for output in graph.outputs]
 
     def step(self, step: Step, args: list[_Quotient]) -> _Quotient:
@@ -144,11 +147,11 @@ class _Analysis:
             case "infinity":
                 return self.infinity()
             case "size":
-                return _Quotient(self._key(("size", step.axes))[0], frozenset(), 1, 1, {})
+                return _Quotient(self._key(("size", step.axes))[0], frozenset(), 1, 1, {}, rational=True)
             case "index":
                 size = Fraction(max(self.sizes[step.axes[0]] - 1, 0))
                 key = self._key(("index", step.axes))[0]
-                return _Quotient(key, frozenset(step.axes), 0, 1, {}, magnitude=size)
+                return _Quotient(key, frozenset(step.axes), 0, 1, {}, rational=True, magnitude=size)
             case "sum":
                 return self._sum(args[0], step.axes)
             case "contract":
@@ -177,12 +180,14 @@ class _Analysis:
             factors[image] = factors.get(image, 0) + count
         key = self._key((step.op, tuple(sorted(step.mapping)), value.key))[0]
         left = None if value.exponential is None else moved(value.exponential)
-        return _Quotient(key, moved(value.axes), value.degree, value.terms, factors, left, value.magnitude)
+        return replace(value, key=key, axes=moved(value.axes), factors=factors, exponential=left)
 
     # Scalars[_Quotient].
 
     def const(self, value: Fraction) -> _Quotient:
-        return _Quotient(self._key(("const", value))[0], frozenset(), 0, 1, {}, magnitude=abs(value))
+        return _Quotient(
+            self._key(("const", value))[0], frozenset(), 0, 1, {}, rational=True, magnitude=abs(value)
+        )
 
     def infinity(self) -> _Quotient:
         return _Quotient(self._key("infinity")[0], frozenset(), 1, 1, {})
@@ -282,7 +287,8 @@ class _Analysis:
         keys = tuple(sorted(arg.key for arg in args))  # add, mul and maximum commute
         axes = frozenset[str]().union(*(arg.axes for arg in args))
         key = self._key((op, keys))[0]
-        return _Quotient(key, axes, degree, terms, factors, _exponential(args), magnitude)
+        rational = op != "maximum" and all(arg.rational for arg in args)
+        return _Quotient(key, axes, degree, terms, factors, _exponential(args), rational, magnitude)
 
     def _sum(self, value: _Quotient, axes: tuple[str, ...]) -> _Quotient:
         summed = frozenset(axes)
@@ -293,7 +299,7 @@ class _Analysis:
         if value.exponential is not None:
             left = value.exponential - summed
             terms = min(terms * self._count(summed & value.exponential), _TOO_MANY)
-        return _Quotient(key, value.axes - summed, degree + len(axes), terms, factors, left)
+        return _Quotient(key, value.axes - summed, degree + len(axes), terms, factors, left, value.rational)
 
     def _expand(self, value: _Quotient, axes: frozenset[str]) -> tuple[_Factors, int, int]:
         """Return value as if at one position of some axes, over the factors of all positions."""
@@ -357,10 +363,21 @@ def _roots_of_sparse(terms: int, order: int) -> float:
     return 1 / order if terms == 2 else 2 * 2 ** (-log2(order) / (terms - 1))
 
 
-def error_bound(a: Graph, b: Graph, sizes: Mapping[str, int], *, tower: tuple[int, ...] = TOWER) -> Bound:
-    """Return the bound for one trial of two graphs that share axes and input names."""
+def error_bound(
+    a: Graph,
+    b: Graph,
+    sizes: Mapping[str, int],
+    *,
+    tower: tuple[int, ...] = TOWER,
+    classes: tuple[Sequence[int], Sequence[int]] | None = None,
+) -> Bound:
+    """Return the bound for one trial of two graphs that share axes and input names.
+
+    `classes` numbers the values of both graphs; rational ones of one number are known to be equal.
+    """
     analysis = _Analysis(sizes, tower[0])
-    left, right = analysis.graph(a), analysis.graph(b)
+    of_a, of_b = classes or (None, None)
+    left, right = analysis.graph(a, of_a), analysis.graph(b, of_b)
     degree, terms = 0, 1
     for x, y in zip(left, right, strict=True):
         d, t, _ = _common(x, y)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superopt.errors import SuperoptError
+from superopt.verify.constants import exact_constant
 from superopt.verify.residues import (
     TOWER,
     Residues,
@@ -141,12 +142,14 @@ class Field:
     # Scalars[Residues].
 
     def const(self, value: Fraction) -> Residues:
-        """Return an exact rational constant."""
+        """Return an exact constant: the rational, or the root of one, that a float stands for."""
+        value, root = exact_constant(value, self.tower)
         values = []
         for prime in self.primes.tolist():
             if value.denominator % prime == 0:
                 raise SuperoptError(f"the constant {value} is not defined modulo {prime}")
-            values.append(value.numerator * pow(value.denominator, -1, prime) % prime)
+            number = value.numerator * pow(value.denominator, -1, prime) % prime
+            values.append(pow(number, (prime + 1) // 4, prime) if root else number)
         return np.array(values, dtype=np.uint64).reshape(-1, 1)
 
     def infinity(self) -> Residues:

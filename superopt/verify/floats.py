@@ -1,0 +1,314 @@
+"""Floats: a candidate and PyTorch itself against float64, over kind and hostile inputs.
+
+Knows nothing of the finite field. A candidate is accepted on a distribution of inputs if its error
+against float64 is at most `FACTOR` times PyTorch's own plus `FLOOR` units in the last place, and if
+it makes no NaN or infinity that PyTorch doesn't. Errors are shares of the largest magnitude in the
+same row (the last dimension), so a small row counts as much as a large one.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from superopt.errors import InputError
+from superopt.ir import Graph
+from superopt.verify.report import Counterexample, DistributionReport, FloatReport
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "FACTOR",
+    "FLOOR",
+    "check_trace",
+    "compare_floats",
+    "find_counterexample",
+    "in_float64",
+    "sample",
+    "tensors_of",
+]
+
+Function: TypeAlias = Callable[..., Any]
+
+FACTOR = 2.0
+"""How many times PyTorch's own error a candidate may make."""
+
+FLOOR = 4.0
+"""Units in the last place that a candidate may err in any case."""
+
+_ROUNDING = 64.0  # units in the last place below which two functions count as the same
+_PRINTED = 6  # elements at each end of a long tensor in a counterexample
+
+
+def _normal(shape: Sequence[int], random: torch.Generator) -> Tensor:
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def _uniform(shape: Sequence[int], random: torch.Generator) -> Tensor:
+    return torch.rand(*shape, generator=random, dtype=torch.float64)
+
+
+def _large(shape: Sequence[int], random: torch.Generator) -> Tensor:
+    return 16 * _normal(shape, random)
+
+
+def _near_zero_rows(shape: Sequence[int], random: torch.Generator) -> Tensor:
+    row = torch.rand(*shape[:-1], 1, generator=random, dtype=torch.float64) if shape else torch.zeros(())
+    return _normal(shape, random) * torch.where(row < 0.5, 2.0**-12, 1.0)
+
+
+def _wide(shape: Sequence[int], random: torch.Generator) -> Tensor:
+    return _normal(shape, random) * torch.exp2(12 * _uniform(shape, random) - 8)
+
+
+def _sparse(shape: Sequence[int], random: torch.Generator) -> Tensor:
+    return _normal(shape, random) * (_uniform(shape, random) < 0.2)
+
+
+DISTRIBUTIONS: dict[str, Callable[[Sequence[int], torch.Generator], Tensor]] = {
+    "normal": _normal,
+    "uniform positive": _uniform,
+    "large": _large,
+    "near-zero rows": _near_zero_rows,
+    "wide range": _wide,
+    "sparse": _sparse,
+}
+"""How input tensors are drawn, as float64 before they are rounded to their own dtype."""
+
+
+def sample(name: str, inputs: Sequence[Any], *, seed: int = 0) -> tuple[Any, ...]:
+    """Return inputs like the given ones, floats drawn anew; integers, numbers and others are kept."""
+    number = list(DISTRIBUTIONS).index(name)
+    random = torch.Generator().manual_seed((seed * 1009 + number) % 2**63)
+
+    def draw(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(draw(item) for item in value)
+        if isinstance(value, dict):
+            return {key: draw(item) for key, item in value.items()}
+        if not isinstance(value, Tensor):
+            return value
+        if value.dtype == torch.bool:
+            bits = torch.rand(*value.shape, generator=random) < 0.5
+            return bits.to(_device(value))
+        if not value.dtype.is_floating_point:
+            return torch.zeros_like(value, device=_device(value)) if value.is_meta else value
+        drawn = DISTRIBUTIONS[name](value.shape, random).to(value.dtype)
+        fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_device(value))
+        return drawn.to(fresh.device) if 0 in value.stride() else fresh.copy_(drawn)
+
+    return tuple(draw(value) for value in inputs)
+
+
+def in_float64(function: Function) -> Function:
+    """Return the function with every operator carried out in float64, casts within it included."""
+
+    def run(*inputs: Any) -> Any:
+        with torch.no_grad(), _Float64():  # type: ignore[no-untyped-call]
+            return function(*tree_map(_double, inputs))
+
+    return run
+
+
+class _Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Widens whatever tensors an operator reads or makes, parameters and closed-over ones too."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operator in float64."""
+        args, kwargs = tree_map(_double, (args, kwargs or {}))
+        return tree_map(_double, func(*args, **kwargs))
+
+
+def compare_floats(
+    reference: Function,
+    candidate: Function,
+    inputs: Sequence[Any],
+    *,
+    eager: Function | None = None,
+    factor: float = FACTOR,
+    floor: float = FLOOR,
+    distributions: Iterable[str] = tuple(DISTRIBUTIONS),
+    seed: int = 0,
+) -> FloatReport:
+    """Return how the candidate's errors compare with PyTorch's, each against float64.
+
+    `reference` is the program as written: it runs in float64 for the truth, and as it is for
+    PyTorch's own error, unless `eager` does that.
+    """
+    eager = eager or reference
+    exact = in_float64(reference)
+    reports = []
+    dtype = "no floats"
+    for name in distributions:
+        drawn = sample(name, inputs, seed=seed)
+        with torch.no_grad():
+            truth, own, found = (tensors_of(run(*drawn)) for run in (exact, eager, candidate))
+        if len(own) != len(found) or any(a.shape != b.shape for a, b in zip(own, found, strict=True)):
+            shapes = f"{[list(a.shape) for a in own]} and {[list(b.shape) for b in found]}"
+            raise InputError(f"the functions return tensors of different shapes: {shapes}")
+        floating = [i for i, value in enumerate(own) if value.dtype.is_floating_point]
+        if floating:
+            dtype = str(own[floating[0]].dtype).removeprefix("torch.")
+        reports.append(_judge(name, truth, own, found, factor, floor))
+    return FloatReport(dtype, factor, tuple(reports))
+
+
+def find_counterexample(
+    f: Function,
+    g: Function,
+    inputs: Sequence[Any],
+    *,
+    distributions: Iterable[str] = tuple(DISTRIBUTIONS),
+    tolerance: float | None = None,
+    seed: int = 0,
+) -> Counterexample | None:
+    """Return inputs on which two functions differ in float64, if found: by more than their dtype rounds.
+
+    `tolerance` is another share of a row's largest magnitude to tell them apart by.
+    """
+    left, right = in_float64(f), in_float64(g)
+    if tolerance is None:
+        tolerance = _ROUNDING * max((_unit(value) for value in tensors_of(inputs)), default=2.0**-52)
+    for name in distributions:
+        drawn = sample(name, inputs, seed=seed)
+        with torch.no_grad():
+            pairs = zip(tensors_of(left(*drawn)), tensors_of(right(*drawn)), strict=True)
+        for number, (a, b) in enumerate(pairs):
+            a, b = a.double(), b.double()
+            differ = (a - b).abs() > tolerance * _scale(a)
+            differ &= a.isfinite() & b.isfinite()
+            differ |= a.isfinite() != b.isfinite()
+            if not bool(differ.any()):
+                continue
+            place = tuple(int(i) for i in differ.nonzero()[0])
+            return Counterexample(
+                name,
+                tuple(_show(i, value) for i, value in enumerate(tensors_of(drawn))),
+                f"output {number}",
+                place,
+                float(a[place]),
+                float(b[place]),
+            )
+    return None
+
+
+def check_trace(
+    graph: Graph,
+    function: Function,
+    inputs: Sequence[Tensor],
+    *,
+    distributions: Iterable[str] = tuple(DISTRIBUTIONS),
+    tolerance: float = 1e-8,
+    seed: int = 0,
+) -> FloatReport:
+    """Return how far a graph, evaluated in float64, is from the function that it was traced from.
+
+    `inputs` are the tensors of the graph's inputs, in order. The algebra takes exponentials without
+    first subtracting a maximum, which code generation adds later; so a distribution on which the
+    graph overflows where the function doesn't is skipped, and said to be.
+    """
+    from superopt.trace.run import run_graph
+
+    exact = in_float64(function)
+    names = [port.name for port in graph.inputs]
+    reports = []
+    for name in distributions:
+        drawn = sample(name, inputs, seed=seed)
+        with torch.no_grad():
+            truth = tensors_of(exact(*drawn))
+            outputs = run_graph(graph, dict(zip(names, drawn, strict=True)), torch.float64)
+        found = [outputs[output.port.name] for output in graph.outputs]
+        if any(bool((~b.isfinite() & a.isfinite()).any()) for a, b in zip(truth, found, strict=True)):
+            skipped = "exponentials without a maximum overflow even in float64"
+            reports.append(DistributionReport(name, 0.0, 0.0, 0.0, skipped=skipped))
+            continue
+        error = max((_error(a.double(), b) for a, b in zip(truth, found, strict=True)), default=0.0)
+        reports.append(DistributionReport(name, 0.0, error, error / tolerance))
+    return FloatReport("float64", 1.0, tuple(reports))
+
+
+def _judge(
+    name: str,
+    truth: Sequence[Tensor],
+    own: Sequence[Tensor],
+    found: Sequence[Tensor],
+    factor: float,
+    floor: float,
+) -> DistributionReport:
+    eager_error = candidate_error = ratio = 0.0
+    nonfinite = compared = False
+    for exact, eager, made in zip(truth, own, found, strict=True):
+        if not eager.dtype.is_floating_point:
+            ratio = max(ratio, 0.0 if torch.equal(eager, made) else float("inf"))
+            compared = True
+            continue
+        unit = torch.finfo(eager.dtype).eps
+        nonfinite |= bool((eager.isfinite() & ~made.isfinite()).any())
+        usable = exact.isfinite() & eager.isfinite()
+        compared |= bool(usable.any()) or usable.numel() == 0
+        exact, eager, made = (
+            torch.where(usable & made.isfinite(), value.double(), 0.0) for value in (exact, eager, made)
+        )
+        errors = _error(exact, eager), _error(exact, made)
+        eager_error, candidate_error = max(eager_error, errors[0]), max(candidate_error, errors[1])
+        ratio = max(ratio, errors[1] / (factor * errors[0] + floor * unit))
+    if not compared:
+        return DistributionReport(name, 0.0, 0.0, 0.0, nonfinite, "PyTorch's own result is not finite")
+    return DistributionReport(name, eager_error, candidate_error, ratio, nonfinite)
+
+
+def _error(exact: Tensor, found: Tensor) -> float:
+    """Return the largest error as a share of its row's largest magnitude."""
+    if exact.numel() == 0:
+        return 0.0
+    share = (found - exact).abs() / _scale(exact)
+    return float(torch.where(share.isnan(), 0.0, share).max())
+
+
+def _scale(exact: Tensor) -> Tensor:
+    finite = torch.where(exact.isfinite(), exact, 0.0).abs()
+    row = finite.amax(-1, keepdim=True) if finite.ndim and finite.numel() else finite
+    # A row of exact zeros is judged by the whole tensor.
+    whole = finite.max() if finite.numel() else finite.sum()
+    return torch.where(row == 0, torch.where(whole == 0, 1.0, whole), row)
+
+
+def _unit(value: Tensor) -> float:
+    return float(torch.finfo(value.dtype).eps) if value.dtype.is_floating_point else 2.0**-52
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype.is_floating_point:
+        return value if value.dtype == torch.float64 else value.to(torch.float64)
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    return value
+
+
+def _device(value: Tensor) -> torch.device:
+    return torch.device("cpu") if value.is_meta else value.device
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """Return the tensors of a result, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    if isinstance(tree, (list, tuple)) or hasattr(tree, "__iter__"):
+        return [tensor for item in tree for tensor in tensors_of(item)]
+    return []
+
+
+def _show(number: int, value: Tensor) -> str:
+    shape = ", ".join(map(str, value.shape))
+    dtype = str(value.dtype).removeprefix("torch.")
+    numbers = [f"{x:.6g}" for x in value.flatten()[: 2 * _PRINTED + 1].tolist()]
+    if value.numel() > 2 * _PRINTED:
+        last = [f"{x:.6g}" for x in value.flatten()[-_PRINTED:].tolist()]
+        numbers = [*numbers[:_PRINTED], "...", *last]
+    return f"input {number}: {dtype}[{shape}] = {' '.join(numbers)}"
