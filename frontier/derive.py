@@ -27,11 +27,12 @@ class Arc:
     args: tuple[int, ...]
     us: float
     reduced: int = 0  # bit set of axis groups this arc reduces
+    walked: int = 0  # those of them that its operands have
 
     @property
     def is_reduction(self) -> bool:
         """Whether graphs that differ in this arc are different graphs, not reorderings."""
-        return self.reduced != 0
+        return self.walked != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class Derivation:
 class DeriveLimits:
     """How many arcs take part, partial graphs each tensor keeps, pairs tried per arc, and rounds."""
 
-    arcs: int = 800
-    kept: int = 16
-    tried: int = 32
+    arcs: int = 500
+    kept: int = 12
+    tried: int = 24
     rounds: int = 6
 
 
@@ -239,9 +240,9 @@ class _Search:
                 continue
             passes = union.passes
             total = union.total + arc.us
-            if arc.reduced:
+            if arc.walked:
                 counts = dict(passes)
-                for axis in _bits(arc.reduced):
+                for axis in _bits(arc.walked):
                     counts[axis] = counts.get(axis, 0) + 1
                     total += self.pass_us
                 passes = tuple(sorted(counts.items()))

@@ -55,6 +55,7 @@ def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine)
     for state, (code, attr, *_) in enumerate(space.rows):
         if OPERATORS[code] == "leaf":
             builder.add(tensor_of[state], "leaf", attr, ())
+            builder.leaves.add(tensor_of[state])
     for row, target in zip(exploration.arcs.tolist(), exploration.arc_targets.tolist(), strict=True):
         if target < known:
             code, attr, *args = row
@@ -76,13 +77,14 @@ class _ArcBuilder:
         self.machine = machine
         self.masks = masks
         self.arcs: list[dict[tuple[object, ...], Arc]] = [{} for _ in masks]
+        self.leaves: set[int] = set()
         sizes = space.goal.graph.sizes
         self.extents = [prod(sizes[axis] for axis in group) for group in space.goal.groups]
 
     def add(self, tensor: int, op: str, attr: int, args: tuple[int, ...], reduced: int = 0) -> None:
         """Note one way to make a tensor."""
-        if tensor in args:
-            return
+        if tensor in args or tensor in self.leaves:
+            return  # what is given need not be made
         if op in ("sum", "max") and not reduced:
             reduced = 1 << attr
         key = (op, 0 if reduced else attr, args, reduced)
@@ -99,7 +101,7 @@ class _ArcBuilder:
         if op != "leaf":
             name = self.space.goal.functions[attr] if op.startswith("call") else op
             us = operator_us(name, self._volume(mask), matrix=matrix, machine=self.machine) + _EACH_US
-        self.arcs[tensor][key] = Arc(op, attr, args, us, reduced)
+        self.arcs[tensor][key] = Arc(op, attr, args, us, reduced, reduced & mask)
 
     def add_wholes(self) -> None:
         """Offer nested reductions as one, and sums of products as contractions."""

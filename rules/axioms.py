@@ -11,7 +11,26 @@ t = (t / e) * e for any e. No inverse pair of rules that grows without bound for
 
 from dataclasses import dataclass
 
-__all__ = ["AXIOMS", "PRELUDE", "Axiom", "program_text"]
+__all__ = ["AXIOMS", "PRELUDE", "Axiom", "Pattern", "parse_pattern", "program_text"]
+
+Pattern = str | tuple["Pattern", ...]
+"""A side of an axiom: a variable or axis by name, or (operator, ...)."""
+
+
+def parse_pattern(text: str) -> Pattern:
+    """Return the pattern that an s-expression spells."""
+    stack: list[list[Pattern]] = [[]]
+    for token in text.replace("(", " ( ").replace(")", " ) ").split():
+        if token == "(":
+            stack.append([])
+        elif token == ")":
+            done = tuple(stack.pop())
+            stack[-1].append(done)
+        else:
+            stack[-1].append(token)
+    assert len(stack) == 1, text
+    assert len(stack[0]) == 1, text
+    return stack[0][0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +44,22 @@ class Axiom:
     lacks: tuple[str, str] | None = None  # (factor, axis): the factor must not depend on the axis
     note: str = ""
 
+    def directions(self) -> list[tuple[str, str]]:
+        """Return the directions in which it rewrites: (from, to)."""
+        return [(self.left, self.right)] + ([] if self.oneway else [(self.right, self.left)])
+
     def commands(self) -> list[str]:
         """Return the egglog commands of this axiom."""
         guard = ""
         if self.lacks:
             factor, axis = self.lacks
             guard = f" :when ((= mask (axes {factor})) (= 0 (& mask (<< 1 {axis}))))"
-        pairs = [(self.left, self.right)] + ([] if self.oneway else [(self.right, self.left)])
-        return [f"(rewrite {left} {right}{guard} :ruleset axioms)" for left, right in pairs]
+        return [f"(rewrite {left} {right}{guard} :ruleset axioms)" for left, right in self.directions()]
 
 
 OUTWARD = "outward only: signs inside every factor would multiply the terms and help no kernel"
+
+UNDER_SUM = "products of sums are written out under a reduction only, where the parts can leave it"
 
 AXIOMS = (
     # -- products and sums
@@ -43,7 +67,7 @@ AXIOMS = (
     Axiom("mul-associates", "(Mul (Mul a b) c)", "(Mul a (Mul b c))"),
     Axiom("add-commutes", "(Add a b)", "(Add b a)", oneway=True),
     Axiom("add-associates", "(Add (Add a b) c)", "(Add a (Add b c))"),
-    Axiom("mul-distributes", "(Add (Mul a b) (Mul a c))", "(Mul a (Add b c))"),
+    Axiom("common-factor", "(Add (Mul a b) (Mul a c))", "(Mul a (Add b c))", oneway=True, note=UNDER_SUM),
     # -- quotients: a / b is a * (1 / b)
     Axiom("inv-of-product", "(Inv (Mul a b))", "(Mul (Inv a) (Inv b))"),
     Axiom("inv-of-inv", "(Inv (Inv a))", "a", oneway=True, note="no way back: it has no end"),
@@ -55,6 +79,13 @@ AXIOMS = (
     Axiom("neg-of-neg", "(Neg (Neg a))", "a", oneway=True),
     # -- reductions
     Axiom("sum-of-add", "(Sum k (Add a b))", "(Add (Sum k a) (Sum k b))"),
+    Axiom(
+        "sum-of-distributed",
+        "(Sum k (Mul a (Add b c)))",
+        "(Add (Sum k (Mul a b)) (Sum k (Mul a c)))",
+        oneway=True,
+        note=UNDER_SUM,
+    ),
     Axiom("sum-of-product", "(Sum k (Mul a b))", "(Mul a (Sum k b))", lacks=("a", "k")),
     Axiom("sums-commute", "(Sum j (Sum k a))", "(Sum k (Sum j a))", oneway=True),
     Axiom("maxima-commute", "(Max j (Max k a))", "(Max k (Max j a))", oneway=True),
