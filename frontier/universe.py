@@ -38,7 +38,8 @@ class Universe:
 
 def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine) -> Universe:
     """Return the universe of a finished (or stopped) exploration."""
-    known = len(space.rows)  # a level that was cut off has states that nobody absorbed
+    _absorb_rest(space, exploration)
+    known = len(space.rows)
     classes = np.array(space.classes, dtype=np.int64)
     prints = exploration.keys[:known].copy()
     prints[:, 1] ^= mix(classes.view(np.uint64))
@@ -67,6 +68,15 @@ def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine)
     stacked = np.stack(space.grid.roots, axis=2)
     roots = tuple(tensor_of_print.get((int(a), int(b))) for a, b in field.fingerprint(stacked).tolist())
     return Universe(tuple(tuple(arcs.values()) for arcs in builder.arcs), roots)
+
+
+def _absorb_rest(space: MuGraphSpace, exploration: Exploration) -> None:
+    """Let the space know the tensors it has not seen: those of other processes, or of a level cut off."""
+    seen = len(space.rows)
+    for level in range(int(exploration.level_of[-1]) + 1 if len(exploration.rows) else 0):
+        at = np.flatnonzero(exploration.level_of == level)
+        if len(at) and at[0] >= seen:
+            space.absorb(exploration.rows[at], exploration.keys[at])
 
 
 class _ArcBuilder:
