@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from superopt.trace import lower_layout, lower_pointwise, lower_reduce
-from superopt.trace.builder import Builder, Sym, Unsupported
+from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lower import LOWERINGS, REASONS
 from superopt.trace.run import dtype_name
 from superopt.trace.tape import Call, Ref, Tape, map_leaves, refs
@@ -79,7 +79,7 @@ class _Translation:
         for index, value in self.tape.scalars.items():
             try:
                 self.tensors[index] = self.builder.scalar(value, self.tape.metas[index].dtype)
-            except Unsupported:
+            except UnsupportedError:
                 self.tensors[index] = self._input(index, level=0)
         for call in self.tape.calls:
             self._call(call)
@@ -102,9 +102,10 @@ class _Translation:
         return Sym(value, dims, meta.dtype)
 
     def _call(self, call: Call) -> None:
+        first = len(self.builder.nodes)
         try:
             made = self._lower(call)
-        except Unsupported as unsupported:
+        except UnsupportedError as unsupported:
             if not call.mutated and all(0 in self.tape.metas[i].shape for i in call.outputs if i is not None):
                 made = tuple(None if i is None else self._nothing(i) for i in call.outputs)
             else:
@@ -119,6 +120,15 @@ class _Translation:
             self.builder.axes.meet(axis for dim in sym.dims for axis in dim)
             self.tensors[index] = replace(sym, dtype=meta.dtype)
             self.dtypes.setdefault(sym.value, meta.dtype)
+        inner = self._inner_dtype(call)
+        for value in range(first, len(self.builder.nodes)):
+            self.dtypes.setdefault(value, inner)
+
+    def _inner_dtype(self, call: Call) -> torch.dtype:
+        """Return the dtype of the values inside a call: the result's, or an operand's where it is no float."""
+        tensors = [*(i for i in call.outputs if i is not None), *refs((call.args, call.kwargs))]
+        dtypes = [self.tape.metas[index].dtype for index in tensors]
+        return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
 
     def _nothing(self, index: int) -> Sym:
         """Return a tensor without elements: any value is right."""
@@ -130,30 +140,30 @@ class _Translation:
         parts = call.target.split(".")
         name = parts[0] if len(parts) == 1 else parts[1]
         if len(parts) > 1 and parts[0] != "aten":
-            raise Unsupported("a custom operator")
+            raise UnsupportedError("a custom operator")
         if call.mutated and name not in LOWERINGS:
             name = name.removesuffix("_")
         if name in REASONS or name not in LOWERINGS:
-            raise Unsupported(REASONS.get(name, "the algebra has no such operator"))
+            raise UnsupportedError(REASONS.get(name, "the algebra has no such operator"))
         lowering = LOWERINGS[name]
         args, kwargs = map_leaves(self._sym, (call.args, call.kwargs))
         for index in refs((call.args, call.kwargs)):
             self._guard(self.tensors[index])
-        for index in call.outputs:
-            if index is not None and dtype_name(self.tape.metas[index].dtype) is None:
-                raise Unsupported(f"no algebra for {self.tape.metas[index].dtype}")
+        for meta in (self.tape.metas[made] for made in call.outputs if made is not None):
+            if dtype_name(meta.dtype) is None:
+                raise UnsupportedError(f"no algebra for {meta.dtype}")
         if call.mutated:
             kwargs.pop("out", None)
         try:
             inspect.signature(lowering).bind(self.builder, *args, **kwargs)
         except TypeError as error:
-            raise Unsupported(f"no rule for this form of the operator: {error}") from error
+            raise UnsupportedError(f"no rule for this form of the operator: {error}") from error
         found = lowering(self.builder, *args, **kwargs)
-        made = (found,) if isinstance(found, Sym) else tuple(found)
+        made: tuple[Sym | None, ...] = (found,) if isinstance(found, Sym) else tuple(found)
         made += (None,) * (len(call.outputs) - len(made))
-        for index, sym in zip(call.outputs, made, strict=False):
-            if index is not None and sym is None and index in self.used:
-                raise Unsupported("the position of an extremum is no algebra")
+        for position, sym in zip(call.outputs, made, strict=False):
+            if sym is None and position in self.used:
+                raise UnsupportedError("the position of an extremum is no algebra")
         return made[: len(call.outputs)]
 
     def _sym(self, leaf: Any) -> Any:
@@ -161,7 +171,7 @@ class _Translation:
 
     def _guard(self, sym: Sym) -> None:
         if sym.value in self.raw and not (sym.dtype.is_floating_point or sym.dtype == torch.bool):
-            raise Unsupported(f"works on {str(sym.dtype).removeprefix('torch.')} data")
+            raise UnsupportedError(f"works on {str(sym.dtype).removeprefix('torch.')} data")
 
     def _leave(self, call: Call, reason: str) -> None:
         """Record an opaque call; its results are new inputs of later regions."""
@@ -174,11 +184,11 @@ class _Translation:
             own = builder.nodes[sym.value].level
             level = max(level, own if enters(builder, self.raw, sym) else max(own, 0) + 1)
         outputs = []
-        for index in call.outputs:
-            if index is not None:
-                made = self._input(index, level)
-                self.tensors[index] = made
-                outputs.append((index, made))
+        for position in call.outputs:
+            if position is not None:
+                made = self._input(position, level)
+                self.tensors[position] = made
+                outputs.append((position, made))
         opaque = OpaqueCall(call, reason, tuple(inputs), tuple(outputs), level)
         self.opaque.append(opaque)
         for _, sym in outputs:

@@ -154,7 +154,7 @@ class Axes:
         return tuple(self.leaves(part) for part in parts)
 
     def match(self, a: Dim, b: Dim) -> bool:
-        """Split axes until two dimensions of equal extent have factors of equal sizes; False where none fit."""
+        """Split axes until two dimensions of equal extent have equal factors; False where none fit."""
         while True:
             left, right = self.leaves(a), self.leaves(b)
             for p, q in zip(left, right, strict=False):

@@ -15,13 +15,13 @@ import torch
 from superopt.ops import OPS
 from superopt.trace.axes import Axes, Dim
 
-__all__ = ["Builder", "Node", "Sym", "Unsupported"]
+__all__ = ["Builder", "Node", "Sym", "UnsupportedError"]
 
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """The algebra has no rule for this use of an operator: it becomes opaque, with this reason."""
 
 
@@ -246,7 +246,7 @@ class Builder:
     def scalar(self, value: float | int | bool, dtype: torch.dtype) -> Sym:
         """Return a number as a tensor; minus infinity is 0 under an empty mask."""
         if isinstance(value, complex) or value != value:
-            raise Unsupported(f"the constant {value} has no meaning in the algebra")
+            raise UnsupportedError(f"the constant {value} has no meaning in the algebra")
         if not isfinite(value):
             if value > 0:
                 return Sym(self.add(Node("infinity", closed=True)), (), dtype)
@@ -296,7 +296,7 @@ class Builder:
             for label, dim in shared:
                 if not self.axes.match(placed[label], dim):
                     ours, theirs = (self._sizes(d) for d in (placed[label], dim))
-                    raise Unsupported(
+                    raise UnsupportedError(
                         f"dimensions with the factors {ours} and {theirs} have no common refinement"
                     )
             if version == self.axes.version:

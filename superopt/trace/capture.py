@@ -26,6 +26,9 @@ __all__ = ["capture"]
 _META = torch.device("meta")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size)
 
+# Decomposed, the scale of attention would come as two square roots and eps rounded to float32.
+_WHOLE = {"scaled_dot_product_attention", "rms_norm"}
+
 _NEEDS_DATA = {"item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__"}
 
 _HIDDEN = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -238,11 +241,11 @@ class _Recorder:
         return TraceError(f"{self.name} fails{place}: {message}")
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every ATen operator; runs it on meta tensors and records it."""
 
     def __init__(self, recorder: _Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
 
     def __torch_dispatch__(
@@ -284,8 +287,8 @@ class _Functions(TorchFunctionMode):
         if name in _NEEDS_DATA and args and isinstance(args[0], Tensor):
             return self._data(name, func, args, kwargs)
         try:
-            if name.startswith("scaled_dot_product_attention"):
-                return self._whole("scaled_dot_product_attention", func, args, kwargs)
+            if name.partition(".")[0] in _WHOLE:
+                return self._whole(name.partition(".")[0], func, args, kwargs)
             return func(*args, **kwargs)
         except SuperoptError:
             raise

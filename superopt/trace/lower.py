@@ -1,7 +1,7 @@
 """The table of lowerings: which function turns a call of each ATen operator into algebra."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym
@@ -17,10 +17,13 @@ REASONS: dict[str, str] = {}
 """Why an operator without a lowering has none, where there is more to say than that."""
 
 
-def lower(*names: str) -> Callable[[Lowering], Lowering]:
+_L = TypeVar("_L", bound=Lowering)
+
+
+def lower(*names: str) -> Callable[[_L], _L]:
     """Register a lowering for some operators."""
 
-    def register(function: Lowering) -> Lowering:
+    def register(function: _L) -> _L:
         for name in names:
             assert name not in LOWERINGS, name
             LOWERINGS[name] = function

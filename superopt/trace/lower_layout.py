@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from superopt.trace.axes import Dim
-from superopt.trace.builder import Builder, Sym, Unsupported
+from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lower import as_sym, flat, lower
 from superopt.trace.masks import choose
 
@@ -42,7 +42,7 @@ def _t(b: Builder, x: Sym) -> Sym:
 @lower("view", "_unsafe_view", "reshape", "_reshape_alias")
 def _view(b: Builder, x: Sym, shape: Sequence[int], *strides: Any) -> Sym:
     if isinstance(shape, torch.dtype):
-        raise Unsupported("reinterprets the bits of another dtype")
+        raise UnsupportedError("reinterprets the bits of another dtype")
     count = b.axes.extent(flat(b.dims(x)))
     known = prod(size for size in shape if size != -1)
     sizes = tuple(count // known if size == -1 else size for size in shape)
@@ -50,7 +50,7 @@ def _view(b: Builder, x: Sym, shape: Sequence[int], *strides: Any) -> Sym:
         return replace(x, value=b.const(0), dims=tuple(b.axes.dim(size) for size in sizes), mask=None)
     dims = b.axes.cut(flat(x.dims), sizes)
     if dims is None:
-        raise Unsupported(f"a view of {list(b.shape(x))} as {list(sizes)} cuts across an axis")
+        raise UnsupportedError(f"a view of {list(b.shape(x))} as {list(sizes)} cuts across an axis")
     return replace(x, dims=dims)
 
 
@@ -143,10 +143,10 @@ def slice_dim(b: Builder, x: Sym, dim: int, start: int, end: int, step: int) -> 
         return _stride(b, x, at, start, count, step)
     block = gcd(size, start, count)
     if size // block > _MOST_BLOCKS:
-        raise Unsupported(f"a slice [{start}:{end}] of {size} is no factor of the axis")
+        raise UnsupportedError(f"a slice [{start}:{end}] of {size} is no factor of the axis")
     parts = b.axes.cut(chosen, (size // block, block))
     if parts is None:
-        raise Unsupported(f"a slice [{start}:{end}] of {size} cuts across an axis")
+        raise UnsupportedError(f"a slice [{start}:{end}] of {size} cuts across an axis")
     outer, inner = parts
     if count == block:
         places = b.axes.position(outer, start // block)
@@ -161,7 +161,7 @@ def _stride(b: Builder, x: Sym, at: int, start: int, count: int, step: int) -> S
     if size % step == 0 and start < step and count == size // step:
         parts = b.axes.cut(x.dims[at], (count, step))
     if parts is None:
-        raise Unsupported(f"a step of {step} from {start} does not factor an axis of {size}")
+        raise UnsupportedError(f"a step of {step} from {start} does not factor an axis of {size}")
     places = b.axes.position(parts[1], start)
     return _put(b.map(x, partial(b.select, at=places)), at, parts[0])
 
@@ -189,13 +189,13 @@ def _cat(b: Builder, parts: Sequence[Sym], dim: int = 0) -> Sym:
     block = gcd(*sizes)
     blocks = sum(sizes) // block
     if blocks > _MOST_BLOCKS:
-        raise Unsupported(f"a cat of lengths {sizes} has no common block")
+        raise UnsupportedError(f"a cat of lengths {sizes} has no common block")
     outer = b.axes.dim(blocks)
     placed, offset = [], 0
     for part, size in zip(parts, sizes, strict=True):
         cut = b.axes.cut(part.dims[at], (size // block, block))
         if cut is None:
-            raise Unsupported(f"a cat of lengths {sizes} cuts across an axis")
+            raise UnsupportedError(f"a cat of lengths {sizes} cuts across an axis")
         dims = (*part.dims[:at], *cut, *part.dims[at + 1 :])
         placed.append((replace(part, dims=dims), offset))
         offset += size // block
@@ -206,7 +206,7 @@ def _cat(b: Builder, parts: Sequence[Sym], dim: int = 0) -> Sym:
 def _stack(b: Builder, parts: Sequence[Sym], dim: int = 0) -> Sym:
     at = dim % (len(parts[0].dims) + 1)
     if len(parts) > _MOST_BLOCKS:
-        raise Unsupported(f"a stack of {len(parts)} tensors")
+        raise UnsupportedError(f"a stack of {len(parts)} tensors")
     placed = [
         (replace(part, dims=(*part.dims[:at], (), (), *part.dims[at:])), i) for i, part in enumerate(parts)
     ]
@@ -234,7 +234,7 @@ def _assemble(b: Builder, parts: Sequence[tuple[Sym, int]], at: int, outer: Dim)
         place = b.apply("add", b.index(own), b.const(offset))
         hot = b.apply("eq", b.index(outer), place)
         if own and masked:
-            raise Unsupported("a cat of unequal parts that may be minus infinity")
+            raise UnsupportedError("a cat of unequal parts that may be minus infinity")
         covers = b.covers(sym.value) if own else frozenset[int]()
         summed = [axis for axis in own if axis in covers]
         if summed:
@@ -344,6 +344,6 @@ def _zero(b: Builder, x: Sym) -> Sym:
 @lower("copy")
 def _copy(b: Builder, x: Sym, source: Sym, non_blocking: bool = False) -> Sym:
     if source.dtype.is_floating_point and not x.dtype.is_floating_point:
-        raise Unsupported("rounds to integers")
+        raise UnsupportedError("rounds to integers")
     (_, source), dims = b.broadcast(replace(x, value=b.const(0), mask=None), source)
     return replace(source, dims=dims)

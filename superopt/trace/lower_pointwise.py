@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from superopt.trace.builder import Builder, Sym, Unsupported
+from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lower import as_sym, lower
 from superopt.trace.masks import add, choose, exp, pointwise, scale, sub
 
@@ -84,7 +84,7 @@ def _mul(b: Builder, x: Sym, y: Any) -> Sym:
 @lower("div", "true_divide")
 def _div(b: Builder, x: Sym, y: Any, rounding_mode: str | None = None) -> Sym:
     if rounding_mode is not None:
-        raise Unsupported("rounds to integers")
+        raise UnsupportedError("rounds to integers")
     return scale(b, "div", x, as_sym(b, y, x))
 
 
@@ -188,7 +188,7 @@ def _addcdiv(b: Builder, x: Sym, y: Sym, z: Sym, value: float = 1) -> Sym:
 @lower("where")
 def _where(b: Builder, condition: Sym, x: Any = None, y: Any = None) -> Sym:
     if x is None or y is None:
-        raise Unsupported("the positions of true elements depend on the data")
+        raise UnsupportedError("the positions of true elements depend on the data")
     like = x if isinstance(x, Sym) else y if isinstance(y, Sym) else condition
     return choose(b, truth(b, condition), as_sym(b, x, like), as_sym(b, y, like))
 
@@ -232,7 +232,7 @@ def _logical_not(b: Builder, x: Sym) -> Sym:
 def _bitwise(b: Builder, op: str, x: Sym, y: Any) -> Sym:
     y = as_sym(b, y, x)
     if x.dtype != torch.bool or y.dtype != torch.bool:
-        raise Unsupported("works on the bits of integers")
+        raise UnsupportedError("works on the bits of integers")
     return pointwise(b, op, x, y)
 
 
@@ -254,7 +254,7 @@ def _bitwise_xor(b: Builder, x: Sym, y: Any) -> Sym:
 @lower("bitwise_not")
 def _bitwise_not(b: Builder, x: Sym) -> Sym:
     if x.dtype != torch.bool:
-        raise Unsupported("works on the bits of integers")
+        raise UnsupportedError("works on the bits of integers")
     return pointwise(b, "not", x)
 
 
@@ -264,11 +264,11 @@ def _to_copy(b: Builder, x: Sym, dtype: torch.dtype | None = None, **options: An
     if dtype is None or dtype == x.dtype:
         return x
     if dtype.is_complex or x.dtype.is_complex:
-        raise Unsupported("complex numbers")
+        raise UnsupportedError("complex numbers")
     if dtype == torch.bool:
         return truth(b, x)
     if not dtype.is_floating_point and x.dtype.is_floating_point:
-        raise Unsupported("rounds to integers")
+        raise UnsupportedError("rounds to integers")
     return x
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from superopt.trace.builder import Builder, Sym, Unsupported
+from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lower import flat, lower, normal_dims
 from superopt.trace.lower_pointwise import truth
 from superopt.trace.masks import add, choose, exp, pointwise, scale, sub
@@ -162,7 +162,7 @@ def _norm(
         return total(b, pointwise(b, "abs", x), dim, keepdim)
     if order == inf:
         return _largest(b, pointwise(b, "abs", x), dim, keepdim)
-    raise Unsupported(f"no rule for the norm of order {order}")
+    raise UnsupportedError(f"no rule for the norm of order {order}")
 
 
 @lower("_softmax", "_safe_softmax", "softmax")
@@ -198,14 +198,18 @@ def _layer_norm(
 
 @lower("_fused_rms_norm", "rms_norm")
 def _rms_norm(
-    b: Builder, x: Sym, shape: Sequence[int], weight: Sym | None = None, eps: float | None = None
+    b: Builder,
+    input: Sym,
+    normalized_shape: Sequence[int],
+    weight: Sym | None = None,
+    eps: float | None = None,
 ) -> tuple[Sym, Sym]:
-    dims = tuple(range(len(x.dims) - len(shape), len(x.dims)))
+    dims = tuple(range(len(input.dims) - len(normalized_shape), len(input.dims)))
     if eps is None:
-        eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
-    power = mean(b, pointwise(b, "square", x), dims, keepdim=True)
-    scale_by = pointwise(b, "rsqrt", add(b, power, b.scalar(eps, x.dtype)))
-    out = scale(b, "mul", x, scale_by)
+        eps = torch.finfo(torch.float64 if input.dtype == torch.float64 else torch.float32).eps
+    power = mean(b, pointwise(b, "square", input), dims, keepdim=True)
+    scale_by = pointwise(b, "rsqrt", add(b, power, b.scalar(eps, input.dtype)))
+    out = scale(b, "mul", input, scale_by)
     return out if weight is None else scale(b, "mul", out, weight), scale_by
 
 
@@ -282,17 +286,17 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Sym:
     if dropout_p:
-        raise Unsupported("random numbers")
+        raise UnsupportedError("random numbers")
     factor = scale_of(b, query) if scale is None else scale
     grouped = enable_gqa and b.shape(query)[-3] != b.shape(key)[-3]
     labels = "uvwxyz"[: len(query.dims) - 2]
     if grouped:
         heads, kv_heads = b.shape(query)[-3], b.shape(key)[-3]
         if b.shape(value)[-3] != kv_heads or heads % kv_heads:
-            raise Unsupported(f"{heads} query heads do not share {kv_heads} key heads evenly")
+            raise UnsupportedError(f"{heads} query heads do not share {kv_heads} key heads evenly")
         parts = b.axes.cut(query.dims[-3], (kv_heads, heads // kv_heads))
         if parts is None:
-            raise Unsupported("the query heads do not factor into key heads and groups")
+            raise UnsupportedError("the query heads do not factor into key heads and groups")
         query = replace(query, dims=(*query.dims[:-3], *parts, *query.dims[-2:]))
         labels = labels + "g"
     shared = labels.replace("g", "")[-(len(key.dims) - 2) :] if len(key.dims) > 2 else ""

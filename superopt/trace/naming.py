@@ -24,10 +24,10 @@ _BY_PLACE = {
 _FACTORS = {
     (2, True): ("hgst", "dekf"),
     (2, False): ("hbs", "gnt"),
-    (3, True): ("hgs", "gst", "def"),
-    (4, True): ("hgs", "gst", "tuv", "def"),
+    (3, True): ("hgs", "gcst", "dekf"),
+    (4, True): ("hgs", "gst", "ctuv", "dekf"),
 }
-"""(number of factors, whether the dimension is the innermost) -> letters to try for each factor."""
+"""(number of factors, whether the last is a feature rather than a group) -> letters for each factor."""
 
 _ANY = "abcdefghijklmnopqrstuvwxyz"
 
@@ -49,8 +49,8 @@ def name_axes(axes: Axes, tensors: Iterable[tuple[Dim, ...]], others: Iterable[i
             leaves = axes.leaves(dim)
             if len(leaves) == 1:
                 give(leaves[0], _BY_PLACE.get((len(dims), position), _ANY))
-            innermost = position == len(dims) - 1
-            letters = _FACTORS.get((len(leaves), innermost), (_ANY,) * len(leaves))
+            feature = position == len(dims) - 1 or len(dims) <= 2 or len(leaves) > 2
+            letters = _FACTORS.get((len(leaves), feature), (_ANY,) * len(leaves))
             for place, axis in enumerate(leaves):
                 give(axis, letters[place])
     for axis in others:

@@ -135,7 +135,7 @@ class _Cutter:
         level = self.nodes[value].level
         for read in self.nodes[value].inputs:
             node = self.nodes[read]
-            if node.closed or node.op == "input" or node.level == level or read in self.crossing:
+            if node.op == "input" or node.level in (-1, level) or read in self.crossing:
                 continue
             dims = tuple((axis,) for axis in self.builder.axes.leaves(node.covers))
             dtype = self.algebra.dtypes.get(read, torch.float32)
@@ -192,7 +192,7 @@ class _Cutter:
             node = self.nodes[value]
             if node.op == "input":
                 ports[value] = self._raw_port(value)
-            elif not node.closed and node.level != level:
+            elif node.level not in (-1, level):
                 name = self.crossing[value]
                 sym = self.parts[node.level].exports[name]
                 dtype = dtype_name(sym.dtype)
