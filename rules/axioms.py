@@ -11,7 +11,7 @@ t = (t / e) * e for any e. No inverse pair of rules that grows without bound for
 
 from dataclasses import dataclass
 
-__all__ = ["AXIOMS", "PRELUDE", "Axiom", "Pattern", "parse_pattern", "program_text"]
+__all__ = ["AXIOMS", "PRELUDE", "Axiom", "Pattern", "parse_pattern", "program_text", "variables"]
 
 Pattern = str | tuple["Pattern", ...]
 """A side of an axiom: a variable or axis by name, or (operator, ...)."""
@@ -31,6 +31,24 @@ def parse_pattern(text: str) -> Pattern:
     assert len(stack) == 1, text
     assert len(stack[0]) == 1, text
     return stack[0][0]
+
+
+def variables(pattern: Pattern) -> tuple[list[str], list[str]]:
+    """Return the variables of a pattern: those that stand for terms, and for axes."""
+    terms: dict[str, None] = {}
+    axes: dict[str, None] = {}
+    pending: list[Pattern] = [pattern]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, str):
+            terms[part] = None
+            continue
+        reduces = part[0] in ("Sum", "Max")
+        if reduces:
+            assert isinstance(part[1], str)
+            axes[part[1]] = None
+        pending.extend(part[2:] if reduces else part[1:])
+    return list(terms), list(axes)
 
 
 @dataclass(frozen=True, slots=True)
