@@ -1,9 +1,9 @@
 # `make demo` and `make test` set up everything they need on a fresh machine.
-PYTHON ?= python3
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all check format bench clean
+.PHONY: setup demo test test-all check format bench dist clean
 
 setup: $(VENV)/.installed
 
@@ -14,6 +14,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/superopt search rmsnorm-linear
+	$(BIN)/superopt verify examples/rmsnorm_linear.py:naive examples/rmsnorm_linear.py:delayed \
+		--inputs "f32[16,256] f32[256] f32[256,384]"
 
 test: setup
 	$(BIN)/python -m pytest -q -n auto -m "not slow"
@@ -34,6 +36,9 @@ format: setup
 bench: setup
 	$(BIN)/python -m bench.search
 	$(BIN)/python -m bench.frontier
+
+dist: setup
+	$(BIN)/python -m build --outdir dist .
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -49,9 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes once more as it ends; give it something that can be written to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 141
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _discard_output()
+        _complain(f"error: cannot write the output: {error.strerror}")
+        return 2
     except KeyboardInterrupt:
         _complain("interrupted")
         return 130
@@ -82,6 +88,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     code = parsed.run(parsed)
     assert isinstance(code, int)
     return code
+
+
+def _discard_output() -> None:
+    """Let the interpreter flush stdout once more as it ends, to where it cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:

@@ -41,7 +41,6 @@ def search_blocks(search: "Search", *, show: int | None = None) -> list[Block]:
         Text(f"not optimized: {node.name} ({node.target}): {node.reason}", "yellow")
         for node in search.program.opaque
     ]
-    blocks += [Text(f"note: {note}", "yellow") for note in search.notes]
     blocks += [Text(), Text(_ending(search), "bold")]
     return blocks
 
@@ -56,7 +55,6 @@ def search_json(search: "Search") -> dict[str, Any]:
         "complete": search.complete,
         "truncated": list(search.truncated),
         "interrupted": search.interrupted,
-        "notes": list(search.notes),
         "opaque": [asdict(node) for node in search.program.opaque],
         "regions": [_region_json(region) for region in search.regions],
     }
@@ -88,7 +86,10 @@ def _region_blocks(region: "RegionSearch", place: str, shown: int) -> list[Block
     for rank, found in enumerate(region.found[:shown], 1):
         blocks += [Text(), Text(_found_title(rank, found), "bold"), Code(annotated(found.graph))]
     if len(region.found) > shown > 0:
-        blocks += [Text(), Text(f"{len(region.found) - shown} more: --show {len(region.found)}", "dim")]
+        blocks += [
+            Text(),
+            Text(f"{len(region.found) - shown} more graphs: --show {len(region.found)}", "dim"),
+        ]
     return [*blocks, Text(), *_statistics_blocks(region)]
 
 
@@ -149,6 +150,7 @@ def _statistics_blocks(region: "RegionSearch") -> list[Block]:
             )
         )
     blocks += [Text(f"truncated by: {why}", "yellow") for why in region.truncated]
+    blocks += [Text(f"note: {note}", "yellow") for note in region.notes]
     return blocks
 
 
@@ -174,6 +176,7 @@ def _region_json(region: "RegionSearch") -> dict[str, Any]:
         "goal": print_graph(region.goal),
         "complete": not region.truncated,
         "truncated": list(region.truncated),
+        "notes": list(region.notes),
         "found": [_found_json(found) for found in region.found],
         "statistics": {
             "e_nodes": statistics.e_nodes,

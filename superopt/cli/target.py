@@ -47,12 +47,9 @@ class Target:
                 f' give --inputs "f16[16,4096] ..."{"; " if unused else ""}{unused}'
             )
         sizes = parse_sizes(arguments.size)
-        known = self.workload.sizes
-        for name in sizes:
-            if name not in known:
-                raise InputError(f"--size {name}: {self.name} has the sizes {', '.join(known)}")
-        dtype = {} if arguments.dtype is None else {"dtype": parse_dtype(arguments.dtype)}
-        return self.workload.inputs(**sizes, **dtype)
+        if arguments.dtype is None:
+            return self.workload.inputs(**sizes)
+        return self.workload.inputs(dtype=parse_dtype(arguments.dtype), **sizes)
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -114,10 +111,11 @@ def _load_workload(name: str) -> Target:
 def _load_graph(text: str) -> Target:
     file = Path(text)
     try:
-        return Target(file.stem, parse_graph(file.read_text(encoding="utf-8")))
+        graph = parse_graph(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{text!r} does not exist") from None
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {text!r}: {reason(error)}") from error
     except GraphError as error:
         raise InputError(f"{text}: {error}") from error
+    return Target(graph.name, graph)

@@ -34,7 +34,10 @@ def add_command(commands: Any) -> None:
         parser.add_argument(name, metavar=which, help="file.py:function, or a named workload")
     add_inputs(parser)
     parser.add_argument(
-        "--trials", type=options.positive, default=2, metavar="N", help="random tests over finite fields"
+        "--trials",
+        type=options.positive,
+        metavar="N",
+        help="random tests over finite fields (default: enough for a small chance of error)",
     )
     parser.add_argument("--seed", type=options.whole, default=0, metavar="SEED", help="of the random tests")
     parser.add_argument("--no-floats", action="store_true", help="compare by algebra only")

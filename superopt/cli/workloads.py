@@ -28,15 +28,25 @@ def _run(arguments: argparse.Namespace) -> int:
             {
                 "schema": "superopt.workloads/1",
                 "workloads": [
-                    {"name": one.name, "summary": one.summary, "sizes": dict(one.sizes)}
+                    {
+                        "name": one.name,
+                        "summary": one.summary,
+                        "tensors": {name: list(dims) for name, dims in one.tensors.items()},
+                        "sizes": dict(one.sizes),
+                    }
                     for one in WORKLOADS.values()
                 ],
             }
         )
         return 0
     rows = tuple(
-        (one.name, " ".join(f"{name}={size}" for name, size in one.sizes.items()), one.summary)
+        (
+            one.name,
+            " ".join(f"{name}[{','.join(dims)}]" for name, dims in one.tensors.items()),
+            " ".join(f"{name}={size}" for name, size in one.sizes.items()),
+            one.summary,
+        )
         for one in WORKLOADS.values()
     )
-    print_blocks([Table(("name", "default sizes", "what it computes"), rows)])
+    print_blocks([Table(("name", "tensors", "default sizes", "what it computes"), rows)])
     return 0

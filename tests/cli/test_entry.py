@@ -1,0 +1,117 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from superopt._version import __version__
+from superopt.workloads import WORKLOADS
+
+Run = Callable[..., Any]
+HEAVY = ("torch", "triton", "egglog", "z3", "numpy", "rich")
+
+
+def test_version(run: Run) -> None:
+    ran = run("--version")
+    assert (ran.code, ran.out) == (0, f"superopt {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["search"], ["verify"], ["rules"], ["rules", "check"], ["list"], ["doctor"]]
+)
+def test_every_command_has_help_within_a_terminal(run: Run, command: list[str]) -> None:
+    ran = run(*command, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(" ".join(["usage: superopt", *command]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["serch"], "invalid choice: 'serch'"),
+        (["search"], "the following arguments are required: TARGET"),
+        (["rules"], "the following arguments are required: ACTION"),
+        (["list", "--jsn"], "unrecognized arguments: --jsn"),
+        (["search", "no-such-workload"], "no workload is named 'no-such-workload'"),
+        (["search", "rmsnorm", "--size", "Q=3"], "rmsnorm has no size 'Q'; it has M, K"),
+        (["search", "rmsnorm", "--size", "M"], "write NAME=SIZE"),
+        (["search", "rmsnorm", "--size", "M=-3"], "write NAME=SIZE"),
+        (["search", "rmsnorm", "--size", "M=3", "M=4"], "M is given twice"),
+        (["search", "rmsnorm", "--dtype", "f12"], "unknown dtype 'f12'"),
+        (["search", "rmsnorm", "--dtype", "i64"], "dtype 'i64' is not one of"),
+    ],
+)
+def test_bad_input_is_one_line(run: Run, arguments: list[str], message: str) -> None:
+    assert message in run(*arguments).complaint()
+
+
+def test_list(run: Run) -> None:
+    ran = run("list")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(WORKLOADS)
+    named = {one["name"] for one in json.loads(run("list", "--json").out)["workloads"]}
+    assert named == set(WORKLOADS)
+
+
+def test_rules_check(run: Run) -> None:
+    assert run("rules", "check").code == 0
+    assert json.loads(run("rules", "check", "--json").out)
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_ms"),
+    [
+        ("import superopt", 150),
+        ("from superopt.cli import main; main(['list'])", 400),
+        ("from superopt.cli import main; main(['--help'])", 400),
+        ("from superopt.cli import main; main(['doctor'])", 400),
+    ],
+)
+def test_starting_is_quick_and_imports_nothing_heavy(code: str, limit_ms: int) -> None:
+    command = (
+        "import sys, time\n"
+        f"{code}\n"
+        f"print(time.process_time() * 1e3, *({set(HEAVY)!r} & sys.modules.keys()), file=sys.stderr)"
+    )
+    took, imported = [], set()
+    for _ in range(3):  # the processor's time of the best of three: the machine may be busy
+        ended = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+        ms, *found = ended.stderr.split()
+        took.append(float(ms))
+        imported |= set(found)
+    assert not imported
+    assert min(took) < limit_ms
+
+
+def test_a_closed_stdout_is_no_traceback() -> None:
+    command = f"{sys.executable} -m superopt list >&-"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_ascii_terminal_is_no_traceback() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "from superopt.cli import main; import sys; print(end=''); main(['doctor'])"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert b"Traceback" not in ended.stderr
+
+
+def test_ctrl_c_before_anything_is_one_line() -> None:
+    code = (
+        "import superopt.cli.workloads as w, superopt.cli\n"
+        "def stop(arguments): raise KeyboardInterrupt\n"
+        "w._run = stop\n"
+        "raise SystemExit(superopt.cli.main(['list']))\n"
+    )
+    began = time.perf_counter()
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "superopt: interrupted\n")
+    assert time.perf_counter() - began < 30

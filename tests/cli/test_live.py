@@ -1,0 +1,83 @@
+from collections.abc import Callable
+from io import StringIO
+
+import pytest
+
+from superopt.cli import live
+from superopt.cli.live import LiveView
+from superopt.driver import Progress
+from superopt.frontier import LevelStats
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    now = [100.0]
+    monkeypatch.setattr(live.time, "perf_counter", lambda: now[0])
+
+    def move(seconds: float) -> None:
+        now[0] += seconds
+
+    return move
+
+
+def explore(level: int, region: int = 1) -> Progress:
+    stats = LevelStats(level, 10, 300, 100, 0.5, 0, True, (0.5,), (300,), (100,))
+    return Progress("explore", region, 2, "attention", stats)
+
+
+def test_plain_lines_come_at_most_once_a_second_and_to_stderr(
+    capsys: pytest.CaptureFixture[str], clock: Callable[[float], None]
+) -> None:
+    with LiveView() as view:
+        for level in range(8):
+            view(explore(level))
+            clock(0.3)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "superopt: 1 s · explore · 1/2 attention"
+        " · level 4: frontier 10, candidates 300, new 100, duplicates 200"
+    ]
+
+
+def test_a_short_search_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveView() as view:
+        view(explore(0))
+        view(Progress("done", 1, 1, "attention"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_quiet_is_silent(capsys: pytest.CaptureFixture[str], clock: Callable[[float], None]) -> None:
+    with LiveView(quiet=True) as view:
+        clock(5)
+        view(explore(0))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_totals_and_the_seconds_of_each_phase(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[float], None]
+) -> None:
+    screen = _Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with LiveView() as view:
+        view(Progress("saturate", 1, 2, "attention"))
+        clock(2)
+        view(explore(1))
+        clock(1)
+        view(explore(2))
+    shown = screen.getvalue()
+    assert "candidates 600, new 200, duplicates 400" in shown
+    assert "saturate 2.0" in shown
+    assert "1/2 attention" in shown
+
+
+def test_without_stderr_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    with LiveView() as view:
+        view(explore(0))
