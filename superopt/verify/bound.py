@@ -20,7 +20,8 @@ repeat the argument one level down for the coinciding exponents.
 under all signs of r roots is a polynomial of at most 2^r times the degree.
 
 **Comparisons.** m numbers are compared in a random order; each order has probability 1/m!, and two
-programs that differ do so under some order. Likewise for b random bits of boolean inputs.
+programs that differ do so under some order. Likewise for b random bits of boolean inputs. Indices
+compare with one another and with integers as they are, which takes no luck.
 
 **Oracles.** A function the algebra does not know gives fresh numbers, except where two different
 arguments collide.
@@ -37,11 +38,11 @@ from typing import TypeAlias
 
 from superopt.ir import Graph, Step
 from superopt.ops import OPS
+from superopt.verify.field import LARGE_INTEGER
 from superopt.verify.residues import TOWER
 
 __all__ = ["Bound", "error_bound"]
 
-_SMALL_INTEGER = 8
 _TOO_MANY = 10**6
 
 Key: TypeAlias = int  # a number for each different value, the same in both graphs
@@ -92,7 +93,7 @@ class _Quotient:
     terms: int
     factors: _Factors
     exponential: frozenset[str] | None = None  # the axes of the exponentials it is made of; None: it has none
-    rational: bool = False  # made by arithmetic alone
+    rational: bool = False  # made by arithmetic and roots alone
     magnitude: Fraction | None = None  # for what only indices and constants make: how large
 
 
@@ -114,10 +115,12 @@ class _Ledger:
 class _Analysis:
     """Scalars[_Quotient], and the structural steps; works on one level of the tower."""
 
-    def __init__(self, sizes: Mapping[str, int], prime: int) -> None:
+    def __init__(self, sizes: Mapping[str, int], prime: int, *, fixed: bool) -> None:
+        self.fixed = fixed  # indices, and so masks, are the same in all trials
         self.sizes = sizes
         self.prime = prime
         self.keys: dict[object, Key] = {}
+        self.classes: dict[int, Key] = {}
         self.ledger = _Ledger()
 
     def graph(self, graph: Graph, classes: Sequence[int] | None) -> list[_Quotient]:
@@ -132,7 +135,8 @@ class _Analysis:
         for step in graph.steps:
             value = self.step(step, [values[i] for i in step.inputs])
             if classes is not None and value.rational:
-                value = replace(value, key=self._key(("class", classes[len(values)]))[0])
+                # The first of a class names it, so that steps inside composite operators match too.
+                value = replace(value, key=self.classes.setdefault(classes[len(values)], value.key))
             values.append(value)
         return [values[output.value] for output in graph.outputs]
 
@@ -234,7 +238,7 @@ class _Analysis:
             self.ledger.rooted_exponential |= a.exponential is not None
         # sqrt(N/F) = sqrt(N F) / F: a number whose square has the degree of N F.
         degree = (a.degree + _degree(a.factors) + 1) // 2
-        return _Quotient(key, a.axes, degree, 1, dict(a.factors), a.exponential)
+        return _Quotient(key, a.axes, degree, 1, dict(a.factors), a.exponential, a.rational)
 
     def maximum(self, a: _Quotient, b: _Quotient) -> _Quotient:
         self.less(a, b)
@@ -245,11 +249,12 @@ class _Analysis:
         axes = a.axes | b.axes
         new = self._key(("order", frozenset({a.key, b.key})))[1]
         magnitudes = (a.magnitude, b.magnitude)
-        static = all(size is not None and size <= _SMALL_INTEGER for size in magnitudes)
+        static = all(size is not None and size <= LARGE_INTEGER for size in magnitudes)
         if new and not static:
             for value in (a, b):
                 self.ledger.compared += self._count(value.axes) if self._key(("seen", value.key))[1] else 0
-        return _Quotient(self._key(("less", a.key, b.key))[0], axes, 0, 1, {}, magnitude=Fraction(1))
+        key = self._key(("less", a.key, b.key))[0]
+        return _Quotient(key, axes, 0, 1, {}, rational=static and self.fixed, magnitude=Fraction(1))
 
     def equal(self, a: _Quotient, b: _Quotient) -> _Quotient:
         # Level 0 is compared itself: as for an oracle, only an accident makes different ones equal.
@@ -370,12 +375,14 @@ def error_bound(
     *,
     tower: tuple[int, ...] = TOWER,
     classes: tuple[Sequence[int], Sequence[int]] | None = None,
+    fixed: bool = True,
 ) -> Bound:
     """Return the bound for one trial of two graphs that share axes and input names.
 
     `classes` numbers the values of both graphs; rational ones of one number are known to be equal.
+    `fixed` says that indices are the same in all trials.
     """
-    analysis = _Analysis(sizes, tower[0])
+    analysis = _Analysis(sizes, tower[0], fixed=fixed)
     of_a, of_b = classes or (None, None)
     left, right = analysis.graph(a, of_a), analysis.graph(b, of_b)
     degree, terms = 0, 1

@@ -25,6 +25,7 @@ _MOST_TRIALS = 4096
 _BATCH_ELEMENTS = 1 << 20  # field elements of the largest value of one batch
 _BATCHES = 64
 _CLASS_TRIALS = 6
+_CLASS_DRAWS = 512
 _CLASS_SEED = 0x5EED
 
 
@@ -47,20 +48,24 @@ def equal_graphs(
     bounds: list[float | None] = []
     notes: list[str] = []
     total = 0
+    witness = None
+    done = True
     for variant in _VARIANTS:
         comparison = _Comparison(aligned, variant, trials, mix_seed(seed, variant), tower)
         witness = comparison.run()
         total += comparison.done
+        done &= comparison.done > 0
         notes += [note for note in comparison.notes if note not in notes]
-        if witness is not None:
-            bounds = [None]
-            break
         bounds.append(comparison.error)
+        if witness is not None or not done:
+            break
     known = [bound for bound in bounds if bound is not None]
+    equal = witness is None and done
     return Verdict(
-        equal=witness is None,
+        equal=equal,
+        proven=witness is not None or done,
         trials=total,
-        error_bound=max(known) if len(known) == len(bounds) else None,
+        error_bound=max(known) if equal and len(known) == len(bounds) else None,
         witness=witness,
         oracles=_oracles(aligned),
         notes=tuple(notes),
@@ -95,19 +100,38 @@ class _Comparison:
     def __init__(
         self, aligned: Aligned, variant: int, trials: int | None, seed: int, tower: tuple[int, ...]
     ) -> None:
-        self.left, self.right = aligned.left, aligned.right
+        self.left, self.right, self.links = aligned.left, aligned.right, aligned.links
         self.variant = variant
         self.seed = seed
         self.tower = tower
         self.levels = levels_of(self.left, self.right, limit=len(tower))
-        self.tiny = _sizes(aligned, variant)
-        classes = self._classes()
-        self.bound = error_bound(self.left, self.right, self.tiny.sizes, tower=tower, classes=classes)
-        self.trials = trials
         self.draws = _Draws()
+        self._choose(variant)
+        if self.bound.per_trial() >= 1:
+            self._choose(variant, smallest=True)
+        self.trials = trials
+        self.undefined = [0, 0]  # trials with a division by zero, of each graph
         self.done = 0
         self.error: float | None = None
         self.notes: list[str] = []
+
+    def _choose(self, variant: int, *, smallest: bool = False) -> None:
+        self.tiny = tiny_sizes(
+            self.left,
+            self.right,
+            variant=variant,
+            links=self.links,
+            narrow=True,
+            smallest=smallest,
+        )
+        self.bound = error_bound(
+            self.left,
+            self.right,
+            self.tiny.sizes,
+            tower=self.tower,
+            classes=self._classes(),
+            fixed=not self.tiny.positions,
+        )
 
     def run(self) -> Witness | None:
         """Return a place where the graphs differ, or None; sets `done`, `error` and `notes`."""
@@ -130,13 +154,18 @@ class _Comparison:
         self._conclude()
         return None
 
-    def _classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _classes(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return a number for each value of both graphs, the same where trials of their own agree.
 
-        Only an accident of (degree / p)^trials makes different rational values agree; the bound
-        relies on it for no others, to see that exponentials and denominators are the same ones.
+        Only an accident of (degree / p)^trials makes different values of arithmetic and roots agree;
+        the bound relies on it for no others, to see that exponentials and denominators are the same.
         """
-        field = self.tiny.field(self.seed ^ _CLASS_SEED, trials=_CLASS_TRIALS, levels=1, tower=self.tower)
+        draws = self.tiny.field(self.seed ^ _CLASS_SEED, trials=_CLASS_DRAWS, levels=1, tower=self.tower)
+        good = self._good(draws)[:_CLASS_TRIALS]
+        self.draws = _Draws()
+        if good.size < _CLASS_TRIALS:
+            return None
+        field = draws.take(good)
         known: dict[object, int] = {}
         numbers = []
         for graph in (self.left, self.right):
@@ -167,7 +196,10 @@ class _Comparison:
 
     def _compare(self, field: Field) -> Witness | None:
         left = interpret(self.left, field, self.tiny.sizes)
+        before = field.zero_divisions.copy()
         right = interpret(self.right, field, self.tiny.sizes)
+        self.undefined[0] += int((before > 0).sum())
+        self.undefined[1] += int((field.zero_divisions > before).sum())
         sound = (field.zero_divisions == 0) & (field.nonresidues == 0)
         self.draws.compared += field.trials
         self.draws.kept += int(sound.sum())
@@ -193,15 +225,20 @@ class _Comparison:
     def _conclude(self) -> None:
         error = self.bound.per_trial(kept=self.draws.share)
         if self.done <= 0:
-            self.notes.append("no trial was free of zero divisions and roots of non-squares")
+            self.notes.append(self._why_none())
         elif error < 1:
             self.error = error**self.done
         else:
             self.notes.append(f"no bound: {self.bound.reason or 'too many terms'} at the smallest sizes")
 
-
-def _sizes(aligned: Aligned, variant: int) -> Tiny:
-    return tiny_sizes(aligned.left, aligned.right, variant=variant, links=aligned.links, narrow=True)
+    def _why_none(self) -> str:
+        always = [bool(count) and count == self.draws.compared for count in self.undefined]
+        if always == [True, True]:
+            return "both programs divide by zero on every input"
+        if any(always):
+            one, other = ("first", "second") if always[0] else ("second", "first")
+            return f"the {one} program divides by zero on every input, the {other} does not"
+        return "too many square roots: no trial was drawn in which all are of squares"
 
 
 def _largest(graph: Graph, sizes: dict[str, int]) -> int:

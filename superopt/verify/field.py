@@ -30,11 +30,14 @@ from superopt.verify.residues import (
     sum_residues,
 )
 
-__all__ = ["Field", "Residues"]
+__all__ = ["LARGE_INTEGER", "Field", "Residues"]
 
 _SMALLEST, _LARGEST = np.uint64(0), np.uint64(2**64 - 1)
 _SMALL_INTEGER = 8
 _RANK_STEP = np.uint64(2**64 // (2 * _SMALL_INTEGER + 1))
+_LARGE_STEP = _RANK_STEP // np.uint64(2**22)  # 2^20 of them stay within half a rank step
+LARGE_INTEGER = 2**20
+"""Integers up to this magnitude compare as they do among real numbers, with one another."""
 _WINDOW = 8
 _BYTE = np.uint64(255)
 
@@ -56,10 +59,11 @@ class Field:
         tower: tuple[int, ...] = TOWER,
         extents: Mapping[str, int] | None = None,
         groups: Mapping[str, str] | None = None,
+        positions: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         first = mix(np.array([seed & (2**64 - 1)], dtype=np.uint64))
         counter: NDArray[np.uint64] = np.arange(trials, dtype=np.uint64)
-        self._start(mix(first + counter), levels, tower, extents, groups)
+        self._start(mix(first + counter), levels, tower, extents, groups, positions)
 
     def _start(
         self,
@@ -68,6 +72,7 @@ class Field:
         tower: tuple[int, ...],
         extents: Mapping[str, int] | None,
         groups: Mapping[str, str] | None,
+        positions: Mapping[str, tuple[int, ...]] | None,
     ) -> None:
         if not 1 <= levels <= len(tower):
             raise SuperoptError(f"a field of {levels} levels; the tower has 1 to {len(tower)}")
@@ -76,6 +81,7 @@ class Field:
         self.primes: Residues = np.array(tower[:levels], dtype=np.uint64)
         self.extents = dict(extents or {})
         self.groups = dict(groups or {})
+        self.positions = dict(positions or {})
         self.watched: NDArray[np.bool_] = np.ones(levels, dtype=np.bool_)
         self.zero_divisions: NDArray[np.int64] = np.zeros(len(seeds), dtype=np.int64)
         self.nonresidues: NDArray[np.int64] = np.zeros(len(seeds), dtype=np.int64)
@@ -87,7 +93,7 @@ class Field:
     def take(self, trials: NDArray[np.bool_] | NDArray[np.int64]) -> "Field":
         """Return the field of some of the trials, with nothing recorded yet."""
         other = object.__new__(Field)
-        other._start(self.seeds[trials], self.levels, self.tower, self.extents, self.groups)
+        other._start(self.seeds[trials], self.levels, self.tower, self.extents, self.groups, self.positions)
         return other
 
     @property
@@ -134,10 +140,15 @@ class Field:
         """Return the extent of an axis: the sum of its weights."""
         return sum_residues(self.weights(axis, size), (2,), self.primes, keepdims=False)
 
-    def index(self, size: int) -> Residues:
-        """Return 0, 1, ... along one dimension."""
-        values = np.arange(size, dtype=np.uint64)
-        return np.broadcast_to(values, (self.levels, self.trials, size)).copy()
+    def index(self, size: int, axis: str = "") -> Residues:
+        """Return the index of each position along one dimension: 0, 1, ..., or drawn from `positions`."""
+        pool = self.positions.get(axis, ())
+        if len(pool) <= size:
+            values = np.arange(size, dtype=np.uint64)
+            return np.broadcast_to(values, (self.levels, self.trials, size)).copy()
+        order = self._words(f"positions {self.groups.get(axis, axis)}", (len(pool),))[0].argsort(axis=-1)
+        drawn = np.sort(np.array(pool, dtype=np.uint64)[order[:, :size]], axis=-1)
+        return np.broadcast_to(drawn, (self.levels, *drawn.shape)).copy()
 
     # Scalars[Residues].
 
@@ -288,18 +299,23 @@ class Field:
     def _rank(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the place of level-0 residues in the random order, one per trial.
 
-        Integers of magnitude up to 8 keep their own order, evenly spread among the rest, so that
-        comparisons of indices and of small constants come out as they do for real numbers.
+        Integers of magnitude up to 2^20 keep their own order, so that comparisons of indices come
+        out as they do for real numbers; those up to 8 are evenly spread among the rest, so that a
+        clamp between small constants meets numbers below, between and above.
         """
         column = (1,) * (values.ndim - 1)
         rank = mix(values ^ mix(self.seeds ^ fold("rank")).reshape(-1, *column))
-        shifted = values + np.uint64(_SMALL_INTEGER)
+        shifted = values + np.uint64(LARGE_INTEGER)
         prime = self.primes[0]
         shifted = np.minimum(shifted, shifted - prime)
-        small = shifted <= 2 * _SMALL_INTEGER
-        if small.any():
-            spread = shifted * _RANK_STEP + _RANK_STEP // np.uint64(2)
-            rank = np.where(small, spread, rank)
+        integer = shifted <= 2 * LARGE_INTEGER
+        if integer.any():
+            number = shifted.astype(np.int64) - LARGE_INTEGER
+            near = np.clip(number, -_SMALL_INTEGER, _SMALL_INTEGER)
+            spread = (near + _SMALL_INTEGER).astype(np.uint64) * _RANK_STEP + _RANK_STEP // np.uint64(2)
+            # Two's complement: a negative distance wraps around to a subtraction.
+            spread += (number - near).astype(np.uint64) * _LARGE_STEP
+            rank = np.where(integer, spread, rank)
         if self._infinity is not None:
             top = self._infinity[0].reshape(-1, *column)
             rank = np.where(values == top, _LARGEST, rank)

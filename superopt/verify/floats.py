@@ -164,11 +164,13 @@ def find_counterexample(
     *,
     distributions: Iterable[str] = tuple(DISTRIBUTIONS),
     tolerance: float | None = None,
+    finite: bool = False,
     seed: int = 0,
 ) -> Counterexample | None:
     """Return inputs on which two functions differ in float64, if found: by more than their dtype rounds.
 
-    `tolerance` is another share of a row's largest magnitude to tell them apart by.
+    `tolerance` is another share of a row's largest magnitude to tell them apart by; with `finite`, a
+    NaN or infinity on one side does not.
     """
     left, right = in_float64(f), in_float64(g)
     if tolerance is None:
@@ -181,7 +183,8 @@ def find_counterexample(
             a, b = a.double(), b.double()
             differ = (a - b).abs() > tolerance * _scale(a)
             differ &= a.isfinite() & b.isfinite()
-            differ |= a.isfinite() != b.isfinite()
+            if not finite:
+                differ |= a.isfinite() != b.isfinite()
             if not bool(differ.any()):
                 continue
             place = tuple(int(i) for i in differ.nonzero()[0])

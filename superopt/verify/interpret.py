@@ -10,13 +10,13 @@ import numpy as np
 
 from superopt.ir import Graph, Port, Step
 from superopt.ops import OPS, Op
-from superopt.verify.field import Field, Residues
+from superopt.verify.field import LARGE_INTEGER, Field, Residues
 from superopt.verify.residues import TOWER
 
 __all__ = ["Tiny", "axes_of", "demanded_levels", "interpret", "levels_of", "tiny_sizes"]
 
 _SIZES = (2, 3)
-_INDEX_SIZES = (3, 4, 2)
+_NEAR = 6  # a constant up to which axes are made long enough to compare with
 _SELECT_LIMIT = 32
 
 
@@ -27,13 +27,20 @@ class Tiny:
     sizes: dict[str, int]
     extents: dict[str, int]  # what the weights of an axis add up to; absent where it is a symbol
     groups: dict[str, str]  # a leader for each axis; renaming relates the axes of one group
+    positions: dict[str, tuple[int, ...]]  # what an axis' indices are drawn from, where not 0, 1, ...
 
     def field(
         self, seed: int = 0, *, trials: int = 1, levels: int = 2, tower: tuple[int, ...] = TOWER
     ) -> Field:
         """Return a field that weighs these axes."""
         return Field(
-            seed, trials=trials, levels=levels, tower=tower, extents=self.extents, groups=self.groups
+            seed,
+            trials=trials,
+            levels=levels,
+            tower=tower,
+            extents=self.extents,
+            groups=self.groups,
+            positions=self.positions,
         )
 
 
@@ -43,15 +50,17 @@ def tiny_sizes(
     symbolic: bool = False,
     links: Iterable[tuple[str, str]] = (),
     narrow: bool = False,
+    smallest: bool = False,
 ) -> Tiny:
     """Return sizes for all axes of some graphs: neighbours differ, and every variant differs.
 
-    An axis that is selected from keeps its extent and one whose index is compared keeps every
-    position distinct; any other is evaluated on two or three positions that stand for all of its
+    An axis that is selected from keeps its extent. One whose index is compared is cut short, but not
+    below small constants in the comparison; for large ones its indices are drawn from around 0, the
+    constants and the end. Any other is evaluated on two or three positions that stand for all of its
     extent (`Field.weights`). With `symbolic` the extent is left open too. `links` are further
     pairs of axes to treat alike. With `narrow`, an axis whose positions never meet (nothing
     reduces, renames, selects or indexes it) is evaluated on one position, unless two axes of one
-    graph are linked, where a swap must show.
+    graph are linked, where a swap must show. `smallest` gives every axis the least that says much.
     """
     real: dict[str, int] = {}
     for graph in graphs:
@@ -82,13 +91,17 @@ def tiny_sizes(
     for axis, size in selected.items():
         least[groups[axis]] = max(least.get(groups[axis], 0), size)
     indexed = {groups[axis] for axis in indexed}
+    compared = set().union(*map(_compared_integers, graphs))
+    far = any(number > _NEAR for number in compared)
+    around = {0, 1, 2, 3} | {number + i for number in compared if number > 1 for i in (-1, 0, 1, 2)}
     chosen: dict[str, int] = {}
     extents: dict[str, int] = {}
     for axis, size in real.items():
         group = groups[axis]
         if group not in chosen:
-            cycle = _INDEX_SIZES if group in indexed else _SIZES
-            tiny = cycle[(len(chosen) + variant) % len(cycle)]
+            tiny = _SIZES[0] if smallest else _SIZES[(len(chosen) + variant) % len(_SIZES)]
+            if group in indexed and not far:
+                tiny = max(tiny, max(compared, default=0) + 2)
             if group in least:
                 tiny = size if size <= _SELECT_LIMIT else max(tiny, least[group])
             chosen[group] = min(size, tiny if group in meeting else 1)
@@ -96,7 +109,32 @@ def tiny_sizes(
             extents[axis] = chosen[group]
         elif not symbolic:
             extents[axis] = size
-    return Tiny({axis: chosen[groups[axis]] for axis in real}, extents, groups)
+    positions = {
+        axis: tuple(i for i in sorted(around | {size - 2, size - 1}) if 0 <= i < size)
+        for axis, size in real.items()
+        if far and groups[axis] in indexed
+    }
+    return Tiny({axis: chosen[groups[axis]] for axis in real}, extents, groups, positions)
+
+
+def _compared_integers(graph: Graph) -> set[int]:
+    """Return the magnitudes of integers in comparisons between what only indices and constants make."""
+    first = len(graph.inputs)
+    integers: list[set[int] | None] = [None] * first
+    found: set[int] = set()
+    for step in graph.steps:
+        made: set[int] | None = None
+        if step.op in ("const", "index"):
+            value = abs(step.value or Fraction(0))
+            made = {int(value)} if value.denominator == 1 and value <= LARGE_INTEGER else set()
+        elif step.op in OPS or step.op == "rename":
+            known = [integers[i] for i in step.inputs]
+            if all(numbers is not None for numbers in known):
+                made = set().union(*(numbers or set() for numbers in known))
+                if step.op in OPS and OPS[step.op].mask:
+                    found |= made
+        integers.append(made)
+    return found
 
 
 def _meeting_groups(graphs: Iterable[Graph], groups: Mapping[str, str]) -> frozenset[str]:
@@ -181,7 +219,7 @@ def _evaluate(
         case "size":
             return _widen(field.size(step.axes[0], sizes[step.axes[0]]), scalar)
         case "index":
-            return _place(field.index(sizes[step.axes[0]]), step.axes, order)
+            return _place(field.index(sizes[step.axes[0]], step.axes[0]), step.axes, order)
         case "sum" | "contract":
             product = args[0] if step.op == "sum" else field.mul(*args)
             for axis in step.axes:
