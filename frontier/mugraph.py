@@ -133,14 +133,16 @@ class MuGraphSpace:
 
     def absorb(self, rows: Rows, keys: Keys) -> None:
         """Note a level's new tensors; they come in the same order in every worker."""
-        if not len(rows):
-            return
         listed = rows.tolist()
         values = self.grid.evaluate(listed, self.values)
-        for i, row in enumerate(listed):
-            number = len(self.values)
+        self.values += [values[:, :, i] for i in range(len(listed))]
+        self.note(listed)
+
+    def note(self, rows: Sequence[Sequence[int]]) -> None:
+        """Note tensors without their values: what is left to do once exploration is over."""
+        for row in rows:
+            number = len(self.rows)
             known = tuple(row)
-            self.values.append(values[:, :, i])
             self.masks.append(self._mask(known))
             self.classes.append(self._class(known))
             self.rows.append(known)
@@ -150,10 +152,6 @@ class MuGraphSpace:
     def counts(self) -> dict[str, int]:
         """Return how many applications were not made, by reason."""
         return dict(self.reasons)
-
-    def mask_of(self, row: Sequence[int]) -> int:
-        """Return the axes of a row's value."""
-        return self._mask(row)
 
     # How it is done.
 

@@ -29,6 +29,7 @@ class Universe:
 
     arcs: tuple[tuple[Arc, ...], ...]
     roots: tuple[int | None, ...]
+    tensors: int
 
     @property
     def derivations(self) -> int:
@@ -37,46 +38,39 @@ class Universe:
 
 
 def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine) -> Universe:
-    """Return the universe of a finished (or stopped) exploration."""
-    _absorb_rest(space, exploration)
-    known = len(space.rows)
-    classes = np.array(space.classes, dtype=np.int64)
-    prints = exploration.keys[:known].copy()
-    prints[:, 1] ^= mix(classes.view(np.uint64))
-    tensor_of_print: dict[tuple[int, int], int] = {}
-    tensor_of = [
-        tensor_of_print.setdefault((int(a), int(b)), len(tensor_of_print)) for a, b in prints.tolist()
-    ]
-    count = len(tensor_of_print)
-    masks = [-1] * count
-    for state, tensor in enumerate(tensor_of):
+    """Return the universe of a finished (or stopped) exploration: what can serve to derive the roots."""
+    # Those of other processes, or of a level that was cut off, the space has not seen.
+    space.note(exploration.rows[len(space.rows) :].tolist())
+    prints = exploration.keys.copy()
+    prints[:, 1] ^= mix(np.array(space.classes, dtype=np.int64).view(np.uint64))
+    grouped, tensor_of = np.unique(prints, axis=0, return_inverse=True)
+    wanted = space.grid.field.fingerprint(np.stack(space.grid.roots, axis=2))
+    found = [np.flatnonzero((grouped == print_).all(axis=1)) for print_ in wanted]
+    if not all(map(len, found)):
+        return Universe((), (None,) * len(found), len(grouped))
+
+    # Tensors are numbered in the order in which the search met them.
+    tensor_of = tensor_of.reshape(-1)
+    _, first_met = np.unique(tensor_of, return_index=True)
+    rank = np.empty(len(grouped), dtype=np.int64)
+    rank[np.argsort(first_met)] = np.arange(len(grouped))
+    tensors = rank[tensor_of].tolist()
+    masks = [-1] * len(grouped)
+    for state, tensor in enumerate(tensors):
         masks[tensor] &= space.masks[state]
 
     builder = _ArcBuilder(space, machine, masks)
     for state, (code, attr, *_) in enumerate(space.rows):
         if OPERATORS[code] == "leaf":
-            builder.add(tensor_of[state], "leaf", attr, ())
-            builder.leaves.add(tensor_of[state])
+            builder.add(tensors[state], "leaf", attr, ())
+            builder.leaves.add(tensors[state])
     for row, target in zip(exploration.arcs.tolist(), exploration.arc_targets.tolist(), strict=True):
-        if target < known:
-            code, attr, *args = row
-            builder.add(
-                tensor_of[target], OPERATORS[code], attr, tuple(tensor_of[arg] for arg in args if arg >= 0)
-            )
+        code, attr, *args = row
+        operands = tuple(tensors[arg] for arg in args if arg >= 0)
+        builder.add(tensors[target], OPERATORS[code], attr, operands)
     builder.add_wholes()
-    field = space.grid.field
-    stacked = np.stack(space.grid.roots, axis=2)
-    roots = tuple(tensor_of_print.get((int(a), int(b))) for a, b in field.fingerprint(stacked).tolist())
-    return Universe(tuple(tuple(arcs.values()) for arcs in builder.arcs), roots)
-
-
-def _absorb_rest(space: MuGraphSpace, exploration: Exploration) -> None:
-    """Let the space know the tensors it has not seen: those of other processes, or of a level cut off."""
-    seen = len(space.rows)
-    for level in range(int(exploration.level_of[-1]) + 1 if len(exploration.rows) else 0):
-        at = np.flatnonzero(exploration.level_of == level)
-        if len(at) and at[0] >= seen:
-            space.absorb(exploration.rows[at], exploration.keys[at])
+    roots = tuple(int(rank[at[0]]) for at in found)
+    return Universe(tuple(tuple(arcs.values()) for arcs in builder.arcs), roots, len(grouped))
 
 
 class _ArcBuilder:
@@ -142,9 +136,7 @@ class _ArcBuilder:
         """
         bodies = list(self.arcs[arc.args[0]].values())
         outer = [body for body in bodies if body.op == "mul" and self._is_outer(body.args)]
-        proper = [
-            body.args for body in outer if all(not arc.reduced & ~self.masks[arg] for arg in body.args)
-        ]
+        proper = [body.args for body in outer if all(not arc.reduced & ~self.masks[arg] for arg in body.args)]
         for factors in proper:
             self.add(tensor, "contract", 0, factors, arc.reduced)
         if proper and all(body.op == "mul" for body in bodies):

@@ -98,6 +98,7 @@ class RegionSearch:
     statistics: SearchStatistics
     truncated: tuple[str, ...] = ()  # the limits that stopped something; empty where complete
     notes: tuple[str, ...] = ()  # what was not tried, and why
+    reached: bool = False  # the exploration itself found a way to the goal
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +287,7 @@ class _Run:
             self.report("derive", graph.name)
             universe = universe_of(space, exploration, machine)
             found, graphs = self._derive(attempt, universe, machine)
+            reached = None not in universe.roots
         with clock.phase("verify"), _interrupts_noted(self):
             self.report("verify", graph.name)
             found = _verified(graph, found, self.options.seed)
@@ -293,14 +295,14 @@ class _Run:
             e_nodes=table.nodes,
             e_classes=table.classes,
             rounds=table.rounds,
-            tensors=len(universe.arcs),
-            derivations=universe.derivations,
+            tensors=universe.tensors,
+            derivations=len(exploration.arcs),
             graphs=graphs,
             levels=exploration.levels,
             pruned=exploration.counts,
             phase_ms=clock.ms,
         )
-        return RegionSearch(graph, found, statistics, tuple(truncated), attempt.notes)
+        return RegionSearch(graph, found, statistics, tuple(truncated), attempt.notes, reached)
 
     def _explore(self, space: MuGraphSpace, name: str) -> Exploration:
         checkpoint = None
