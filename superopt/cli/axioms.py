@@ -29,11 +29,15 @@ def _check(arguments: argparse.Namespace) -> int:
     from superopt.rules.proofs import format_proofs, prove_axioms, to_json
 
     proofs = prove_axioms()
-    failed = [proof for proof in proofs if proof.status == "failed"]
+    failed = [proof.axiom.name for proof in proofs if not proof.holds]
     if arguments.json:
-        print_json(to_json(proofs))
-    else:
-        print_blocks(
-            [Code(format_proofs(proofs)), Text(f"{len(proofs)} axioms, {len(failed)} failed", "bold")]
-        )
+        print_json({"schema": "superopt.axioms/1", "failed": failed, "axioms": to_json(proofs)})
+        return 1 if failed else 0
+    ending = f"not proved: {', '.join(failed)}" if failed else "each holds"
+    print_blocks(
+        [
+            Code(format_proofs(proofs)),
+            Text(f"{len(proofs)} axioms, {ending}", "bold red" if failed else "bold"),
+        ]
+    )
     return 1 if failed else 0

@@ -10,7 +10,6 @@ import re
 import shutil
 import sys
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +114,8 @@ def _python() -> Check:
 
 
 def _package(package: _Package) -> Check:
+    from importlib import metadata
+
     wanted = f'pip install "{package.name}>={package.minimum}"'
     try:
         version = metadata.version(package.name)

@@ -46,10 +46,14 @@ class Target:
                 f"{self.name}{signature_text(self.program)} needs its inputs:"
                 f' give --inputs "f16[16,4096] ..."{"; " if unused else ""}{unused}'
             )
-        sizes = parse_sizes(arguments.size)
-        if arguments.dtype is None:
-            return self.workload.inputs(**sizes)
-        return self.workload.inputs(dtype=parse_dtype(arguments.dtype), **sizes)
+        sizes: dict[str, Any] = dict(parse_sizes(arguments.size))
+        for size in sizes:  # here, since any other name is an argument of inputs() or none at all
+            if size not in self.workload.sizes:
+                known = ", ".join(self.workload.sizes)
+                raise InputError(f"--size {size}: {self.name} has no such size; it has {known}")
+        if arguments.dtype is not None:
+            sizes["dtype"] = parse_dtype(arguments.dtype)
+        return self.workload.inputs(**sizes)
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
