@@ -52,7 +52,11 @@ def add_command(commands: Any) -> None:
         help="tensors a region may reach (default 200000)",
     )
     limits.add_argument(
-        "--max-graphs", type=options.positive, default=16, metavar="K", help="graphs kept (default 16)"
+        "--max-graphs",
+        type=options.positive,
+        default=16,
+        metavar="K",
+        help="graphs kept besides the original (default 16)",
     )
     how = parser.add_argument_group("how to search")
     how.add_argument(
