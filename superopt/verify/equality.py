@@ -5,12 +5,12 @@ from math import log2
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from superopt.ir import Graph, Output, live_graph, value_axes
 from superopt.ops import OPS
 from superopt.verify.align import Aligned, align_graphs
 from superopt.verify.bound import error_bound
+from superopt.verify.draws import Roots, batch_size, elements
 from superopt.verify.field import Field, Residues
 from superopt.verify.interpret import Tiny, interpret, levels_of, tiny_sizes
 from superopt.verify.residues import TOWER, mix
@@ -22,11 +22,11 @@ _TARGET_BITS = 60
 _VARIANTS = (0, 1)
 _LEAST_TRIALS = 8
 _MOST_TRIALS = 4096
-_BATCH_ELEMENTS = 1 << 20  # field elements of the largest value of one batch
-_BATCHES = 64
+_MOST_DRAWS = 1 << 20  # trials times elements of the cheapest root
+_ROUNDS = 12
+_CLASS_ROUND = 1000
 _CLASS_TRIALS = 6
 _CLASS_DRAWS = 512
-_CLASS_SEED = 0x5EED
 
 
 def equal_graphs(
@@ -51,7 +51,7 @@ def equal_graphs(
     witness = None
     done = True
     for variant in _VARIANTS:
-        comparison = _Comparison(aligned, variant, trials, mix_seed(seed, variant), tower)
+        comparison = _Comparison(aligned, variant, trials, seed, tower)
         witness = comparison.run()
         total += comparison.done
         done &= comparison.done > 0
@@ -73,14 +73,14 @@ def equal_graphs(
     )
 
 
-def mix_seed(seed: int, variant: int) -> int:
-    """Return a seed for one variant of the sizes."""
-    return int(mix(np.array([(seed * 1_000_003 + variant) & (2**64 - 1)], dtype=np.uint64))[0])
+def mix_seed(seed: int, number: int) -> int:
+    """Return another seed for each number."""
+    return int(mix(np.array([(seed * 1_000_003 + number) & (2**64 - 1)], dtype=np.uint64))[0])
 
 
 @dataclass(slots=True)
 class _Draws:
-    """How many trials were drawn, had roots of squares only, were compared, and had no zero divisor."""
+    """How many trials were drawn, had roots of squares only, were compared, had no zero divisor."""
 
     drawn: int = 0
     rooted: int = 0
@@ -105,11 +105,11 @@ class _Comparison:
         self.seed = seed
         self.tower = tower
         self.levels = levels_of(self.left, self.right, limit=len(tower))
-        self.draws = _Draws()
         self._choose(variant)
         if self.bound.per_trial() >= 1:
             self._choose(variant, smallest=True)
         self.trials = trials
+        self.draws = _Draws()
         self.undefined = [0, 0]  # trials with a division by zero, of each graph
         self.done = 0
         self.error: float | None = None
@@ -124,6 +124,7 @@ class _Comparison:
             narrow=True,
             smallest=smallest,
         )
+        self.roots = Roots((self.left, self.right), self.tiny.sizes)
         self.bound = error_bound(
             self.left,
             self.right,
@@ -135,24 +136,54 @@ class _Comparison:
 
     def run(self) -> Witness | None:
         """Return a place where the graphs differ, or None; sets `done`, `error` and `notes`."""
-        most = max(_largest(graph, self.tiny.sizes) for graph in (self.left, self.right))
-        batch = max(1, min(512, _BATCH_ELEMENTS // (most * self.levels)))
         wanted = self.trials or self._wanted(1.0)
-        for number in range(_BATCHES):
-            count = min(batch, max(wanted - self.done, 4) * 2)
-            field = self.tiny.field(self.seed + number, trials=count, levels=self.levels, tower=self.tower)
-            good = self._good(field)
-            if good.size:
-                witness = self._compare(field.take(good[: wanted - self.done]))
-                self.done = self.draws.kept
-                if witness is not None:
-                    return witness
-                if self.trials is None:
-                    wanted = self._wanted(self.draws.share)
-            if self.done >= wanted:
+        count = 2 * wanted
+        limit = max(count, _MOST_DRAWS // (self.levels * self.roots.least_work))
+        for number in range(_ROUNDS):
+            found = self.draws.rooted
+            witness = self._round(self._field(number, count), self.roots, wanted)
+            if witness is not None:
+                return witness
+            if self.trials is None:
+                wanted = self._wanted(self.draws.share)
+            if self.done >= wanted or (number and self.draws.rooted and not self.done):
                 break
+            scarce = self.draws.rooted - found < wanted - self.done
+            count = min(limit, count * 8) if scarce else count
+        if self.roots.stages and not self.draws.rooted:
+            return self._unrooted()
         self._conclude()
         return None
+
+    def _round(self, field: Field, roots: Roots, wanted: int) -> Witness | None:
+        """Compare the good trials of one field."""
+        good = roots.good(field)
+        self.draws.drawn += field.trials
+        self.draws.rooted += good.size
+        good = good[: wanted - self.done]
+        most = max(elements(graph, self.tiny.sizes) for graph in (self.left, self.right))
+        batch = batch_size(most, self.levels)
+        for start in range(0, good.size, batch):
+            witness = self._compare(field.take(good[start : start + batch]))
+            self.done = self.draws.kept
+            if witness is not None:
+                return witness
+        return None
+
+    def _unrooted(self) -> Witness | None:
+        """Compare whatever the roots are of: there they are multiplicative, and that is all."""
+        none = Roots((), self.tiny.sizes)
+        witness = self._round(self._field(_ROUNDS, _LEAST_TRIALS), none, _LEAST_TRIALS)
+        if witness is None and self.done:
+            self.notes.append("no bound: too many square roots to draw squares for all")
+            return None
+        self.done = 0
+        self.notes.append("undecided: too many square roots to draw squares for all")
+        return None
+
+    def _field(self, number: int, trials: int) -> Field:
+        seed = mix_seed(mix_seed(self.seed, self.variant), number)
+        return self.tiny.field(seed, trials=trials, levels=self.levels, tower=self.tower)
 
     def _classes(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return a number for each value of both graphs, the same where trials of their own agree.
@@ -160,9 +191,8 @@ class _Comparison:
         Only an accident of (degree / p)^trials makes different values of arithmetic and roots agree;
         the bound relies on it for no others, to see that exponentials and denominators are the same.
         """
-        draws = self.tiny.field(self.seed ^ _CLASS_SEED, trials=_CLASS_DRAWS, levels=1, tower=self.tower)
-        good = self._good(draws)[:_CLASS_TRIALS]
-        self.draws = _Draws()
+        draws = self._field(_CLASS_ROUND, _CLASS_DRAWS if self.roots.stages else _CLASS_TRIALS)
+        good = self.roots.good(draws)[:_CLASS_TRIALS]
         if good.size < _CLASS_TRIALS:
             return None
         field = draws.take(good)
@@ -180,27 +210,13 @@ class _Comparison:
             numbers.append(tuple(own))
         return numbers[0], numbers[1]
 
-    def _good(self, field: Field) -> NDArray[np.int64]:
-        """Return the trials in which nothing is divided by zero and roots are of squares only."""
-        draws = self.draws
-        draws.drawn += field.trials
-        alive = np.arange(field.trials)
-        for graph in (self.left, self.right):
-            roots = _ancestors(graph, {"sqrt", "rsqrt"})
-            if roots and alive.size:
-                probe = field.take(alive)
-                interpret(graph, probe, self.tiny.sizes, only=roots)
-                alive = alive[probe.nonresidues == 0]
-        draws.rooted += alive.size
-        return alive
-
     def _compare(self, field: Field) -> Witness | None:
         left = interpret(self.left, field, self.tiny.sizes)
         before = field.zero_divisions.copy()
         right = interpret(self.right, field, self.tiny.sizes)
         self.undefined[0] += int((before > 0).sum())
         self.undefined[1] += int((field.zero_divisions > before).sum())
-        sound = (field.zero_divisions == 0) & (field.nonresidues == 0)
+        sound = field.zero_divisions == 0
         self.draws.compared += field.trials
         self.draws.kept += int(sound.sum())
         for x, y in zip(self.left.outputs, self.right.outputs, strict=True):
@@ -238,32 +254,7 @@ class _Comparison:
         if any(always):
             one, other = ("first", "second") if always[0] else ("second", "first")
             return f"the {one} program divides by zero on every input, the {other} does not"
-        return "too many square roots: no trial was drawn in which all are of squares"
-
-
-def _largest(graph: Graph, sizes: dict[str, int]) -> int:
-    """Return how many elements the largest value has, products inside contractions included."""
-    axes = value_axes(graph)
-    largest = 1
-    for value in range(len(axes)):
-        step = graph.step_of(value)
-        union = axes[value].union(*(axes[i] for i in step.inputs)) if step else axes[value]
-        elements = 1
-        for axis in union:
-            elements *= sizes[axis]
-        largest = max(largest, elements)
-    return largest
-
-
-def _ancestors(graph: Graph, ops: set[str]) -> frozenset[int]:
-    """Return the values of some operators and all that they are made from."""
-    first = len(graph.inputs)
-    found: set[int] = set()
-    for value in reversed(range(first, first + len(graph.steps))):
-        step = graph.steps[value - first]
-        if step.op in ops or value in found:
-            found.update((value, *step.inputs))
-    return frozenset(found)
+        return "no trial was free of divisions by zero"
 
 
 def _tensor(graph: Graph, output: Output, value: Residues, tiny: Tiny) -> Residues:
