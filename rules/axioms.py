@@ -47,7 +47,7 @@ def variables(pattern: Pattern) -> tuple[list[str], list[str]]:
         if reduces:
             assert isinstance(part[1], str)
             axes[part[1]] = None
-        pending.extend(part[2:] if reduces else part[1:])
+        pending.extend(reversed(part[2:] if reduces else part[1:]))
     return list(terms), list(axes)
 
 

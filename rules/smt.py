@@ -8,7 +8,9 @@ the axioms stand beside "an operand of a part is a part". Three answers:
 - *refuted*: there is a model of the axioms in which the term is no part. Quantified formulas seldom
   get a model from z3, so the measure of terms, which is such a model, is tried first; it refutes
   in microseconds. Only a refuted term is pruned.
-- *unknown*: neither, within the limits. It is admitted.
+- *unknown*: neither, within the limits. It is admitted. Where z3 has no instance of an axiom left
+  to try it still says unknown, and rightly: its matching can miss some. `prune_exhausted` takes this
+  for a refutation, as Mirage does with whatever z3 does not derive; it is for comparisons only.
 
 A query is limited by z3's own count of steps, not by its timer: answers do not depend on how busy
 the machine is, and no thread is needed, which a forked worker would lack.
@@ -72,16 +74,18 @@ class SubexpressionOracle:
         timeout_ms: int = 200,
         budget_s: float = 10.0,
         memo_path: str | Path | None = None,
+        prune_exhausted: bool = False,
     ) -> None:
         self.statistics = OracleStatistics()
         self._goal = goal
         self._measure = Measure(goal)
         self._timeout_ms = timeout_ms
         self._budget_s = budget_s
+        self._prune_exhausted = prune_exhausted
         self._z3_seconds = 0.0
         self._query: _Query | None = None
         self._owner = 0
-        self._salt = _goal_digest(goal, timeout_ms)
+        self._salt = _digest(goal, timeout_ms, prune_exhausted)
         self._memo: dict[str, Answer] = {}
         self._path = None if memo_path is None else Path(memo_path)
         if self._path is not None and self._path.exists():
@@ -137,7 +141,7 @@ class SubexpressionOracle:
 
     def _solver(self) -> "_Query":
         if self._query is None or self._owner != os.getpid():
-            self._query = _Query(self._goal, self._timeout_ms)
+            self._query = _Query(self._goal, self._timeout_ms, self._prune_exhausted)
             self._owner = os.getpid()
         return self._query
 
@@ -153,10 +157,11 @@ class SubexpressionOracle:
 class _Query:
     """The axioms and the goal in a z3 context of its own; one candidate at a time."""
 
-    def __init__(self, goal: Goal, timeout_ms: int) -> None:
+    def __init__(self, goal: Goal, timeout_ms: int, prune_exhausted: bool) -> None:
         import z3
 
         self._z3: Any = z3
+        self._prune_exhausted = prune_exhausted
         self._goal = goal
         self._context = z3.Context()
         self._sort = z3.DeclareSort("Term", self._context)
@@ -186,11 +191,12 @@ class _Query:
         try:
             self._solver.add(z3.Not(self._part(candidate)))
             result = self._solver.check()
+            exhausted = result == z3.unknown and "incomplete" in self._solver.reason_unknown()
         finally:
             self._solver.pop()
         if result == z3.unsat:
             return Answer.ENTAILED
-        return Answer.REFUTED if result == z3.sat else Answer.UNKNOWN
+        return Answer.REFUTED if result == z3.sat or (exhausted and self._prune_exhausted) else Answer.UNKNOWN
 
     def _terms(self, nodes: Sequence[Node]) -> list[Any]:
         built: list[Any] = []
@@ -273,9 +279,8 @@ class _Query:
         self._solver.add(self._z3.ForAll(variables, body, patterns=[trigger]))
 
 
-def _goal_digest(goal: Goal, timeout_ms: int) -> bytes:
+def _digest(goal: Goal, *settings: object) -> bytes:
+    """Return what a memo depends on besides the term: the goal, the axioms, the settings."""
     leaves = [(leaf.position, str(leaf.constant), leaf.mask) for leaf in goal.leaves]
-    text = repr(
-        (goal.nodes, leaves, goal.groups, goal.functions, goal.accesses, goal.roots, AXIOMS, timeout_ms)
-    )
-    return blake2b(text.encode(), digest_size=16).digest()
+    shape = (goal.nodes, leaves, goal.groups, goal.functions, goal.accesses, goal.roots)
+    return blake2b(repr((shape, AXIOMS, settings)).encode(), digest_size=16).digest()
