@@ -125,7 +125,7 @@ class _Translation:
             self.dtypes.setdefault(value, inner)
 
     def _inner_dtype(self, call: Call) -> torch.dtype:
-        """Return the dtype of the values inside a call: the result's, or an operand's where it is no float."""
+        """Return the dtype of the values inside a call: the result.s, or an operand.s float."""
         tensors = [*(i for i in call.outputs if i is not None), *refs((call.args, call.kwargs))]
         dtypes = [self.tape.metas[index].dtype for index in tensors]
         return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)

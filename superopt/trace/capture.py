@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from superopt.errors import InputError, SuperoptError, TraceError
 from superopt.trace.run import TORCH_DTYPES, dtype_name
+from superopt.trace.shapes import RULES, attention, rms_norm
 from superopt.trace.tape import Call, Meta, Ref, Source, Tape, map_leaves
 
 __all__ = ["capture"]
@@ -27,7 +28,10 @@ _META = torch.device("meta")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size)
 
 # Decomposed, the scale of attention would come as two square roots and eps rounded to float32.
-_WHOLE = {"scaled_dot_product_attention", "rms_norm"}
+_WHOLE: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention": attention,
+    "rms_norm": rms_norm,
+}
 
 _NEEDS_DATA = {"item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__"}
 
@@ -248,6 +252,10 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first call of this mode imports all of Dynamo, for over a second
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -264,7 +272,10 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         }
         if kwargs.get("device") is not None:
             kwargs["device"] = _META
-        result = func(*args, **kwargs)
+        rule = None if func._schema.is_mutable else RULES.get(func._opname)
+        result = rule(*args, **kwargs) if rule is not None else None
+        if result is None:
+            result = func(*args, **kwargs)
         writes = _written(func, args, kwargs) if func._schema.is_mutable else ()
         if not writes:
             result = map_leaves(_on_meta, result)
@@ -318,7 +329,9 @@ class _Functions(TorchFunctionMode):
         kwargs = {key: see(item) if isinstance(item, Tensor) else item for key, item in kwargs.items()}
         self.recorder.paused = True
         try:
-            result = func(*args, **kwargs)
+            result = _WHOLE[target](*args, **kwargs)
+            if result is None:
+                result = func(*args, **kwargs)
         finally:
             self.recorder.paused = False
         self.recorder.record(target, func, args, kwargs, result)

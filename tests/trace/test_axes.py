@@ -60,7 +60,7 @@ PAIRS: dict[str, Callable[..., Any]] = {
     "chain that unifies late": lambda x, y: (x.softmax(0) @ y.exp() + x) * (y.T + x @ x),
     "x split, y whole": lambda x, y: x.view(4, 2, 2).sum(1) @ y.view(2, 2, 4).sum(1),
     "x split, then whole": lambda x, y: (x.view(4, 2, 2) * y.view(4, 2, 2)).flatten(1) @ x,
-    "x renamed, then split": lambda x, y: (x @ x.T @ y).view(2, 2, 2, 2).sum((0, 2)) + x.view(2, 2, 4)[0, :, :2],
+    "x renamed, then split": lambda x, y: (x @ x.T @ y).view(2, 2, 2, 2).sum((0, 2)) + x[:2, :2],
 }  # fmt: skip
 
 
