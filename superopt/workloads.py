@@ -7,7 +7,8 @@ named, so that sizes cost nothing. torch is imported only when a workload runs.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from math import sqrt
+from typing import TYPE_CHECKING, TypeVar
 
 from superopt.errors import InputError
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WORKLOADS", "Workload", "workload"]
 
-_Function = Callable[..., Any]
+_Function = Callable[..., "Tensor"]
+_F = TypeVar("_F", bound=_Function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,10 @@ WORKLOADS: dict[str, Workload] = {}
 """Every workload by name."""
 
 
-def workload(name: str, tensors: str, **sizes: int) -> Callable[[_Function], _Function]:
+def workload(name: str, tensors: str, **sizes: int) -> Callable[[_F], _F]:
     """Register a function of these tensors, written `x[M,K] w[K,N]`, with default sizes."""
 
-    def register(function: _Function) -> _Function:
+    def register(function: _F) -> _F:
         shapes = {
             match[1]: tuple(filter(None, match[2].split(",")))
             for match in re.finditer(r"(\w+)\[([\w,]*)\]", tensors)
@@ -123,19 +125,19 @@ def lora(x: "Tensor", w: "Tensor", a: "Tensor", b: "Tensor") -> "Tensor":
 
 
 def _attention(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
-    return ((q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5).softmax(-1) @ v
+    return ((q @ k.transpose(-2, -1)) * (1 / sqrt(q.shape[-1]))).softmax(-1) @ v
 
 
 def _causal_attention(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
     import torch
 
-    scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
+    scores = (q @ k.transpose(-2, -1)) * (1 / sqrt(q.shape[-1]))
     past = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
     return scores.masked_fill(~past, -torch.inf).softmax(-1) @ v
 
 
 def _grouped(attention: _Function, q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
-    groups = q.unflatten(1, (k.shape[1], -1))
+    groups = q.view(q.shape[0], k.shape[1], -1, *q.shape[2:])
     return attention(groups, k.unsqueeze(2), v.unsqueeze(2)).flatten(1, 2)
 
 
@@ -193,7 +195,7 @@ def qknorm_attention(q: "Tensor", k: "Tensor", v: "Tensor", gq: "Tensor", gk: "T
 def mla(q: "Tensor", qr: "Tensor", c: "Tensor", kr: "Tensor") -> "Tensor":
     """Multi-head latent attention, one new token: two products make the scores, the latent is the value."""
     scores = q @ c.transpose(-2, -1) + qr @ kr.transpose(-2, -1)
-    return (scores * (128 + qr.shape[-1]) ** -0.5).softmax(-1) @ c
+    return (scores * (1 / sqrt(128 + qr.shape[-1]))).softmax(-1) @ c
 
 
 @workload("ntrans", "h[M,K] a[M,K] alpha[K]", M=16, K=4096)
@@ -259,7 +261,7 @@ def llama_layer(
     """A decoder layer: norm, q/k/v, RoPE, causal GQA, output, residual, norm, gated MLP, residual."""
     size = cos.shape[-1]
     h = rmsnorm(x, g1)
-    q, k, v = ((h @ w).unflatten(-1, (-1, size)).transpose(1, 2) for w in (wq, wk, wv))
+    q, k, v = ((h @ w).view(*h.shape[:2], -1, size).transpose(1, 2) for w in (wq, wk, wv))
     out = _grouped(_causal_attention, _rotate(q, cos, sin), _rotate(k, cos, sin), v)
     x = x + out.transpose(1, 2).flatten(2) @ wo
     return x + rmsnorm_mlp(x, g2, w1, w2, w3)
