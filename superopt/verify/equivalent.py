@@ -41,11 +41,16 @@ def equivalent(
     if isinstance(f, Graph) != isinstance(g, Graph) and not inputs:
         raise InputError("a Graph and a function: give example inputs for the function")
     left, right = _Side(f, inputs), _Side(g, inputs)
-    right.match(left)
-    difference = _different_outputs(left.graph, right.graph)
-    if difference:
-        return Verdict(False, notes=(difference,), seconds=perf_counter() - start)
-    verdict = _by_algebra(left, right, trials, seed)
+    right.match_inputs(left)
+    reason = _incomparable(left, right)
+    if reason:
+        verdict = Verdict(False, proven=False, notes=(f"no proof: {reason}",))
+    else:
+        right.match(left)
+        difference = _different_outputs(left.graph, right.graph)
+        if difference:
+            return Verdict(False, notes=(difference,), seconds=perf_counter() - start)
+        verdict = _by_algebra(left, right, trials, seed)
     if floats:
         verdict = _by_floats(left, right, verdict, seed)
     elif not verdict.proven:
@@ -60,6 +65,7 @@ class _Side:
         self.calls: tuple[str, ...] = ()
         self.constants: Mapping[str, Tensor] = {}
         self.results: tuple[tuple[str, ...], ...] = ()
+        self.unreadable = ""  # why the program is not one graph, where it isn't
         if isinstance(program, Graph):
             self.graph = check_graph(program)
             self.names = tuple(port.name for port in program.inputs)
@@ -75,7 +81,11 @@ class _Side:
         self.constants = traced.constants
         self.calls = call_signatures(traced)
         self.results = tuple(node.outputs for node in traced.program.opaque)
-        self.graph = self._whole(traced, inputs)
+        try:
+            self.graph = self._whole(traced, inputs)
+        except GraphError as error:
+            self.unreadable = str(error)
+            self.graph = max((region.graph for region in traced.program.regions), key=lambda g: len(g.steps))
 
     def _whole(self, traced: "Traced", inputs: tuple[Any, ...]) -> Graph:
         from superopt.verify.floats import tensors_of
@@ -83,10 +93,13 @@ class _Side:
         tensors = dict(zip(traced.input_names, tensors_of(inputs), strict=True)) | traced.constants
         return whole_graph(traced, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
 
-    def match(self, other: "_Side") -> None:
-        """Name inputs, equal constants and results of opaque calls as the other side does."""
+    def match_inputs(self, other: "_Side") -> None:
+        """Check that both take as many tensors."""
         if len(self.names) != len(other.names):
             raise InputError(f"the programs take {len(other.names)} and {len(self.names)} tensors")
+
+    def match(self, other: "_Side") -> None:
+        """Name inputs, equal constants and results of opaque calls as the other side does."""
         # First out of the way of each other, then to their new names.
         self._rename({port.name: f"{port.name}'" for port in self.graph.inputs})
         names = {f"{mine}'": theirs for mine, theirs in zip(self.names, other.names, strict=True)}
@@ -121,13 +134,17 @@ class _Side:
         )
 
 
-def _by_algebra(left: _Side, right: _Side, trials: int | None, seed: int) -> Verdict:
+def _incomparable(left: _Side, right: _Side) -> str:
+    """Return why the algebra has nothing to say about two programs, or nothing."""
     if left.calls != right.calls:
         listed = sorted({call.split()[0] for call in (*left.calls, *right.calls)})
-        note = f"no proof: the programs differ in operators outside the algebra ({', '.join(listed)})"
-        return Verdict(False, proven=False, notes=(note,))
+        return f"the programs differ in operators outside the algebra ({', '.join(listed)})"
     if any(word in call.split()[0] for call in left.calls for word in _RANDOM):
-        return Verdict(False, proven=False, notes=("no proof: the programs draw random numbers",))
+        return "the programs draw random numbers"
+    return left.unreadable or right.unreadable
+
+
+def _by_algebra(left: _Side, right: _Side, trials: int | None, seed: int) -> Verdict:
     try:
         verdict = equal_graphs(left.graph, right.graph, trials=trials, seed=seed)
     except (GraphError, InputError) as error:

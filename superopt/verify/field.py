@@ -299,14 +299,17 @@ class Field:
     def _rank(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the place of level-0 residues in the random order, one per trial.
 
-        Integers of magnitude up to 2^20 keep their own order, so that comparisons of indices come
+        The order of -x and -y is opposite to that of x and y, so that a minimum is one. Integers of
+        magnitude up to 2^20 keep their own order, so that comparisons of indices come
         out as they do for real numbers; those up to 8 are evenly spread among the rest, so that a
         clamp between small constants meets numbers below, between and above.
         """
         column = (1,) * (values.ndim - 1)
-        rank = mix(values ^ mix(self.seeds ^ fold("rank")).reshape(-1, *column))
-        shifted = values + np.uint64(LARGE_INTEGER)
         prime = self.primes[0]
+        opposite = prime - values
+        rank = mix(np.minimum(values, opposite) ^ mix(self.seeds ^ fold("rank")).reshape(-1, *column))
+        rank = np.where(values <= opposite, rank, ~rank)
+        shifted = values + np.uint64(LARGE_INTEGER)
         shifted = np.minimum(shifted, shifted - prime)
         integer = shifted <= 2 * LARGE_INTEGER
         if integer.any():

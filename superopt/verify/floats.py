@@ -147,9 +147,7 @@ def compare_floats(
         drawn = sample(name, inputs, seed=seed)
         with torch.no_grad():
             truth, own, found = (tensors_of(run(*drawn)) for run in (exact, eager, candidate))
-        if len(own) != len(found) or any(a.shape != b.shape for a, b in zip(own, found, strict=True)):
-            shapes = f"{[list(a.shape) for a in own]} and {[list(b.shape) for b in found]}"
-            raise InputError(f"the functions return tensors of different shapes: {shapes}")
+        _check_shapes(own, found)
         floating = [i for i, value in enumerate(own) if value.dtype.is_floating_point]
         if floating:
             dtype = str(own[floating[0]].dtype).removeprefix("torch.")
@@ -178,8 +176,9 @@ def find_counterexample(
     for name in distributions:
         drawn = sample(name, inputs, seed=seed)
         with torch.no_grad():
-            pairs = zip(tensors_of(left(*drawn)), tensors_of(right(*drawn)), strict=True)
-        for number, (a, b) in enumerate(pairs):
+            made, other = tensors_of(left(*drawn)), tensors_of(right(*drawn))
+        _check_shapes(made, other)
+        for number, (a, b) in enumerate(zip(made, other, strict=True)):
             a, b = a.double(), b.double()
             differ = (a - b).abs() > tolerance * _scale(a)
             differ &= a.isfinite() & b.isfinite()
@@ -232,6 +231,12 @@ def check_trace(
         error = max((_error(a.double(), b) for a, b in zip(truth, found, strict=True)), default=0.0)
         reports.append(DistributionReport(name, 0.0, error, error / tolerance))
     return FloatReport("float64", 1.0, tuple(reports))
+
+
+def _check_shapes(a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
+    shapes = [[list(value.shape) for value in values] for values in (a, b)]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"the functions return tensors of different shapes: {shapes[0]} and {shapes[1]}")
 
 
 def _judge(

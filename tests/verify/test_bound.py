@@ -1,0 +1,121 @@
+"""The error bound: how it grows, and that it is never below what is measured."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from superopt.ir import parse_graph
+from superopt.verify.bound import error_bound
+from superopt.verify.interpret import interpret, levels_of, tiny_sizes
+from superopt.verify.residues import TOWER
+
+SMALL_TOWERS = ((23, 11, 5), (47, 23, 11), (2879, 1439, 719))
+
+
+def program(body: str, *, axes: str = "k=4", inputs: str = "a b c d", out: str = "o"):
+    ports = "\n".join(f"in {name}: f32[k]" for name in inputs.split())
+    return parse_graph(f"graph g\naxes {axes}\n{ports}\n{body}\nout y: f32[k] = {out}")
+
+
+def power(degree: int):
+    steps = ["t1 = mul(a, b)", *(f"t{i} = mul(t{i - 1}, a)" for i in range(2, degree))]
+    return program("\n".join(steps), out=f"t{degree - 1}")
+
+
+def exponentials(count: int):
+    lines = [
+        f"p{i} = const[{i}]()\nq{i} = mul(a, p{i})\ne{i} = exp(q{i})\nm{i} = mul(e{i}, b)"
+        for i in range(1, count + 1)
+    ]
+    sums = ["s1 = add(m1, c)", *(f"s{i} = add(s{i - 1}, m{i})" for i in range(2, count + 1))]
+    return program("\n".join(lines + sums), out=f"s{count}")
+
+
+def bound(graph, *, size: int = 2, tower=TOWER):
+    return error_bound(graph, program("o = add(a, b)"), {"k": size}, tower=tower).per_trial()
+
+
+def test_degrees_are_counted():
+    found = error_bound(power(5), program("o = add(a, b)"), {"k": 2})
+    assert (found.degree, found.terms) == (5, 1)
+    assert found.per_trial() == pytest.approx(5 / TOWER[0])
+
+
+@pytest.mark.parametrize("make", [power, exponentials])
+def test_the_bound_grows_with_the_program(make):
+    bounds = [bound(make(size)) for size in range(2, 8)]
+    assert all(less < more for less, more in pairwise(bounds)), bounds
+
+
+def test_the_bound_grows_as_primes_shrink():
+    for make in (power, exponentials):
+        bounds = [bound(make(3), tower=TOWER[i : i + 4]) for i in range(4)]
+        assert all(less < more for less, more in pairwise(bounds)), bounds
+
+
+def test_a_shared_denominator_is_counted_once():
+    shared = program("n = add(a, b)\np = div(c, n)\nq = div(d, n)\no = add(p, q)")
+    apart = program("n = add(a, b)\nm = sub(a, b)\np = div(c, n)\nq = div(d, m)\no = add(p, q)")
+    degrees = [error_bound(graph, graph, {"k": 2}).degree for graph in (shared, apart)]
+    assert degrees == [1, 2]
+
+
+def test_discarded_trials_cost():
+    found = error_bound(power(5), power(4), {"k": 2})
+    assert found.per_trial(kept=0.25) == pytest.approx(4 * found.per_trial())
+
+
+def test_comparisons_cost_their_orders():
+    graph = program("m = maximum(a, b)\no = maximum(m, c)")
+    assert 0.5 < bound(graph, size=1) < 1
+
+
+def test_roots_of_exponentials_have_no_bound():
+    graph = program("e = exp(a)\nf = add(e, b)\no = sqrt(f)")
+    found = error_bound(graph, graph, {"k": 1})
+    assert found.per_trial() == float("inf")
+    assert found.reason == "the square root of an exponential"
+
+
+DIFFERENT = {
+    "a line": ("o = mul(a, b)", "o = mul(a, c)"),
+    "planes": ("p = mul(a, b)\no = mul(p, c)", "p = mul(d, d)\no = mul(p, d)"),
+    "squares": ("p = mul(a, a)\no = mul(p, p)", "p = mul(b, b)\no = mul(p, p)"),
+    "quotients": ("p = div(a, b)\no = add(p, c)", "p = div(c, d)\no = add(p, a)"),
+    "a product with many roots": (
+        "p = add(a, b)\nq = sub(a, b)\nr = mul(p, q)\ns = mul(r, c)\no = add(s, d)",
+        "o = add(d, c)",
+    ),
+    "two exponentials": ("o = exp(a)", "o = exp(b)"),
+    "a sum of exponentials": (
+        "e = exp(a)\nf = exp(b)\no = add(e, f)",
+        "e = exp(c)\nf = exp(d)\no = add(e, f)",
+    ),
+    "exponentials with coefficients": (
+        "e = exp(a)\nf = mul(e, b)\no = add(f, c)",
+        "e = exp(d)\no = mul(e, c)",
+    ),
+    "a power of an exponential": ("e = exp(a)\no = mul(e, e)", "e = exp(b)\no = mul(e, c)"),
+    "nested exponentials": ("e = exp(a)\nf = exp(e)\no = mul(f, b)", "e = exp(b)\nf = exp(e)\no = mul(f, b)"),
+    "an oracle": ("e = log(a)\no = mul(e, b)", "e = log(b)\no = mul(e, b)"),
+}
+
+
+@pytest.mark.parametrize("tower", SMALL_TOWERS, ids=str)
+@pytest.mark.parametrize(("one", "other"), DIFFERENT.values(), ids=DIFFERENT)
+def test_measured_error_is_below_the_bound(one, other, tower):
+    # Primes this small make different programs agree often enough to count how often.
+    trials = 4000
+    a, b = program(one, axes="k=1"), program(other, axes="k=1")
+    tiny = tiny_sizes(a, b)
+    field = tiny.field(5, trials=trials, levels=levels_of(a, b, limit=3), tower=tower)
+    left, right = interpret(a, field, tiny.sizes)[-1], interpret(b, field, tiny.sizes)[-1]
+    kept = field.zero_divisions == 0
+    agree = (left[0] == right[0]).reshape(trials, -1).all(axis=1) & kept
+    found = error_bound(a, b, tiny.sizes, tower=tower).per_trial(kept=kept.mean())
+    measured = agree.sum() / kept.sum()
+    slack = 3 * np.sqrt(0.25 / trials)
+    assert measured <= min(found, 1) + slack
+    assert measured < 0.6
+    assert found > 0

@@ -1,0 +1,155 @@
+"""Floats: careless kernels are refused, careful ones accepted, and overflow is named."""
+
+import pytest
+import torch
+from torch import nn
+
+from superopt.errors import InputError
+from superopt.ir import parse_graph
+from superopt.ops import OPS
+from superopt.trace import run_graph
+from superopt.verify.floats import (
+    DISTRIBUTIONS,
+    check_trace,
+    compare_floats,
+    find_counterexample,
+    in_float64,
+    sample,
+)
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def careless_softmax(x):
+    e = torch.exp(x)
+    return e / e.sum(-1, keepdim=True)
+
+
+def careful_softmax(x):
+    e = torch.exp(x.float() - x.float().amax(-1, keepdim=True))
+    return (e / e.sum(-1, keepdim=True)).to(x.dtype)
+
+
+def rmsnorm(x):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+X = torch.empty(16, 64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_careful_kernel_is_accepted(dtype):
+    report = compare_floats(softmax, careful_softmax, (X.to(dtype),))
+    assert report.ok, str(report)
+    assert len(report.distributions) == len(DISTRIBUTIONS)
+    assert str(report).startswith(f"floats ({str(dtype).removeprefix('torch.')}): fine on 6")
+
+
+def test_overflow_that_pytorch_avoids_is_refused():
+    report = compare_floats(softmax, careless_softmax, (X.half(),))
+    assert not report.ok
+    assert report.worst.nonfinite
+    assert "NaN or infinity where PyTorch has none" in str(report)
+
+
+def test_lost_precision_is_refused():
+    report = compare_floats(softmax, lambda x: softmax(x.half()).float(), (X,))
+    assert not report.ok
+    assert report.worst.candidate_error > 1e-5
+    assert "times what is allowed" in str(report)
+
+
+def test_an_error_in_a_small_row_counts():
+    def small_rows_vanish(x):
+        return torch.where(x.abs().amax(-1, keepdim=True) < 1e-2, 0.0, rmsnorm(x))
+
+    assert not compare_floats(rmsnorm, small_rows_vanish, (X,)).ok
+
+
+def test_shapes_must_match():
+    with pytest.raises(InputError, match="different shapes"):
+        compare_floats(softmax, lambda x: softmax(x)[:1], (X,))
+
+
+def test_inputs_are_drawn_like_the_given_ones():
+    given = (torch.empty(4, 6).t(), torch.arange(3), torch.ones(2, dtype=torch.bool), 7, X.half().to("meta"))
+    for name in DISTRIBUTIONS:
+        drawn = sample(name, given)
+        assert drawn[0].stride() == given[0].stride()
+        assert drawn[0].isfinite().all()
+        assert torch.equal(drawn[1], given[1])
+        assert drawn[2].dtype == torch.bool
+        assert drawn[3] == 7
+        assert (drawn[4].device.type, drawn[4].dtype) == ("cpu", torch.float16)
+        assert all(torch.equal(a, b) for a, b in zip(drawn[:3], sample(name, given)[:3], strict=True))
+    assert not torch.equal(sample("normal", given, seed=1)[0], sample("normal", given, seed=2)[0])
+
+
+def test_float64_reaches_parameters_closures_and_casts():
+    linear = nn.Linear(8, 4).half()
+    constant = torch.randn(4)
+
+    def function(x):
+        return linear(x).float() * constant + torch.zeros(4, dtype=torch.bfloat16)
+
+    x = torch.randn(3, 8).half()
+    result = in_float64(function)(x)
+    assert result.dtype == torch.float64
+    exact = (x.double() @ linear.weight.double().t() + linear.bias.double()) * constant.double()
+    assert torch.allclose(result, exact, rtol=1e-14, atol=0)
+    assert linear.weight.dtype == torch.float16
+
+
+def test_a_counterexample_names_the_first_place():
+    def other(x):
+        return torch.where(torch.arange(64) == 5, 2 * softmax(x), softmax(x))
+
+    found = find_counterexample(softmax, other, (X,))
+    assert found is not None
+    assert found.position == (0, 5)
+    assert found.right == pytest.approx(2 * found.left)
+    assert str(found).startswith("output 0[0, 5] = ")
+    assert "input 0: float32[16, 64] = " in str(found)
+    assert find_counterexample(softmax, careful_softmax, (X,)) is None
+
+
+def test_a_difference_only_on_hostile_inputs_is_found():
+    found = find_counterexample(lambda x: x.clamp(0, 30), torch.relu, (X,))
+    assert found is not None
+    assert found.left == 30
+
+
+def test_a_graph_is_checked_against_its_function():
+    from superopt.trace import trace
+
+    report = check_trace(trace(rmsnorm, X).graph, rmsnorm, (X,))
+    assert report.ok, str(report)
+    wrong = check_trace(trace(rmsnorm, X).graph, lambda x: rmsnorm(x) * 1.0001, (X,))
+    assert not wrong.ok
+
+
+def test_overflow_of_the_algebra_is_skipped_and_said():
+    from superopt.trace import trace
+
+    def function(x):
+        return torch.softmax(100 * x, -1)
+
+    report = check_trace(trace(function, X).graph, function, (X,))
+    assert report.ok
+    assert "large: skipped, exponentials without a maximum overflow even in float64" in str(report)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if not op.mask], ids=lambda op: op.name)
+def test_every_operator_runs_in_float64(op):
+    names = "abc"[: op.arity]
+    inputs = "\n".join(
+        f"in {name}: {'bool' if op.name == 'where' and name == 'a' else 'f32'}[k]" for name in names
+    )
+    text = f"graph g\naxes k=5\n{inputs}\no = {op.name}({', '.join(names)})\nout y: f32[k] = o"
+    graph = parse_graph(text)
+    tensors = {name: torch.rand(5, dtype=torch.float64) + 0.5 for name in names}
+    result = run_graph(graph, tensors)["y"]
+    assert result.isfinite().all()
+    assert result.dtype == torch.float64
