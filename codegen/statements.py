@@ -1,0 +1,248 @@
+"""Statements: a block graph written out as loads, computations and stores, for every code generator.
+
+    load w in loop[k]            each tensor is read where its tile is first complete, so that what
+    start t4                     does not depend on a loop is read before it
+    t4 += contract[k](t3, w)     accumulators start before the loop that fills them
+    store t11                    and results leave where they are complete
+
+The axes of every tile are those of its value; which of them are single positions, and how long the
+others are, is the code generator's and the tuner's affair.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from superopt.ir import Graph, Port, Step, closed_values, value_axes, value_names
+from superopt.ir.mugraph import Block, Loop, MuGraph, Tile
+
+__all__ = [
+    "Compute",
+    "KernelProgram",
+    "Load",
+    "LoopStatement",
+    "Start",
+    "Statement",
+    "Store",
+    "Tensor",
+    "lower_block",
+]
+
+REDUCTIONS = frozenset({"sum", "max", "contract"})
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in memory that a kernel reads or writes: a port of the program, or a value between kernels."""
+
+    value: int
+    name: str
+    dtype: str
+    axes: tuple[str, ...]  # outermost first; each has a stride of its own at run time
+    port: Port | None  # None for a value between kernels, which is laid out contiguously
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read the tile of a tensor."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Set an accumulator to the neutral element of its reduction."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Compute a step on tiles; one that accumulates adds to what `Start` began."""
+
+    value: int
+    step: Step
+    accumulates: tuple[str, ...] = ()  # the axes of loops around it that it reduces over
+    inside: tuple[str, ...] = ()  # the axes it reduces over within the tile
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write the tile of a value to memory, once for each output that carries it."""
+
+    value: int
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStatement:
+    """Walk along one axis, tile by tile."""
+
+    axis: str
+    body: tuple["Statement", ...]
+
+
+Statement = Load | Start | Compute | Store | LoopStatement
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProgram:
+    """One kernel, ready to be printed in any language."""
+
+    name: str
+    graph: Graph
+    grid: tuple[str, ...]
+    loads: tuple[Tensor, ...]
+    stores: tuple[Tensor, ...]
+    statements: tuple[Statement, ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every axis that the kernel walks along, spreads over the grid, or keeps whole."""
+        used = {axis for value in self.values() for axis in value_axes(self.graph)[value]}
+        used |= {axis for step in self.steps() for axis in step.axes}
+        return tuple(axis.name for axis in self.graph.axes if axis.name in used)
+
+    def flat(self) -> Iterator[tuple[Statement, tuple[str, ...]]]:
+        """Yield every statement but loops, in order, with the axes of the loops around it."""
+        pending: list[tuple[Statement, tuple[str, ...]]] = [(one, ()) for one in reversed(self.statements)]
+        while pending:
+            statement, loops = pending.pop()
+            if isinstance(statement, LoopStatement):
+                around = (*loops, statement.axis)
+                pending += [(inner, around) for inner in reversed(statement.body)]
+            else:
+                yield statement, loops
+
+    def values(self) -> set[int]:
+        """Return the values whose tiles the kernel holds."""
+        return {one.value for one, _ in self.flat() if isinstance(one, (Load, Compute))}
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return the steps it computes."""
+        return tuple(one.step for one, _ in self.flat() if isinstance(one, Compute))
+
+
+def lower_block(mugraph: MuGraph, number: int, *, between: str = "f32") -> KernelProgram:
+    """Return one block kernel of a muGraph as statements; values between kernels have a given dtype."""
+    block = mugraph.kernels[number]
+    assert isinstance(block, Block)
+    return _Lowering(mugraph, block, between).program(f"{mugraph.graph.name.replace('.', '_')}_{number}")
+
+
+class _Lowering:
+    """What one kernel's statements are made from."""
+
+    def __init__(self, mugraph: MuGraph, block: Block, between: str) -> None:
+        self.mugraph = mugraph
+        self.graph = mugraph.graph
+        self.block = block
+        self.axes = value_axes(self.graph)
+        self.names = value_names(self.graph)
+        self.closed = closed_values(self.graph)
+        self.between = between
+        self.loads = set(mugraph.loads(block))
+        self.stored = set(mugraph.stores(block))
+        self.ready: set[int] = set()
+
+    def program(self, name: str) -> KernelProgram:
+        statements = self._body(self.block.body, ())
+        stores = tuple(tensor for value in sorted(self.stored) for tensor in self._stored_tensors(value))
+        loads = tuple(self._loaded_tensor(value) for value in sorted(self.loads))
+        return KernelProgram(name, self.graph, self.block.grid, loads, stores, tuple(statements))
+
+    def _body(self, items: tuple[Tile | Loop, ...], loops: tuple[str, ...]) -> list[Statement]:
+        found: list[Statement] = []
+        for item in items:
+            if isinstance(item, Loop):
+                around = (*loops, item.axis)
+                inner = list(_tiles(item))
+                outer_loads = [
+                    i
+                    for tile in inner
+                    for i in self._operands(tile.value)
+                    if i in self.loads and not self.axes[i] & self._looped(item)
+                ]
+                found += [self._load(i) for i in dict.fromkeys(outer_loads) if i not in self.ready]
+                started = [
+                    tile.value
+                    for tile in inner
+                    if self._accumulated(tile.value, (item.axis,))
+                    and not self._accumulated(tile.value, loops)
+                ]
+                found += [Start(value) for value in dict.fromkeys(started)]
+                before = set(self.ready)
+                found.append(LoopStatement(item.axis, tuple(self._body(item.body, around))))
+                # A tile read inside a loop is gone after it; what was accumulated stays.
+                self.ready = before | set(started)
+                found += self._finished(started, loops)
+            else:
+                found += self._tile(item, loops)
+        return found
+
+    def _tile(self, tile: Tile, loops: tuple[str, ...]) -> list[Statement]:
+        value = tile.value
+        step = self.graph.step_of(value)
+        assert step is not None
+        found: list[Statement] = [
+            self._load(i) for i in dict.fromkeys(step.inputs) if i in self.loads and i not in self.ready
+        ]
+        accumulates = self._accumulated(value, loops)
+        inside = tuple(axis for axis in step.axes if axis not in accumulates) if step.op in REDUCTIONS else ()
+        found.append(Compute(value, step, accumulates, inside))
+        self.ready.add(value)
+        if not accumulates:
+            found += self._finished([value], loops)
+        return found
+
+    def _finished(self, values: list[int], loops: tuple[str, ...]) -> list[Statement]:
+        """Return the stores of values that are now complete."""
+        done: list[Statement] = []
+        for value in dict.fromkeys(values):
+            if value in self.stored and not self._accumulated(value, loops):
+                done += [Store(value, tensor) for tensor in self._stored_tensors(value)]
+        return done
+
+    def _load(self, value: int) -> Load:
+        self.ready.add(value)
+        return Load(value)
+
+    def _operands(self, value: int) -> tuple[int, ...]:
+        step = self.graph.step_of(value)
+        return () if step is None else step.inputs
+
+    def _looped(self, loop: Loop) -> set[str]:
+        return {loop.axis} | {
+            axis for item in loop.body if isinstance(item, Loop) for axis in self._looped(item)
+        }
+
+    def _accumulated(self, value: int, loops: tuple[str, ...]) -> tuple[str, ...]:
+        step = self.graph.step_of(value)
+        if step is None or step.op not in REDUCTIONS:
+            return ()
+        return tuple(axis for axis in loops if axis in step.axes)
+
+    def _stored_tensors(self, value: int) -> list[Tensor]:
+        outputs = [output.port for output in self.graph.outputs if output.value == value]
+        found = [Tensor(value, port.name, port.dtype, port.axes, port) for port in outputs]
+        read_later = any(value in self.mugraph.loads(other) for other in self.mugraph.kernels)
+        if read_later:
+            found.append(self._between(value))
+        return found
+
+    def _loaded_tensor(self, value: int) -> Tensor:
+        if value < len(self.graph.inputs):
+            port = self.graph.inputs[value]
+            return Tensor(value, port.name, port.dtype, port.axes, port)
+        return self._between(value)
+
+    def _between(self, value: int) -> Tensor:
+        order = tuple(axis.name for axis in self.graph.axes if axis.name in self.axes[value])
+        return Tensor(value, self.names[value], self.between, order, None)
+
+
+def _tiles(loop: Loop) -> Iterator[Tile]:
+    for item in loop.body:
+        if isinstance(item, Loop):
+            yield from _tiles(item)
+        else:
+            yield item
