@@ -229,7 +229,7 @@ class _Recorder:
     def explain(self, error: Exception) -> TraceError:
         """Return the one line that a user reads when the function itself fails."""
         text = str(error).strip().splitlines()
-        message = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+        message = f"{type(error).__name__}: {text[0]}"[:300] if text else type(error).__name__
         place = ""
         trace = error.__traceback__
         while trace is not None:
@@ -239,6 +239,11 @@ class _Recorder:
             trace = trace.tb_next
         if self.failure is not None and self.failure[0] is error:
             what = self.failure[1]
+            if "data-independent implementation" in message or "data-dependent" in message:
+                return TraceError(
+                    f"{self.name} fails{place}: {what}: the shape of the result depends on the data;"
+                    " keep all elements and use torch.where or a mask"
+                )
             return TraceError(
                 f"{self.name} fails{place}: {what}: {message}; check the inputs' shapes and dtypes"
             )
