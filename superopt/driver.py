@@ -20,7 +20,7 @@ from superopt.frontier.mugraph import MuGraphSpace
 from superopt.frontier.space import Exploration, LevelStats, Limits
 from superopt.frontier.split import merge_halves, split_reductions
 from superopt.frontier.universe import Universe, universe_of
-from superopt.ir import Graph, Program, Region, cut_graph
+from superopt.ir import Graph, MuGraph, Program, Region, cut_graph, fuse
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
 
@@ -87,6 +87,11 @@ class Found:
     verdict: Any
     split_axes: tuple[str, ...] = ()
     is_original: bool = False
+
+    @property
+    def mugraph(self) -> MuGraph:
+        """The graph as kernels, by the default schedule."""
+        return fuse(self.graph)
 
 
 @dataclass(frozen=True, slots=True)

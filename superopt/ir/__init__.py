@@ -2,6 +2,7 @@
 
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values, cut_graph
+from superopt.ir.fuse import fuse
 from superopt.ir.graph import (
     DTYPES,
     STRUCTURAL,
@@ -15,6 +16,17 @@ from superopt.ir.graph import (
     step_axes,
     value_axes,
 )
+from superopt.ir.mugraph import (
+    Block,
+    Call,
+    Kernel,
+    Loop,
+    MuGraph,
+    Tile,
+    check_mugraph,
+    parse_mugraph,
+    print_mugraph,
+)
 from superopt.ir.program import Opaque, Program, Region, check_program
 from superopt.ir.rewrite import merge_axes, refine_axis, rename_axes
 from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
@@ -23,23 +35,33 @@ __all__ = [
     "DTYPES",
     "STRUCTURAL",
     "Axis",
+    "Block",
+    "Call",
     "Graph",
+    "Kernel",
+    "Loop",
+    "MuGraph",
     "Opaque",
     "Output",
     "Port",
     "Program",
     "Region",
     "Step",
+    "Tile",
     "check_graph",
+    "check_mugraph",
     "check_program",
     "closed_values",
     "cut_graph",
     "format_constant",
+    "fuse",
     "live_graph",
     "merge_axes",
     "needed_order",
     "parse_graph",
+    "parse_mugraph",
     "print_graph",
+    "print_mugraph",
     "print_step",
     "refine_axis",
     "rename_axes",

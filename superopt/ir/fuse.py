@@ -1,0 +1,234 @@
+"""Fuse: the default schedule of a graph, from which better ones start.
+
+A kernel takes as many steps as can share a grid; a value that must cross programs, such as a sum over
+an axis of the next step's grid, ends it. A reduction of what is itself reduced combines partial
+results: it starts a new kernel, so that the programs of the one before share out the axis. Inside a
+kernel every reduction is walked tile by tile, reductions over the same axis and pass in one loop; what
+a second pass needs of the first one's tiles is computed again, unless that is a contraction: then the
+kernel ends before the second pass.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from superopt.ir.cut import closed_values
+from superopt.ir.graph import Graph, live_graph, needed_order, value_axes
+from superopt.ir.mugraph import Block, Kernel, Loop, MuGraph, Tile, check_mugraph
+
+__all__ = ["fuse"]
+
+_WHOLE = 1024  # positions: an axis up to here may be whole inside a tile
+_TILE = 32  # positions: what a program does at least of a grid axis, to weigh repeated work
+_FAVOUR = 4  # so many times longer than the outer one may an inner reduction be and still stay whole
+_REDUCTIONS = ("sum", "max", "contract")
+
+
+def fuse(graph: Graph) -> MuGraph:
+    """Return the graph as fused kernels; steps that no output needs are left out."""
+    graph = live_graph(graph)
+    closed = closed_values(graph)
+    rounds = _rounds(graph)
+    order = [value for value in needed_order(graph) if not closed[value]]
+    order.sort(key=rounds.__getitem__)
+    kernels: list[Kernel] = []
+    while order:
+        for count in range(sum(rounds[value] == rounds[order[0]] for value in order), 0, -1):
+            block = _Fusion(graph, frozenset(order[:count])).block(alone=count == 1)
+            if block is not None:
+                kernels.append(block)
+                order = order[count:]
+                break
+    for value in sorted({output.value for output in graph.outputs}):
+        if closed[value] and value >= len(graph.inputs):
+            block = _Fusion(graph, frozenset({value})).block(alone=True)
+            assert block is not None
+            kernels.append(block)
+    return check_mugraph(MuGraph(graph, tuple(kernels)))
+
+
+def _rounds(graph: Graph) -> list[int]:
+    """Return for each value how often partial results were combined before it is known."""
+    rounds = [0] * len(graph.inputs)
+    for step in graph.steps:
+        operands = [graph.step_of(i) for i in step.inputs]
+        combines = step.op in ("sum", "max") and operands[0] is not None and operands[0].op in _REDUCTIONS
+        rounds.append(max((rounds[i] for i in step.inputs), default=0) + combines)
+    return rounds
+
+
+class _UnfitError(Exception):
+    """These steps do not make one kernel."""
+
+
+class _Fusion:
+    """Some steps of a graph as one kernel, if they can be one."""
+
+    def __init__(self, graph: Graph, values: frozenset[int]) -> None:
+        self.graph = graph
+        self.sizes = graph.sizes
+        self.axes = value_axes(graph)
+        self.closed = closed_values(graph)
+        read = {
+            i for j, step in enumerate(graph.steps, len(graph.inputs)) if j not in values for i in step.inputs
+        }
+        self.stored = sorted(values & (read | {output.value for output in graph.outputs}))
+        self.values = sorted(self._with_closed(values))
+        self.inside = frozenset(self.values)
+        self.work = {value: self._work(value) for value in self.values}
+        self.looped: frozenset[str] = frozenset()
+        self.done: set[int] = set()
+
+    def block(self, *, alone: bool) -> Block | None:
+        """Return the kernel, or None where it would be a bad one; a step alone always makes one."""
+        reduced, mapped = self._reduced(), self._mapped()
+        shared = frozenset.intersection(*(self.axes[value] for value in self.stored)) - reduced - mapped
+        grid = frozenset(axis for axis in shared if self._worth(axis))
+        off = frozenset[str]().union(*self.work.values()) - grid
+        whole = mapped | self._whole(reduced, off)
+        self.looped = off - whole
+        fits = all(axis in reduced for axis in self.looped)
+        fits &= all(self.sizes[axis] <= _WHOLE for axis in mapped)
+        fits &= bool(grid) or not any(self.axes[value] for value in self.stored)
+        try:
+            if not (fits or alone):
+                return None
+            body = self._body(self.stored, frozenset(), frozenset())
+        except _UnfitError:
+            if not alone:
+                return None
+            self.looped, self.done = frozenset(), set()
+            body = self._body(self.stored, frozenset(), frozenset())
+        return Block(self._in_order(grid), body)
+
+    def _in_order(self, axes: frozenset[str]) -> tuple[str, ...]:
+        return tuple(axis.name for axis in self.graph.axes if axis.name in axes)
+
+    def _with_closed(self, values: Iterable[int]) -> set[int]:
+        """Return the values and the closed ones they are made from."""
+        found: set[int] = set()
+        pending = list(values)
+        while pending:
+            value = pending.pop()
+            if value not in found:
+                found.add(value)
+                step = self.graph.step_of(value)
+                pending += [i for i in step.inputs if self.closed[i]] if step else []
+        return found
+
+    def _operands(self, value: int) -> list[int]:
+        """Return the operands that this kernel computes itself."""
+        step = self.graph.step_of(value)
+        return [i for i in step.inputs if i in self.inside] if step else []
+
+    def _reduced_by(self, value: int) -> frozenset[str]:
+        step = self.graph.step_of(value)
+        return frozenset(step.axes) if step and step.op in _REDUCTIONS else frozenset()
+
+    def _reduced(self) -> frozenset[str]:
+        return frozenset[str]().union(*map(self._reduced_by, self.values))
+
+    def _mapped(self) -> frozenset[str]:
+        """Return the axes along which a step reads other places of a value of this kernel."""
+        steps = [self.graph.step_of(value) for value in self.values if self._operands(value)]
+        pairs = [pair for step in steps if step for pair in step.mapping]
+        return frozenset(axis for pair in pairs for axis in pair if isinstance(axis, str))
+
+    def _work(self, value: int) -> frozenset[str]:
+        """Return the axes along which a step does its work."""
+        step = self.graph.step_of(value)
+        assert step is not None
+        if step.mapping and not self._operands(value):
+            return self.axes[value]  # read from memory as it is needed
+        return self.axes[value].union(*(self.axes[i] for i in step.inputs))
+
+    def _worth(self, axis: str) -> bool:
+        """Whether programs along an axis repeat no more work than the largest one they share out."""
+        shared = max(self._volume(work) for work in self.work.values() if axis in work)
+        repeats = self.sizes[axis] / _TILE
+        return all(
+            axis in work or self.closed[value] or repeats * self._volume(work) <= shared
+            for value, work in self.work.items()
+        )
+
+    def _volume(self, axes: frozenset[str]) -> int:
+        return prod(self.sizes[axis] for axis in axes)
+
+    def _whole(self, reduced: frozenset[str], off: frozenset[str]) -> set[str]:
+        """Return the axes that are whole inside a tile: short ones, of nested reductions rather the inner."""
+        whole = set(off - reduced)
+        for value in self.values:
+            for axis in self._reduced_by(value) & off:
+                for carried in self.axes[value] & reduced & off:
+                    inner = self.sizes[axis] <= _FAVOUR * self.sizes[carried]
+                    whole.add(axis if inner else carried)
+        return {axis for axis in whole if self.sizes[axis] <= _WHOLE}
+
+    def _body(
+        self, targets: Sequence[int], known: frozenset[int], around: frozenset[str]
+    ) -> tuple[Tile | Loop, ...]:
+        """Return what computes the targets inside loops over these axes, from what is known there."""
+        items: list[Tile | Loop] = []
+        have = set(known)
+        made: set[int] = set()
+        needed = sorted(self._ancestors(targets, known) | set(targets))
+        while True:
+            for value in needed:
+                ready = value not in made and value not in have and have.issuperset(self._operands(value))
+                if ready and self.work[value] & self.looped <= around:
+                    items.append(self._tile(value))
+                    made.add(value)
+                    if not self._reduced_by(value) & around:
+                        have.add(value)
+            if made.issuperset(targets):
+                return tuple(items)
+            axis, together = self._next_loop([v for v in needed if v not in made], targets, have, around)
+            items.append(Loop(axis, self._body(together, frozenset(have), around | {axis})))
+            made.update(together)
+            have.update(
+                value
+                for value in together
+                if self.axes[value] & self.looped <= around and not self._reduced_by(value) & around
+            )
+
+    def _next_loop(
+        self, missing: Sequence[int], targets: Sequence[int], have: set[int], around: frozenset[str]
+    ) -> tuple[str, list[int]]:
+        """Return the axis to walk along next, and the values that the walk can finish."""
+        results = {value for value in missing if self.axes[value] & self.looped <= around}
+        before = {value: self._ancestors([value], have) for value in missing}
+        fit: dict[str, list[int]] = {}
+        for value in missing:
+            if value in results or value in targets:
+                for axis in self._in_order((self.work[value] & self.looped) - around):
+                    unfinished = [i for i in before[value] if i in results or axis in self._reduced_by(i)]
+                    partial = axis in self._reduced_by(value) and value not in results
+                    if not (unfinished or partial):
+                        fit.setdefault(axis, []).append(value)
+        if not fit:
+            raise _UnfitError
+        first = min(value for values in fit.values() for value in values)
+        axis = max(
+            (axis for axis in fit if first in fit[axis]),
+            key=lambda axis: sum(axis in self.work[i] for i in before[first]),
+        )
+        return axis, fit[axis]
+
+    def _ancestors(self, values: Sequence[int], known: Iterable[int]) -> set[int]:
+        """Return what the values are made from in this kernel, as far as it is not known."""
+        found: set[int] = set()
+        known = set(known)
+        pending = [i for value in values for i in self._operands(value)]
+        while pending:
+            value = pending.pop()
+            if value not in found and value not in known:
+                found.add(value)
+                pending += self._operands(value)
+        return found
+
+    def _tile(self, value: int) -> Tile:
+        again = value in self.done and not self.closed[value]
+        step = self.graph.step_of(value)
+        if again and step is not None and step.op == "contract":
+            raise _UnfitError
+        self.done.add(value)
+        return Tile(value, again)
