@@ -12,8 +12,8 @@ the axioms stand beside "an operand of a part is a part". Three answers:
   to try it still says unknown, and rightly: its matching can miss some. `prune_exhausted` takes this
   for a refutation, as Mirage does with whatever z3 does not derive; it is for comparisons only.
 
-A query is limited by z3's own count of steps, not by its timer: answers do not depend on how busy
-the machine is, and no thread is needed, which a forked worker would lack.
+A query is limited by z3's own count of steps, so that answers do not depend on how busy the machine
+is; z3's clock only stops what it does not count.
 """
 
 import json
@@ -35,6 +35,10 @@ __all__ = ["Answer", "OracleStatistics", "SubexpressionOracle"]
 
 STEPS_PER_MS = 500
 """How many of its steps z3 makes in a millisecond, about; it turns a time limit into a count."""
+
+
+PATIENCE = 10
+"""How many times its time limit a query may take where z3 does not count what it is busy with."""
 
 
 class Answer(Enum):
@@ -175,6 +179,7 @@ class _Query:
         # z3's own handler would swallow Ctrl-C; Python's acts once the query is over.
         self._solver.set("ctrl_c", False)
         self._solver.set("rlimit", timeout_ms * STEPS_PER_MS)
+        self._solver.set("timeout", timeout_ms * PATIENCE)
         self._solver.set("auto_config", False)
         self._solver.set("mbqi", False)
         terms = self._terms(goal.nodes)

@@ -1,0 +1,96 @@
+"""The axioms are proved; false ones are refuted with values."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from superopt.rules.axioms import AXIOMS, Axiom
+from superopt.rules.proofs import Proof, format_proofs, prove, prove_axioms, to_json
+
+FALSE = {
+    "reciprocal of a sum": ("(Inv (Add a b))", "(Add (Inv a) (Inv b))"),
+    "sum of products": ("(Sum k (Mul a b))", "(Mul (Sum k a) (Sum k b))"),
+    "root of a sum": ("(Sqrt (Add a b))", "(Add (Sqrt a) (Sqrt b))"),
+    "root of a square": ("(Sqrt (Mul a a))", "a"),
+    "exp of a product": ("(Exp (Mul a b))", "(Mul (Exp a) (Exp b))"),
+    "exp of a negative": ("(Exp (Neg a))", "(Neg (Exp a))"),
+    "swapped division": ("(Mul a (Inv b))", "(Mul b (Inv a))"),
+    "max of a sum": ("(Max k (Add a b))", "(Add (Max k a) (Max k b))"),
+    "max of a product": ("(Max k (Mul a b))", "(Mul (Max k a) (Max k b))"),
+    "max and sum": ("(Sum j (Max k a))", "(Max k (Sum j a))"),
+    "sum of reciprocals": ("(Sum k (Inv a))", "(Inv (Sum k a))"),
+    "forgotten sum": ("(Sum k a)", "a"),
+    "wrong axis": ("(Sum k (Sum j a))", "(Sum k (Sum k a))"),
+    "distributed one way": ("(Mul a (Add b c))", "(Add (Mul a b) c)"),
+    "larger of a negative": ("(Maximum (Neg a) (Neg b))", "(Neg (Maximum a b))"),
+}
+
+
+@pytest.fixture(scope="module")
+def proofs() -> tuple[Proof, ...]:
+    return prove_axioms()
+
+
+def test_all_axioms_hold(proofs: tuple[Proof, ...]) -> None:
+    assert [proof.axiom for proof in proofs] == list(AXIOMS)
+    assert [proof.axiom.name for proof in proofs if not proof.holds] == []
+    assert {proof.axiom.name for proof in proofs if proof.status == "definition"} == {"exp-of-add"}
+    assert sum(proof.seconds for proof in proofs) < 10
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_false_axioms_are_refuted(name: str) -> None:
+    proof = prove(Axiom(name, *FALSE[name]))
+    assert proof.status == "refuted"
+    assert not proof.holds
+    assert " is not " in proof.detail
+    assert "=" in proof.detail
+
+
+@pytest.mark.parametrize("axiom", [a for a in AXIOMS if a.lacks], ids=lambda axiom: axiom.name)
+def test_guards_are_needed(axiom: Axiom) -> None:
+    assert prove(axiom).status == "proved"
+    proof = prove(replace(axiom, lacks=None))
+    assert proof.status == "refuted"
+    assert "k=1" in proof.detail
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("(Mul (Sum k a) (Sum k b))", "(Mul (Sum k b) (Sum k a))"),
+        ("(Sum k (Neg (Neg a)))", "(Sum k a)"),
+        ("(Max k (Maximum a a))", "(Max k a)"),
+        ("(Mul (Inv (Sqrt a)) (Sqrt b))", "(Sqrt (Mul b (Inv a)))"),
+        ("(Mul (Exp a) (Mul (Exp b) c))", "(Mul c (Exp (Add b a)))"),
+    ],
+)
+def test_other_truths_are_proved(left: str, right: str) -> None:
+    assert prove(Axiom("truth", left, right)).holds
+
+
+def test_what_cannot_be_decided_is_not_claimed() -> None:
+    proof = prove(Axiom("monotone", "(Max k (Exp a))", "(Exp (Max k a))"))
+    assert proof.status == "unknown"
+    assert not proof.holds
+    proof = prove(Axiom("call", "(Call1 a)", "a"))
+    assert (proof.status, proof.detail) == ("unknown", "Call1 has no meaning over the reals")
+
+
+def test_abstract_axioms_say_so() -> None:
+    axiom = Axiom("forgets constants", "(Mul a a)", "a", note="abstract: equates too much on purpose")
+    assert prove(axiom).status == "abstract"
+
+
+def test_table(proofs: tuple[Proof, ...]) -> None:
+    text = format_proofs(proofs)
+    lines = text.splitlines()
+    assert len(lines) == len(AXIOMS) + 1
+    for axiom, line in zip(AXIOMS, lines[1:], strict=True):
+        assert line.startswith(axiom.name)
+        assert axiom.left in line
+    assert "a lacks k" in text
+    rows = json.loads(json.dumps(to_json(proofs)))
+    assert [row["name"] for row in rows] == [axiom.name for axiom in AXIOMS]
+    assert set(rows[0]) >= {"name", "left", "right", "lacks", "status", "method", "detail", "ms"}

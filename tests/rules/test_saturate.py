@@ -1,0 +1,244 @@
+"""Saturation: what becomes what, what doesn't, and the table that is exported."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from superopt.ir import parse_graph
+from superopt.rules.axioms import AXIOMS, parse_pattern, variables
+from superopt.rules.saturate import SaturationLimits, saturate
+from superopt.rules.terms import OPERATORS, Goal, Node, goal_of
+
+Becomes = Callable[..., bool]
+
+EQUAL = {
+    "delayed-division": (
+        {"a": "mk", "s": "m", "w": "kn"},
+        "(sum k (mul (mul a (inv s)) w))",
+        "(mul (sum k (mul a w)) (inv s))",
+    ),
+    "matmuls-associate": (
+        {"a": "mj", "b": "jk", "c": "kn"},
+        "(sum k (mul (sum j (mul a b)) c))",
+        "(sum j (mul a (sum k (mul b c))))",
+    ),
+    "lora-merges": (
+        {"x": "mk", "w": "kn", "a": "kr", "b": "rn"},
+        "(add (sum k (mul x w)) (sum r (mul (sum k (mul x a)) b)))",
+        "(sum k (mul x (add w (sum r (mul a b)))))",
+    ),
+    "lora-splits": (
+        {"x": "mk", "w": "kn", "a": "kr", "b": "rn"},
+        "(sum k (mul x (add w (sum r (mul a b)))))",
+        "(add (sum k (mul x w)) (sum r (mul (sum k (mul x a)) b)))",
+    ),
+    "exp-of-sum": ({"a": "m", "b": "k"}, "(mul (exp a) (exp b))", "(exp (add a b))"),
+    "exp-shift": ({"a": "mk", "b": "m"}, "(sum k (exp (add a b)))", "(mul (exp b) (sum k (exp a)))"),
+    "roots-join": ({"a": "m", "b": "m"}, "(mul (sqrt a) (sqrt b))", "(sqrt (mul a b))"),
+    "root-of-quotient": ({"a": "m", "b": "m"}, "(sqrt (mul a (inv b)))", "(mul (sqrt a) (inv (sqrt b)))"),
+    "common-factor": ({"a": "m", "b": "m", "c": "m"}, "(add (mul a b) (mul c a))", "(mul a (add b c))"),
+    "signs-leave": ({"a": "mk", "b": "m"}, "(sum k (mul (neg a) b))", "(neg (mul b (sum k a)))"),
+    "inverse-of-inverse": ({"a": "m", "b": "m"}, "(inv (mul a (inv b)))", "(mul b (inv a))"),
+    "max-splits": (
+        {"a": "mk", "b": "mk"},
+        "(max k (maximum a b))",
+        "(maximum (max k b) (max k a))",
+    ),
+    "sums-commute": ({"a": "jk"}, "(sum j (sum k a))", "(sum k (sum j a))"),
+    "maxima-commute": ({"a": "jk"}, "(max j (max k a))", "(max k (max j a))"),
+}
+
+DIFFERENT = {
+    "division-by-what-is-summed": (
+        {"a": "mk", "s": "mk", "w": "kn"},
+        "(sum k (mul (mul a (inv s)) w))",
+        "(mul (sum k (mul a w)) (inv s))",
+    ),
+    "sum-of-product": ({"a": "k", "b": "k"}, "(sum k (mul a b))", "(mul (sum k a) (sum k b))"),
+    "other-axis": ({"a": "mk"}, "(sum k a)", "(sum m a)"),
+    "matmul-over-other-axes": (
+        {"a": "mj", "b": "jk", "c": "kn"},
+        "(sum k (mul (sum j (mul a b)) c))",
+        "(sum j (mul a (sum j (mul b c))))",
+    ),
+    "exp-of-product": ({"a": "m", "b": "m"}, "(mul (exp a) (exp b))", "(exp (mul a b))"),
+    "inverse-of-sum": ({"a": "m", "b": "m"}, "(inv (add a b))", "(add (inv a) (inv b))"),
+    "swapped-division": ({"a": "m", "b": "m"}, "(mul a (inv b))", "(mul b (inv a))"),
+    "cancelled": ({"a": "m", "b": "m"}, "(mul (mul a b) (inv b))", "a"),
+    "root-of-square": ({"a": "m"}, "(sqrt (mul a a))", "a"),
+    "max-of-sum": ({"a": "k", "b": "k"}, "(max k (add a b))", "(add (max k a) (max k b))"),
+    "max-and-sum": ({"a": "jk"}, "(max j (sum k a))", "(sum k (max j a))"),
+    "lora-without-factor": (
+        {"x": "mk", "w": "kn", "a": "kr", "b": "rn"},
+        "(add (sum k (mul x w)) (sum r (mul (sum k (mul x a)) b)))",
+        "(sum k (mul x (add w (sum r a))))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_becomes(becomes: Becomes, name: str) -> None:
+    assert becomes(*EQUAL[name])
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_does_not_become(becomes: Becomes, name: str) -> None:
+    assert not becomes(*DIFFERENT[name])
+
+
+@pytest.mark.parametrize("axiom", AXIOMS, ids=lambda axiom: axiom.name)
+def test_every_axiom_is_applied(becomes: Becomes, axiom: object) -> None:
+    """Each axiom rewrites in each of its directions; a guarded one not where its guard fails."""
+    for left, right in axiom.directions():  # type: ignore[attr-defined]
+        names, axes = variables(parse_pattern(left))
+        guard = axiom.lacks  # type: ignore[attr-defined]
+        letters = "".join(axes)
+        leaves = {f"leaf_{name}": letters + "z" for name in names}
+        if guard:
+            leaves[f"leaf_{guard[0]}"] = letters.replace(guard[1], "") + "z"
+        start, end = (_spelled(parse_pattern(side)) for side in (left, right))
+        assert becomes(leaves, start, end)
+        if guard:
+            leaves[f"leaf_{guard[0]}"] = letters + "z"
+            assert not becomes(leaves, start, end)
+
+
+def _spelled(pattern: object) -> str:
+    """Return a pattern as an expression: its variables become leaves."""
+    if isinstance(pattern, str):
+        return f"leaf_{pattern}"
+    assert isinstance(pattern, tuple)
+    name, *rest = pattern
+    op = name.lower()
+    head = [op, rest.pop(0)] if op in ("sum", "max") else [op]
+    return f"({' '.join([*head, *(_spelled(part) for part in rest)])})"
+
+
+def test_axiom_names_are_unique() -> None:
+    assert len({axiom.name for axiom in AXIOMS}) == len(AXIOMS)
+
+
+def test_complete(program: Goal) -> None:
+    table = saturate(program)
+    assert table.truncated is None
+    assert table.nodes == len(set(table.entries))
+    assert tuple(sorted(table.entries)) == table.entries
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (SaturationLimits(nodes=20), "limit of 20 e-nodes"),
+        (SaturationLimits(seconds=0), "limit of 0 s"),
+        (SaturationLimits(rounds=1), "limit of 1 rounds"),
+    ],
+)
+def test_truncated(programs: dict[str, Goal], limits: SaturationLimits, reason: str) -> None:
+    table = saturate(programs["attention"], limits)
+    assert table.truncated == reason
+    assert table.rounds == 1
+
+
+def test_interrupted(programs: dict[str, Goal]) -> None:
+    assert saturate(programs["attention"], stop=lambda: True).truncated == "interrupted"
+
+
+@pytest.mark.parametrize("limits", [SaturationLimits(), SaturationLimits(rounds=1)])
+def test_table_is_closed(program: Goal, limits: SaturationLimits) -> None:
+    table = saturate(program, limits)
+    inhabited = {entry[3] for entry in table.entries}
+    assert inhabited == set(range(table.classes))
+    assert all(arg in inhabited for entry in table.entries for arg in entry[2])
+    assert set(table.roots) <= inhabited
+    reachable: set[int] = set()
+    for _ in range(table.classes + 1):
+        reachable |= {found for _, _, args, found in table.entries if reachable.issuperset(args)}
+    assert reachable == inhabited
+    leaf = OPERATORS.index("leaf")
+    for number, found in enumerate(table.class_of_leaf):
+        assert (leaf, number, (), found) in table.entries
+
+
+def test_repeated_runs_agree(program: Goal) -> None:
+    first, second = saturate(program), saturate(program)
+    assert first.entries == second.entries
+    assert (first.roots, first.class_of_leaf, first.rounds) == (
+        second.roots,
+        second.class_of_leaf,
+        second.rounds,
+    )
+
+
+def test_hash_seeds_do_not_matter(programs: dict[str, Goal]) -> None:
+    text = str(programs["lora"].graph)
+    code = (
+        "import sys, hashlib\n"
+        "from superopt.ir import parse_graph\n"
+        "from superopt.rules.saturate import saturate\n"
+        "from superopt.rules.terms import goal_of\n"
+        "table = saturate(goal_of(parse_graph(sys.argv[1])))\n"
+        "print(hashlib.sha256(repr((table.entries, table.roots)).encode()).hexdigest())"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code, text],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(runs) == 1
+
+
+ACCESS = """graph access
+    axes t=4 n=4 k=8
+    in x: f32[t, k]
+    in y: f32[{axes}]
+    z = {access}(x)
+    p = mul(z, y)
+    s = sum[{over}](p)
+    out o: f32[{out}] = s"""
+
+
+@pytest.mark.parametrize(
+    ("access", "axes", "over", "out", "leaves"),
+    [
+        ("select[t=0]", "t, k", "t", "k", True),  # the selected axis is gone: the factor leaves the sum
+        ("select[t=0]", "t, k", "k", "t", False),
+        ("rename[t->n]", "t, k", "t", "n, k", True),  # the old axis is gone
+        ("rename[t->n]", "n, k", "n", "k", False),  # the new one is there
+    ],
+)
+def test_axes_of_accesses(access: str, axes: str, over: str, out: str, leaves: bool) -> None:
+    goal = goal_of(parse_graph(ACCESS.format(access=access, axes=axes, over=over, out=out)))
+    table = saturate(goal)
+    mul, total = OPERATORS.index("mul"), OPERATORS.index("sum")
+    roots = [entry for entry in table.entries if entry[3] == table.roots[0]]
+    assert table.truncated is None
+    assert any(entry[0] == total for entry in roots)
+    assert any(entry[0] == mul for entry in roots) is leaves
+
+
+def test_groups_and_closed_masks(programs: dict[str, Goal]) -> None:
+    goal = programs["attention"]
+    assert goal.groups == (("b", "h"), ("m",), ("d",), ("n",), ("e",))
+    masks = [leaf for leaf in goal.leaves if leaf.position is not None and leaf.position >= 3]
+    assert [leaf.mask for leaf in masks] == [1 << 1 | 1 << 3]
+    assert not any(node.op.startswith("call") for node in goal.nodes)
+
+
+def test_axes_kept_apart(programs: dict[str, Goal]) -> None:
+    apart = goal_of(programs["attention"].graph, apart=("h",))
+    assert apart.groups == (("b",), ("h",), ("m",), ("d",), ("n",), ("e",))
+
+
+def test_deep_graphs_do_not_recurse() -> None:
+    steps = "\n".join(f"v{i + 1} = neg(v{i})" for i in range(2000))
+    graph = parse_graph(f"graph deep\naxes m=4\nin v0: f32[m]\n{steps}\nout y: f32[m] = v2000")
+    goal = goal_of(graph)
+    assert len(goal.nodes) == 2001
+    assert goal.nodes[-1] == Node("neg", (1999,))
