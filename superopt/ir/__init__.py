@@ -28,7 +28,7 @@ from superopt.ir.mugraph import (
     print_mugraph,
 )
 from superopt.ir.program import Opaque, Program, Region, check_program
-from superopt.ir.rewrite import merge_axes, refine_axis, rename_axes
+from superopt.ir.rewrite import merge_axes, refine_axes, refine_axis, rename_axes
 from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "print_graph",
     "print_mugraph",
     "print_step",
+    "refine_axes",
     "refine_axis",
     "rename_axes",
     "step_axes",

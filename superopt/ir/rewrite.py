@@ -8,7 +8,7 @@ from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.graph import Axis, Graph, Port, Step, live_graph, value_axes
 
-__all__ = ["merge_axes", "refine_axis", "rename_axes"]
+__all__ = ["merge_axes", "refine_axes", "refine_axis", "rename_axes"]
 
 
 def refine_axis(graph: Graph, axis: str, parts: Sequence[Axis]) -> Graph:
@@ -16,19 +16,40 @@ def refine_axis(graph: Graph, axis: str, parts: Sequence[Axis]) -> Graph:
 
         sum[k](x)  with k = (k0 k1)   becomes   sum[k0, k1](x)
 
-    A size step becomes a product of sizes, an index step `k0 * size(k1) + k1`; a selected or
-    renamed axis cannot be refined.
+    A size step becomes a product of sizes, an index step `k0 * size(k1) + k1`; a renamed axis
+    takes `refine_axes`.
     """
+    return refine_axes(graph, {axis: parts})
+
+
+def refine_axes(graph: Graph, factors: Mapping[str, Sequence[Axis]]) -> Graph:
+    """Return the graph with some axes written as products of axes; renamed ones are refined alike."""
     sizes = graph.sizes
-    if axis not in sizes:
-        raise GraphError(f"graph {graph.name!r} has no axis {axis!r}")
-    if prod(part.size for part in parts) != sizes[axis]:
-        raise GraphError(f"axis {axis!r} of size {sizes[axis]} is not the product of {list(parts)}")
-    names = tuple(part.name for part in parts)
-    axes = tuple(new for old in graph.axes for new in (parts if old.name == axis else (old,)))
+    names: dict[str, tuple[str, ...]] = {}
+    for axis, parts in factors.items():
+        if axis not in sizes:
+            raise GraphError(f"graph {graph.name!r} has no axis {axis!r}")
+        if prod(part.size for part in parts) != sizes[axis]:
+            raise GraphError(f"axis {axis!r} of size {sizes[axis]} is not the product of {list(parts)}")
+        names[axis] = tuple(part.name for part in parts)
+    axes = tuple(new for old in graph.axes for new in factors.get(old.name, (old,)))
+    known = {axis.name: axis.size for axis in axes}
 
     def expand(items: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(new for old in items for new in (names if old == axis else (old,)))
+        return tuple(new for old in items for new in names.get(old, (old,)))
+
+    def expand_pair(old: str, new: str | int) -> list[tuple[str, str | int]]:
+        parts = names.get(old, (old,))
+        if isinstance(new, str):
+            images = names.get(new, (new,))
+            if [known[part] for part in parts] != [known[part] for part in images]:
+                raise GraphError(f"axis {old!r} is renamed to {new!r}: refine both alike, or neither")
+            return list(zip(parts, images, strict=True))
+        pairs: list[tuple[str, str | int]] = []
+        for part in reversed(parts):
+            new, rest = divmod(new, known[part])
+            pairs.insert(0, (part, rest))
+        return pairs
 
     first = len(graph.inputs)
     position = list(range(first))
@@ -39,12 +60,12 @@ def refine_axis(graph: Graph, axis: str, parts: Sequence[Axis]) -> Graph:
         return first + len(steps) - 1
 
     for step in graph.steps:
-        step = replace(step, inputs=tuple(position[i] for i in step.inputs))
-        if any(axis in (old, new) for old, new in step.mapping):
-            raise GraphError(f"axis {axis!r} is selected or renamed by {step.op!r}: it cannot be refined")
-        if axis in step.axes and step.op in ("size", "index"):
-            value = emit(Step(step.op, axes=names[:1]))
-            for name in names[1:]:
+        mapping = tuple(pair for old, new in step.mapping for pair in expand_pair(old, new))
+        step = replace(step, inputs=tuple(position[i] for i in step.inputs), mapping=mapping)
+        if step.op in ("size", "index") and step.axes[0] in names:
+            own = names[step.axes[0]]
+            value = emit(Step(step.op, axes=own[:1]))
+            for name in own[1:]:
                 value = emit(Step("mul", (value, emit(Step("size", axes=(name,))))))
                 if step.op == "index":
                     value = emit(Step("add", (value, emit(Step("index", axes=(name,))))))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from superopt.errors import InputError
-from superopt.ir import Axis, Graph, Port, refine_axis, rename_axes
+from superopt.ir import Axis, Graph, Port, refine_axes, rename_axes
 
 __all__ = ["Aligned", "align_graphs"]
 
@@ -36,11 +36,10 @@ def align_graphs(a: Graph, b: Graph) -> Aligned:
                 if split is None:
                     continue
                 axis, sizes, left = split
-                parts = [Axis(f"{axis}.{i}", size) for i, size in enumerate(sizes)]
                 if left:
-                    a = refine_axis(a, axis, parts)
+                    a = _refine(a, axis, sizes)
                 else:
-                    b = refine_axis(b, axis, parts)
+                    b = _refine(b, axis, sizes)
                 changed = True
                 break
             if changed:
@@ -60,6 +59,20 @@ def align_graphs(a: Graph, b: Graph) -> Aligned:
     b = rename_axes(b, names)
     links = tuple(sorted((x, names.get(y, y)) for x, y in pairs))
     return Aligned(a, b, links)
+
+
+def _refine(graph: Graph, axis: str, sizes: tuple[int, ...]) -> Graph:
+    """Return the graph with an axis, and all that renames relate to it, as a product."""
+    alike = {axis}
+    while True:
+        pairs = [pair for step in graph.steps for pair in step.mapping if isinstance(pair[1], str)]
+        more = {str(name) for pair in pairs if alike & {*pair} for name in pair} - alike
+        if not more:
+            break
+        alike |= more
+    return refine_axes(
+        graph, {name: [Axis(f"{name}.{i}", size) for i, size in enumerate(sizes)] for name in alike}
+    )
 
 
 def _match_inputs(a: Graph, b: Graph) -> Graph:

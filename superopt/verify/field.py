@@ -259,8 +259,13 @@ class Field:
         return sum_residues(a, dims, self.primes, keepdims=keepdims)
 
     def max_over(self, a: Residues, axes: int | tuple[int, ...], *, keepdims: bool = False) -> Residues:
-        """Return the element of the highest rank over array dimensions."""
+        """Return the element of the highest rank over array dimensions; of none, minus infinity."""
         dims = sorted(axis % a.ndim for axis in ((axes,) if isinstance(axes, int) else axes))
+        if 0 in (a.shape[dim] for dim in dims):
+            shape = [1 if i in dims else extent for i, extent in enumerate(a.shape)]
+            below = self.neg(self.infinity()).reshape(*a.shape[:2], *(1,) * (a.ndim - 2))
+            a = np.broadcast_to(below, shape)
+            return a if keepdims else a.squeeze(tuple(dims))
         for dim in reversed(dims):
             winner = self._rank(a[0]).argmax(axis=dim - 1, keepdims=True)[None]
             a = np.take_along_axis(a, np.broadcast_to(winner, (len(a), *winner.shape[1:])), axis=dim)

@@ -119,6 +119,44 @@ def test_names_of_axes_and_split_axes_do_not_matter():
     assert equal_graphs(split, graph).equal
 
 
+GRAM = "graph gram\naxes {}\nin x: f32[{}, k]\na = rename[{}](x)\nc = contract[k](x, a)\nout y: f32[{}] = c"
+
+
+def test_renamed_axes_split_alike():
+    whole = parse_graph(GRAM.format("i=12 j=12 k=5", "i", "i->j", "i, j"))
+    split = parse_graph(GRAM.format("p=3 q=4 r=3 s=4 k=5", "(p q)", "p->r, q->s", "(p q), (r s)"))
+    crossed = parse_graph(GRAM.format("p=3 q=4 r=3 s=4 k=5", "(p q)", "p->r, q->s", "(r s), (p q)"))
+    square = parse_graph(GRAM.format("i=16 j=16 k=5", "i", "i->j", "i, j"))
+    twisted = parse_graph(GRAM.format("p=4 q=4 r=4 s=4 k=5", "(p q)", "p->s, q->r", "(p q), (r s)"))
+    assert equal_graphs(whole, split).equal
+    assert equal_graphs(split, crossed).equal
+    assert not equal_graphs(square, twisted).equal
+
+
+@pytest.mark.parametrize("position", [0, 5, 11])
+def test_a_selected_position_splits(position):
+    whole = f"graph a\naxes k=12\nin x: f32[k]\na = select[k={position}](x)\nout y: f32[] = a"
+    split = "graph b\naxes p=3 q=4\nin x: f32[(p q)]\na = select[p={}, q={}](x)\nout y: f32[] = a"
+    assert equal_graphs(parse_graph(whole), parse_graph(split.format(*divmod(position, 4)))).equal
+    assert not equal_graphs(parse_graph(whole), parse_graph(split.format(1, 2))).equal
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "axes k=0\nin x: f32[k]\ns = sum[k](x)\nout y: f32[] = s",
+        "axes k=0 m=3\nin x: f32[m, k]\ns = max[k](x)\nout y: f32[m] = s",
+        "axes k=0\nin x: f32[k]\ns = exp(x)\nout y: f32[k] = s",
+        "axes k=3\nc = const[2]()\nout y: f32[k] = c",
+        "axes k=1\nin x: f32[1, k]\ns = neg(x)\nout y: f32[k, 1] = s",
+        "axes k=3\nin x: f32[k]\nout y: f32[k] = x",
+    ],
+)
+def test_odd_shapes(text):
+    graph = parse_graph(f"graph g\n{text}")
+    assert equal_graphs(graph, graph).equal
+
+
 def test_inputs_match_by_position_where_names_differ():
     other = edit(RMSNORM, ("in x:", "in p:"), ("square(x)", "square(p)"), ("mul(x, r)", "mul(p, r)"))
     assert equal_graphs(parse_graph(RMSNORM), other).equal
