@@ -14,7 +14,7 @@ from superopt.ir import Step
 from superopt.ops import OPS
 from superopt.rules.terms import OPERATORS, Goal, Leaf, Node
 from superopt.verify.field import Field
-from superopt.verify.residues import Residues
+from superopt.verify.residues import TOWER, Residues
 
 __all__ = ["Grid"]
 
@@ -31,7 +31,8 @@ class Grid:
         self.sizes = _tiny_sizes(goal)
         self.shape = tuple(self.sizes)
         self.points = prod(self.shape)
-        levels = 2 + _exp_depth(goal.nodes)
+        # An exponential nested deeper than the tower is high is a random oracle: sound, if less is found.
+        levels = min(2 + _exp_depth(goal.nodes), len(TOWER))
         roots = any(node.op == "sqrt" for node in goal.nodes)
         wide = Field(seed, trials=_DRAWS if roots else 2 * trials, levels=levels)
         self.field = wide

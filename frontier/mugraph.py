@@ -253,9 +253,9 @@ class MuGraphSpace:
             self.reasons["admitted unasked"] += 1
             return True
         if self.oracle.admits(self._term(row)).pruned:
-            self.reasons["refuted by z3"] += 1
+            self.reasons["refuted: no part of the goal"] += 1
             return False
-        self.reasons["not refuted by z3"] += 1
+        self.reasons["not refuted"] += 1
         return True
 
     def _term(self, row: tuple[int, ...]) -> tuple[Node, ...]:
