@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from superopt._version import __version__
 from superopt.cli import axioms, doctor, search, verify, workloads
-from superopt.errors import SuperoptError
+from superopt.errors import InputError, SuperoptError
 
 __all__ = ["main"]
 
@@ -85,7 +85,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         parsed = parser.parse_args(arguments)
     except SystemExit as end:  # --help, --version, or a wrong argument
         return end.code if isinstance(end.code, int) else 2
-    code = parsed.run(parsed)
+    try:
+        code = parsed.run(parsed)
+    except SystemExit as end:
+        raise InputError(f"the given program called sys.exit({end.code!r}); let it return") from end
     assert isinstance(code, int)
     return code
 

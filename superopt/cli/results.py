@@ -69,6 +69,8 @@ def _headline(search: "Search") -> str:
 def _ending(search: "Search") -> str:
     if search.interrupted:
         return "interrupted: the above is the best so far"
+    if not search.program.nodes:
+        return "nothing to search: the program computes no tensor"
     if not search.regions:
         return "nothing to search: no part of the program is in the algebra"
     if search.complete:

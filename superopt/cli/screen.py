@@ -98,9 +98,11 @@ def _print_rich(blocks: Iterable[Block]) -> None:
 
 def _numeric(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
     """Return which columns hold numbers only (a dash stands for none)."""
+    cells = list(zip(*rows, strict=True)) or [()] * len(columns)
     return [
-        bool(rows) and all(row[i][:1].isdigit() or row[i] in ("-", "") for row in rows)
-        for i in range(len(columns))
+        any(cell[:1].isdigit() for cell in column)
+        and all(cell[:1].isdigit() or cell in ("-", "") for cell in column)
+        for column in cells
     ]
 
 

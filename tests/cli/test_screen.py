@@ -21,6 +21,11 @@ def test_plain_lines_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_columns_without_a_number_stay_left(capsys: pytest.CaptureFixture[str]) -> None:
+    print_blocks([Table(("split axes", "none"), (("-", "-"),)), Table(("a", "b"), ())])
+    assert capsys.readouterr().out == "split axes  none\n-           -\na  b\n"
+
+
 class _Terminal(StringIO):
     def isatty(self) -> bool:
         return True

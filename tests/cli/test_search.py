@@ -54,6 +54,9 @@ def branches(x):
 def nothing(x):
     return None
 
+def leaves(x):
+    raise SystemExit(0)
+
 def mismatch(x, w):
     return x @ w
 
@@ -134,6 +137,7 @@ def test_what_a_function_prints_goes_to_stderr(run: Run, write: Write) -> None:
         (["keyword_only", "--inputs", "f32[4]"], "keyword_only takes (x, w)"),
         (["raises", "--inputs", "f32[4]"], "no luck today"),
         (["branches", "--inputs", "f32[4]"], "branches"),
+        (["leaves", "--inputs", "f32[4]"], "called sys.exit(0)"),
         (["mismatch", "--inputs", "f32[4,8] f32[4,8]"], "mismatch"),
         (["norm", "--seconds", "0"], "'0' is not a number of seconds above 0"),
         (["norm", "--seconds", "nan"], "is not a number of seconds above 0"),
@@ -163,7 +167,8 @@ def test_nothing_to_search_is_a_no(run: Run, write: Write, function: str) -> Non
     ran = run("search", f"{write(FUNCTIONS)}:{function}", "--inputs", "f32[8]")
     assert ran.code == 1
     assert ("not optimized: " in ran.out) == (function == "opaque")
-    assert "nothing to search" in ran.out
+    assert "nothing to search: " in ran.out
+    assert ("computes no tensor" in ran.out) == (function == "nothing")
 
 
 def test_an_interrupted_search_prints_its_best_and_exits_130(
@@ -232,25 +237,23 @@ def test_no_color_means_no_colour(write: Write) -> None:
     assert "\x1b[3" not in _on_terminal(arguments, NO_COLOR="1")
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_within_seconds_and_gives_the_best_so_far(write: Write) -> None:
-    path = write(SOFTMAX_ROWS.replace("m=4 k=8", "m=1024 k=8192"), "rows.graph")
+def test_ctrl_c_ends_within_seconds_and_gives_the_best_so_far() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "superopt", "search", path, "--prune", "none", "--rows", "100000000"],
+        [sys.executable, "-m", "superopt", "search", "llama-layer"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     assert process.stderr is not None
-    assert "explore" in process.stderr.readline()  # the line that comes after a second
+    assert "llama_layer" in process.stderr.readline()  # the line that comes after a second
     started = time.perf_counter()
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert time.perf_counter() - started < 5
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "interrupted" in out
+    assert time.perf_counter() - started < 5
 
 
 def _on_terminal(arguments: list[str], **environment: str) -> str:
