@@ -2,7 +2,7 @@
 
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values, cut_graph
-from superopt.ir.fuse import fuse
+from superopt.ir.fusion import fuse
 from superopt.ir.graph import (
     DTYPES,
     STRUCTURAL,

@@ -91,9 +91,10 @@ class MuGraph:
 
     def loads(self, kernel: Kernel) -> tuple[int, ...]:
         """Return the values that a kernel reads from memory."""
+        closed = closed_values(self.graph)
         made = {tile.value for tile, _ in walk(kernel)}
         read = {i for value in made if (step := self.graph.step_of(value)) for i in step.inputs}
-        return tuple(sorted(read - made))
+        return tuple(sorted(i for i in read - made if not closed[i]))
 
     def stores(self, kernel: Kernel) -> tuple[int, ...]:
         """Return the values that a kernel writes to memory."""
@@ -132,6 +133,7 @@ def check_mugraph(mugraph: MuGraph) -> MuGraph:
     checker = _Checker(mugraph)
     for number, kernel in enumerate(mugraph.kernels):
         checker.check_kernel(number, kernel)
+    checker.where = ""
     first = len(mugraph.graph.inputs)
     for value in range(first, first + len(mugraph.graph.steps)):
         checker.require(value in checker.done, f"no kernel computes {checker.names[value]}")
