@@ -1,6 +1,7 @@
 """Lower: a derivation becomes a Graph again, written in the operators that people write."""
 
 from dataclasses import replace
+from hashlib import blake2b
 
 from superopt.frontier.derive import Arc, Derivation
 from superopt.ir import Graph, Output, Step, check_graph, live_graph, needed_order, step_axes
@@ -104,13 +105,21 @@ def canonical(graph: Graph) -> Graph:
     graph = contract_products(compose(live_graph(graph)))
     first = len(graph.inputs)
 
-    def rank(value: int) -> tuple[int, int]:
-        """Order: what was computed, then inputs, then constants."""
+    prints = _prints(graph)
+    place = {axis.name: i for i, axis in enumerate(graph.axes)}
+
+    def rank(value: int) -> tuple[int, int, str]:
+        """Order: what was computed, the least deep first, then inputs, then constants."""
         step = graph.step_of(value)
-        return (1 if step is None else 2 if not step.inputs else 0, value)
+        depth, text = prints[value]
+        return (1 if step is None else 2 if not step.inputs else 0, value if step is None else depth, text)
 
     steps = tuple(
-        replace(step, inputs=tuple(sorted(step.inputs, key=rank))) if step.op in _COMMUTATIVE else step
+        replace(
+            step,
+            inputs=tuple(sorted(step.inputs, key=rank)) if step.op in _COMMUTATIVE else step.inputs,
+            axes=tuple(sorted(step.axes, key=place.__getitem__)),
+        )
         for step in graph.steps
     )
     graph = replace(graph, steps=steps)
@@ -126,3 +135,16 @@ def canonical(graph: Graph) -> Graph:
             outputs=tuple(replace(output, value=placed[output.value]) for output in graph.outputs),
         )
     )
+
+
+def _prints(graph: Graph) -> list[tuple[int, str]]:
+    """Return for each value how deep its expression is, and a digest of it that no order of steps changes."""
+    prints = [(0, str(i)) for i in range(len(graph.inputs))]
+    for step in graph.steps:
+        operands = [prints[i] for i in step.inputs]
+        if step.op in _COMMUTATIVE:
+            operands.sort()
+        content = repr((step.op, sorted(step.axes), step.mapping, step.value, operands))
+        depth = 1 + max((depth for depth, _ in operands), default=0)
+        prints.append((depth, blake2b(content.encode(), digest_size=12).hexdigest()))
+    return prints
