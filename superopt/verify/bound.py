@@ -115,7 +115,17 @@ class _Ledger:
 class _Analysis:
     """Scalars[_Quotient], and the structural steps; works on one level of the tower."""
 
-    def __init__(self, sizes: Mapping[str, int], prime: int, *, fixed: bool) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        prime: int,
+        *,
+        extents: Mapping[str, int],
+        fixed: bool,
+        sealed: bool,
+    ) -> None:
+        self.extents = extents
+        self.sealed = sealed  # exp and sqrt are functions like any other
         self.fixed = fixed  # indices, and so masks, are the same in all trials
         self.sizes = sizes
         self.prime = prime
@@ -151,11 +161,14 @@ class _Analysis:
             case "infinity":
                 return self.infinity()
             case "size":
-                return _Quotient(self._key(("size", step.axes))[0], frozenset(), 1, 1, {}, rational=True)
+                extent = self.extents.get(step.axes[0])
+                size = None if extent is None else Fraction(extent)
+                key = self._key(("size", step.axes))[0]
+                return _Quotient(key, frozenset(), 1, 1, {}, rational=True, magnitude=size)
             case "index":
-                size = Fraction(max(self.sizes[step.axes[0]] - 1, 0))
+                last = Fraction(max(self.sizes[step.axes[0]] - 1, 0))
                 key = self._key(("index", step.axes))[0]
-                return _Quotient(key, frozenset(step.axes), 0, 1, {}, rational=True, magnitude=size)
+                return _Quotient(key, frozenset(step.axes), 0, 1, {}, rational=True, magnitude=last)
             case "sum":
                 return self._sum(args[0], step.axes)
             case "contract":
@@ -222,6 +235,8 @@ class _Analysis:
         return self._made("inv", (a,), _degree(a.factors), _terms(a.factors), factors)
 
     def exp(self, a: _Quotient) -> _Quotient:
+        if self.sealed:
+            return self.function("exp", a)
         key, new = self._key(("exp", a.key))
         if new:
             ledger, count = self.ledger, self._count(a.axes)
@@ -232,6 +247,8 @@ class _Analysis:
         return _Quotient(key, a.axes, 0, 1, {}, exponential=a.axes)
 
     def sqrt(self, a: _Quotient) -> _Quotient:
+        if self.sealed:
+            return self.function("sqrt", a)
         key, new = self._key(("sqrt", a.key))
         if new:
             self.ledger.roots += self._count(a.axes)
@@ -375,14 +392,17 @@ def error_bound(
     *,
     tower: tuple[int, ...] = TOWER,
     classes: tuple[Sequence[int], Sequence[int]] | None = None,
+    extents: Mapping[str, int] | None = None,
     fixed: bool = True,
+    sealed: bool = False,
 ) -> Bound:
     """Return the bound for one trial of two graphs that share axes and input names.
 
     `classes` numbers the values of both graphs; rational ones of one number are known to be equal.
-    `fixed` says that indices are the same in all trials.
+    `extents` has what the weights of an axis add up to, where that is fixed.
+    `fixed` says that indices are the same in all trials, `sealed` that the field is.
     """
-    analysis = _Analysis(sizes, tower[0], fixed=fixed)
+    analysis = _Analysis(sizes, tower[0], extents=extents or {}, fixed=fixed, sealed=sealed)
     of_a, of_b = classes or (None, None)
     left, right = analysis.graph(a, of_a), analysis.graph(b, of_b)
     degree, terms = 0, 1

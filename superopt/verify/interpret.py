@@ -30,7 +30,13 @@ class Tiny:
     positions: dict[str, tuple[int, ...]]  # what an axis' indices are drawn from, where not 0, 1, ...
 
     def field(
-        self, seed: int = 0, *, trials: int = 1, levels: int = 2, tower: tuple[int, ...] = TOWER
+        self,
+        seed: int = 0,
+        *,
+        trials: int = 1,
+        levels: int = 2,
+        tower: tuple[int, ...] = TOWER,
+        sealed: bool = False,
     ) -> Field:
         """Return a field that weighs these axes."""
         return Field(
@@ -41,6 +47,7 @@ class Tiny:
             extents=self.extents,
             groups=self.groups,
             positions=self.positions,
+            sealed=sealed,
         )
 
 
