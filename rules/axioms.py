@@ -7,6 +7,7 @@ proves each.
 
 No cancellation such as a / a = 1: with it every term would be a part of every other, because
 t = (t / e) * e for any e. No inverse pair of rules that grows without bound for the same reason.
+No sqrt(a) sqrt(a) = a: with the root of a product it would make sqrt(a a) = a, false where a < 0.
 """
 
 from dataclasses import dataclass

@@ -131,8 +131,9 @@ ProgressListener = Callable[[Progress], None]
 
 _TOO_MANY_REDUCTIONS = 12  # a goal with more is cut before it is tried
 _SPLIT_BELOW = 4_000  # e-nodes of the whole goal
-_FIRST_TRY = SaturationLimits(nodes=30_000, seconds=1.5)
-_LAST_TRY = SaturationLimits(nodes=60_000, seconds=4.0)
+# Nodes limit first, the same on every machine; seconds only stop what has gone astray.
+_FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
+_LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)
 _VALUE_BYTES = 400 << 20  # of field values, each tensor's on the whole grid
 _DEFAULTS = SearchOptions()
 
