@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all check format bench dist clean
+.PHONY: setup demo test test-all check format bench readme dist clean
 
 setup: $(VENV)/.installed
 
@@ -36,6 +36,9 @@ format: setup
 bench: setup
 	$(BIN)/python -m bench.search
 	$(BIN)/python -m bench.frontier
+
+readme: setup
+	$(BIN)/python tests/test_readme.py
 
 dist: setup
 	$(BIN)/python -m build --outdir dist .
