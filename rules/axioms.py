@@ -61,6 +61,7 @@ class Axiom:
     right: str
     oneway: bool = False
     lacks: tuple[str, str] | None = None  # (factor, axis): the factor must not depend on the axis
+    nonnegative: tuple[str, ...] = ()  # terms that must be known to be so
     note: str = ""
 
     def directions(self) -> list[tuple[str, str]]:
@@ -69,10 +70,11 @@ class Axiom:
 
     def commands(self) -> list[str]:
         """Return the egglog commands of this axiom."""
-        guard = ""
+        facts = [f"(nonnegative {term})" for term in self.nonnegative]
         if self.lacks:
             factor, axis = self.lacks
-            guard = f" :when ((= mask (axes {factor})) (= 0 (& mask (<< 1 {axis}))))"
+            facts += [f"(= mask (axes {factor}))", f"(= 0 (& mask (<< 1 {axis})))"]
+        guard = f" :when ({' '.join(facts)})" if facts else ""
         return [f"(rewrite {left} {right}{guard} :ruleset axioms)" for left, right in self.directions()]
 
 
@@ -113,7 +115,15 @@ AXIOMS = (
     Axiom("maximum-associates", "(Maximum (Maximum a b) c)", "(Maximum a (Maximum b c))"),
     # -- functions
     Axiom("exp-of-add", "(Mul (Exp a) (Exp b))", "(Exp (Add a b))"),
-    Axiom("sqrt-of-product", "(Mul (Sqrt a) (Sqrt b))", "(Sqrt (Mul a b))"),
+    Axiom("product-of-sqrts", "(Mul (Sqrt a) (Sqrt b))", "(Sqrt (Mul a b))", oneway=True),
+    Axiom(
+        "sqrt-of-product",
+        "(Sqrt (Mul a b))",
+        "(Mul (Sqrt a) (Sqrt b))",
+        oneway=True,
+        nonnegative=("a", "b"),
+        note="of two negative numbers the right side is undefined where the left is not",
+    ),
     Axiom("sqrt-of-inv", "(Sqrt (Inv a))", "(Inv (Sqrt a))", oneway=True, note="one form is enough"),
 )
 """All axioms, in the order in which they are explained."""
@@ -124,6 +134,7 @@ PRELUDE = """
   (Maximum Term Term) (Call1 i64 Term) (Call2 i64 Term Term) (Call3 i64 Term Term Term)
   (Sum i64 Term) (Max i64 Term) (Access i64 Term))
 (function axes (Term) i64 :merge (& old new))
+(relation nonnegative (Term))
 (ruleset analysis)
 (ruleset axioms)
 (rule ((= e (Mul a b)) (= x (axes a)) (= y (axes b))) ((set (axes e) (| x y))) :ruleset analysis)
@@ -139,8 +150,19 @@ PRELUDE = """
 (rule ((= e (Call1 f a)) (= x (axes a))) ((set (axes e) x)) :ruleset analysis)
 (rule ((= e (Sum k a)) (= x (axes a))) ((set (axes e) (- x (& x (<< 1 k))))) :ruleset analysis)
 (rule ((= e (Max k a)) (= x (axes a))) ((set (axes e) (- x (& x (<< 1 k))))) :ruleset analysis)
+(rule ((= e (Mul a a))) ((nonnegative e)) :ruleset analysis)
+(rule ((= e (Mul a b)) (nonnegative a) (nonnegative b)) ((nonnegative e)) :ruleset analysis)
+(rule ((= e (Add a b)) (nonnegative a) (nonnegative b)) ((nonnegative e)) :ruleset analysis)
+(rule ((= e (Maximum a b)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
+(rule ((= e (Sum k a)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
+(rule ((= e (Max k a)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
+(rule ((= e (Access f a)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
+(rule ((= e (Inv a)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
+(rule ((= e (Exp a))) ((nonnegative e)) :ruleset analysis)
+(rule ((= e (Sqrt a))) ((nonnegative e)) :ruleset analysis)
 """
-"""The term language and the axes each term depends on, a bit set kept by egglog itself."""
+"""The term language; egglog itself keeps the axes each term depends on (a bit set), and which terms
+are known to be nonnegative."""
 
 
 def program_text() -> str:

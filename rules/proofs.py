@@ -79,7 +79,8 @@ def format_proofs(proofs: Iterable[Proof]) -> str:
     rows = [head]
     for proof in proofs:
         axiom = proof.axiom
-        guard = "{} lacks {}".format(*axiom.lacks) if axiom.lacks else ""
+        guards = ["{} lacks {}".format(*axiom.lacks)] if axiom.lacks else []
+        guard = ", ".join([*guards, *(f"{term} >= 0" for term in axiom.nonnegative)])
         arrow = f"-> {axiom.right}" if axiom.oneway else f"== {axiom.right}"
         ms = f"{proof.seconds * 1e3:.1f}"
         method = f"{proof.method}: {proof.detail}" if proof.detail else proof.method
@@ -95,6 +96,7 @@ def to_json(proofs: Iterable[Proof]) -> list[dict[str, Any]]:
     for proof in proofs:
         row = asdict(proof.axiom)
         row["lacks"] = list(proof.axiom.lacks) if proof.axiom.lacks else None
+        row["nonnegative"] = list(proof.axiom.nonnegative)
         row |= {"status": proof.status, "method": proof.method, "detail": proof.detail}
         rows.append({**row, "ms": round(proof.seconds * 1e3, 3)})
     return rows

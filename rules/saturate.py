@@ -118,6 +118,11 @@ def _goal_text(goal: Goal) -> str:
         for i, node in enumerate(goal.nodes)
         if node.op == "leaf"
     ]
+    lines += [
+        f"(nonnegative $t{i})"
+        for i, node in enumerate(goal.nodes)
+        if node.op == "leaf" and goal.leaves[node.attr].nonnegative
+    ]
     return "\n".join(lines)
 
 

@@ -51,6 +51,7 @@ class Leaf:
     position: int | None
     constant: Fraction | None
     mask: int  # bit set of axis groups
+    nonnegative: bool = False  # for certain
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class _Bank:
             return self.const(step.value)
         if step is None or self.closed[value]:
             mask = self._mask(self.axes[value])
-            return self._leaf(("value", value), Leaf(value, None, mask))
+            return self._leaf(("value", value), Leaf(value, None, mask, self._is_nonnegative(value, step)))
         args = [self.of_value[i] for i in step.inputs]
         if step.op in OPS:
             return int(OPS[step.op].scalar(self, *args))
@@ -164,6 +165,11 @@ class _Bank:
         for bit in sorted({self.bits[axis] for axis in step.axes}):
             body = self._node("max" if step.op == "max" else "sum", (body,), bit)
         return body
+
+    def _is_nonnegative(self, value: int, step: Step | None) -> bool:
+        if step is None:
+            return self.graph.inputs[value].dtype == "bool"
+        return step.op in ("size", "index") or (step.op in OPS and OPS[step.op].mask)
 
     def _mask(self, axes: frozenset[str]) -> int:
         return sum(1 << bit for bit in {self.bits[axis] for axis in axes})
@@ -183,7 +189,7 @@ class _Bank:
 
     def const(self, value: Fraction) -> int:
         """Return the leaf of a constant."""
-        return self._leaf(("const", value), Leaf(None, value, 0))
+        return self._leaf(("const", value), Leaf(None, value, 0, value >= 0))
 
     def infinity(self) -> int:
         """Return infinity, which reaches the algebra only as an unknown function of nothing."""

@@ -38,7 +38,16 @@ EQUAL = {
     "exp-of-sum": ({"a": "m", "b": "k"}, "(mul (exp a) (exp b))", "(exp (add a b))"),
     "exp-shift": ({"a": "mk", "b": "m"}, "(sum k (exp (add a b)))", "(mul (exp b) (sum k (exp a)))"),
     "roots-join": ({"a": "m", "b": "m"}, "(mul (sqrt a) (sqrt b))", "(sqrt (mul a b))"),
-    "root-of-quotient": ({"a": "m", "b": "m"}, "(sqrt (mul a (inv b)))", "(mul (sqrt a) (inv (sqrt b)))"),
+    "root-of-quotient": (
+        {"a": "m", "b": "m"},
+        "(sqrt (mul (exp a) (inv (exp b))))",
+        "(mul (sqrt (exp a)) (inv (sqrt (exp b))))",
+    ),
+    "root-of-mean-square": (
+        {"a": "mk", "n": ""},
+        "(sqrt (mul (sum k (mul a a)) (exp n)))",
+        "(mul (sqrt (sum k (mul a a))) (sqrt (exp n)))",
+    ),
     "common-factor": ({"a": "m", "b": "m", "c": "m"}, "(add (mul a b) (mul c a))", "(mul a (add b c))"),
     "signs-leave": ({"a": "mk", "b": "m"}, "(sum k (mul (neg a) b))", "(neg (mul b (sum k a)))"),
     "inverse-of-inverse": ({"a": "m", "b": "m"}, "(inv (mul a (inv b)))", "(mul b (inv a))"),
@@ -68,6 +77,11 @@ DIFFERENT = {
     "inverse-of-sum": ({"a": "m", "b": "m"}, "(inv (add a b))", "(add (inv a) (inv b))"),
     "swapped-division": ({"a": "m", "b": "m"}, "(mul a (inv b))", "(mul b (inv a))"),
     "cancelled": ({"a": "m", "b": "m"}, "(mul (mul a b) (inv b))", "a"),
+    "root-of-quotient-of-any-sign": (
+        {"a": "m", "b": "m"},
+        "(sqrt (mul a (inv b)))",
+        "(mul (sqrt a) (inv (sqrt b)))",
+    ),
     "root-of-square": ({"a": "m"}, "(sqrt (mul a a))", "a"),
     "max-of-sum": ({"a": "k", "b": "k"}, "(max k (add a b))", "(add (max k a) (max k b))"),
     "max-and-sum": ({"a": "jk"}, "(max j (sum k a))", "(sum k (max j a))"),
@@ -100,6 +114,9 @@ def test_every_axiom_is_applied(becomes: Becomes, axiom: object) -> None:
         if guard:
             leaves[f"leaf_{guard[0]}"] = letters.replace(guard[1], "") + "z"
         start, end = (_spelled(parse_pattern(side)) for side in (left, right))
+        for name in axiom.nonnegative:  # type: ignore[attr-defined]
+            assert not becomes(leaves, start, end)
+            start, end = (side.replace(f"leaf_{name}", f"(exp leaf_{name})") for side in (start, end))
         assert becomes(leaves, start, end)
         if guard:
             leaves[f"leaf_{guard[0]}"] = letters + "z"
