@@ -98,7 +98,7 @@ class _Search:
             self.flat += [(tensor, arc) for arc in arcs]
         self.reductions = sum(1 << i for i, (_, arc) in enumerate(self.flat) if arc.is_reduction)
         self.kept: list[list[_Partial]] = [[] for _ in arcs_of]
-        self._inside: dict[int, float] = {}
+        self._inside: dict[int, tuple[float, int]] = {}  # operators, walks one after another
         self.root_places: dict[int, int] = {}
 
     def run(self, roots: Sequence[int], count: int, stop: Callable[[], bool] | None) -> bool:
@@ -147,6 +147,7 @@ class _Search:
         best = self._inside
         users: dict[int, list[int]] = {}
         missing: dict[int, int] = {}
+        heap: list[tuple[float, int, float, int]] = []  # cost, tensor, operators, walks one after another
         for tensor, choices in enumerate(self.choices):
             for i in choices:
                 args = set(self.flat[i][1].args)
@@ -154,44 +155,51 @@ class _Search:
                 for arg in args:
                     users.setdefault(arg, []).append(i)
                 if not args:
-                    best[tensor] = 0.0
-        heap = [(0.0, tensor) for tensor in best]
-        best.clear()
+                    heap.append((0.0, tensor, 0.0, 0))
         heapify(heap)
         while heap:
-            us, tensor = heappop(heap)
+            _, tensor, us, walks = heappop(heap)
             if tensor in best:
                 continue
-            best[tensor] = us
+            best[tensor] = us, walks
             for i in users.get(tensor, ()):
                 missing[i] -= 1
                 user, arc = self.flat[i]
                 if not missing[i] and user not in best:
-                    heappush(heap, (arc.us + sum(best[arg] for arg in set(arc.args)), user))
+                    us, walks = self._tree(arc)
+                    heappush(heap, (us + self.pass_us * walks, user, us, walks))
         return list(best)
+
+    def _tree(self, arc: Arc) -> tuple[float, int]:
+        """Return what an arc on the cheapest operands costs, shared ones counted once for each use."""
+        args = set(arc.args)
+        walks = max((self._inside[arg][1] for arg in args), default=0)
+        return arc.us + sum(self._inside[arg][0] for arg in args), walks + (arc.walked != 0)
 
     def _promising(self, roots: Iterable[int]) -> None:
         """Keep only the arcs of the cheapest derivations, by what is inside and outside of each.
 
         Both count a shared tensor once for each use, so this ranks arcs without bounding them.
         """
-        outside: dict[int, float] = {}
-        heap = [(0.0, root) for root in roots]
+        outside: set[int] = set()
+        heap = [(0.0, root, 0.0, 0) for root in roots]
         scores: list[tuple[float, int]] = []
         while heap:
-            us, tensor = heappop(heap)
+            _, tensor, us, walks = heappop(heap)
             if tensor in outside:
                 continue
-            outside[tensor] = us
+            outside.add(tensor)
             for i in self.choices[tensor]:
                 arc = self.flat[i][1]
                 args = set(arc.args)
                 if not all(arg in self._inside for arg in args):
                     continue
-                whole = us + arc.us + sum(self._inside[arg] for arg in args)
-                scores.append((whole, i))
+                inner_us, inner_walks = self._tree(arc)
+                scores.append((us + inner_us + self.pass_us * (walks + inner_walks), i))
+                after = walks + (arc.walked != 0)
                 for arg in args:
-                    heappush(heap, (whole - self._inside[arg], arg))
+                    rest = us + inner_us - self._inside[arg][0]
+                    heappush(heap, (rest + self.pass_us * after, arg, rest, after))
         chosen = {i for _, i in nsmallest(self.limits.arcs, scores)}
         # Knuth's order needs every tensor it visits to keep its own cheapest arc: it does, as the
         # cheapest arc has the least score of all arcs of its tensor.
