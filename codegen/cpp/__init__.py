@@ -1,0 +1,26 @@
+"""C++ kernels: block graphs as C++17 with OpenMP and vector types, compiled by the system's compiler."""
+
+from superopt.codegen.cpp.compile import Compiler, compile_source, find_compiler, load_kernel
+from superopt.codegen.cpp.config import CppConfig, configs, default_config
+from superopt.codegen.cpp.emit import Argument, CppSource, emit
+from superopt.codegen.cpp.errors import CompileError, CppError, NoCompilerError, UnsupportedError
+from superopt.codegen.cpp.launch import CppKernel, CppMuGraph
+
+__all__ = [
+    "Argument",
+    "CompileError",
+    "Compiler",
+    "CppConfig",
+    "CppError",
+    "CppKernel",
+    "CppMuGraph",
+    "CppSource",
+    "NoCompilerError",
+    "UnsupportedError",
+    "compile_source",
+    "configs",
+    "default_config",
+    "emit",
+    "find_compiler",
+    "load_kernel",
+]

@@ -1,0 +1,125 @@
+"""Compile: C++ source to a shared library in the cache, by the compiler that the system has."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from superopt.codegen.cpp.emit import CppSource
+from superopt.codegen.cpp.errors import CompileError, NoCompilerError
+
+__all__ = ["RUNTIME", "Compiler", "compile_source", "find_compiler", "load_kernel"]
+
+RUNTIME = Path(__file__).with_name("runtime.hpp")
+"""The header that every kernel includes."""
+
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-fopenmp",
+    "-w",
+)
+_NAMES = ("g++", "clang++", "c++")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C++ compiler: its path, and what it says of its version."""
+
+    path: str
+    version: str
+
+    @property
+    def link(self) -> tuple[str, ...]:
+        """What links a library: without an OpenMP library of its own, that of the process serves."""
+        return ("-shared", "-fopenmp") if "clang" in self.version else ("-shared",)
+
+
+@functools.cache
+def find_compiler() -> Compiler:
+    """Return the system's compiler: what CXX names, else g++, clang++ or c++."""
+    wanted = [name for name in (os.environ.get("CXX"), *_NAMES) if name]
+    for name in wanted:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        if answer.returncode == 0:
+            return Compiler(path, answer.stdout.splitlines()[0])
+    raise NoCompilerError(f"no C++ compiler: looked for {', '.join(wanted)}; install one, or set CXX")
+
+
+def compile_source(
+    source: CppSource, *, timeout_s: float = 60, flags: Sequence[str] = (), cache: Path | None = None
+) -> Path:
+    """Return the shared library of a kernel, compiled now or found in the cache."""
+    compiler = find_compiler()
+    key = hashlib.sha256()
+    for part in (compiler.path, compiler.version, *_FLAGS, *flags, _processor(), RUNTIME.read_text(), source.code):
+        key.update(part.encode() + b"\0")
+    folder = cache or platformdirs.user_cache_path("superopt") / "cpp"
+    path = folder / f"{source.name}-{key.hexdigest()[:24]}.so"
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        text = Path(scratch) / f"{source.name}.cpp"
+        text.write_text(source.code)
+        shutil.copy(RUNTIME, scratch)
+        built = Path(scratch) / "kernel.o"
+        library = Path(scratch) / "kernel.so"
+        _run(source, [compiler.path, *_FLAGS, *flags, "-c", str(text), "-o", str(built)], timeout_s)
+        _run(source, [compiler.path, *compiler.link, *flags, str(built), "-o", str(library)], timeout_s)
+        library.replace(path)
+    return path
+
+
+def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
+    """Return a compiled kernel as a function of one pointer, to its arguments."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:  # no OpenMP library in the process yet
+        if "GOMP" not in str(error):
+            raise
+        ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(str(path))
+    kernel = library[name]
+    kernel.argtypes = (ctypes.c_void_p,)
+    kernel.restype = None
+    return kernel
+
+
+def _run(source: CppSource, command: list[str], timeout_s: float) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"{source.name}: the compiler took more than {timeout_s:g} s") from None
+    if done.returncode != 0:
+        lines = done.stderr.splitlines()
+        first = next((line for line in lines if "error" in line or "undefined" in line), "no message")
+        raise CompileError(f"{source.name}: {first.strip()}")
+
+
+@functools.cache
+def _processor() -> str:
+    """Return what -march=native depends on."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        import platform
+
+        return platform.processor()
+    return next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")

@@ -1,0 +1,99 @@
+"""CppConfig: what the tuner may choose about a C++ kernel: how long tiles are, how programs spread."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+from superopt.codegen.statements import KernelProgram, LoopStatement, Statement, Tensor
+
+__all__ = ["CppConfig", "configs", "default_config", "loop_axes"]
+
+_ROW = 512  # positions of an axis that lies contiguous in memory
+_REUSE = 8  # positions of a grid axis along which programs share what they read
+_SUMMED = 64  # positions of a reduction between two touches of its accumulators
+
+
+@dataclass(frozen=True, slots=True)
+class CppConfig:
+    """The tile length of each axis on the grid or looped over, and how OpenMP shares out the grid."""
+
+    tiles: tuple[tuple[str, int], ...]
+    schedule: str = "static"
+
+    def tile(self, axis: str) -> int:
+        """Return the tile length of an axis."""
+        return dict(self.tiles)[axis]
+
+
+def loop_axes(program: KernelProgram) -> tuple[str, ...]:
+    """Return the axes that the kernel walks along tile by tile."""
+
+    def found(statements: tuple[Statement, ...]) -> Iterator[str]:
+        for one in statements:
+            if isinstance(one, LoopStatement):
+                yield one.axis
+                yield from found(one.body)
+
+    return tuple(dict.fromkeys(found(program.statements)))
+
+
+def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2) -> CppConfig:
+    """Return a configuration that should do well for these sizes."""
+    inner = {tensor.axes[-1] for tensor in (*program.loads, *program.stores) if tensor.axes}
+    tiles: dict[str, int] = {}
+    for axis in program.grid:
+        shared = _shared_volume(program, axis, sizes)
+        if axis in inner:
+            tiles[axis] = _whole_tiles(sizes[axis], _ROW, cores)
+        elif shared:
+            tiles[axis] = max(1, min(sizes[axis], _REUSE))
+        else:
+            tiles[axis] = 1
+    for axis in loop_axes(program):
+        length = 2 * _ROW if _streams(program, axis) else _SUMMED
+        tiles[axis] = max(1, min(sizes[axis], length))
+    return CppConfig(tuple(tiles.items()))
+
+
+def configs(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2) -> Iterator[CppConfig]:
+    """Yield configurations worth a try, the default one first."""
+    first = default_config(program, sizes, cores=cores)
+    yield first
+    seen = {first}
+    options = []
+    for axis, tile in first.tiles:
+        longer = [tile // 4, tile // 2, tile, tile * 2, tile * 4] if tile > 1 else [1]
+        options.append([max(1, min(length, max(1, sizes[axis]))) for length in longer])
+    for schedule in ("static", "dynamic"):
+        for lengths in product(*options):
+            tiles = tuple((axis, length) for (axis, _), length in zip(first.tiles, lengths, strict=True))
+            config = replace(first, tiles=tiles, schedule=schedule)
+            if config not in seen:
+                seen.add(config)
+                yield config
+
+
+def _volume(tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    volume = 1
+    for axis in tensor.axes:
+        volume *= max(1, sizes[axis])
+    return volume
+
+
+def _shared_volume(program: KernelProgram, axis: str, sizes: Mapping[str, int]) -> int:
+    """Return how much all programs along an axis read alike, where that is more than a few rows."""
+    return sum(_volume(tensor, sizes) for tensor in program.loads if axis not in tensor.axes and len(tensor.axes) > 1)
+
+
+def _streams(program: KernelProgram, axis: str) -> bool:
+    """Whether nothing contracts along an axis but what lies in its direction."""
+    return all(tensor.axes[-1] == axis for tensor in program.loads if axis in tensor.axes)
+
+
+def _whole_tiles(size: int, longest: int, cores: int) -> int:
+    """Return a tile length of which every core gets equally many."""
+    if size <= 64 * cores:
+        return max(1, min(size, 64))
+    rounds = -(-size // (longest * cores))
+    length = -(-size // (rounds * cores))
+    return -(-length // 16) * 16

@@ -1,0 +1,396 @@
+"""Emit: one block kernel as C++ source: an OpenMP loop over the grid, and in it the planned nests."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from superopt.codegen.cpp.config import CppConfig, loop_axes
+from superopt.codegen.cpp.errors import UnsupportedError
+from superopt.codegen.cpp.names import Names
+from superopt.codegen.cpp.plan import VIEWS, Contraction, Fill, Item, Nest, Walk, make_plan
+from superopt.codegen.statements import Compute, KernelProgram, Tensor
+from superopt.ir import Step, print_step, value_axes, value_names
+
+__all__ = ["CPP_TYPES", "Argument", "CppSource", "Emitter", "Place", "emit", "times"]
+
+CPP_TYPES = {
+    "f32": "float",
+    "f16": "f16",
+    "bf16": "bf16",
+    "bool": "std::uint8_t",
+    "u8": "std::uint8_t",
+    "i8": "std::int8_t",
+    "i16": "std::int16_t",
+    "i32": "std::int32_t",
+    "i64": "std::int64_t",
+}
+"""The C++ type of the elements of each dtype that kernels read."""
+
+_TILES = "    " * 3  # where tiles of scratch memory are declared
+_WRITTEN = frozenset({"f32", "f16", "bf16"})
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One field of what a kernel is called with: a pointer, the size of an axis, a stride, or threads."""
+
+    kind: str  # "load", "store", "size", "stride" or "threads"
+    position: int = -1  # of the tensor among the loads, or the stores
+    axis: str = ""
+    stored: bool = False  # for a stride: of a stored tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CppSource:
+    """The text of one kernel, and what its arguments are, in order; each takes eight bytes."""
+
+    name: str
+    code: str
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value lies: a pointer, the stride of each axis, and the axes along which it is whole."""
+
+    pointer: str
+    type: str
+    strides: dict[str, str]
+    whole: frozenset[str]
+    offset: tuple[str, ...] = ()
+    count: str = "0"  # floats of a tile of scratch memory
+
+
+def emit(program: KernelProgram, config: CppConfig) -> CppSource:
+    """Return a kernel as C++ source."""
+    return Emitter(program, config).source()
+
+
+class Emitter:
+    def __init__(self, program: KernelProgram, config: CppConfig) -> None:
+        self.program = program
+        self.graph = program.graph
+        self.config = config
+        self.axes = value_axes(self.graph)
+        self.texts = value_names(self.graph)
+        self.names = Names(self.graph)
+        self.grid = program.grid
+        self.single = frozenset(axis for axis in self.grid if config.tile(axis) == 1)
+        self.tiled = {axis: config.tile(axis) for axis in self.grid if axis not in self.single}
+        self.tiled |= {axis: max(2, config.tile(axis)) for axis in loop_axes(program)}
+        self.plan = make_plan(program, self.single)
+        self.rank = {axis: i for i, axis in enumerate(self.plan.order)}
+        self.lines: list[str] = []
+        self.scratch: list[str] = []
+        self.made_tiles: set[str] = set()
+        self.depth = 0
+        self.walked: list[str] = []
+        self.places: dict[int, Place] = {}
+        self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
+        self.sized: set[str] = set()
+        for tensor in (*program.loads, *program.stores):
+            if tensor.dtype not in CPP_TYPES or (
+                tensor in program.stores and tensor.dtype not in _WRITTEN
+            ):
+                known = ", ".join(sorted(_WRITTEN if tensor in program.stores else CPP_TYPES))
+                raise UnsupportedError(
+                    f"{program.name}: no C++ kernel for {tensor.name!r} of dtype {tensor.dtype}; known: {known}"
+                )
+
+    # -- text
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text if text else "")
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.line(f"{head} {{" if head else "{")
+        self.depth += 1
+        self.pointers.append({})
+        yield
+        self.pointers.pop()
+        self.depth -= 1
+        self.line("}")
+
+    def size(self, axis: str) -> str:
+        self.sized.add(axis)
+        return f"{self.names.axes[axis]}_size"
+
+    def count(self, axis: str) -> str:
+        """Return how many positions of an axis there are here."""
+        return f"{self.names.axes[axis]}_count" if axis in self.walked else self.size(axis)
+
+    def base(self, axis: str) -> str | None:
+        """Return the first position of an axis here, or None where that is 0."""
+        if axis not in self.walked:
+            return None
+        return self.names.axes[axis] if axis in self.single else f"{self.names.axes[axis]}_base"
+
+    def extent(self, axis: str) -> str:
+        """Return how long a tile made here is along an axis."""
+        return f"{self.names.axes[axis]}_tile" if axis in self.walked else self.size(axis)
+
+    def in_order(self, axes: frozenset[str]) -> list[str]:
+        return sorted(axes, key=self.rank.__getitem__)
+
+    # -- the kernel
+
+    def source(self) -> CppSource:
+        program = self.program
+        for tensor in program.loads:
+            strides = {axis: self.stride(tensor, axis) for axis in tensor.axes}
+            name = f"{self.names.values[tensor.value]}_data"
+            whole = frozenset(tensor.axes)
+            self.places[tensor.value] = Place(name, CPP_TYPES[tensor.dtype], strides, whole)
+        self.depth = 2
+        self.lines = []
+        self.grid_loops()
+        body = self.lines
+        fields, arguments = self.fields()
+        lines = [
+            '#include "runtime.hpp"',
+            "",
+            "namespace superopt {",
+            "",
+            *(f"// {line}" for line in self.steps_text()),
+            f"struct {program.name} {{",
+            *(f"    {field};" for field in fields),
+            "",
+            *(
+                f"    static constexpr index_t {self.names.axes[axis]}_tile = {tile};"
+                for axis, tile in self.tiled.items()
+            ),
+            *([""] if self.tiled else []),
+            "    void run() const {",
+            *body,
+            "    }",
+            "};",
+            "",
+            "}  // namespace superopt",
+            "",
+            f'extern "C" void {program.name}(const superopt::{program.name}* kernel) {{',
+            "    kernel->run();",
+            "}",
+            "",
+        ]
+        return CppSource(program.name, "\n".join(lines), arguments)
+
+    def steps_text(self) -> list[str]:
+        grid = f"grid[{', '.join(self.grid)}]"
+        axes = ", ".join(f"{self.graph.sizes[axis]} {axis}" for axis in self.program.axes)
+        return [f"{grid}; tuned for {axes}" if axes else grid]
+
+    def stride(self, tensor: Tensor, axis: str, *, stored: bool = False) -> str:
+        name = self.names.outputs[tensor.name] if stored and tensor.port else self.names.values[tensor.value]
+        return f"{name}_stride_{self.names.axes[axis]}"
+
+    def fields(self) -> tuple[list[str], tuple[Argument, ...]]:
+        fields: list[str] = []
+        arguments: list[Argument] = []
+        for position, tensor in enumerate(self.program.loads):
+            name = self.names.values[tensor.value]
+            fields.append(f"const {CPP_TYPES[tensor.dtype]}* {name}_data")
+            arguments.append(Argument("load", position))
+        for position, tensor in enumerate(self.program.stores):
+            fields.append(f"{CPP_TYPES[tensor.dtype]}* {self.stored_name(tensor)}_data")
+            arguments.append(Argument("store", position))
+        for axis in self.graph.sizes:
+            if axis in self.sized:
+                fields.append(f"index_t {self.names.axes[axis]}_size")
+                arguments.append(Argument("size", axis=axis))
+        for stored, tensors in ((False, self.program.loads), (True, self.program.stores)):
+            for position, tensor in enumerate(tensors):
+                for axis in tensor.axes:
+                    fields.append(f"index_t {self.stride(tensor, axis, stored=stored)}")
+                    arguments.append(Argument("stride", position, axis, stored))
+        if self.grid:
+            fields.append("index_t threads")
+            arguments.append(Argument("threads"))
+        return fields, tuple(arguments)
+
+    def stored_name(self, tensor: Tensor) -> str:
+        return self.names.outputs[tensor.name] if tensor.port else self.names.values[tensor.value]
+
+    def grid_loops(self) -> None:
+        if self.grid:
+            collapse = f" collapse({len(self.grid)})" if len(self.grid) > 1 else ""
+            self.line(
+                f"#pragma omp parallel for{collapse} schedule({self.config.schedule}) num_threads(threads)"
+            )
+            for axis in self.grid:
+                name = self.names.axes[axis]
+                index = name if axis in self.single else f"{name}_base"
+                step = f"++{index}" if axis in self.single else f"{index} += {name}_tile"
+                self.line(f"for (index_t {index} = 0; {index} < {self.size(axis)}; {step})")
+        with self.block(""):
+            for axis in self.grid:
+                self.enter(axis)
+            at = len(self.lines)
+            self.body(self.plan.body)
+            self.lines[at:at] = self.scratch
+        if self.grid:  # the block belongs to the innermost loop
+            opening = next(i for i, line in enumerate(self.lines) if line.strip() == "{")
+            self.lines[opening - 1] += " {"
+            del self.lines[opening]
+
+    def enter(self, axis: str) -> None:
+        self.walked.append(axis)
+        if axis in self.tiled:
+            name = self.names.axes[axis]
+            self.line(
+                f"const index_t {name}_count = least({name}_tile, {self.size(axis)} - {name}_base);"
+            )
+
+    def body(self, items: list[Item]) -> None:
+        for item in items:
+            if isinstance(item, Walk):
+                name = self.names.axes[item.axis]
+                head = f"for (index_t {name}_base = 0; {name}_base < {self.size(item.axis)}; {name}_base += {name}_tile)"
+                with self.block(head):
+                    self.enter(item.axis)
+                    self.body(item.body)
+                    self.walked.pop()
+            elif isinstance(item, Fill):
+                self.fill(item.value)
+            elif isinstance(item, Contraction):
+                self.contraction(item)
+            else:
+                self.nest(item)
+
+    # -- where values lie
+
+    def place(self, value: int) -> Place:
+        """Return where a value lies; a computed one gets a tile of scratch memory when first asked for."""
+        if value in self.places:
+            return self.places[value]
+        step = self.graph.step_of(value)
+        assert step is not None
+        if step.op in VIEWS:
+            return self.view(step)
+        strides: dict[str, str] = {}
+        length: list[str] = []
+        for axis in reversed(self.in_order(self.axes[value] - self.single)):
+            strides[axis] = " * ".join(reversed(length)) or "1"
+            length.append(self.extent(axis))
+        pointer = f"{self.names.values[value]}_tile"
+        self.made_tiles.add(pointer)
+        if not self.scratch:
+            self.scratch.append(f"{_TILES}Scratch scratch;")
+        count = " * ".join(reversed(length)) or "1"
+        self.scratch.append(f"{_TILES}float* const {pointer} = scratch.floats({count});")
+        whole = frozenset(axis for axis in strides if axis not in self.walked)
+        self.places[value] = Place(pointer, "float", strides, whole, count=count)
+        return self.places[value]
+
+    def stored_place(self, tensor: Tensor) -> Place:
+        """Return where a tensor that the kernel writes lies."""
+        strides = {axis: self.stride(tensor, axis, stored=True) for axis in tensor.axes}
+        name = f"{self.stored_name(tensor)}_data"
+        return Place(name, CPP_TYPES[tensor.dtype], strides, frozenset(strides))
+
+    def view(self, step: Step) -> Place:
+        source = self.place(step.inputs[0])
+        strides: dict[str, list[str]] = {}
+        offset = list(source.offset)
+        mapping = dict(step.mapping)
+        for axis, stride in source.strides.items():
+            target = mapping.get(axis, axis)
+            if isinstance(target, int):
+                offset.append(times(str(target), stride))
+            else:
+                strides.setdefault(target, []).append(stride)
+        joined = {axis: found[0] if len(found) == 1 else f"({' + '.join(found)})" for axis, found in strides.items()}
+        whole = frozenset(
+            axis
+            for axis in joined
+            if any(mapping.get(old, old) == axis and old in source.whole for old in source.strides)
+        )
+        return Place(source.pointer, source.type, joined, whole, tuple(o for o in offset if o != "0"))
+
+    def pointer(self, value: int, place: Place) -> str:
+        """Return a pointer to the tile of a value, declared here where none is in scope."""
+        terms = self.offsets(place)
+        if not terms:
+            return place.pointer
+        key = (value, frozenset(terms))
+        for scope in reversed(self.pointers):
+            if key in scope:
+                return scope[key]
+        name = f"{self.names.values[value]}_tile"
+        while name in self.made_tiles or any(name in scope.values() for scope in self.pointers):
+            name += "_"
+        self.line(f"const {place.type}* const {name} = {' + '.join([place.pointer, *terms])};")
+        self.pointers[-1][key] = name
+        return name
+
+    def offsets(self, place: Place) -> list[str]:
+        """Return what leads from the start of a place to the tile here."""
+        terms = list(place.offset)
+        for axis in place.strides:
+            base = self.base(axis) if axis in place.whole else None
+            if base is not None:
+                terms.append(times(base, place.strides[axis]))
+        return terms
+
+    # -- items
+
+    def fill(self, value: int) -> None:
+        place = self.place(value)
+        step = self.graph.step_of(value)
+        assert step is not None
+        neutral = "-infinity" if step.op == "max" else "0.0f"
+        self.line(f"fill({place.pointer}, {place.count}, {neutral});")
+
+    def comment(self, one: Compute) -> str:
+        sign = ("max=" if one.step.op == "max" else "+=") if one.accumulates else "="
+        return f"// {self.texts[one.value]} {sign} {print_step(one.step, self.texts)}"
+
+    def contraction(self, item: Contraction) -> None:
+        one = item.compute
+        self.line(self.comment(one))
+        places = {value: self.place(value) for value in (item.a, item.b, one.value)}
+        pointers = {value: self.pointer(value, place) for value, place in places.items()}
+
+        def at(value: int, *axes: str | None) -> str:
+            terms = [
+                times(self.names.axes[axis], places[value].strides[axis])
+                for axis in item.around
+                if axis in places[value].strides
+            ]
+            return " + ".join([pointers[value], *terms])
+
+        def matrix(value: int, row: str | None, column: str | None) -> str:
+            strides = [places[value].strides.get(axis or "", "0") for axis in (row, column)]
+            return f"Matrix<{places[value].type}>{{{at(value)}, {', '.join(strides)}}}"
+
+        counts = [self.count(axis) if axis else "1" for axis in (item.m, item.n, item.k)]
+        row = places[one.value].strides.get(item.m or "", "0")
+        with self.loops(list(item.around)):
+            self.line(f"contract({', '.join(counts)},")
+            self.line(f"         {matrix(item.a, item.m, item.k)},")
+            self.line(f"         {matrix(item.b, item.k, item.n)},")
+            self.line(f"         {at(one.value)}, {row});")
+
+    @contextmanager
+    def loops(self, axes: list[str]) -> Iterator[None]:
+        for axis in axes:
+            name = self.names.axes[axis]
+            self.line(f"for (index_t {name} = 0; {name} < {self.count(axis)}; ++{name}) {{")
+            self.depth += 1
+        yield
+        for _ in axes:
+            self.depth -= 1
+            self.line("}")
+
+    def nest(self, nest: Nest) -> None:
+        from superopt.codegen.cpp.nest import print_nest
+
+        print_nest(self, nest)
+
+
+def times(a: str, b: str) -> str:
+    if a == "0" or b == "0":
+        return "0"
+    if b == "1":
+        return a
+    return b if a == "1" else f"{a} * {b}"

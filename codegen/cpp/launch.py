@@ -1,0 +1,189 @@
+"""Launch: a whole muGraph run on torch tensors, its block kernels as compiled C++."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor as TorchTensor
+
+from superopt.codegen.cpp.compile import compile_source, load_kernel
+from superopt.codegen.cpp.config import CppConfig, default_config
+from superopt.codegen.cpp.emit import Argument, emit
+from superopt.codegen.cpp.errors import UnsupportedError
+from superopt.codegen.statements import KernelProgram, Tensor, lower_block
+from superopt.errors import InputError
+from superopt.ir import Graph, Port, value_axes
+from superopt.ir.mugraph import Block, MuGraph
+
+__all__ = ["CppKernel", "CppMuGraph", "axis_strides"]
+
+_DTYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "bool": torch.bool,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+}
+
+
+def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the stride of each axis of a tensor, from those of its dimensions."""
+    found: dict[str, int] = {}
+    for dim, stride in zip(port.dims, strides, strict=True):
+        for axis in reversed(dim):
+            found[axis] = stride
+            stride *= sizes[axis]
+    return found
+
+
+class CppKernel:
+    """One compiled kernel, and the record of arguments that it is called with."""
+
+    def __init__(self, program: KernelProgram, config: CppConfig, *, flags: Sequence[str] = ()) -> None:
+        self.program = program
+        self.source = emit(program, config)
+        self._kernel = load_kernel(compile_source(self.source, flags=flags), program.name)
+        self._record = array("q", [0]) * len(self.source.arguments)
+        self._address = self._record.buffer_info()[0]
+        self._layout: object = None
+
+    def __call__(
+        self,
+        loads: Sequence[TorchTensor],
+        stores: Sequence[TorchTensor],
+        sizes: Mapping[str, int],
+        threads: int,
+    ) -> None:
+        """Run on tensors, in the order of the program's loads and stores."""
+        record = self._record
+        tensors = (*loads, *stores)
+        for position, tensor in enumerate(tensors):
+            record[position] = tensor.data_ptr()
+        layout = (threads, *[tensor.stride() for tensor in tensors], *sizes.values())
+        if layout != self._layout:
+            self._fill(loads, stores, sizes, threads)
+            self._layout = layout
+        self._kernel(self._address)
+
+    def _fill(
+        self,
+        loads: Sequence[TorchTensor],
+        stores: Sequence[TorchTensor],
+        sizes: Mapping[str, int],
+        threads: int,
+    ) -> None:
+        strides = [
+            [_strides(tensor, found, sizes) for tensor, found in zip(tensors, given, strict=True)]
+            for tensors, given in ((self.program.loads, loads), (self.program.stores, stores))
+        ]
+        for at, argument in enumerate(self.source.arguments):
+            if argument.kind not in ("load", "store"):
+                self._record[at] = _number(argument, strides, sizes, threads)
+
+
+def _number(
+    argument: Argument, strides: list[list[dict[str, int]]], sizes: Mapping[str, int], threads: int
+) -> int:
+    if argument.kind == "threads":
+        return threads
+    if argument.kind == "size":
+        return sizes[argument.axis]
+    return strides[argument.stored][argument.position][argument.axis]
+
+
+def _strides(tensor: Tensor, found: TorchTensor, sizes: Mapping[str, int]) -> dict[str, int]:
+    port = tensor.port or Port(tensor.name, tensor.dtype, tuple((axis,) for axis in tensor.axes))
+    return axis_strides(port, found.stride(), sizes)
+
+
+class CppMuGraph:
+    """A muGraph as a function of torch tensors by name; it returns the outputs by name."""
+
+    def __init__(
+        self,
+        mugraph: MuGraph,
+        configs: Mapping[int, CppConfig] | None = None,
+        *,
+        flags: Sequence[str] = (),
+    ) -> None:
+        self.mugraph = mugraph
+        self.graph: Graph = mugraph.graph
+        self._axes = value_axes(self.graph)
+        self._kernels: list[CppKernel] = []
+        for number, kernel in enumerate(mugraph.kernels):
+            if not isinstance(kernel, Block):
+                raise UnsupportedError(f"{self.graph.name}: library calls are not run by the C++ target yet")
+            program = lower_block(mugraph, number)
+            config = (configs or {}).get(number) or default_config(
+                program, self.graph.sizes, cores=torch.get_num_threads()
+            )
+            self._kernels.append(CppKernel(program, config, flags=flags))
+
+    def __call__(self, **tensors: TorchTensor) -> dict[str, TorchTensor]:
+        """Run the kernels in order."""
+        sizes = self._sizes(tensors)
+        threads = torch.get_num_threads()
+        values: dict[int, TorchTensor] = {
+            value: tensors[port.name] for value, port in enumerate(self.graph.inputs)
+        }
+        results: dict[str, TorchTensor] = {}
+        for kernel in self._kernels:
+            stores = []
+            for tensor in kernel.program.stores:
+                dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
+                shape = [prod(sizes[axis] for axis in dim) for dim in dims]
+                made = torch.empty(shape, dtype=_DTYPES[tensor.dtype])
+                stores.append(made)
+                if tensor.port is None:
+                    values[tensor.value] = made
+                else:
+                    results[tensor.name] = made
+            loads = [values[tensor.value] for tensor in kernel.program.loads]
+            kernel(loads, stores, sizes, threads)
+        for output in self.graph.outputs:
+            if output.port.name not in results:
+                results[output.port.name] = self._passed(output.port, values[output.value], output.value, sizes)
+        return results
+
+    def _passed(self, port: Port, tensor: TorchTensor, value: int, sizes: Mapping[str, int]) -> TorchTensor:
+        """Return an input that leaves as it came, in the shape of an output."""
+        own = self.graph.inputs[value]
+        strides = axis_strides(own, tensor.stride(), sizes)
+        spread = tensor.as_strided(
+            [sizes[axis] for axis in port.axes], [strides.get(axis, 0) for axis in port.axes]
+        )
+        shape = [prod(sizes[axis] for axis in dim) for dim in port.dims]
+        return spread.reshape(shape).to(_DTYPES[port.dtype], copy=True)
+
+    def _sizes(self, tensors: Mapping[str, TorchTensor]) -> dict[str, int]:
+        """Return the size of each axis, read off the tensors; sizes may differ from the graph's."""
+        sizes = dict(self.graph.sizes)
+        for port in self.graph.inputs:
+            tensor = tensors.get(port.name)
+            if tensor is None:
+                raise InputError(f"{self.graph.name}: no tensor for input {port.name!r}")
+            if tensor.dtype is not _DTYPES.get(port.dtype) or tensor.device.type != "cpu":
+                raise InputError(
+                    f"{self.graph.name}: {port.name!r} is {tensor.dtype} on {tensor.device}; made for"
+                    f" {port.dtype} on the CPU"
+                )
+            if len(tensor.shape) != len(port.dims):
+                raise InputError(
+                    f"{self.graph.name}: {port.name!r} has {len(tensor.shape)} dimensions, not {len(port.dims)}"
+                )
+            for dim, size in zip(port.dims, tensor.shape, strict=True):
+                if len(dim) == 1:
+                    sizes[dim[0]] = size
+        for port in self.graph.inputs:
+            expected = tuple(prod(sizes[axis] for axis in dim) for dim in port.dims)
+            if tuple(tensors[port.name].shape) != expected:
+                raise InputError(
+                    f"{self.graph.name}: {port.name!r} has shape {tuple(tensors[port.name].shape)},"
+                    f" expected {expected}"
+                )
+        return sizes

@@ -1,0 +1,39 @@
+"""Names: C++ identifiers for the axes and values of a graph, as close to the graph's own as C++ allows."""
+
+import re
+
+from superopt.ir import Graph, value_names
+
+__all__ = ["Names"]
+
+_TAKEN = frozenset(
+    """alignas and asm auto bool break case catch char class const continue default delete do double else
+    enum explicit export extern false float for friend goto if inline int long mutable namespace new not
+    operator or private protected public register return short signed sizeof static struct switch template
+    this throw true try typedef typeid union unsigned using virtual void volatile while xor
+    Vec Int Bits Shorts Half Quarter Matrix Scratch lanes registers infinity index_t least splat bits floats
+    count_from bf16 f16 read write load store truth where keep maximum minimum absolute copy_sign each sqrt
+    sin cos pow exp tanh erf log log2 log1p fold sum largest first_lanes fill contract packed scratch
+    threads run kernel std superopt""".split()
+)
+_DERIVED = ("", "_size", "_base", "_count", "_tile", "_lanes", "_data", "_sum", "_max")
+
+
+class Names:
+    """The identifier of each axis and of each value of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._taken = set(_TAKEN)
+        self.axes = {axis.name: self._name(axis.name) for axis in graph.axes}
+        texts = value_names(graph)
+        self.values = tuple(self._name(text) for text in texts)
+        ports = {output.port.name for output in graph.outputs}
+        self.outputs = {name: self._name(name) for name in sorted(ports)}
+
+    def _name(self, text: str) -> str:
+        name = re.sub(r"\W", "_", text, flags=re.ASCII)
+        name = f"n{name}" if name[:1].isdigit() else name
+        while any(f"{name}{ending}" in self._taken for ending in _DERIVED):
+            name += "_"
+        self._taken |= {f"{name}{ending}" for ending in _DERIVED}
+        return name

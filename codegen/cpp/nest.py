@@ -1,0 +1,235 @@
+"""Nest: fused steps printed as one nest of loops, the innermost one over vectors along one axis."""
+
+from typing import TYPE_CHECKING
+
+from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
+from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
+from superopt.codegen.statements import REDUCTIONS, Compute, Store
+
+if TYPE_CHECKING:
+    from superopt.codegen.cpp.emit import Emitter, Place
+
+__all__ = ["print_nest"]
+
+
+def print_nest(emitter: "Emitter", nest: Nest) -> None:
+    """Print a nest at the emitter's place."""
+    _NestPrinter(emitter, nest).print()
+
+
+class _NestPrinter:
+    """One nest: its loops in order, what is read, and the values known so far."""
+
+    def __init__(self, emitter: "Emitter", nest: Nest) -> None:
+        self.emitter = emitter
+        self.nest = nest
+        self.graph = emitter.graph
+        axes = [axis for axis in emitter.in_order(nest.axes) if axis not in emitter.single]
+        self.vector = axes[-1] if axes else None
+        reduced = [axis for axis in axes if axis in nest.reduced and axis != self.vector]
+        self.kept = [axis for axis in axes if axis not in nest.reduced and axis != self.vector]
+        self.reduced = reduced
+        self.in_registers = self.vector is not None and self.vector in nest.reduced
+        self.known: dict[int, Text] = {}
+
+    def name(self, axis: str) -> str:
+        return self.emitter.names.axes[axis]
+
+    def print(self) -> None:
+        emitter = self.emitter
+        reductions = [
+            one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
+        ]
+        if not self.in_registers:
+            for one in reductions:
+                if not one.accumulates:
+                    emitter.fill(one.value)
+        operands = self._operands()
+        pointers = {value: emitter.pointer(value, emitter.place(value)) for value in operands}
+        targets = self._targets()
+        with emitter.loops(self.kept):
+            if self.in_registers:
+                for one in reductions:
+                    start = "splat(-infinity)" if one.step.op == "max" else "{}"
+                    emitter.line(f"Vec {self._register(one)} = {start};".replace(" = {}", "{}"))
+            with emitter.loops(self.reduced):
+                self._read(operands, pointers, vector=False)
+                if self.vector is None:
+                    self._statements(targets)
+                else:
+                    name, count = self.name(self.vector), emitter.count(self.vector)
+                    with emitter.block(f"for (index_t {name} = 0; {name} < {count}; {name} += lanes)"):
+                        emitter.line(f"const index_t {name}_lanes = least(lanes, {count} - {name});")
+                        self._read(operands, pointers, vector=True)
+                        self._statements(targets)
+            if self.in_registers:
+                for one in reductions:
+                    self._finish(one, targets)
+
+    def _operands(self) -> list[int]:
+        """Return the values that the nest reads from memory."""
+        found: list[int] = []
+        made: set[int] = set()
+        for one in self.nest.statements:
+            inputs = (one.value,) if isinstance(one, Store) else one.step.inputs
+            found += [i for i in inputs if i not in made and self._leaf(i) is None]
+            if isinstance(one, Compute) and one.step.op not in REDUCTIONS:
+                made.add(one.value)
+        return list(dict.fromkeys(found))
+
+    def _targets(self) -> dict[int, "Place"]:
+        """Return where each value lies that the nest writes to scratch memory."""
+        kept = self.emitter.plan.kept
+        made = [one.value for one in self.nest.statements if isinstance(one, Compute) and one.value in kept]
+        return {value: self.emitter.place(value) for value in made}
+
+    def _at(self, pointer: str, strides: dict[str, str], axes: list[str]) -> str:
+        from superopt.codegen.cpp.emit import times
+
+        terms = [times(self.name(axis), strides[axis]) for axis in axes if axis in strides]
+        return " + ".join([pointer, *(term for term in terms if term != "0")])
+
+    @property
+    def _loops(self) -> list[str]:
+        return [*self.kept, *self.reduced, *([self.vector] if self.vector else [])]
+
+    def _read(self, operands: list[int], pointers: dict[int, str], *, vector: bool) -> None:
+        for value in operands:
+            place = self.emitter.place(value)
+            runs = self.vector is not None and self.vector in place.strides
+            if runs != vector:
+                continue
+            name = self.emitter.names.values[value]
+            at = self._at(pointers[value], place.strides, self._loops)
+            if runs:
+                assert self.vector is not None
+                lanes = f"{self.name(self.vector)}_lanes"
+                self.emitter.line(f"const Vec {name} = load({at}, {place.strides[self.vector]}, {lanes});")
+            else:
+                self.emitter.line(f"const float {name} = read({_element(at)});")
+            self.known[value] = Text(name, vector=runs)
+
+    def _leaf(self, value: int) -> Text | None:
+        """Return a constant, an extent or a running index as text, seen through renames."""
+        mapping: dict[str, str | int] = {}
+        step = self.graph.step_of(value)
+        chain = []
+        while step is not None and step.op in VIEWS:
+            chain.append(dict(step.mapping))
+            step = self.graph.step_of(step.inputs[0])
+        if step is None or step.op not in LEAVES:
+            return None
+        if step.op == "const":
+            assert step.value is not None
+            return constant(step.value)
+        if step.op == "infinity":
+            return Text("infinity", vector=False)
+        axis: str | int = step.axes[0]
+        if step.op == "size":
+            return Text(f"float({self.emitter.size(step.axes[0])})", vector=False)
+        for mapping in reversed(chain):
+            axis = mapping.get(axis, axis) if isinstance(axis, str) else axis
+        if isinstance(axis, int):
+            return constant(axis)
+        base = self.emitter.base(axis)
+        if axis in self.emitter.single:
+            return Text(f"float({base})", vector=False)
+        at = f"{base} + {self.name(axis)}" if base else self.name(axis)
+        return Text(f"count_from({at})", vector=True) if axis == self.vector else Text(f"float({at})", vector=False)
+
+    def _value(self, value: int) -> Text:
+        leaf = self._leaf(value)
+        return leaf if leaf is not None else self.known[value]
+
+    def _statements(self, targets: dict[int, "Place"]) -> None:
+        for one in self.nest.statements:
+            if isinstance(one, Store):
+                self._store_tensor(one)
+                continue
+            self.emitter.line(self.emitter.comment(one))
+            if one.step.op in REDUCTIONS:
+                self._reduce(one, targets)
+                continue
+            text = self._product(one) if one.step.op == "mul" else self._apply(one)
+            name = self.emitter.names.values[one.value]
+            self.emitter.line(f"const {'Vec' if text.vector else 'float'} {name} = {text.code};")
+            self.known[one.value] = Text(name, text.vector)
+            if one.value in targets:
+                place = targets[one.value]
+                pointer = self.emitter.pointer(one.value, place)
+                self._store(self._at(pointer, place.strides, self._loops), place.strides, "float", self.known[one.value])
+
+    def _apply(self, one: Compute) -> Text:
+        return apply_op(one.step.op, *(self._value(i) for i in one.step.inputs))
+
+    def _product(self, one: Compute) -> Text:
+        """Return a product; one with a mask selects, so that 0 times infinity is 0."""
+        a, b = one.step.inputs
+        masks = self.emitter.plan.masks
+        if (a in masks) != (b in masks):
+            mask, other = (a, b) if a in masks else (b, a)
+            return call("keep", self._value(mask), self._value(other))
+        return apply_op("mul", self._value(a), self._value(b))
+
+    def _register(self, one: Compute) -> str:
+        ending = "max" if one.step.op == "max" else "sum"
+        return f"{self.emitter.names.values[one.value]}_{ending}"
+
+    def _reduce(self, one: Compute, targets: dict[int, "Place"]) -> None:
+        text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
+        largest = one.step.op == "max"
+        if self.in_registers:
+            assert self.vector is not None
+            lanes = f"{self.name(self.vector)}_lanes"
+            vector = text.code if text.vector else f"splat({text.code})"
+            part = f"first_lanes({vector}, {lanes}, {'-infinity' if largest else '0.0f'})"
+            register = self._register(one)
+            self.emitter.line(
+                f"{register} = maximum({register}, {part});" if largest else f"{register} += {part};"
+            )
+            return
+        place = targets[one.value]
+        at = self._at(self.emitter.pointer(one.value, place), place.strides, self._loops)
+        if self.vector is None:
+            element = _element(at)
+            before = Text(element, vector=False)
+            self.emitter.line(
+                f"{element} = {call('maximum', before, text).code};" if largest else f"{element} += {text.code};"
+            )
+            return
+        lanes, stride = f"{self.name(self.vector)}_lanes", place.strides[self.vector]
+        before = Text(f"load({at}, {stride}, {lanes})", vector=True)
+        after = call("maximum", before, text) if largest else apply_op("add", before, text)
+        self._store(at, place.strides, "float", after)
+
+    def _finish(self, one: Compute, targets: dict[int, "Place"]) -> None:
+        """Fold the lanes of an accumulator into its place."""
+        place = targets[one.value]
+        element = _element(self._at(self.emitter.pointer(one.value, place), place.strides, self.kept))
+        register = self._register(one)
+        if one.step.op == "max":
+            folded = f"largest({register})"
+            folded = f"maximum({element}, {folded})" if one.accumulates else folded
+            self.emitter.line(f"{element} = {folded};")
+        else:
+            self.emitter.line(f"{element} {'+=' if one.accumulates else '='} sum({register});")
+
+    def _store(self, at: str, strides: dict[str, str], type_name: str, text: Text) -> None:
+        if self.vector is None:
+            value = text.code if type_name == "float" else f"write<{type_name}>({text.code})"
+            self.emitter.line(f"{_element(at)} = {value};")
+            return
+        code = text.code if text.vector else f"splat({text.code})"
+        lanes = f"{self.name(self.vector)}_lanes"
+        self.emitter.line(f"store({at}, {strides[self.vector]}, {lanes}, {code});")
+
+    def _store_tensor(self, one: Store) -> None:
+        place = self.emitter.stored_place(one.tensor)
+        start = " + ".join([place.pointer, *self.emitter.offsets(place)])
+        self._store(self._at(start, place.strides, self._loops), place.strides, place.type, self._value(one.value))
+
+
+def _element(at: str) -> str:
+    """Return the element at a pointer expression."""
+    pointer, _, rest = at.partition(" + ")
+    return f"{pointer}[{rest or 0}]"

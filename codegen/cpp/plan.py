@@ -1,0 +1,246 @@
+"""Plan: statements grouped into what becomes loops of C++: fills, nests of fused steps, contractions."""
+
+from dataclasses import dataclass, field
+
+from superopt.codegen.statements import (
+    REDUCTIONS,
+    Compute,
+    KernelProgram,
+    Load,
+    LoopStatement,
+    Start,
+    Statement,
+    Store,
+)
+from superopt.ir import Graph, Step, value_axes
+from superopt.ops import OPS
+
+__all__ = ["LEAVES", "VIEWS", "Contraction", "Fill", "Item", "Nest", "Plan", "Walk", "make_plan", "masks"]
+
+LEAVES = frozenset({"const", "infinity", "size", "index"})
+"""Steps that are written where they are read."""
+
+VIEWS = frozenset({"rename", "select"})
+"""Steps that read other places of a value, and compute nothing."""
+
+
+@dataclass(slots=True)
+class Nest:
+    """Steps fused into one nest of loops over the same axes."""
+
+    axes: frozenset[str]
+    statements: list[Compute | Store] = field(default_factory=list)
+
+    @property
+    def made(self) -> set[int]:
+        """The values it computes."""
+        return {one.value for one in self.statements if isinstance(one, Compute)}
+
+    @property
+    def reduced(self) -> frozenset[str]:
+        """The axes over which it reduces."""
+        return frozenset(
+            axis
+            for one in self.statements
+            if isinstance(one, Compute) and one.step.op in REDUCTIONS
+            for axis in one.step.axes
+        )
+
+
+@dataclass(slots=True)
+class Contraction:
+    """A contraction by the runtime's micro-kernel: C[m, n] += sum over k of A[m, k] B[k, n]."""
+
+    compute: Compute
+    a: int
+    b: int
+    m: str | None
+    n: str
+    k: str | None
+    around: tuple[str, ...]  # axes of loops around it
+
+
+@dataclass(slots=True)
+class Fill:
+    """Set an accumulator to the neutral element of its reduction."""
+
+    value: int
+
+
+@dataclass(slots=True)
+class Walk:
+    """A loop along an axis, tile by tile."""
+
+    axis: str
+    body: list["Item"]
+
+
+Item = Nest | Contraction | Fill | Walk
+
+
+@dataclass(slots=True)
+class Plan:
+    """The body of a kernel, and which values need a tile in memory."""
+
+    body: list[Item]
+    kept: set[int]
+    order: tuple[str, ...]  # all axes; those along which memory runs come last
+    masks: frozenset[int]
+
+
+def make_plan(program: KernelProgram, single: frozenset[str]) -> Plan:
+    """Return the plan of a kernel in which tiles have one position of the `single` axes."""
+    planner = _Planner(program, single)
+    body = planner.body(program.statements)
+    return Plan(body, planner.kept(body), planner.order, planner.masks)
+
+
+def masks(graph: Graph) -> frozenset[int]:
+    """Return the values that are only ever 0 or 1, as the reference interpreter sees it."""
+    found = {i for i, port in enumerate(graph.inputs) if port.dtype == "bool"}
+    for value, step in enumerate(graph.steps, len(graph.inputs)):
+        known = [i in found for i in step.inputs]
+        if (
+            (step.op == "const" and step.value in (0, 1))
+            or (step.op in OPS and OPS[step.op].mask)
+            or (step.op in ("mul", "max", "rename", "select") and all(known))
+        ):
+            found.add(value)
+    return frozenset(found)
+
+
+class _Planner:
+    def __init__(self, program: KernelProgram, single: frozenset[str]) -> None:
+        self.graph = program.graph
+        self.axes = value_axes(self.graph)
+        self.single = single
+        self.order = _order(program)
+        self.rank = {axis: i for i, axis in enumerate(self.order)}
+        self.masks = masks(self.graph)
+
+    def body(self, statements: tuple[Statement, ...]) -> list[Item]:
+        items: list[Item] = []
+        first = 0  # items before it are closed: a loop or a fill came after them
+        for one in statements:
+            if isinstance(one, LoopStatement):
+                items.append(Walk(one.axis, self.body(one.body)))
+                first = len(items)
+            elif isinstance(one, Start):
+                items.append(Fill(one.value))
+                first = len(items)
+            elif isinstance(one, Store):
+                self._place(items, first, one, self.axes[one.value] | set(one.tensor.axes))
+            elif isinstance(one, Compute) and one.step.op not in LEAVES | VIEWS:
+                contraction = self._contraction(one)
+                if contraction is not None:
+                    items += [contraction] if one.accumulates else [Fill(one.value), contraction]
+                else:
+                    work = self.axes[one.value].union(*(self.axes[i] for i in one.step.inputs))
+                    self._place(items, first, one, work)
+            else:
+                assert isinstance(one, (Load, Compute))
+        return items
+
+    def _place(self, items: list[Item], first: int, one: Compute | Store, work: frozenset[str]) -> None:
+        """Add a statement to the earliest nest over its axes that comes after all it reads."""
+        reads = self.sources(one)
+        earliest = first
+        for at in range(len(items) - 1, first - 1, -1):
+            item = items[at]
+            if isinstance(item, Contraction) and item.compute.value in reads:
+                earliest = at + 1
+                break
+            if isinstance(item, Nest) and item.made & reads:
+                reduces = {
+                    s.value for s in item.statements if isinstance(s, Compute) and s.step.op in REDUCTIONS
+                }
+                direct = {one.value} if isinstance(one, Store) else set(one.step.inputs)
+                apart = reduces | {i for i in reads if i not in direct}  # other places of a value
+                earliest = at + 1 if apart & reads & item.made else at
+                break
+        reduced = (
+            frozenset(one.step.axes) if isinstance(one, Compute) and one.step.op in REDUCTIONS else frozenset()
+        )
+        for item in items[earliest:]:
+            if isinstance(item, Nest) and item.axes == work:
+                if one.value in item.made and isinstance(one, Compute):
+                    continue
+                if not (reduced and item.reduced and reduced != item.reduced):
+                    item.statements.append(one)
+                    return
+        items.append(Nest(work, [one]))
+
+    def sources(self, one: Compute | Store) -> set[int]:
+        """Return the values that a statement reads, seen through renames."""
+        inputs = (one.value,) if isinstance(one, Store) else one.step.inputs
+        return {self.source(i) for i in inputs}
+
+    def source(self, value: int) -> int:
+        """Return the value behind renames and selections."""
+        step = self.graph.step_of(value)
+        while step is not None and step.op in VIEWS:
+            value = step.inputs[0]
+            step = self.graph.step_of(value)
+        return value
+
+    def _contraction(self, one: Compute) -> Contraction | None:
+        """Return how the micro-kernel computes a step, or None where plain loops must."""
+        step: Step = one.step
+        if step.op != "contract" or any(i in self.masks for i in step.inputs):
+            return None
+        if any(self._leaf(i) for i in step.inputs):
+            return None
+        a, b = step.inputs
+        result = [axis for axis in self.order if axis in self.axes[one.value] and axis not in self.single]
+        if not result or (result[-1] in self.axes[a]) == (result[-1] in self.axes[b]):
+            return None
+        n = result[-1]
+        if n in self.axes[a]:
+            a, b = b, a
+        rows = [axis for axis in result if axis in self.axes[a] and axis not in self.axes[b]]
+        summed = [axis for axis in self.order if axis in step.axes and axis not in self.single]
+        m = rows[-1] if rows else None
+        k = max(summed, key=lambda axis: self.graph.sizes[axis]) if summed else None
+        around = [axis for axis in (*result, *summed) if axis not in (m, n, k)]
+        return Contraction(one, a, b, m, n, k, tuple(around))
+
+    def _leaf(self, value: int) -> bool:
+        step = self.graph.step_of(self.source(value))
+        return step is not None and step.op in LEAVES
+
+    def kept(self, body: list[Item]) -> set[int]:
+        """Return the computed values that are read outside the nest that makes them."""
+        found: set[int] = set()
+        for item in body:
+            if isinstance(item, Walk):
+                found |= self.kept(item.body)
+            elif isinstance(item, Contraction):
+                found |= {self.source(item.a), self.source(item.b), item.compute.value}
+            elif isinstance(item, Fill):
+                found.add(item.value)
+            else:
+                for one in item.statements:
+                    direct = {one.value} if isinstance(one, Store) else set(one.step.inputs)
+                    found |= {self.source(i) for i in direct if i not in item.made}
+                    if isinstance(one, Compute) and one.step.op in REDUCTIONS:
+                        found.add(one.value)
+        return {
+            value
+            for value in found
+            if (step := self.graph.step_of(value)) is not None and step.op not in LEAVES
+        }
+
+
+def _order(program: KernelProgram) -> tuple[str, ...]:
+    """Return all axes, those last along which the most memory lies contiguous."""
+    sizes = program.graph.sizes
+    weight = dict.fromkeys(sizes, 0)
+    for tensor in (*program.loads, *program.stores):
+        volume = 1
+        for axis in tensor.axes:
+            volume *= max(1, sizes[axis])
+        for axis in reversed(tensor.axes):
+            if sizes[axis] != 1:
+                weight[axis] += volume
+                break
+    return tuple(sorted(sizes, key=lambda axis: weight[axis]))

@@ -1,0 +1,534 @@
+// What every emitted kernel builds on: one vector type, conversions, functions, contractions.
+//
+// Everything is written with the portable vectors of GCC and Clang, so that one source serves SSE,
+// AVX2, AVX-512 and NEON. Arithmetic is fp32; fp16, bf16 and the integers are formats of memory.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace superopt {
+
+using index_t = std::int64_t;
+
+#if defined(__AVX512F__)
+constexpr int lanes = 16;
+constexpr int registers = 32;
+#elif defined(__AVX__)
+constexpr int lanes = 8;
+constexpr int registers = 16;
+#elif defined(__aarch64__)
+constexpr int lanes = 4;
+constexpr int registers = 32;
+#else
+constexpr int lanes = 4;
+constexpr int registers = 16;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * lanes)));
+typedef std::int32_t Int __attribute__((vector_size(4 * lanes)));
+typedef std::uint32_t Bits __attribute__((vector_size(4 * lanes)));
+typedef std::uint16_t Shorts __attribute__((vector_size(2 * lanes)));
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+inline index_t least(index_t a, index_t b) { return a < b ? a : b; }
+inline Vec splat(float value) { return Vec{} + value; }
+inline Bits bits(Vec value) { return reinterpret_cast<Bits&>(value); }
+inline Vec floats(Bits value) { return reinterpret_cast<Vec&>(value); }
+
+// Lane numbers from a first one on.
+inline Vec count_from(index_t first) {
+    Vec numbers;
+    for (int lane = 0; lane < lanes; ++lane) numbers[lane] = float(first + lane);
+    return numbers;
+}
+
+// -- formats of memory
+
+struct bf16 {
+    std::uint16_t bits;
+};
+struct f16 {
+    std::uint16_t bits;
+};
+
+inline float from_bits(std::uint32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+inline std::uint32_t to_bits(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
+
+template <class T>
+inline float read(T value) {
+    return float(value);
+}
+
+inline float read(bf16 value) { return from_bits(std::uint32_t(value.bits) << 16); }
+
+inline float read(f16 value) {
+    const std::uint32_t sign = std::uint32_t(value.bits & 0x8000) << 16;
+    const std::uint32_t rest = std::uint32_t(value.bits & 0x7fff) << 13;
+    // 2^112 moves the exponent's bias from 15 to 127, denormals included.
+    const float scaled = from_bits(rest) * from_bits(0x77800000);
+    const std::uint32_t special = rest >= 0x0f800000 ? to_bits(scaled) | 0x7f800000 : to_bits(scaled);
+    return from_bits(special | sign);
+}
+
+template <class T>
+inline T write(float value) {
+    return T(value);
+}
+
+template <>
+inline bf16 write<bf16>(float value) {
+    const std::uint32_t bits = to_bits(value);
+    if (value != value) return {std::uint16_t((bits >> 16) | 0x40)};
+    return {std::uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};  // to nearest, ties to even
+}
+
+template <>
+inline f16 write<f16>(float value) {
+    const std::uint32_t sign = (to_bits(value) >> 16) & 0x8000;
+    const std::uint32_t size = to_bits(value) & 0x7fffffff;
+    if (size > 0x7f800000) return {std::uint16_t(sign | 0x7e00)};
+    if (size >= 0x477ff000) return {std::uint16_t(sign | 0x7c00)};  // rounds to infinity
+    if (size < 0x38800000)  // denormal: adding 0.5 lets the hardware round at the right bit
+        return {std::uint16_t(sign | (to_bits(from_bits(size) + 0.5f) - 0x3f000000))};
+    const std::uint32_t rounded = size + 0xc8000fff + ((size >> 13) & 1);
+    return {std::uint16_t(sign | (rounded >> 13))};
+}
+
+inline Vec load(const float* from) {
+    Vec value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+inline Vec load(const bf16* from) {
+    Shorts shorts;
+    std::memcpy(&shorts, from, sizeof shorts);
+    return floats(__builtin_convertvector(shorts, Bits) << 16);
+}
+
+template <class T>
+inline Vec load(const T* from) {
+    Vec value;
+    for (int lane = 0; lane < lanes; ++lane) value[lane] = read(from[lane]);
+    return value;
+}
+
+#if defined(__AVX512F__)
+inline Vec load(const f16* from) {
+    return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+#elif defined(__F16C__)
+inline Vec load(const f16* from) {
+    return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+#endif
+
+// The first `count` elements, `stride` apart; the other lanes are 0.
+template <class T>
+inline Vec load(const T* from, index_t stride, index_t count) {
+    if (count >= lanes && stride == 1) return load(from);
+    Vec value{};
+    for (int lane = 0; lane < lanes; ++lane)
+        if (lane < count) value[lane] = read(from[lane * stride]);
+    return value;
+}
+
+inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
+
+inline void store(bf16* to, Vec value) {
+    const Bits from = bits(value);
+    const Bits rounded = (from + 0x7fff + ((from >> 16) & 1)) >> 16;
+    const Bits nan = (from >> 16) | 0x40;
+    const Shorts shorts = __builtin_convertvector((Bits)(value == value ? rounded : nan), Shorts);
+    std::memcpy(to, &shorts, sizeof shorts);
+}
+
+template <class T>
+inline void store(T* to, Vec value) {
+    for (int lane = 0; lane < lanes; ++lane) to[lane] = write<T>(value[lane]);
+}
+
+template <class T>
+inline void store(T* to, index_t stride, index_t count, Vec value) {
+    if (count >= lanes && stride == 1) return store(to, value);
+    for (int lane = 0; lane < lanes; ++lane)
+        if (lane < count) to[lane * stride] = write<T>(value[lane]);
+}
+
+// -- arithmetic; a mask is a vector of zeros and ones
+
+inline Vec truth(Int condition) { return condition ? splat(1.0f) : Vec{}; }
+inline Vec where(Vec mask, Vec a, Vec b) { return mask != 0.0f ? a : b; }
+inline Vec keep(Vec mask, Vec a) { return mask != 0.0f ? a : Vec{}; }  // 0 even where a is infinite
+
+inline Vec maximum(Vec a, Vec b) {
+    const Vec larger = a > b ? a : b;
+    return a == a ? larger : a;  // NaN wins
+}
+inline Vec minimum(Vec a, Vec b) {
+    const Vec smaller = a < b ? a : b;
+    return a == a ? smaller : a;
+}
+inline Vec absolute(Vec a) { return floats(bits(a) & 0x7fffffff); }
+inline Vec copy_sign(Vec size, Vec sign) {
+    return floats((bits(size) & 0x7fffffff) | (bits(sign) & 0x80000000));
+}
+
+template <float (*FUNCTION)(float)>
+inline Vec each(Vec x) {
+    Vec result;
+    for (int lane = 0; lane < lanes; ++lane) result[lane] = FUNCTION(x[lane]);
+    return result;
+}
+
+inline Vec sqrt(Vec x) { return each<std::sqrt>(x); }
+inline Vec sin(Vec x) { return each<std::sin>(x); }
+inline Vec cos(Vec x) { return each<std::cos>(x); }
+inline Vec pow(Vec x, Vec y) {
+    Vec result;
+    for (int lane = 0; lane < lanes; ++lane) result[lane] = std::pow(x[lane], y[lane]);
+    return result;
+}
+
+// Within 2 ulp everywhere, denormal results included.
+inline Vec exp(Vec x) {
+    x = x > 89.0f ? splat(89.0f) : x;
+    x = x < -105.0f ? splat(-105.0f) : x;
+    const Vec shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to a whole number
+    const Vec whole = shifted - 12582912.0f;
+    const Vec rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
+    Vec power = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+    power = power * rest + 8.3334519073e-3f;
+    power = power * rest + 4.1665795894e-2f;
+    power = power * rest + 1.6666665459e-1f;
+    power = power * rest + 5.0000001201e-1f;
+    power = power * (rest * rest) + rest + 1.0f;
+    // 2^whole in two factors: one alone could not reach the denormals, nor infinity.
+    const Int exponent = (Int)bits(shifted) - 0x4b400000;
+    const Int half = exponent >> 1;
+    return power * floats((Bits)(half + 127) << 23) * floats((Bits)(exponent - half + 127) << 23);
+}
+
+// Within 3 ulp.
+inline Vec tanh(Vec x) {
+    const Vec size = absolute(x);
+    const Vec square = x * x;
+    Vec small = square * -5.70498872745e-3f + 2.06390887954e-2f;
+    small = small * square - 5.37397155531e-2f;
+    small = small * square + 1.33314422036e-1f;
+    small = small * square - 3.33332819422e-1f;
+    small = small * square * x + x;
+    const Vec large = copy_sign(1.0f - 2.0f / (1.0f + exp(2.0f * size)), x);
+    return size < 0.625f ? small : large;
+}
+
+// Within 3 ulp (the coefficients are N. Juffa's).
+inline Vec erf(Vec x) {
+    const Vec size = absolute(x);
+    const Vec square = x * x;
+    const Vec reach = size > 4.0f ? splat(4.0f) : size;  // 1 from there on
+    const Vec reach2 = reach * reach;
+    Vec large = reach * -1.72853470e-5f + 3.83197126e-4f;
+    large = large * reach2 + (reach * -3.88396438e-3f + 2.42546219e-2f);
+    large = large * reach - 1.06777877e-1f;
+    large = large * reach - 6.34846687e-1f;
+    large = large * reach - 1.28717512e-1f;
+    large = large * reach - reach;
+    large = copy_sign(1.0f - exp(large), x);
+    Vec small = square * -5.96761703e-4f + 4.99119423e-3f;
+    small = small * square - 2.67681349e-2f;
+    small = small * square + 1.12819925e-1f;
+    small = small * square - 3.76125336e-1f;
+    small = small * square + 1.28379166e-1f;
+    small = small * x + x;
+    return size > 0.927734375f ? large : small;
+}
+
+// Within 2 ulp.
+inline Vec log(Vec x) {
+    const Int tiny = x < 1.17549435e-38f;
+    const Vec normal = tiny ? x * 8388608.0f : x;  // 2^23
+    const Bits raw = bits(normal);
+    Int exponent = (Int)(raw >> 23) - 126 - (tiny ? Int{} + 23 : Int{});
+    Vec mantissa = floats((raw & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
+    const Int low = mantissa < 0.707106781f;
+    exponent += low;
+    mantissa = (low ? mantissa + mantissa : mantissa) - 1.0f;
+    const Vec square = mantissa * mantissa;
+    Vec value = mantissa * 7.0376836292e-2f - 1.1514610310e-1f;
+    value = value * mantissa + 1.1676998740e-1f;
+    value = value * mantissa - 1.2420140846e-1f;
+    value = value * mantissa + 1.4249322787e-1f;
+    value = value * mantissa - 1.6668057665e-1f;
+    value = value * mantissa + 2.0000714765e-1f;
+    value = value * mantissa - 2.4999993993e-1f;
+    value = value * mantissa + 3.3333331174e-1f;
+    const Vec scale = __builtin_convertvector(exponent, Vec);
+    value = value * mantissa * square + scale * -2.12194440e-4f - 0.5f * square;
+    Vec result = mantissa + value + scale * 0.693359375f;
+    result = x == infinity ? x : result;
+    result = x == 0.0f ? splat(-infinity) : result;
+    return x >= 0.0f ? result : splat(std::numeric_limits<float>::quiet_NaN());
+}
+
+// Within 3 ulp.
+inline Vec log2(Vec x) { return each<std::log2>(x); }
+inline Vec log1p(Vec x) { return each<std::log1p>(x); }
+
+// The same on one number, where a step has no axis to run along.
+inline float truth(bool condition) { return condition ? 1.0f : 0.0f; }
+inline float where(float mask, float a, float b) { return mask != 0.0f ? a : b; }
+inline float keep(float mask, float a) { return mask != 0.0f ? a : 0.0f; }
+inline float maximum(float a, float b) { return a > b || a != a ? a : b; }
+inline float minimum(float a, float b) { return a < b || a != a ? a : b; }
+inline float absolute(float a) { return std::fabs(a); }
+inline float sqrt(float x) { return std::sqrt(x); }
+inline float sin(float x) { return std::sin(x); }
+inline float cos(float x) { return std::cos(x); }
+inline float pow(float x, float y) { return std::pow(x, y); }
+inline float exp(float x) { return exp(splat(x))[0]; }
+inline float tanh(float x) { return tanh(splat(x))[0]; }
+inline float erf(float x) { return erf(splat(x))[0]; }
+inline float log(float x) { return log(splat(x))[0]; }
+inline float log2(float x) { return std::log2(x); }
+inline float log1p(float x) { return std::log1p(x); }
+
+// -- reductions over lanes
+
+#if defined(__AVX512F__)
+typedef float Half __attribute__((vector_size(32)));
+typedef float Quarter __attribute__((vector_size(16)));
+inline Quarter fold(Vec v) {
+    const Half half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                      __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+}
+#elif defined(__AVX__)
+typedef float Quarter __attribute__((vector_size(16)));
+inline Quarter fold(Vec v) {
+    return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+}
+#else
+typedef Vec Quarter;
+inline Quarter fold(Vec v) { return v; }
+#endif
+
+inline float sum(Vec v) {
+    const Quarter four = fold(v);
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+inline float largest(Vec v) {
+    float result = v[0];
+    for (int lane = 1; lane < lanes; ++lane) result = maximum(result, v[lane]);
+    return result;
+}
+
+// The first `count` lanes of a value, a neutral element in the others.
+inline Vec first_lanes(Vec value, index_t count, float neutral) {
+    if (count >= lanes) return value;
+    for (int lane = 0; lane < lanes; ++lane)
+        if (lane >= count) value[lane] = neutral;
+    return value;
+}
+
+// -- tiles
+
+// Memory for the tiles of one program: taken piece by piece, given back all at once, kept by the thread.
+class Scratch {
+public:
+    Scratch() : mark_(pool().used) {}
+    ~Scratch() { pool().used = mark_; }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+
+    float* floats(index_t count) {
+        Pool& own = pool();
+        if (own.used == own.pieces.size()) own.pieces.emplace_back();
+        Piece& piece = own.pieces[own.used++];
+        if (piece.count < count) {
+            std::free(piece.data);
+            piece.count = (count + 15) / 16 * 16;
+#if defined(__SANITIZE_ADDRESS__)
+            piece.count = count;  // exact, so that the sanitizer sees one element too many
+            piece.data = static_cast<float*>(std::malloc(sizeof(float) * std::size_t(count)));
+#else
+            piece.data = static_cast<float*>(std::aligned_alloc(64, sizeof(float) * std::size_t(piece.count)));
+#endif
+        }
+        return piece.data;
+    }
+
+private:
+    struct Piece {
+        float* data = nullptr;
+        index_t count = -1;
+    };
+    struct Pool {
+        std::vector<Piece> pieces;
+        std::size_t used = 0;
+        ~Pool() {
+            for (Piece& piece : pieces) std::free(piece.data);
+        }
+    };
+    static Pool& pool() {
+        static thread_local Pool own;
+        return own;
+    }
+    std::size_t mark_;
+};
+
+inline void fill(float* to, index_t count, float value) {
+    for (index_t i = 0; i < count; ++i) to[i] = value;
+}
+
+// -- contraction: C[m, n] += sum over k of A[m, k] B[k, n], from any format and strides
+
+template <class T>
+struct Matrix {
+    const T* data;
+    index_t row;
+    index_t column;
+    Matrix at(index_t i, index_t j) const { return {data + i * row + j * column, row, column}; }
+};
+
+// ROWS x VECTORS accumulators stay in registers while k runs; the last vector has `last` lanes.
+template <int ROWS, int VECTORS, class A, class B>
+inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t last, float* c, index_t c_row) {
+    Vec sums[ROWS][VECTORS] = {};
+    const auto run = [&](auto load_last) {
+        for (index_t k = 0; k < k_count; ++k) {
+            const B* from = b.data + k * b.row;
+            Vec values[VECTORS];
+            for (int v = 0; v + 1 < VECTORS; ++v) values[v] = load(from + v * lanes);
+            values[VECTORS - 1] = load_last(from + (VECTORS - 1) * lanes);
+            for (int m = 0; m < ROWS; ++m) {
+                const Vec factor = splat(read(a.data[m * a.row + k * a.column]));
+                for (int v = 0; v < VECTORS; ++v) sums[m][v] += factor * values[v];
+            }
+        }
+    };
+    if (last == lanes)
+        run([](const B* from) { return load(from); });
+    else
+        run([last](const B* from) { return load(from, 1, last); });
+    for (int m = 0; m < ROWS; ++m)
+        for (int v = 0; v < VECTORS; ++v) {
+            float* const to = c + m * c_row + v * lanes;
+            const index_t count = v + 1 < VECTORS ? lanes : last;
+            store(to, 1, count, load(to, 1, count) + sums[m][v]);
+        }
+}
+
+// Up to VECTORS vectors of columns, all rows, ROWS at a time.
+template <int ROWS, int VECTORS, class A, class B>
+inline void contract_rows(index_t m_count, index_t k_count, Matrix<A> a, Matrix<B> b, index_t last, float* c,
+                          index_t c_row) {
+    index_t m = 0;
+    for (; m + ROWS <= m_count; m += ROWS)
+        contract_block<ROWS, VECTORS>(k_count, a.at(m, 0), b, last, c + m * c_row, c_row);
+    if constexpr (ROWS > 1)
+        if (m < m_count)
+            contract_rows<ROWS / 2, VECTORS>(m_count - m, k_count, a.at(m, 0), b, last, c + m * c_row, c_row);
+}
+
+template <int ROWS, int VECTORS, class A, class B>
+inline void contract_columns(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b,
+                             float* c, index_t c_row) {
+    index_t n = 0;
+    for (; n + VECTORS * lanes <= n_count; n += VECTORS * lanes)
+        contract_rows<ROWS, VECTORS>(m_count, k_count, a, b.at(0, n), lanes, c + n, c_row);
+    for (; n < n_count; n += lanes)
+        contract_rows<ROWS, 1>(m_count, k_count, a, b.at(0, n), least(lanes, n_count - n), c + n, c_row);
+}
+
+// Both operands lie along k: ROWS x COLUMNS dot products at a time.
+template <int ROWS, int COLUMNS, class A, class B>
+inline void dot_block(index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index_t c_row) {
+    Vec sums[ROWS][COLUMNS] = {};
+    const auto add = [&](index_t k, index_t count) {
+        Vec values[COLUMNS];
+        for (int n = 0; n < COLUMNS; ++n) values[n] = load(b.data + n * b.column + k, 1, count);
+        for (int m = 0; m < ROWS; ++m) {
+            const Vec factor = load(a.data + m * a.row + k, 1, count);
+            for (int n = 0; n < COLUMNS; ++n) sums[m][n] += factor * values[n];
+        }
+    };
+    index_t k = 0;
+    for (; k + lanes <= k_count; k += lanes) add(k, lanes);
+    if (k < k_count) add(k, k_count - k);
+    for (int m = 0; m < ROWS; ++m)
+        for (int n = 0; n < COLUMNS; ++n) c[m * c_row + n] += sum(sums[m][n]);
+}
+
+template <int ROWS, int COLUMNS, class A, class B>
+inline void dot_rows(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+                     index_t c_row) {
+    index_t m = 0;
+    for (; m + ROWS <= m_count; m += ROWS) {
+        index_t n = 0;
+        for (; n + COLUMNS <= n_count; n += COLUMNS)
+            dot_block<ROWS, COLUMNS>(k_count, a.at(m, 0), b.at(0, n), c + m * c_row + n, c_row);
+        for (; n < n_count; ++n) dot_block<ROWS, 1>(k_count, a.at(m, 0), b.at(0, n), c + m * c_row + n, c_row);
+    }
+    if constexpr (ROWS > 1)
+        if (m < m_count)
+            dot_rows<ROWS / 2, COLUMNS>(m_count - m, n_count, k_count, a.at(m, 0), b, c + m * c_row, c_row);
+}
+
+// A copy in fp32, row after row.
+template <class T>
+inline Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scratch& scratch) {
+    float* const to = scratch.floats(rows * columns);
+    if (from.row == 1 && from.column != 1) {  // read along memory
+        for (index_t j = 0; j < columns; ++j)
+            for (index_t i = 0; i < rows; ++i) to[i * columns + j] = read(from.data[i + j * from.column]);
+        return {to, columns, 1};
+    }
+    for (index_t i = 0; i < rows; ++i)
+        for (index_t j = 0; j < columns; j += lanes) {
+            const index_t count = least(lanes, columns - j);
+            store(to + i * columns + j, 1, count, load(from.at(i, j).data, from.column, count));
+        }
+    return {to, columns, 1};
+}
+
+template <class A, class B>
+inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+                     index_t c_row) {
+    constexpr int wide = registers == 32 ? 2 : 1;
+    Scratch scratch;
+    if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= 8)
+        return m_count == 1 ? dot_rows<1, 8>(m_count, n_count, k_count, a, b, c, c_row)
+                            : dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
+    if constexpr (!std::is_same_v<A, float>)
+        return contract(m_count, n_count, k_count, packed(m_count, k_count, a, scratch), b, c, c_row);
+    else if (b.column != 1 || m_count > 16) {
+        const Matrix<float> rows = packed(k_count, n_count, b, scratch);
+        return contract_columns<6, 2 * wide>(m_count, n_count, k_count, a, rows, c, c_row);
+    } else if (m_count == 1)
+        return contract_columns<1, 8>(m_count, n_count, k_count, a, b, c, c_row);
+    else
+        return contract_columns<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
+}
+
+}  // namespace superopt
