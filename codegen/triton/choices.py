@@ -1,0 +1,228 @@
+"""Choices: a sound configuration of a kernel, and the ones worth measuring.
+
+Axes that only tell programs apart (batch, heads) are single positions; rows of a matrix product are
+tiled, all of them that share an operand in one tile where they are few, so that keys are read once per
+group of heads; columns and inner axes are tiled to match.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product as combinations
+from math import prod
+
+from superopt.codegen.statements import Compute, KernelProgram, Load, Start
+from superopt.codegen.triton.config import TritonConfig, next_power
+from superopt.codegen.triton.plan import kept_axes, loop_axes, sources
+from superopt.ir import value_axes
+from superopt.ir.graph import DTYPES
+
+__all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint"]
+
+SHARED_BYTES = 227 << 10  # of one program, on sm_90
+LANE_REGISTERS = 200  # of the 255 of a thread, for tiles
+FEW_ROWS = 16  # a matrix product has at least so many rows
+FLAT_TILE = 1024  # elements of a tile where there is no matrix product
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a program of a kernel holds on chip."""
+
+    shared_bytes: int  # tiles that loops prefetch
+    register_bytes: int  # accumulators, and the largest tiles beside them
+
+    def fits(self, config: TritonConfig) -> bool:
+        """Return whether it can run without spilling, as far as an estimate can say."""
+        lanes = config.num_warps * 32
+        return self.shared_bytes <= SHARED_BYTES and self.register_bytes <= lanes * 4 * LANE_REGISTERS
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The axes of a kernel by what they do in its contractions."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    inner: tuple[str, ...]
+    matrix: bool
+
+
+def default_config(program: KernelProgram, sizes: Mapping[str, int]) -> TritonConfig:
+    """Return one sane configuration for these sizes."""
+    return _config(program, sizes, rows=64, columns=64, inner=64 if _half(program) else 32, warps=4, stages=3)
+
+
+def configs(program: KernelProgram, sizes: Mapping[str, int]) -> tuple[TritonConfig, ...]:
+    """Return the configurations worth measuring, the default first."""
+    found = {default_config(program, sizes): None}
+    for config in _enumerated(program, sizes):
+        if footprint(program, config).fits(config):
+            found.setdefault(config)
+    return tuple(found)
+
+
+def _enumerated(program: KernelProgram, sizes: Mapping[str, int]) -> Iterator[TritonConfig]:
+    if not _shape(program).matrix:
+        for flat, warps in combinations((256, 512, 1024, 2048, 4096), (1, 2, 4, 8)):
+            config = _config(program, sizes, 64, 64, 32, warps, 2)
+            yield _flattened(program, sizes, config, flat)
+        return
+    tiles = (16, 32, 64, 128)
+    for rows, columns, inner, warps, stages in combinations(tiles, tiles, tiles, (2, 4, 8), (2, 3, 4)):
+        yield _config(program, sizes, rows, columns, inner, warps, stages)
+
+
+def exact_axes(config: TritonConfig, sizes: Mapping[str, int]) -> frozenset[str]:
+    """Return the axes whose tile divides their size: masks along them are left out."""
+    return frozenset(axis for axis, tile in config.tiles if sizes[axis] and sizes[axis] % tile == 0)
+
+
+def _config(
+    program: KernelProgram,
+    sizes: Mapping[str, int],
+    rows: int,
+    columns: int,
+    inner: int,
+    warps: int,
+    stages: int,
+) -> TritonConfig:
+    shape = _shape(program)
+    looped = loop_axes(program.statements)
+    kept = kept_axes(program)
+    free = {axis for axis in kept if axis in program.grid or axis in looped}
+    tiles = {axis: next_power(sizes[axis]) for axis in kept if axis not in free}
+    whole: set[str] = set()
+    for axis in free:
+        tiles[axis] = 1
+    if not shape.matrix:
+        config = TritonConfig(tuple(tiles.items()), num_warps=warps, num_stages=stages)
+        return _flattened(program, sizes, config, FLAT_TILE)
+    _tile_group(tiles, [axis for axis in shape.columns if axis in free], sizes, columns)
+    _tile_group(tiles, [axis for axis in shape.inner if axis in free], sizes, inner)
+    row_axes = [axis for axis in shape.rows if axis in free]
+    few = prod(sizes[axis] for axis in row_axes[-1:]) < FEW_ROWS
+    if row_axes and few and len(row_axes) > 1:
+        last, shared = row_axes[-1], row_axes[-2]
+        tiles[last] = next_power(sizes[last])
+        tiles[shared] = min(next_power(sizes[shared]), max(rows // tiles[last], 1))
+        if tiles[shared] >= sizes[shared]:
+            whole.add(shared)
+        row_axes = [shared, last]
+    elif row_axes:
+        shared = row_axes[-1]
+        tiles[shared] = min(next_power(sizes[shared]), rows)
+        if (
+            len(row_axes) == 1
+            and shared in program.grid
+            and sizes[shared] <= tiles[shared]
+            and _is_group(program, shared)
+        ):
+            whole.add(shared)
+    for axis in looped & free:
+        if axis not in {*shape.rows, *shape.columns, *shape.inner}:
+            tiles[axis] = min(next_power(sizes[axis]), columns)
+    _pad(program, tiles, sizes)
+    config = TritonConfig(
+        tuple((axis, tiles[axis]) for axis in kept), frozenset(whole), num_warps=warps, num_stages=stages
+    )
+    return replace(config, exact=exact_axes(config, sizes))
+
+
+def _is_group(program: KernelProgram, axis: str) -> bool:
+    """Return whether an axis is that of query heads: an operand in a loop lacks it, it follows others."""
+    return program.grid.index(axis) > 0 and axis not in ("m", "s")
+
+
+def _tile_group(tiles: dict[str, int], group: Sequence[str], sizes: Mapping[str, int], want: int) -> None:
+    """Give a tile to the innermost axes of a group, until together they are long enough."""
+    for axis in reversed(group):
+        tiles[axis] = min(next_power(sizes[axis]), want)
+        want = max(want // tiles[axis], 1)
+
+
+def _pad(program: KernelProgram, tiles: dict[str, int], sizes: Mapping[str, int]) -> None:
+    """Make every side of a matrix product long enough for the hardware, unless the product is of vectors."""
+    for rows, columns, inner in _contractions(program):
+        sides = [[axis for axis in side if axis in tiles] for side in (rows, columns, inner)]
+        if any(prod(sizes[axis] for axis in side) <= 1 for side in sides):
+            continue
+        for side in sides:
+            size = prod(tiles[axis] for axis in side)
+            if side and size < FEW_ROWS:
+                tiles[side[-1]] *= FEW_ROWS // size
+
+
+def _contractions(
+    program: KernelProgram,
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
+    """Yield the free axes of the two operands, the one of earlier results first, and the inner axes."""
+    axes = value_axes(program.graph)
+    order = [axis for tensor in program.stores for axis in tensor.axes]
+    order += [axis.name for axis in program.graph.axes if axis.name not in order]
+    for statement, _ in program.flat():
+        if isinstance(statement, Compute) and statement.step.op == "contract":
+            a, b = statement.step.inputs
+            first, second = (
+                tuple(axis for axis in order if axis in free)
+                for free in (axes[a] - axes[b], axes[b] - axes[a])
+            )
+            if first and second and order.index(first[0]) > order.index(second[0]):
+                first, second = second, first
+            yield first, second, tuple(axis for axis in order if axis in statement.step.axes)
+
+
+def _shape(program: KernelProgram) -> _Shape:
+    rows: dict[str, None] = {}
+    columns: dict[str, None] = {}
+    inner: dict[str, None] = {}
+    for first, second, summed in _contractions(program):
+        if first and second:
+            rows |= dict.fromkeys(first)
+            columns |= dict.fromkeys(second)
+            inner |= dict.fromkeys(summed)
+    return _Shape(
+        tuple(rows),
+        tuple(axis for axis in columns if axis not in rows),
+        tuple(axis for axis in inner if axis not in rows and axis not in columns),
+        bool(rows),
+    )
+
+
+def _flattened(
+    program: KernelProgram, sizes: Mapping[str, int], config: TritonConfig, flat: int
+) -> TritonConfig:
+    """Return tiles of about so many elements, along loops first, then along the innermost grid axes."""
+    tiles = dict(config.tiles)
+    looped = loop_axes(program.statements)
+    held = prod(tile for axis, tile in tiles.items() if axis not in looped and axis not in program.grid)
+    for axis in (*(axis for axis in tiles if axis in looped), *reversed(program.grid)):
+        tiles[axis] = min(next_power(sizes[axis]), max(flat // held, 1))
+        held *= tiles[axis]
+    kept = kept_axes(program)
+    config = replace(config, tiles=tuple((axis, tiles[axis]) for axis in kept), exact=frozenset())
+    return replace(config, exact=exact_axes(config, sizes))
+
+
+def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
+    """Return an estimate of what a program holds on chip."""
+    axes = value_axes(program.graph)
+    tensors = sources(program)
+    blocks = config.blocks
+
+    def elements(value: int) -> int:
+        return prod(blocks.get(axis, 1) for axis in axes[value])
+
+    shared = kept = largest = 0
+    for statement, loops in program.flat():
+        if isinstance(statement, Load):
+            size = elements(statement.value) * DTYPES[tensors[statement.value].dtype]
+            shared += size * (config.num_stages - 1 if loops else 1)
+        elif isinstance(statement, Start):
+            kept += elements(statement.value) * 4
+        elif isinstance(statement, Compute):
+            largest = max(largest, elements(statement.value) * 4)
+    return Footprint(shared, kept + largest)
+
+
+def _half(program: KernelProgram) -> bool:
+    return any(port.dtype in ("f16", "bf16") for port in program.graph.inputs)

@@ -1,0 +1,46 @@
+"""TritonConfig: how one kernel is cut into tiles and compiled; what the tuner varies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from superopt.errors import SuperoptError
+
+__all__ = ["Role", "TritonConfig", "UnsupportedKernel", "next_power"]
+
+Role = Literal["single", "tile", "whole"]
+
+
+class UnsupportedKernel(SuperoptError):  # noqa: N818
+    """This generator cannot print a kernel: names the step and the reason."""
+
+
+def next_power(size: int) -> int:
+    """Return the smallest power of two that is not below a size."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class TritonConfig:
+    """Positions of each axis that a program holds at once, and the compiler's options.
+
+    An axis on the grid or looped over is a single position where its tile is 1, and is walked in tiles
+    otherwise; an axis in `whole`, or neither on the grid nor looped over, lies in one tile that covers it.
+    """
+
+    tiles: tuple[tuple[str, int], ...]
+    whole: frozenset[str] = frozenset()
+    exact: frozenset[str] = frozenset()  # axes whose tile divides their size: they need no masks
+    num_warps: int = 4
+    num_stages: int = 3
+    wide: bool = False  # offsets of 64 bits, where a tensor may have more than 2^31 elements
+    precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
+
+    def tile(self, axis: str) -> int:
+        """Return the positions of an axis in a tile."""
+        return dict(self.tiles)[axis]
+
+    @property
+    def blocks(self) -> Mapping[str, int]:
+        """The tile of each axis."""
+        return dict(self.tiles)

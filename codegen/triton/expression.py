@@ -1,0 +1,231 @@
+"""Expressions: the arithmetic of `superopt.ops.Scalars` as Triton text that a person would write."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from superopt.ops import OPS
+
+__all__ = ["HELPERS", "Expression", "TritonText", "apply", "as_float", "as_mask", "atom"]
+
+Kind = Literal["float", "int", "mask", "constant"]
+
+_COMPARE, _OR, _AND, _ADD, _MUL, _UNARY, _ATOM = range(7)
+
+HELPERS = {
+    "log1p": '''@triton.jit
+def log1p(x):
+    """Return log(1 + x), exact for small x too."""
+    grown = 1.0 + x
+    return tl.where(grown == 1.0, x, tl.log(grown) * (x / (grown - 1.0)))
+''',
+    "power": '''@triton.jit
+def power(x, y):
+    """Return x to the y; a negative x needs a whole y."""
+    size = tl.exp2(y * tl.log2(tl.abs(x)))
+    odd = tl.floor(y * 0.5) * 2.0 != y
+    whole = tl.floor(y) == y
+    negative = tl.where(whole, tl.where(odd, -size, size), float("nan"))
+    return tl.where(y == 0.0, 1.0, tl.where(x < 0.0, negative, size))
+''',
+}
+"""Functions that Triton lacks, as source, by the name under which a kernel calls them."""
+
+_FUNCTIONS = {
+    "log": "tl.log({})",
+    "log2": "tl.log2({})",
+    "log1p": "log1p({})",
+    "erf": "tl.erf({})",
+    "sin": "tl.sin({})",
+    "cos": "tl.cos({})",
+    "pow": "power({}, {})",
+}
+
+# As people write them; the definitions in OPS give the same numbers.
+_SIGNS = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "==", "ne": "!="}
+_DIRECT = {
+    "sigmoid": "tl.sigmoid({})",
+    "exp2": "tl.exp2({})",
+    "minimum": "tl.minimum({}, {})",
+    "abs": "tl.abs({})",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Text of one value, how tightly its outermost operator binds, and what it was made from."""
+
+    text: str
+    level: int
+    kind: Kind
+    form: str = ""  # "neg", "inv", "sqrt", "exp", "less", "equal": what a reader would fold into its user
+    parts: tuple["Expression", ...] = ()
+    value: Fraction | None = None
+
+    def inside(self, level: int) -> str:
+        """Return the text as an operand of an operator that binds this tightly."""
+        return self.text if self.level >= level else f"({self.text})"
+
+
+def atom(text: str, kind: Kind = "float") -> Expression:
+    """Return a name, a call or an element as an expression."""
+    return Expression(text, _ATOM, kind)
+
+
+def as_float(a: Expression) -> Expression:
+    """Return the expression as fp32: masks and integers are converted."""
+    if a.kind == "mask":
+        return Expression(f"{a.inside(_ATOM)}.to(tl.float32)", _ATOM, "float")
+    if a.kind == "int":
+        return Expression(f"{a.inside(_MUL)} * 1.0", _MUL, "float")
+    return replace(a, kind="float")
+
+
+def as_mask(a: Expression) -> Expression:
+    """Return the expression as a truth value: what is not zero is true."""
+    if a.kind == "mask":
+        return a
+    if a.value is not None:
+        return atom("True" if a.value else "False", "mask")
+    return Expression(f"{a.inside(_OR)} != 0", _COMPARE, "mask")
+
+
+def apply(op: str, operands: tuple[Expression, ...]) -> Expression:
+    """Return a scalar operator applied to expressions."""
+    scalars = TritonText()
+    if op == "div":
+        return scalars.div(*operands)
+    if op in _SIGNS:
+        return scalars.compare(operands[0], _SIGNS[op], operands[1])
+    if op == "not":
+        return scalars.negated(as_mask(operands[0]))
+    if op == "or":
+        a, b = map(as_mask, operands)
+        return Expression(f"{a.inside(_OR)} | {b.inside(_OR)}", _OR, "mask")
+    if op in _DIRECT:
+        return atom(_DIRECT[op].format(*(as_float(a).text for a in operands)))
+    found: Expression = OPS[op].scalar(scalars, *operands)
+    return as_mask(found) if OPS[op].mask else found
+
+
+class TritonText:
+    """The arithmetic of `Scalars` on Triton text: fp32 numbers, integer positions, masks."""
+
+    def const(self, value: Fraction) -> Expression:
+        """Return a constant, which takes the kind of what it meets."""
+        text = repr(float(value))
+        level = _UNARY if value < 0 else _ATOM
+        return Expression(text, level, "constant", value=value)
+
+    def infinity(self) -> Expression:
+        """Return plus infinity."""
+        return atom('float("inf")')
+
+    def add(self, a: Expression, b: Expression) -> Expression:
+        """Return a + b; a - b where b is negated; not b where it is 1 - b of a mask."""
+        if b.form == "neg" and a.value == 1 and b.parts[0].kind == "mask":
+            return self.negated(b.parts[0])
+        a, b, kind = self._meet(a, b)
+        if b.form == "neg":
+            return Expression(f"{a.inside(_ADD)} - {b.parts[0].inside(_MUL)}", _ADD, kind)
+        return Expression(f"{a.inside(_ADD)} + {b.inside(_MUL)}", _ADD, kind)
+
+    def mul(self, a: Expression, b: Expression) -> Expression:
+        """Return a * b; a mask selects: its zeros are zeros even of an infinity."""
+        if a.kind == b.kind == "mask":
+            return Expression(f"{a.inside(_AND)} & {b.inside(_AND)}", _AND, "mask")
+        for mask, other in ((a, b), (b, a)):
+            if mask.kind == "mask":
+                return self.where(mask, other, self.const(Fraction(0)))
+        if b.form == "inv":
+            return self.div(a, b.parts[0])
+        if a.form == "inv":
+            return self.div(b, a.parts[0])
+        a, b, kind = self._meet(a, b)
+        return Expression(f"{a.inside(_MUL)} * {b.inside(_UNARY)}", _MUL, kind)
+
+    def div(self, a: Expression, b: Expression) -> Expression:
+        """Return a / b."""
+        if a.kind == b.kind == "int" or "mask" in (a.kind, b.kind):
+            a, b = as_float(a), as_float(b)
+        return Expression(f"{a.inside(_MUL)} / {b.inside(_UNARY)}", _MUL, "float")
+
+    def neg(self, a: Expression) -> Expression:
+        """Return -a."""
+        if a.value is not None:
+            return self.const(-a.value)
+        kind = a.kind if a.kind == "int" else "float"
+        operand = a if a.kind == "int" else as_float(a)
+        return Expression(f"-{operand.inside(_UNARY)}", _UNARY, kind, "neg", (a,))
+
+    def inv(self, a: Expression) -> Expression:
+        """Return 1 / a."""
+        if a.form == "sqrt":
+            return atom(f"tl.rsqrt({a.parts[0].text})")
+        return replace(self.div(self.const(Fraction(1)), as_float(a)), form="inv", parts=(as_float(a),))
+
+    def exp(self, a: Expression) -> Expression:
+        """Return e to the a."""
+        return atom(f"tl.exp({as_float(a).text})")
+
+    def sqrt(self, a: Expression) -> Expression:
+        """Return the square root."""
+        a = as_float(a)
+        return replace(atom(f"tl.sqrt({a.text})"), form="sqrt", parts=(a,))
+
+    def maximum(self, a: Expression, b: Expression) -> Expression:
+        """Return the larger one."""
+        a, b, kind = self._meet(a, b)
+        return atom(f"tl.maximum({a.text}, {b.text})", kind)
+
+    def less(self, a: Expression, b: Expression) -> Expression:
+        """Return whether a < b."""
+        return self.compare(a, "<", b)
+
+    def equal(self, a: Expression, b: Expression) -> Expression:
+        """Return whether a = b."""
+        return self.compare(a, "==", b)
+
+    def where(self, mask: Expression, a: Expression, b: Expression) -> Expression:
+        """Return a where the mask holds, else b."""
+        if a.kind == b.kind == "mask":
+            a, b = as_float(a), as_float(b)
+        a, b, kind = self._meet(a, b)
+        return atom(f"tl.where({as_mask(mask).text}, {a.text}, {b.text})", kind)
+
+    def function(self, name: str, *args: Expression) -> Expression:
+        """Return a call of a function that the algebra knows nothing about."""
+        return atom(_FUNCTIONS[name].format(*(as_float(a).text for a in args)))
+
+    def negated(self, mask: Expression) -> Expression:
+        """Return where the mask does not hold."""
+        if mask.form in _OPPOSITE:
+            a, b = mask.parts
+            return self.compare(a, _OPPOSITE[mask.form], b)
+        if mask.text in ("True", "False"):
+            return atom("False" if mask.text == "True" else "True", "mask")
+        return Expression(f"~{mask.inside(_UNARY)}", _UNARY, "mask")
+
+    def compare(self, a: Expression, sign: str, b: Expression) -> Expression:
+        """Return a comparison, a constant behind the sign."""
+        a, b, _ = self._meet(a, b)
+        if a.value is not None:
+            a, sign, b = b, _MIRRORED[sign], a
+        return Expression(f"{a.inside(_OR)} {sign} {b.inside(_OR)}", _COMPARE, "mask", sign, (a, b))
+
+    def _meet(self, a: Expression, b: Expression) -> tuple[Expression, Expression, Kind]:
+        """Return both as one kind: integers where both are whole, else fp32."""
+        kinds = {a.kind, b.kind}
+        whole = all(one.value is None or one.value.denominator == 1 for one in (a, b))
+        if kinds <= {"int", "constant"} and "int" in kinds and whole:
+            return self._whole(a), self._whole(b), "int"
+        if kinds == {"int", "float"} or kinds == {"int", "constant"}:
+            return a, b, "float"  # Triton converts the integer
+        return as_float(a), as_float(b), "float"
+
+    def _whole(self, a: Expression) -> Expression:
+        return a if a.value is None else replace(a, text=str(a.value.numerator))
+
+
+_OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+_MIRRORED = {"<": ">", ">": "<", ">=": "<=", "<=": ">=", "==": "==", "!=": "!="}

@@ -1,0 +1,188 @@
+"""Plan: what printing a kernel needs to know of its values, before a line is written.
+
+Which axes a tile has and in which order, which contractions are matrix products and on which side
+their operands stand, and what the lanes of a tile beyond the end of an axis hold.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Statement, Tensor
+from superopt.codegen.triton.config import Role, TritonConfig, UnsupportedKernel
+from superopt.ir import Step, value_axes
+from superopt.ops import OPS
+
+__all__ = ["Plan", "Product", "kept_axes", "loop_axes", "make_plan", "sources"]
+
+REDUCTIONS = frozenset({"sum", "max", "contract"})
+LOW = frozenset({"f16", "bf16"})
+INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A contraction as a matrix product of tiles: its operands, and the axes in each role."""
+
+    lhs: int
+    rhs: int
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    inner: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The facts about one kernel under one configuration."""
+
+    roles: dict[str, Role]
+    order: tuple[str, ...]  # of the axes in every tile
+    products: dict[int, Product]  # value of a contraction -> the matrix product that computes it
+    masks: dict[int, bool]  # value -> whether it holds only zeros and ones
+    low: str | None  # the half precision of the program, if it has one
+
+    def tile_axes(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """Return the axes that a tile of a value with these axes has, in order."""
+        kept = set(axes)
+        return tuple(axis for axis in self.order if axis in kept)
+
+
+def loop_axes(statements: tuple[Statement, ...]) -> set[str]:
+    """Return the axes that loops walk along."""
+    found: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, LoopStatement):
+            found |= {statement.axis} | loop_axes(statement.body)
+    return found
+
+
+def sources(program: KernelProgram) -> dict[int, Tensor]:
+    """Return the tensors that the kernel reads, by value."""
+    return {tensor.value: tensor for tensor in program.loads}
+
+
+def kept_axes(program: KernelProgram) -> tuple[str, ...]:
+    """Return the axes of the kernel's tiles; one that a step only reads at other places is none."""
+    axes = value_axes(program.graph)
+    loaded = sources(program)
+    used = set(program.grid) | loop_axes(program.statements)
+    for statement, _ in program.flat():
+        if isinstance(statement, Compute):
+            step = statement.step
+            used |= axes[statement.value]
+            for i in step.inputs:
+                if i not in loaded or not step.mapping:
+                    used |= axes[i]
+    return tuple(axis.name for axis in program.graph.axes if axis.name in used)
+
+
+def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
+    """Return the plan, or raise UnsupportedKernel."""
+    grid, looped = set(program.grid), loop_axes(program.statements)
+    roles: dict[str, Role] = {}
+    for axis in kept_axes(program):
+        if axis not in config.blocks:
+            raise UnsupportedKernel(f"{program.name}: the configuration has no tile for axis {axis!r}")
+        tile = config.tile(axis)
+        if tile < 1 or tile & (tile - 1):
+            raise UnsupportedKernel(f"{program.name}: the tile of {axis!r} is {tile}, not a power of two")
+        if (axis not in grid and axis not in looped) or axis in config.whole:
+            roles[axis] = "whole"
+        else:
+            roles[axis] = "single" if tile == 1 else "tile"
+    _check_loops(program, looped)
+    tiled = [axis for axis in roles if roles[axis] != "single"]
+    base = _base_order(program, tiled)
+    products = _products(program, base)
+    return Plan(roles, _order(base, products), products, _masks(program), _low(program))
+
+
+def _check_loops(program: KernelProgram, looped: set[str]) -> None:
+    """Refuse an axis that is looped over in one place and whole in another."""
+    axes = value_axes(program.graph)
+    loaded = sources(program)
+    for statement, around in program.flat():
+        if isinstance(statement, Compute):
+            used = set(axes[statement.value])
+            for i in statement.step.inputs:
+                used |= set() if i in loaded and statement.step.mapping else axes[i]
+            for axis in used & looped - set(around):
+                raise UnsupportedKernel(
+                    f"{program.name}: axis {axis!r} is walked along by a loop and used outside it;"
+                    " loop over it there too"
+                )
+
+
+def _base_order(program: KernelProgram, tiled: list[str]) -> list[str]:
+    """Return the axes as results have them, then the others."""
+    stored = [axis for tensor in program.stores for axis in tensor.axes]
+    return sorted(tiled, key=[*dict.fromkeys([*stored, *tiled])].index)
+
+
+def _products(program: KernelProgram, base: list[str]) -> dict[int, Product]:
+    axes = value_axes(program.graph)
+    found: dict[int, Product] = {}
+    for statement, _ in program.flat():
+        if not isinstance(statement, Compute) or statement.step.op != "contract":
+            continue
+        a, b = statement.step.inputs
+        inner = tuple(axis for axis in base if axis in statement.step.axes)
+        batch = tuple(axis for axis in base if axis in axes[a] & axes[b] and axis not in inner)
+        free_a = tuple(axis for axis in base if axis in axes[a] - axes[b])
+        free_b = tuple(axis for axis in base if axis in axes[b] - axes[a])
+        if not (free_a and free_b and inner and set(inner) <= axes[a] & axes[b]):
+            continue
+        if len(batch) > 1:
+            continue
+        if base.index(free_a[0]) > base.index(free_b[0]):
+            a, b, free_a, free_b = b, a, free_b, free_a
+        found[statement.value] = Product(a, b, batch, free_a, inner, free_b)
+    return found
+
+
+def _order(base: list[str], products: dict[int, Product]) -> tuple[str, ...]:
+    """Return an order of axes in which as many operands as possible need no transposing."""
+    after: dict[str, set[str]] = {axis: set() for axis in base}
+
+    def reaches(start: str, end: str) -> bool:
+        return start == end or any(reaches(axis, end) for axis in after[start])
+
+    for product in products.values():
+        groups = [group for group in (product.batch, product.rows, product.inner, product.columns) if group]
+        for before, behind in zip(groups, groups[1:], strict=False):
+            for a in before:
+                for b in behind:
+                    if not reaches(b, a):
+                        after[a].add(b)
+    order: list[str] = []
+    while len(order) < len(base):
+        ready = (
+            axis
+            for axis in base
+            if axis not in order and not any(axis in after[other] for other in base if other not in order)
+        )
+        order.append(next(ready))
+    return tuple(order)
+
+
+def _masks(program: KernelProgram) -> dict[int, bool]:
+    """Return for each value of the graph whether it is a mask."""
+    graph = program.graph
+    masks = {i: port.dtype == "bool" for i, port in enumerate(graph.inputs)}
+    for value, step in enumerate(graph.steps, len(graph.inputs)):
+        masks[value] = _is_mask(step, [masks[i] for i in step.inputs])
+    return masks
+
+
+def _is_mask(step: Step, inputs: list[bool]) -> bool:
+    if step.op in ("rename", "select"):
+        return inputs[0]
+    if step.op == "mul":
+        return all(inputs)
+    return step.op in OPS and OPS[step.op].mask
+
+
+def _low(program: KernelProgram) -> str | None:
+    """Return the half precision in which the program's tensors come, unless one comes in fp32."""
+    dtypes = {port.dtype for port in program.graph.inputs}
+    return next(iter(dtypes & LOW)) if len(dtypes & LOW) == 1 else None
