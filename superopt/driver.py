@@ -134,6 +134,7 @@ _SPLIT_BELOW = 4_000  # e-nodes of the whole goal
 # Nodes limit first, the same on every machine; seconds only stop what has gone astray.
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)
+_ORACLE_S = 20.0
 _VALUE_BYTES = 400 << 20  # of field values, each tensor's on the whole grid
 _DEFAULTS = SearchOptions()
 
@@ -227,9 +228,10 @@ class _Run:
         if halves is not None:
             for half in halves:
                 yield from self.search_graph(half)
-            return
-        assert attempt is not None
-        yield self._search_goal(attempt, clock)
+        elif attempt is None or self.out_of_time():
+            yield self._unsearched(graph)
+        else:
+            yield self._search_goal(attempt, clock)
 
     def _prepare(self, graph: Graph, clock: "_Clock", *, last: bool = False) -> "_Attempt":
         """Saturate a goal, and where it is small enough once more with its reductions split."""
@@ -283,6 +285,7 @@ class _Run:
                 Grid(goal, seed=self.options.seed),
                 prune=self.options.prune,
                 oracle=self._oracle(attempt),
+                stop=self.out_of_time,
                 nested={goal.bit(outer): goal.bit(inner) for outer, inner in attempt.halves.values()},
             )
             exploration = self._explore(space, graph.name)
@@ -333,7 +336,7 @@ class _Run:
             return None
         from superopt.rules.smt import SubexpressionOracle
 
-        return SubexpressionOracle(attempt.goal, budget_s=self.seconds_left)
+        return SubexpressionOracle(attempt.goal, budget_s=min(_ORACLE_S, self.seconds_left / 2))
 
     def _derive(
         self, attempt: "_Attempt", universe: Universe, machine: Machine
