@@ -15,7 +15,7 @@ from superopt.frontier.bound import Machine, operator_us
 from superopt.frontier.derive import Arc
 from superopt.frontier.mugraph import MuGraphSpace
 from superopt.frontier.space import Exploration
-from superopt.rules.terms import OPERATORS
+from superopt.rules.terms import COMMUTATIVE, OPERATORS
 from superopt.verify.residues import mix
 
 __all__ = ["Universe", "universe_of"]
@@ -49,11 +49,13 @@ def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine)
     if not all(map(len, found)):
         return Universe((), (None,) * len(found), len(grouped))
 
-    # Tensors are numbered in the order in which the search met them.
+    # Tensors are numbered by class, which no draw of the field changes; without one as they were met.
     tensor_of = tensor_of.reshape(-1)
     _, first_met = np.unique(tensor_of, return_index=True)
+    least_class = np.full(len(grouped), np.iinfo(np.int64).max)
+    np.minimum.at(least_class, tensor_of, np.array(space.classes, dtype=np.int64))
     rank = np.empty(len(grouped), dtype=np.int64)
-    rank[np.argsort(first_met)] = np.arange(len(grouped))
+    rank[np.lexsort((first_met, least_class))] = np.arange(len(grouped))
     tensors = rank[tensor_of].tolist()
     masks = [-1] * len(grouped)
     for state, tensor in enumerate(tensors):
@@ -64,10 +66,15 @@ def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine)
         if OPERATORS[code] == "leaf":
             builder.add(tensors[state], "leaf", attr, ())
             builder.leaves.add(tensors[state])
+    arcs = set()
     for row, target in zip(exploration.arcs.tolist(), exploration.arc_targets.tolist(), strict=True):
         code, attr, *args = row
-        operands = tuple(tensors[arg] for arg in args if arg >= 0)
-        builder.add(tensors[target], OPERATORS[code], attr, operands)
+        operands = [tensors[arg] for arg in args if arg >= 0]
+        if OPERATORS[code] in COMMUTATIVE:
+            operands.sort()
+        arcs.add((tensors[target], code, attr, tuple(operands)))
+    for tensor, code, attr, found_args in sorted(arcs):
+        builder.add(tensor, OPERATORS[code], attr, found_args)
     builder.add_wholes()
     roots = tuple(int(rank[at[0]]) for at in found)
     return Universe(tuple(tuple(arcs.values()) for arcs in builder.arcs), roots, len(grouped))
