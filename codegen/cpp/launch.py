@@ -124,6 +124,11 @@ class CppMuGraph:
             )
             self._kernels.append(CppKernel(program, config, flags=flags))
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The C++ text of every kernel."""
+        return tuple(kernel.source.code for kernel in self._kernels)
+
     def __call__(self, **tensors: TorchTensor) -> dict[str, TorchTensor]:
         """Run the kernels in order."""
         sizes = self._sizes(tensors)
