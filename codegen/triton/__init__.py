@@ -1,16 +1,22 @@
 """Triton: the kernels of a muGraph as Triton source, and what runs and compiles it."""
 
 from superopt.codegen.triton.choices import configs, default_config
-from superopt.codegen.triton.config import TritonConfig, UnsupportedKernel
+from superopt.codegen.triton.compile import CompileReport, compile_ahead
+from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.emit import Argument, TritonSource, emit
+from superopt.codegen.triton.errors import CompileError, TritonError, UnsupportedError
 from superopt.codegen.triton.launch import TritonMuGraph
 
 __all__ = [
     "Argument",
+    "CompileError",
+    "CompileReport",
     "TritonConfig",
+    "TritonError",
     "TritonMuGraph",
     "TritonSource",
-    "UnsupportedKernel",
+    "UnsupportedError",
+    "compile_ahead",
     "configs",
     "default_config",
     "emit",

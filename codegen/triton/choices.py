@@ -111,26 +111,23 @@ def _config(
     elif row_axes:
         shared = row_axes[-1]
         tiles[shared] = min(next_power(sizes[shared]), rows)
-        if (
-            len(row_axes) == 1
-            and shared in program.grid
-            and sizes[shared] <= tiles[shared]
-            and _is_group(program, shared)
-        ):
+        if sizes[shared] <= tiles[shared] and shared in _parts(program) & set(program.grid):
             whole.add(shared)
     for axis in looped & free:
         if axis not in {*shape.rows, *shape.columns, *shape.inner}:
             tiles[axis] = min(next_power(sizes[axis]), columns)
     _pad(program, tiles, sizes)
+    _pair(program, tiles)
     config = TritonConfig(
         tuple((axis, tiles[axis]) for axis in kept), frozenset(whole), num_warps=warps, num_stages=stages
     )
     return replace(config, exact=exact_axes(config, sizes))
 
 
-def _is_group(program: KernelProgram, axis: str) -> bool:
-    """Return whether an axis is that of query heads: an operand in a loop lacks it, it follows others."""
-    return program.grid.index(axis) > 0 and axis not in ("m", "s")
+def _parts(program: KernelProgram) -> frozenset[str]:
+    """Return the axes that are part of a dimension, as the heads of a group: the model fixes their sizes."""
+    ports = (*program.graph.inputs, *(output.port for output in program.graph.outputs))
+    return frozenset(axis for port in ports for dim in port.dims if len(dim) > 1 for axis in dim)
 
 
 def _tile_group(tiles: dict[str, int], group: Sequence[str], sizes: Mapping[str, int], want: int) -> None:
@@ -150,6 +147,15 @@ def _pad(program: KernelProgram, tiles: dict[str, int], sizes: Mapping[str, int]
             size = prod(tiles[axis] for axis in side)
             if side and size < FEW_ROWS:
                 tiles[side[-1]] *= FEW_ROWS // size
+
+
+def _pair(program: KernelProgram, tiles: dict[str, int]) -> None:
+    """Give equal tiles to axes that a step exchanges within a tile."""
+    loaded = sources(program)
+    for step in program.steps():
+        if step.op == "rename" and step.inputs[0] not in loaded:
+            for old, new in step.mapping:
+                tiles[old] = tiles[str(new)] = max(tiles[old], tiles[str(new)])
 
 
 def _contractions(

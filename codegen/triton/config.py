@@ -4,15 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from superopt.errors import SuperoptError
-
-__all__ = ["Role", "TritonConfig", "UnsupportedKernel", "next_power"]
+__all__ = ["Role", "TritonConfig", "next_power"]
 
 Role = Literal["single", "tile", "whole"]
-
-
-class UnsupportedKernel(SuperoptError):  # noqa: N818
-    """This generator cannot print a kernel: names the step and the reason."""
 
 
 def next_power(size: int) -> int:

@@ -15,7 +15,8 @@ from superopt.codegen.statements import (
     Store,
     Tensor,
 )
-from superopt.codegen.triton.config import TritonConfig, UnsupportedKernel
+from superopt.codegen.triton.config import TritonConfig
+from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.expression import HELPERS, Expression, TritonText, apply, as_float, atom
 from superopt.codegen.triton.lanes import Lanes, after_operator, after_product
 from superopt.codegen.triton.plan import INTEGERS, Plan, Product, make_plan, sources
@@ -38,6 +39,8 @@ class Argument:
     kind: Literal["tensor", "stride", "extent", "block"]
     tensor: str | None = None  # name of the tensor, for `tensor` and `stride`
     axis: str | None = None
+    dtype: str | None = None  # of the tensor
+    innermost: bool = False  # of a stride: 1 where the tensor is contiguous
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class TritonSource:
 
 
 def emit(program: KernelProgram, config: TritonConfig) -> TritonSource:
-    """Return the Triton source of a kernel under a configuration, or raise UnsupportedKernel."""
+    """Return the Triton source of a kernel under a configuration, or raise UnsupportedError."""
     return _Emitter(program, config).source()
 
 
@@ -103,6 +106,7 @@ class _Emitter:
             if self.plan.roles[axis] == "single":
                 self.place[axis] = self.pid[axis]
         self.raw = self._raw_loads()
+        self.hoisted = {name: self._shared_places(tensor) for name, tensor in tensors.items()}
 
     # -- the module
 
@@ -121,10 +125,12 @@ class _Emitter:
 
     def _arguments(self) -> list[Argument]:
         tensors = list(dict.fromkeys([*self.program.loads, *self.program.stores]))
-        found = [Argument(self.pointers[one.name], "tensor", one.name) for one in tensors]
+        found = [Argument(self.pointers[one.name], "tensor", one.name, dtype=one.dtype) for one in tensors]
         for one in tensors:
-            for axis in self._memory_axes(one):
-                found.append(Argument(self.strides[one.name, axis], "stride", one.name, axis))
+            axes = self._memory_axes(one)
+            for axis in axes:
+                name = self.strides[one.name, axis]
+                found.append(Argument(name, "stride", one.name, axis, innermost=axis == axes[-1]))
         found += [Argument(name, "extent", axis=axis) for axis, name in self.extents.items()]
         found += [Argument(name, "block", axis=axis) for axis, name in self.block.items()]
         return found
@@ -174,6 +180,10 @@ class _Emitter:
                 start = f"{self.pid[axis]} * {self.block[axis]} + " if role == "tile" else ""
                 places += self._place_lines(axis, start)
         places = _only_used(places, body)
+        for name, axes in self.hoisted.items():
+            if axes:
+                steps = " + ".join(f"{self.pid[axis]} * {self.strides[name, axis]}" for axis in axes)
+                places.append(f"{self.pointers[name]} += {steps}")
         grid = self._grid_order()
         if not grid:
             return [*places, *([""] if places else [])]
@@ -230,7 +240,7 @@ class _Emitter:
         if self.plan.roles[axis] == "single":
             lines.add(f"for {self.place[axis]} in range({extent}):")
         elif self.plan.roles[axis] == "whole":
-            raise UnsupportedKernel(f"{self.program.name}: axis {axis!r} is looped over; it cannot be whole")
+            raise UnsupportedError(f"{self.program.name}: axis {axis!r} is looped over; it cannot be whole")
         else:
             lines.add(f"for {self.counter[axis]} in range(0, {extent}, {block}):")
             body = [*_only_used(self._place_lines(axis, f"{self.counter[axis]} + "), body), *body]
@@ -252,7 +262,7 @@ class _Emitter:
     ) -> None:
         """Read a tile, each axis of the tensor at an axis of the kernel or at one position."""
         if tensor.dtype not in FLOATS | INTEGERS | {"bool"}:
-            raise UnsupportedKernel(f"{self.program.name}: no loads of {tensor.name} in {tensor.dtype}")
+            raise UnsupportedError(f"{self.program.name}: no loads of {tensor.name} in {tensor.dtype}")
         axes = self.plan.tile_axes(str(place) for place in places.values())
         name = self.variables[value]
         arguments = [self._address(tensor, axes, places)]
@@ -286,7 +296,7 @@ class _Emitter:
         elif tensor.dtype in INTEGERS | {"bool"}:
             value = text.text
         else:
-            raise UnsupportedKernel(f"{self.program.name}: no stores of {tensor.name} in {tensor.dtype}")
+            raise UnsupportedError(f"{self.program.name}: no stores of {tensor.name} in {tensor.dtype}")
         arguments = [self._address(tensor, axes, places), value]
         mask = self._mask_text(axes, axes)
         lines.call("", "tl.store", [*arguments, *([f"mask={mask}"] if mask else [])])
@@ -343,7 +353,7 @@ class _Emitter:
             axes = self.plan.tile_axes(step.axes)
             expression = atom(self.place[step.axes[0]], "int")
             self.shown[value] = f"index[{step.axes[0]}]"
-            lanes = {axis: Lanes.FINITE for axis in axes}
+            lanes = dict.fromkeys(axes, Lanes.FINITE)
         self.held[value] = _Held(expression, axes, "f32", lanes)
 
     def _elsewhere(self, lines: Lines, value: int, step: Step) -> None:
@@ -374,8 +384,9 @@ class _Emitter:
         mapping = {old: str(new) for old, new in step.mapping}
         for old, new in mapping.items():
             if self.plan.roles[old] != "whole" or self.config.tile(old) != self.config.tile(new):
-                raise UnsupportedKernel(
-                    f"{self.program.name}: {self._comment(step)} needs {old!r} and {new!r} whole, in equal tiles"
+                raise UnsupportedError(
+                    f"{self.program.name}: {self._comment(step)} needs {old!r} and {new!r} whole,"
+                    " in equal tiles"
                 )
         now = tuple(mapping.get(axis, axis) for axis in held.axes)
         axes = self.plan.tile_axes(now)
@@ -552,10 +563,18 @@ class _Emitter:
             elif place in axes:
                 text = self._spread(self.place[place], (place,), axes)
                 terms.append((1 + axes.index(place), f"{text} * {stride}"))
-            else:
+            elif axis not in self.hoisted[tensor.name]:
                 terms.append((0, f"{self._position(place)} * {stride}"))
         ordered = [text for _, text in sorted(terms, key=lambda term: term[0])]
         return " + ".join([self.pointers[tensor.name], *ordered])
+
+    def _shared_places(self, tensor: Tensor) -> tuple[str, ...]:
+        """Return the axes of a tensor along which a program stays at its one position on the grid."""
+        fixed = {axis for axis in self.program.grid if self.plan.roles[axis] == "single"}
+        for step in self.program.steps():
+            if step.mapping and tensor.value in step.inputs:
+                fixed -= {str(axis) for pair in step.mapping for axis in pair}
+        return tuple(axis for axis in self._memory_axes(tensor) if axis in fixed)
 
     def _position(self, axis: str) -> str:
         wide = self.config.wide and axis not in self.program.grid

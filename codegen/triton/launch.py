@@ -18,7 +18,7 @@ from superopt.codegen.triton.emit import TritonSource, emit
 from superopt.codegen.triton.library import run_call, spread
 from superopt.codegen.triton.plan import make_plan
 from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph, Port, value_axes, value_names
+from superopt.ir import Graph, MuGraph, Port, value_axes
 from superopt.ir.mugraph import Call
 
 __all__ = ["TritonMuGraph", "load_kernel", "sizes_of"]

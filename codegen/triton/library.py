@@ -7,7 +7,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from superopt.codegen.triton.config import UnsupportedKernel
+from superopt.codegen.triton.errors import UnsupportedError
 from superopt.ir import Graph, Step
 from superopt.ir.mugraph import Kernel, walk
 from superopt.ops import OPS
@@ -61,7 +61,7 @@ def _step(graph: Graph, step: Step, inputs: Sequence[Named]) -> Named:
     if step.op == "infinity":
         return torch.tensor(inf), ()
     if step.op not in OPS:
-        raise UnsupportedKernel(f"{graph.name}: no library call for {step.op}")
+        raise UnsupportedError(f"{graph.name}: no library call for {step.op}")
     union = tuple(dict.fromkeys(axis for _, axes in inputs for axis in axes))
     operands = [spread(tensor, axes, union).float() for tensor, axes in inputs]
     return OPS[step.op].scalar(_Torch(), *operands), union

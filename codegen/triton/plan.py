@@ -6,9 +6,11 @@ their operands stand, and what the lanes of a tile beyond the end of an axis hol
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Statement, Tensor
-from superopt.codegen.triton.config import Role, TritonConfig, UnsupportedKernel
+from superopt.codegen.triton.config import Role, TritonConfig
+from superopt.codegen.triton.errors import UnsupportedError
 from superopt.ir import Step, value_axes
 from superopt.ops import OPS
 
@@ -77,15 +79,15 @@ def kept_axes(program: KernelProgram) -> tuple[str, ...]:
 
 
 def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
-    """Return the plan, or raise UnsupportedKernel."""
+    """Return the plan, or raise UnsupportedError."""
     grid, looped = set(program.grid), loop_axes(program.statements)
     roles: dict[str, Role] = {}
     for axis in kept_axes(program):
         if axis not in config.blocks:
-            raise UnsupportedKernel(f"{program.name}: the configuration has no tile for axis {axis!r}")
+            raise UnsupportedError(f"{program.name}: the configuration has no tile for axis {axis!r}")
         tile = config.tile(axis)
         if tile < 1 or tile & (tile - 1):
-            raise UnsupportedKernel(f"{program.name}: the tile of {axis!r} is {tile}, not a power of two")
+            raise UnsupportedError(f"{program.name}: the tile of {axis!r} is {tile}, not a power of two")
         if (axis not in grid and axis not in looped) or axis in config.whole:
             roles[axis] = "whole"
         else:
@@ -107,7 +109,7 @@ def _check_loops(program: KernelProgram, looped: set[str]) -> None:
             for i in statement.step.inputs:
                 used |= set() if i in loaded and statement.step.mapping else axes[i]
             for axis in used & looped - set(around):
-                raise UnsupportedKernel(
+                raise UnsupportedError(
                     f"{program.name}: axis {axis!r} is walked along by a loop and used outside it;"
                     " loop over it there too"
                 )
@@ -149,7 +151,7 @@ def _order(base: list[str], products: dict[int, Product]) -> tuple[str, ...]:
 
     for product in products.values():
         groups = [group for group in (product.batch, product.rows, product.inner, product.columns) if group]
-        for before, behind in zip(groups, groups[1:], strict=False):
+        for before, behind in pairwise(groups):
             for a in before:
                 for b in behind:
                     if not reaches(b, a):
