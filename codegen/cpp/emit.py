@@ -17,12 +17,12 @@ CPP_TYPES = {
     "f32": "float",
     "f16": "f16",
     "bf16": "bf16",
-    "bool": "std::uint8_t",
-    "u8": "std::uint8_t",
-    "i8": "std::int8_t",
-    "i16": "std::int16_t",
-    "i32": "std::int32_t",
-    "i64": "std::int64_t",
+    "bool": "uint8_t",
+    "u8": "uint8_t",
+    "i8": "int8_t",
+    "i16": "int16_t",
+    "i32": "int32_t",
+    "i64": "int64_t",
 }
 """The C++ type of the elements of each dtype that kernels read."""
 

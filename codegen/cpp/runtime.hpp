@@ -4,20 +4,14 @@
 // AVX2, AVX-512 and NEON. Arithmetic is fp32; fp16, bf16 and the integers are formats of memory.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <limits>
-#include <memory>
-#include <vector>
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 namespace superopt {
 
-using index_t = std::int64_t;
+using index_t = int64_t;
 
 #if defined(__AVX512F__)
 constexpr int lanes = 16;
@@ -34,11 +28,11 @@ constexpr int registers = 16;
 #endif
 
 typedef float Vec __attribute__((vector_size(4 * lanes)));
-typedef std::int32_t Int __attribute__((vector_size(4 * lanes)));
-typedef std::uint32_t Bits __attribute__((vector_size(4 * lanes)));
-typedef std::uint16_t Shorts __attribute__((vector_size(2 * lanes)));
+typedef int32_t Int __attribute__((vector_size(4 * lanes)));
+typedef uint32_t Bits __attribute__((vector_size(4 * lanes)));
+typedef uint16_t Shorts __attribute__((vector_size(2 * lanes)));
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float infinity = __builtin_inff();
 
 inline index_t least(index_t a, index_t b) { return a < b ? a : b; }
 inline Vec splat(float value) { return Vec{} + value; }
@@ -55,21 +49,21 @@ inline Vec count_from(index_t first) {
 // -- formats of memory
 
 struct bf16 {
-    std::uint16_t bits;
+    uint16_t bits;
 };
 struct f16 {
-    std::uint16_t bits;
+    uint16_t bits;
 };
 
-inline float from_bits(std::uint32_t bits) {
+inline float from_bits(uint32_t bits) {
     float value;
-    std::memcpy(&value, &bits, 4);
+    memcpy(&value, &bits, 4);
     return value;
 }
 
-inline std::uint32_t to_bits(float value) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &value, 4);
+inline uint32_t to_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
     return bits;
 }
 
@@ -78,14 +72,14 @@ inline float read(T value) {
     return float(value);
 }
 
-inline float read(bf16 value) { return from_bits(std::uint32_t(value.bits) << 16); }
+inline float read(bf16 value) { return from_bits(uint32_t(value.bits) << 16); }
 
 inline float read(f16 value) {
-    const std::uint32_t sign = std::uint32_t(value.bits & 0x8000) << 16;
-    const std::uint32_t rest = std::uint32_t(value.bits & 0x7fff) << 13;
+    const uint32_t sign = uint32_t(value.bits & 0x8000) << 16;
+    const uint32_t rest = uint32_t(value.bits & 0x7fff) << 13;
     // 2^112 moves the exponent's bias from 15 to 127, denormals included.
     const float scaled = from_bits(rest) * from_bits(0x77800000);
-    const std::uint32_t special = rest >= 0x0f800000 ? to_bits(scaled) | 0x7f800000 : to_bits(scaled);
+    const uint32_t special = rest >= 0x0f800000 ? to_bits(scaled) | 0x7f800000 : to_bits(scaled);
     return from_bits(special | sign);
 }
 
@@ -96,32 +90,32 @@ inline T write(float value) {
 
 template <>
 inline bf16 write<bf16>(float value) {
-    const std::uint32_t bits = to_bits(value);
-    if (value != value) return {std::uint16_t((bits >> 16) | 0x40)};
-    return {std::uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};  // to nearest, ties to even
+    const uint32_t bits = to_bits(value);
+    if (value != value) return {uint16_t((bits >> 16) | 0x40)};
+    return {uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};  // to nearest, ties to even
 }
 
 template <>
 inline f16 write<f16>(float value) {
-    const std::uint32_t sign = (to_bits(value) >> 16) & 0x8000;
-    const std::uint32_t size = to_bits(value) & 0x7fffffff;
-    if (size > 0x7f800000) return {std::uint16_t(sign | 0x7e00)};
-    if (size >= 0x477ff000) return {std::uint16_t(sign | 0x7c00)};  // rounds to infinity
+    const uint32_t sign = (to_bits(value) >> 16) & 0x8000;
+    const uint32_t size = to_bits(value) & 0x7fffffff;
+    if (size > 0x7f800000) return {uint16_t(sign | 0x7e00)};
+    if (size >= 0x477ff000) return {uint16_t(sign | 0x7c00)};  // rounds to infinity
     if (size < 0x38800000)  // denormal: adding 0.5 lets the hardware round at the right bit
-        return {std::uint16_t(sign | (to_bits(from_bits(size) + 0.5f) - 0x3f000000))};
-    const std::uint32_t rounded = size + 0xc8000fff + ((size >> 13) & 1);
-    return {std::uint16_t(sign | (rounded >> 13))};
+        return {uint16_t(sign | (to_bits(from_bits(size) + 0.5f) - 0x3f000000))};
+    const uint32_t rounded = size + 0xc8000fff + ((size >> 13) & 1);
+    return {uint16_t(sign | (rounded >> 13))};
 }
 
 inline Vec load(const float* from) {
     Vec value;
-    std::memcpy(&value, from, sizeof value);
+    memcpy(&value, from, sizeof value);
     return value;
 }
 
 inline Vec load(const bf16* from) {
     Shorts shorts;
-    std::memcpy(&shorts, from, sizeof shorts);
+    memcpy(&shorts, from, sizeof shorts);
     return floats(__builtin_convertvector(shorts, Bits) << 16);
 }
 
@@ -132,34 +126,43 @@ inline Vec load(const T* from) {
     return value;
 }
 
-#if defined(__AVX512F__)
+#if defined(__F16C__)
+// The one conversion that the portable vectors do not reach, eight at a time.
 inline Vec load(const f16* from) {
-    return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-#elif defined(__F16C__)
-inline Vec load(const f16* from) {
-    return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    typedef short Eight __attribute__((vector_size(16)));
+    Vec value;
+    for (int lane = 0; lane < lanes; lane += 8) {
+        Eight halves;
+        memcpy(&halves, from + lane, sizeof halves);
+        const auto part = __builtin_ia32_vcvtph2ps256(halves);
+        memcpy(reinterpret_cast<float*>(&value) + lane, &part, sizeof part);
+    }
+    return value;
 }
 #endif
 
 // The first `count` elements, `stride` apart; the other lanes are 0.
 template <class T>
-inline Vec load(const T* from, index_t stride, index_t count) {
-    if (count >= lanes && stride == 1) return load(from);
+__attribute__((noinline)) Vec load_apart(const T* from, index_t stride, index_t count) {
     Vec value{};
     for (int lane = 0; lane < lanes; ++lane)
         if (lane < count) value[lane] = read(from[lane * stride]);
     return value;
 }
 
-inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
+template <class T>
+inline Vec load(const T* from, index_t stride, index_t count) {
+    return count >= lanes && stride == 1 ? load(from) : load_apart(from, stride, count);
+}
+
+inline void store(float* to, Vec value) { memcpy(to, &value, sizeof value); }
 
 inline void store(bf16* to, Vec value) {
     const Bits from = bits(value);
     const Bits rounded = (from + 0x7fff + ((from >> 16) & 1)) >> 16;
     const Bits nan = (from >> 16) | 0x40;
     const Shorts shorts = __builtin_convertvector((Bits)(value == value ? rounded : nan), Shorts);
-    std::memcpy(to, &shorts, sizeof shorts);
+    memcpy(to, &shorts, sizeof shorts);
 }
 
 template <class T>
@@ -168,10 +171,15 @@ inline void store(T* to, Vec value) {
 }
 
 template <class T>
-inline void store(T* to, index_t stride, index_t count, Vec value) {
-    if (count >= lanes && stride == 1) return store(to, value);
+__attribute__((noinline)) void store_apart(T* to, index_t stride, index_t count, Vec value) {
     for (int lane = 0; lane < lanes; ++lane)
         if (lane < count) to[lane * stride] = write<T>(value[lane]);
+}
+
+template <class T>
+inline void store(T* to, index_t stride, index_t count, Vec value) {
+    if (count >= lanes && stride == 1) return store(to, value);
+    store_apart(to, stride, count, value);
 }
 
 // -- arithmetic; a mask is a vector of zeros and ones
@@ -200,12 +208,12 @@ inline Vec each(Vec x) {
     return result;
 }
 
-inline Vec sqrt(Vec x) { return each<std::sqrt>(x); }
-inline Vec sin(Vec x) { return each<std::sin>(x); }
-inline Vec cos(Vec x) { return each<std::cos>(x); }
+inline Vec sqrt(Vec x) { return each<sqrtf>(x); }
+inline Vec sin(Vec x) { return each<sinf>(x); }
+inline Vec cos(Vec x) { return each<cosf>(x); }
 inline Vec pow(Vec x, Vec y) {
     Vec result;
-    for (int lane = 0; lane < lanes; ++lane) result[lane] = std::pow(x[lane], y[lane]);
+    for (int lane = 0; lane < lanes; ++lane) result[lane] = powf(x[lane], y[lane]);
     return result;
 }
 
@@ -287,12 +295,12 @@ inline Vec log(Vec x) {
     Vec result = mantissa + value + scale * 0.693359375f;
     result = x == infinity ? x : result;
     result = x == 0.0f ? splat(-infinity) : result;
-    return x >= 0.0f ? result : splat(std::numeric_limits<float>::quiet_NaN());
+    return x >= 0.0f ? result : splat(__builtin_nanf(""));
 }
 
 // Within 3 ulp.
-inline Vec log2(Vec x) { return each<std::log2>(x); }
-inline Vec log1p(Vec x) { return each<std::log1p>(x); }
+inline Vec log2(Vec x) { return each<log2f>(x); }
+inline Vec log1p(Vec x) { return each<log1pf>(x); }
 
 // The same on one number, where a step has no axis to run along.
 inline float truth(bool condition) { return condition ? 1.0f : 0.0f; }
@@ -300,17 +308,17 @@ inline float where(float mask, float a, float b) { return mask != 0.0f ? a : b; 
 inline float keep(float mask, float a) { return mask != 0.0f ? a : 0.0f; }
 inline float maximum(float a, float b) { return a > b || a != a ? a : b; }
 inline float minimum(float a, float b) { return a < b || a != a ? a : b; }
-inline float absolute(float a) { return std::fabs(a); }
-inline float sqrt(float x) { return std::sqrt(x); }
-inline float sin(float x) { return std::sin(x); }
-inline float cos(float x) { return std::cos(x); }
-inline float pow(float x, float y) { return std::pow(x, y); }
+inline float absolute(float a) { return fabsf(a); }
+inline float sqrt(float x) { return sqrtf(x); }
+inline float sin(float x) { return sinf(x); }
+inline float cos(float x) { return cosf(x); }
+inline float pow(float x, float y) { return powf(x, y); }
 inline float exp(float x) { return exp(splat(x))[0]; }
 inline float tanh(float x) { return tanh(splat(x))[0]; }
 inline float erf(float x) { return erf(splat(x))[0]; }
 inline float log(float x) { return log(splat(x))[0]; }
-inline float log2(float x) { return std::log2(x); }
-inline float log1p(float x) { return std::log1p(x); }
+inline float log2(float x) { return log2f(x); }
+inline float log1p(float x) { return log1pf(x); }
 
 // -- reductions over lanes
 
@@ -363,16 +371,20 @@ public:
 
     float* floats(index_t count) {
         Pool& own = pool();
-        if (own.used == own.pieces.size()) own.pieces.emplace_back();
+        if (own.used == own.length) {
+            own.length = 2 * own.length + 8;
+            own.pieces = static_cast<Piece*>(realloc(own.pieces, sizeof(Piece) * own.length));
+            for (size_t i = own.used; i < own.length; ++i) own.pieces[i] = {nullptr, -1};
+        }
         Piece& piece = own.pieces[own.used++];
         if (piece.count < count) {
-            std::free(piece.data);
-            piece.count = (count + 15) / 16 * 16;
+            free(piece.data);
 #if defined(__SANITIZE_ADDRESS__)
             piece.count = count;  // exact, so that the sanitizer sees one element too many
-            piece.data = static_cast<float*>(std::malloc(sizeof(float) * std::size_t(count)));
+            piece.data = static_cast<float*>(malloc(sizeof(float) * size_t(count)));
 #else
-            piece.data = static_cast<float*>(std::aligned_alloc(64, sizeof(float) * std::size_t(piece.count)));
+            piece.count = (count + 15) / 16 * 16;
+            piece.data = static_cast<float*>(aligned_alloc(64, sizeof(float) * size_t(piece.count)));
 #endif
         }
         return piece.data;
@@ -380,21 +392,23 @@ public:
 
 private:
     struct Piece {
-        float* data = nullptr;
-        index_t count = -1;
+        float* data;
+        index_t count;
     };
     struct Pool {
-        std::vector<Piece> pieces;
-        std::size_t used = 0;
+        Piece* pieces = nullptr;
+        size_t length = 0;
+        size_t used = 0;
         ~Pool() {
-            for (Piece& piece : pieces) std::free(piece.data);
+            for (size_t i = 0; i < length; ++i) free(pieces[i].data);
+            free(pieces);
         }
     };
     static Pool& pool() {
         static thread_local Pool own;
         return own;
     }
-    std::size_t mark_;
+    size_t mark_;
 };
 
 inline void fill(float* to, index_t count, float value) {
@@ -411,44 +425,42 @@ struct Matrix {
     Matrix at(index_t i, index_t j) const { return {data + i * row + j * column, row, column}; }
 };
 
-// ROWS x VECTORS accumulators stay in registers while k runs; the last vector has `last` lanes.
+// ROWS x VECTORS accumulators stay in registers while k runs; a single vector may have fewer lanes.
 template <int ROWS, int VECTORS, class A, class B>
-inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t last, float* c, index_t c_row) {
+inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c, index_t c_row) {
     Vec sums[ROWS][VECTORS] = {};
-    const auto run = [&](auto load_last) {
-        for (index_t k = 0; k < k_count; ++k) {
-            const B* from = b.data + k * b.row;
-            Vec values[VECTORS];
-            for (int v = 0; v + 1 < VECTORS; ++v) values[v] = load(from + v * lanes);
-            values[VECTORS - 1] = load_last(from + (VECTORS - 1) * lanes);
-            for (int m = 0; m < ROWS; ++m) {
-                const Vec factor = splat(read(a.data[m * a.row + k * a.column]));
-                for (int v = 0; v < VECTORS; ++v) sums[m][v] += factor * values[v];
-            }
+    for (index_t k = 0; k < k_count; ++k) {
+        const B* const from = b.data + k * b.row;
+        Vec values[VECTORS];
+        if constexpr (VECTORS == 1)
+            values[0] = load(from, 1, count);
+        else
+            for (int v = 0; v < VECTORS; ++v) values[v] = load(from + v * lanes);
+        for (int m = 0; m < ROWS; ++m) {
+            const Vec factor = splat(read(a.data[m * a.row + k * a.column]));
+            for (int v = 0; v < VECTORS; ++v) sums[m][v] += factor * values[v];
         }
-    };
-    if (last == lanes)
-        run([](const B* from) { return load(from); });
-    else
-        run([last](const B* from) { return load(from, 1, last); });
+    }
     for (int m = 0; m < ROWS; ++m)
         for (int v = 0; v < VECTORS; ++v) {
             float* const to = c + m * c_row + v * lanes;
-            const index_t count = v + 1 < VECTORS ? lanes : last;
-            store(to, 1, count, load(to, 1, count) + sums[m][v]);
+            if constexpr (VECTORS == 1)
+                store(to, 1, count, load(to, 1, count) + sums[m][v]);
+            else
+                store(to, load(to) + sums[m][v]);
         }
 }
 
 // Up to VECTORS vectors of columns, all rows, ROWS at a time.
 template <int ROWS, int VECTORS, class A, class B>
-inline void contract_rows(index_t m_count, index_t k_count, Matrix<A> a, Matrix<B> b, index_t last, float* c,
+inline void contract_rows(index_t m_count, index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c,
                           index_t c_row) {
     index_t m = 0;
     for (; m + ROWS <= m_count; m += ROWS)
-        contract_block<ROWS, VECTORS>(k_count, a.at(m, 0), b, last, c + m * c_row, c_row);
+        contract_block<ROWS, VECTORS>(k_count, a.at(m, 0), b, count, c + m * c_row, c_row);
     if constexpr (ROWS > 1)
         if (m < m_count)
-            contract_rows<ROWS / 2, VECTORS>(m_count - m, k_count, a.at(m, 0), b, last, c + m * c_row, c_row);
+            contract_rows<ROWS / 2, VECTORS>(m_count - m, k_count, a.at(m, 0), b, count, c + m * c_row, c_row);
 }
 
 template <int ROWS, int VECTORS, class A, class B>
@@ -520,7 +532,7 @@ inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= 8)
         return m_count == 1 ? dot_rows<1, 8>(m_count, n_count, k_count, a, b, c, c_row)
                             : dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
-    if constexpr (!std::is_same_v<A, float>)
+    if constexpr (sizeof(A) != sizeof(float))
         return contract(m_count, n_count, k_count, packed(m_count, k_count, a, scratch), b, c, c_row);
     else if (b.column != 1 || m_count > 16) {
         const Matrix<float> rows = packed(k_count, n_count, b, scratch);
