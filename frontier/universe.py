@@ -41,8 +41,10 @@ def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine)
     """Return the universe of a finished (or stopped) exploration: what can serve to derive the roots."""
     # Those of other processes, or of a level that was cut off, the space has not seen.
     space.note(exploration.rows[len(space.rows) :].tolist())
+    known = len(exploration.rows)  # a limit on rows cuts off what the space has seen already
+    classes = np.array(space.classes[:known], dtype=np.int64)
     prints = exploration.keys.copy()
-    prints[:, 1] ^= mix(np.array(space.classes, dtype=np.int64).view(np.uint64))
+    prints[:, 1] ^= mix(classes.view(np.uint64))
     grouped, tensor_of = np.unique(prints, axis=0, return_inverse=True)
     wanted = space.grid.field.fingerprint(np.stack(space.grid.roots, axis=2))
     found = [np.flatnonzero((grouped == print_).all(axis=1)) for print_ in wanted]
@@ -53,7 +55,7 @@ def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine)
     tensor_of = tensor_of.reshape(-1)
     _, first_met = np.unique(tensor_of, return_index=True)
     least_class = np.full(len(grouped), np.iinfo(np.int64).max)
-    np.minimum.at(least_class, tensor_of, np.array(space.classes, dtype=np.int64))
+    np.minimum.at(least_class, tensor_of, classes)
     rank = np.empty(len(grouped), dtype=np.int64)
     rank[np.lexsort((first_met, least_class))] = np.arange(len(grouped))
     tensors = rank[tensor_of].tolist()
@@ -62,13 +64,15 @@ def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine)
         masks[tensor] &= space.masks[state]
 
     builder = _ArcBuilder(space, machine, masks)
-    for state, (code, attr, *_) in enumerate(space.rows):
+    for state, (code, attr, *_) in enumerate(space.rows[:known]):
         if OPERATORS[code] == "leaf":
             builder.add(tensors[state], "leaf", attr, ())
             builder.leaves.add(tensors[state])
     arcs = set()
     for row, target in zip(exploration.arcs.tolist(), exploration.arc_targets.tolist(), strict=True):
         code, attr, *args = row
+        if max(args) >= known:
+            continue
         operands = [tensors[arg] for arg in args if arg >= 0]
         if OPERATORS[code] in COMMUTATIVE:
             operands.sort()
