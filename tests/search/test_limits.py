@@ -1,0 +1,212 @@
+"""Limits, checkpoints and interrupts: a search always ends in time, with the best so far, and says why."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from superopt.driver import Progress, RegionSearch, Search, SearchOptions, search
+from superopt.errors import InputError
+from superopt.frontier.lower import canonical
+from superopt.ir import Graph, parse_graph
+from superopt.trace import trace
+from superopt.workloads import WORKLOADS
+
+
+def graph_of(name: str, **sizes: int) -> Graph:
+    item = WORKLOADS[name]
+    return trace(item.function, *item.inputs(**sizes), name=name.replace("-", "_")).graph
+
+
+def originals(region: RegionSearch) -> list[Graph]:
+    return [one.graph for one in region.found if one.is_original]
+
+
+def texts(result: Search) -> list[list[str]]:
+    return [[str(one.graph) for one in region.found] for region in result.regions]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """Imports of egglog and z3 are not what the clocks below should measure."""
+    search(graph_of("matmul"))
+    search(graph_of("matmul"), options=SearchOptions(prune="z3", split=False))
+
+
+@pytest.mark.parametrize("name", ["rmsnorm-linear", "ntrans", "llama-layer"])
+@pytest.mark.parametrize("seconds", [1e-9, 0.02])
+def test_seconds(name: str, seconds: float) -> None:
+    start = time.process_time()  # of this process: other ones may keep the machine busy
+    result = search(graph_of(name), options=SearchOptions(seconds=seconds))
+    assert time.process_time() - start < 4  # verifying the original of a whole layer included
+    assert not result.complete
+    assert not result.interrupted
+    assert any("seconds limit" in why for why in result.truncated)
+    for region in result.regions:
+        assert originals(region) == [canonical(region.goal)]
+        assert all(one.verdict.equal for one in region.found)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("rows", [1, 3, 7, 12, 20, 33])
+def test_rows(rows: int, workers: int) -> None:
+    graph = graph_of("gated-mlp")
+    result = search(graph, options=SearchOptions(rows=rows, workers=workers))
+    assert result.truncated == (f"gated_mlp: exploration: rows limit ({rows} rows)",)
+    (region,) = result.regions
+    assert originals(region) == [canonical(graph)]
+    assert region.statistics.tensors <= rows
+    assert texts(result) == texts(search(graph, options=SearchOptions(rows=rows)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "workers is 0; give a whole number of at least 1"),
+        ({"workers": 1.5}, "workers is 1.5; give a whole number"),
+        ({"max_graphs": 0}, "max_graphs is 0; give a whole number"),
+        ({"rows": -1}, "rows is -1; give a whole number"),
+        ({"seconds": 0}, "seconds is 0; give a time above 0"),
+        ({"seconds": -1.0}, "seconds is -1.0; give a time above 0"),
+        ({"seconds": math.nan}, "seconds is nan; give a time above 0"),
+        ({"prune": "maybe"}, "prune is 'maybe'; choose egraph, z3 or none"),
+        ({"resume": True}, "resume needs the folder of the checkpoints to resume from"),
+    ],
+)  # fmt: skip
+def test_options_are_checked(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        search(graph_of("matmul"), options=SearchOptions(**options))  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+def test_a_graph_takes_no_inputs() -> None:
+    with pytest.raises(InputError, match="a Graph brings its own inputs; 1 were given"):
+        search(graph_of("matmul"), 3)
+
+
+@pytest.mark.parametrize("prune", ["none", "z3"])
+@pytest.mark.parametrize("name", ["rmsnorm-linear", "mha-decode"])
+def test_without_the_e_graph(name: str, prune: str) -> None:
+    start = time.process_time()  # of this process: other ones may keep the machine busy
+    result = search(graph_of(name), options=SearchOptions(prune=prune, seconds=1.0))  # type: ignore[arg-type]
+    assert time.process_time() - start < 4
+    assert [why.partition("(")[0] for why in result.truncated] == [
+        f"{name.replace('-', '_')}: exploration: seconds limit "
+    ]
+    (region,) = result.regions
+    assert originals(region) == [canonical(region.goal)]
+    assert region.statistics.e_nodes == 0
+    assert sum(region.statistics.pruned.values()) > 0
+
+
+@pytest.mark.parametrize("prune", ["none", "z3"])
+def test_all_prunings_find_the_split_matmul(prune: str) -> None:
+    graph = graph_of("matmul")
+    options = SearchOptions(prune=prune, seconds=2.0, rows=1_000)  # type: ignore[arg-type]
+    assert set(texts(search(graph))[0]) <= set(texts(search(graph, options=options))[0])
+
+
+@pytest.mark.slow
+def test_a_large_program_is_cut_into_regions() -> None:
+    graph = graph_of("llama-layer")
+    seen: list[Progress] = []
+    result = search(graph, on_progress=seen.append)
+    assert result.complete
+    assert result.seconds < 20
+    assert len(result.regions) > 1
+    assert {port.name for region in result.regions for port in region.goal.inputs} >= {
+        port.name for port in graph.inputs
+    }
+    made = {output.port.name for region in result.regions for output in region.goal.outputs}
+    assert made >= {output.port.name for output in graph.outputs}
+    for region in result.regions:
+        assert originals(region) == [canonical(region.goal)]
+        assert len(region.found) > 1
+    assert [step.phase for step in seen][-1] == "done"
+    assert {"saturate", "explore", "derive", "verify"} <= {step.phase for step in seen}
+
+
+# -- checkpoints
+
+
+def test_resuming_gives_the_same(tmp_path: Path) -> None:
+    graph = graph_of("layernorm-linear-gelu")
+    whole = search(graph)
+    stopped = search(graph, options=SearchOptions(checkpoint=tmp_path, rows=40))
+    assert stopped.truncated
+    assert [path.name for path in tmp_path.iterdir()] == ["layernorm_linear_gelu.ckpt"]
+    resumed = search(graph, options=SearchOptions(checkpoint=tmp_path, resume=True))
+    assert resumed.complete
+    assert texts(resumed) == texts(whole)
+    assert texts(stopped) != texts(whole)
+
+
+def test_resuming_where_nothing_was_begun(tmp_path: Path) -> None:
+    graph = graph_of("matmul")
+    options = SearchOptions(checkpoint=tmp_path / "new" / "folder", resume=True)
+    assert texts(search(graph, options=options)) == texts(search(graph))
+
+
+# -- Ctrl-C
+
+SCRIPT = """
+    import json, time
+    from superopt.driver import SearchOptions, search
+    from superopt.workloads import WORKLOADS
+    item = WORKLOADS["rmsnorm-linear"]
+    options = SearchOptions(prune="none", seconds=60, workers={workers})
+    begun = []
+    def on_progress(progress):
+        if progress.phase == "explore" and not begun:
+            begun.append(print("begun", flush=True))
+    result = search(item.function, *item.inputs(), options=options, on_progress=on_progress)
+    (region,) = result.regions
+    print(json.dumps(dict(
+        interrupted=result.interrupted, truncated=result.truncated,
+        originals=sum(one.is_original for one in region.found),
+        equal=all(one.verdict.equal for one in region.found),
+    )))
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupt_gives_the_best_so_far(workers: int) -> None:
+    script = textwrap.dedent(SCRIPT).replace("{workers}", str(workers))
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.5)
+        sent = time.perf_counter()
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        took = time.perf_counter() - sent
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, err
+    found = json.loads(out)
+    assert found["interrupted"]
+    assert any("interrupted" in why for why in found["truncated"])
+    assert found["originals"] == 1
+    assert found["equal"]
+    assert took < 8  # of 60; 1.5 s on an idle machine
+
+
+def test_nothing_to_search() -> None:
+    graph = parse_graph("graph copy\naxes i=3\nin x: f32[i]\nout y: f32[i] = x\n")
+    (region,) = search(graph).regions
+    assert originals(region) == [graph]
