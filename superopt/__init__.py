@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         TraceError,
     )
     from superopt.ir import Graph
-    from superopt.trace import trace
+    from superopt.optimizer import Optimized, OptimizeOptions, optimize
     from superopt.verify import Verdict, equivalent
 
 __all__ = [
@@ -22,6 +22,8 @@ __all__ = [
     "Graph",
     "GraphError",
     "InputError",
+    "OptimizeOptions",
+    "Optimized",
     "Search",
     "SearchOptions",
     "SuperoptError",
@@ -29,8 +31,8 @@ __all__ = [
     "Verdict",
     "__version__",
     "equivalent",
+    "optimize",
     "search",
-    "trace",
 ]
 
 _HOME = {
@@ -38,14 +40,16 @@ _HOME = {
     "Graph": "superopt.ir",
     "GraphError": "superopt.errors",
     "InputError": "superopt.errors",
+    "OptimizeOptions": "superopt.optimizer",
+    "Optimized": "superopt.optimizer",
     "Search": "superopt.driver",
     "SearchOptions": "superopt.driver",
     "SuperoptError": "superopt.errors",
     "TraceError": "superopt.errors",
     "Verdict": "superopt.verify",
     "equivalent": "superopt.verify",
+    "optimize": "superopt.optimizer",
     "search": "superopt.driver",
-    "trace": "superopt.trace",
 }
 
 

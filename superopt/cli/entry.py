@@ -12,17 +12,18 @@ from types import ModuleType
 from typing import NoReturn
 
 from superopt._version import __version__
-from superopt.cli import axioms, doctor, search, verify, workloads
+from superopt.cli import axioms, doctor, optimize, search, verify, workloads
 from superopt.errors import InputError, SuperoptError
 
 __all__ = ["main"]
 
-_COMMANDS: tuple[ModuleType, ...] = (search, verify, axioms, workloads, doctor)
+_COMMANDS: tuple[ModuleType, ...] = (search, optimize, verify, axioms, workloads, doctor)
 
 _EPILOG = """\
 examples:
   superopt list
   superopt search rmsnorm-linear
+  superopt optimize gated-mlp --size M=8 K=2048 N=2048 --dtype f32
   superopt search model.py:attention --inputs "f16[8,1024,128] f16[8,4096,128] f16[8,4096,128]"
   superopt verify before.py:f after.py:f --inputs "f16[16,4096] f16[4096]"
 

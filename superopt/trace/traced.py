@@ -43,8 +43,13 @@ class Traced:
             raise TraceError(f"{self.program.name} computes nothing: it returns its inputs as they are")
         return self.program.regions[0].graph
 
-    def run(self, *inputs: Any, dtype: torch.dtype = torch.float64) -> Any:
-        """Return what the program computes, regions in one float dtype, in the function's structure."""
+    def run(
+        self, *inputs: Any, dtype: torch.dtype = torch.float64, run_region: "RunRegion | None" = None
+    ) -> Any:
+        """Return what the program computes, in the function's own structure.
+
+        Regions are evaluated in one float dtype, or by `run_region` where it is given.
+        """
         tensors = [leaf for value in inputs for leaf in _tensors(value)]
         if len(tensors) != len(self.input_names):
             raise InputError(
@@ -55,7 +60,7 @@ class Traced:
         with torch.no_grad():
             for node in self.program.nodes:
                 if isinstance(node, Region):
-                    known.update(_run_region(node, known, dtype))
+                    known.update(run_region(node, known) if run_region else _run_region(node, known, dtype))
                 else:
                     known.update(self._run_opaque(node, known))
         return map_leaves(
@@ -80,6 +85,10 @@ class Traced:
             made = result if isinstance(result, tuple | list) else [result]
         outputs = [item for item, index in zip(made, call.outputs, strict=True) if index is not None]
         return dict(zip(node.outputs, outputs, strict=True))
+
+
+RunRegion = Callable[[Region, dict[str, Tensor]], dict[str, Tensor]]
+"""Computes the outputs of a region from all tensors known so far, each by name."""
 
 
 def _run_region(region: Region, known: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

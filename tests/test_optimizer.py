@@ -1,0 +1,117 @@
+"""optimize(): what comes back is right, whichever program won, and says what was tried."""
+
+import shutil
+
+import pytest
+import torch
+
+import superopt
+from superopt import InputError, Optimized, OptimizeOptions, SearchOptions
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
+)
+
+QUICK = OptimizeOptions(seconds=0.4, graphs=2, torch_compile=False, search=SearchOptions(max_graphs=4))
+
+
+def norm_linear(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g) @ w
+
+
+def around_a_scan(x: torch.Tensor, w: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"scan": torch.cumsum(x @ w, -1).relu() * 2.0, "sum": x.sum(-1)}
+
+
+def _inputs(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return tuple(torch.randn(shape) for shape in shapes)
+
+
+@pytest.fixture(scope="module")
+def best() -> Optimized:
+    return superopt.optimize(norm_linear, *_inputs((5, 64), (64,), (64, 96)), options=QUICK)
+
+
+def test_kernels_are_made_checked_and_measured(best: Optimized) -> None:
+    (plan,) = best.regions
+    assert plan.chosen is not None
+    assert plan.chosen.standing is not None
+    assert "contract" in str(plan.chosen.mugraph)
+    assert best.floats is not None
+    assert best.floats.ok
+    assert set(best.measurements) == {"eager", "superopt"}
+    assert best.sources
+
+
+@pytest.mark.parametrize(
+    "shapes", [((5, 64), (64,), (64, 96)), ((3, 32), (32,), (32, 7)), ((1, 1), (1,), (1, 1))]
+)
+def test_any_shape_is_computed_right(best: Optimized, shapes: tuple[tuple[int, ...], ...]) -> None:
+    inputs = _inputs(*shapes)
+    torch.testing.assert_close(best(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_the_kernels_themselves_are_right(best: Optimized) -> None:
+    inputs = _inputs((5, 64), (64,), (64, 96))
+    torch.testing.assert_close(best.fused(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_a_winner_is_faster_than_every_other(best: Optimized) -> None:
+    fastest = min(best.measurements, key=lambda name: best.measurements[name].median_us)
+    if best.winner == "superopt":
+        assert fastest == "superopt"
+        assert best.speedup > 1
+    else:
+        assert best.speedup == 1
+
+
+def test_explain_and_json_say_what_was_tried(best: Optimized) -> None:
+    text = best.explain()
+    assert "eager" in text
+    assert "graph 1" in text
+    data = best.to_json()
+    assert data["winner"] == best.winner
+    assert len(data["regions"][0]["candidates"]) == 2
+
+
+def test_regions_around_an_opaque_operator() -> None:
+    inputs = _inputs((4, 16), (16, 16))
+    best = superopt.optimize(around_a_scan, *inputs, options=QUICK)
+    found, expected = best(*inputs), around_a_scan(*inputs)
+    assert list(found) == ["scan", "sum"]
+    torch.testing.assert_close(found["scan"], expected["scan"], rtol=1e-4, atol=1e-4)
+    assert "aten.cumsum" in best.explain()
+
+
+def test_a_program_without_algebra_stays_as_it_is() -> None:
+    best = superopt.optimize(lambda x: torch.cumsum(x, -1), *_inputs((4, 4)), options=QUICK)
+    assert best.winner == "eager"
+    assert best.speedup == 1
+
+
+def test_overflow_that_pytorch_does_not_make_is_refused() -> None:
+    """Without a maximum exp overflows on large rows; such a kernel must not be returned."""
+
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        return (x * 16).softmax(-1)
+
+    best = superopt.optimize(softmax, *_inputs((8, 64)), options=QUICK)
+    assert best.winner == "eager"
+    assert best.floats is not None
+    assert not best.floats.ok
+    hostile = torch.full((8, 64), 60.0)
+    torch.testing.assert_close(best(hostile), softmax(hostile))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (OptimizeOptions(target="tpu"), "target is 'tpu'"),  # type: ignore[arg-type]
+        (OptimizeOptions(seconds=0), "seconds is 0"),
+        (OptimizeOptions(graphs=0), "graphs is 0"),
+    ],
+)
+def test_wrong_options(options: OptimizeOptions, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        superopt.optimize(norm_linear, options=options)
