@@ -15,6 +15,7 @@ from superopt.codegen.statements import (
     Store,
     Tensor,
 )
+from superopt.codegen.triton.causal import Reach, find_reaches
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.expression import HELPERS, Expression, TritonText, apply, as_float, atom
@@ -242,9 +243,46 @@ class _Emitter:
         elif self.plan.roles[axis] == "whole":
             raise UnsupportedError(f"{self.program.name}: axis {axis!r} is looped over; it cannot be whole")
         else:
-            lines.add(f"for {self.counter[axis]} in range(0, {extent}, {block}):")
+            start, end = "0", extent
+            for reach in find_reaches(self.program, loop):
+                bound = self._bound(reach)
+                if bound is not None:
+                    seen = "Beyond this" if reach.upper else "Before this"
+                    where = self._comment_of(reach.mask)
+                    lines.add(f"# {seen}, {where} holds nowhere.")
+                    if reach.upper:
+                        end = f"tl.minimum({end}, {bound})"
+                    else:
+                        start = f"tl.maximum({start}, ({bound}) // {block} * {block})"
+            lines.add(f"for {self.counter[axis]} in range({start}, {end}, {block}):")
             body = [*_only_used(self._place_lines(axis, f"{self.counter[axis]} + "), body), *body]
         lines.found += [f"    {line}" for line in body]
+
+    def _bound(self, reach: Reach) -> str | None:
+        """Return the end of what a program can reach, or its start; None where it is not known."""
+        terms: list[str] = []
+        offset = 1 if reach.upper else 0
+        for (kind, axis), factor in reach.form:
+            if kind == "one":
+                offset += factor
+                continue
+            if abs(factor) != 1:
+                return None
+            text = self.extents[axis]
+            if kind == "index":
+                if axis not in self.program.grid or self.plan.roles[axis] == "whole":
+                    return None
+                text = self.pid[axis]
+                if self.plan.roles[axis] == "tile":
+                    last = (factor == 1) == reach.upper  # the last position of the tile counts
+                    text = f"{text} * {self.block[axis]}"
+                    if last:
+                        offset -= factor
+                        text = f"({self.pid[axis]} + 1) * {self.block[axis]}"
+            terms.append(f"{'-' if factor < 0 else ''}{text}")
+        terms.sort(key=lambda text: text.startswith("-"))
+        total = " + ".join([*terms, *([str(offset)] if offset else [])]).replace("+ -", "- ")
+        return total or "0"
 
     def _load_statement(self, lines: Lines, value: int) -> None:
         tensor = self.loaded[value]
@@ -583,6 +621,11 @@ class _Emitter:
     def _shape(self, axes: tuple[str, ...]) -> str:
         blocks = ", ".join(self.block[axis] for axis in axes)
         return f"({blocks},)" if len(axes) == 1 else f"({blocks})"
+
+    def _comment_of(self, value: int) -> str:
+        step = self.graph.step_of(value)
+        assert step is not None
+        return self._comment(step)
 
     def _comment(self, step: Step) -> str:
         return print_step(step, self.shown)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["WIDTH", "Lines", "Names", "index_of", "used"]
 
-WIDTH = 100
+WIDTH = 110
 _RESERVED = frozenset(
     {"tl", "triton", "pid", "range", "float", "log1p", "power", "print", "min", "max", "sum"}
 )

@@ -1,0 +1,47 @@
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gqa_prefill_0(
+    q_ptr, k_ptr, v_ptr, out_ptr,
+    stride_q_h, stride_q_g, stride_q_s, stride_q_d,
+    stride_k_h, stride_k_t, stride_k_d,
+    stride_v_h, stride_v_t, stride_v_e,
+    stride_out_h, stride_out_g, stride_out_s, stride_out_e,
+    G, S, T,
+    BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr,
+):
+    """out[h, g, s, e] from q[h, g, s, d], k[h, t, d], v[h, t, e]."""
+    pid = tl.program_id(0)
+    pid_s = pid % tl.cdiv(S, BLOCK_S)
+    pid_g = pid // tl.cdiv(S, BLOCK_S) % G
+    pid_h = pid // tl.cdiv(S, BLOCK_S) // G
+    offs_s = pid_s * BLOCK_S + tl.arange(0, BLOCK_S)
+    offs_d = tl.arange(0, BLOCK_D)
+    offs_e = tl.arange(0, BLOCK_E)
+    q_ptr += pid_h * stride_q_h + pid_g * stride_q_g
+    k_ptr += pid_h * stride_k_h
+    v_ptr += pid_h * stride_v_h
+    out_ptr += pid_h * stride_out_h + pid_g * stride_out_g
+
+    q = tl.load(q_ptr + offs_s[:, None] * stride_q_s + offs_d[None, :] * stride_q_d).to(tl.float32)
+    t4 = q * 0.08838834764831843  # mul(q, 0.08838834764831843)
+    t11 = tl.zeros((BLOCK_S, BLOCK_E), dtype=tl.float32)
+    t12 = tl.zeros((BLOCK_S,), dtype=tl.float32)
+    # Beyond this, ge(index[s], index[t]) holds nowhere.
+    for t0 in range(0, tl.minimum(T, (pid_s + 1) * BLOCK_S), BLOCK_T):
+        offs_t = t0 + tl.arange(0, BLOCK_T)
+        t7 = offs_s[:, None] >= offs_t[None, :]  # ge(index[s], index[t])
+        k = tl.load(k_ptr + offs_d[:, None] * stride_k_d + offs_t[None, :] * stride_k_t)
+        t8 = tl.dot(t4.to(tl.bfloat16), k)  # contract[d](t4, k)
+        t9 = tl.exp(t8)  # exp(t8)
+        t10 = tl.where(t7, t9, 0.0)  # mul(t7, t9)
+        v = tl.load(v_ptr + offs_t[:, None] * stride_v_t + offs_e[None, :] * stride_v_e)
+        t11 = tl.dot(t10.to(tl.bfloat16), v, t11)  # contract[t](t10, v)
+        t12 += tl.sum(t10, axis=1)  # sum[t](t10)
+    t13 = t11 / t12[:, None]  # div(t11, t12)
+    tl.store(
+        out_ptr + offs_s[:, None] * stride_out_s + offs_e[None, :] * stride_out_e,
+        t13.to(tl.bfloat16),
+    )

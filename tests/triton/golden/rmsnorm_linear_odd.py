@@ -1,0 +1,51 @@
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rmsnorm_linear_0(
+    x_ptr, g_ptr, w_ptr, out_ptr,
+    stride_x_m, stride_x_k,
+    stride_g_k,
+    stride_w_k, stride_w_n,
+    stride_out_m, stride_out_n,
+    M, K, N,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """out[m, n] from x[m, k], g[k], w[k, n]."""
+    pid = tl.program_id(0)
+    pid_m = pid % tl.cdiv(M, BLOCK_M)
+    pid_n = pid // tl.cdiv(M, BLOCK_M)
+    offs_m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    mask_m = offs_m < M
+    offs_n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask_n = offs_n < N
+
+    t4 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    t5 = tl.zeros((BLOCK_M,), dtype=tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        offs_k = k0 + tl.arange(0, BLOCK_K)
+        mask_k = offs_k < K
+        x = tl.load(
+            x_ptr + offs_m[:, None] * stride_x_m + offs_k[None, :] * stride_x_k,
+            mask=mask_m[:, None] & mask_k[None, :],
+            other=0.0,
+        )
+        g = tl.load(g_ptr + offs_k * stride_g_k, mask=mask_k, other=0.0)
+        t3 = x * g[None, :]  # mul(x, g)
+        w = tl.load(
+            w_ptr + offs_k[:, None] * stride_w_k + offs_n[None, :] * stride_w_n,
+            mask=mask_k[:, None] & mask_n[None, :],
+            other=0.0,
+        )
+        t4 = tl.dot(t3, w, t4, input_precision="ieee")  # contract[k](t3, w)
+        t5 += tl.sum(x * x, axis=1)  # contract[k](x, x)
+    t7 = t5 / K  # div(t5, size[k])
+    t9 = t7 + 1e-06  # add(t7, 1e-06)
+    t10 = tl.sqrt(t9)  # sqrt(t9)
+    t11 = t4 / t10[:, None]  # div(t4, t10)
+    tl.store(
+        out_ptr + offs_m[:, None] * stride_out_m + offs_n[None, :] * stride_out_n,
+        t11,
+        mask=mask_m[:, None] & mask_n[None, :],
+    )

@@ -1,0 +1,128 @@
+"""Runner: Triton's interpreter in a process of its own, asked in lines of JSON.
+
+The interpreter has to be switched on before triton is imported, and stays on; other tests share
+their process with code that imports triton as it is.
+"""
+
+import json
+import sys
+import warnings
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+from superopt.codegen.triton import TritonMuGraph
+from superopt.driver import search
+from superopt.ir import Graph, MuGraph, fuse, parse_graph, parse_mugraph
+from superopt.ops import OPS
+from superopt.trace import run_graph, trace
+from superopt.workloads import WORKLOADS
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16}
+WEIGHT = 0.3  # of weights, so that results stay near 1
+
+
+def in_dtype(graph: Graph, dtype: str) -> Graph:
+    inputs = tuple(replace(port, dtype=dtype) for port in graph.inputs)
+    outputs = tuple(replace(one, port=replace(one.port, dtype=dtype)) for one in graph.outputs)
+    return replace(graph, inputs=inputs, outputs=outputs)
+
+
+def tensors_of(name: str, dtype: str, sizes: dict[str, int], layout: str) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    shapes = WORKLOADS[name].shapes(**sizes).values()
+    return tuple(laid_out(shape, dtype, layout, at) for at, shape in enumerate(shapes))
+
+
+def laid_out(shape: tuple[int, ...], dtype: str, layout: str, at: int) -> torch.Tensor:
+    scale = WEIGHT if at and len(shape) == 2 else 1.0
+    if layout == "contiguous":
+        return (torch.randn(shape) * scale).to(DTYPES[dtype])
+    if at % 3 == 0:  # every other element
+        return (torch.randn([2 * size for size in shape]) * scale).to(DTYPES[dtype])[
+            tuple(slice(None, None, 2) for _ in shape)
+        ]
+    if at % 3 == 1:  # dimensions in reverse
+        turned = (torch.randn(shape[::-1]) * scale).to(DTYPES[dtype])
+        return turned.permute(*reversed(range(len(shape))))
+    return (torch.randn([1, *shape[1:]]) * scale).to(DTYPES[dtype]).expand(shape)  # repeated
+
+
+@cache
+def graph_of(name: str, kind: str, sizes: tuple[tuple[str, int], ...]) -> Graph:
+    workload = WORKLOADS[name]
+    inputs = workload.inputs(dtype="f32", **dict(sizes))
+    if kind == "found":
+        regions = search(workload.function, *inputs, name=name).regions
+        assert len(regions) == 1
+        return regions[0].found[0].graph
+    return trace(workload.function, *inputs).graph
+
+
+def run_workload(name: str, kind: str, dtype: str, sizes: dict[str, int], layout: str, built: dict[str, int]):
+    """Return the errors of the emitted kernels and of eager, both against float64."""
+    tensors = tensors_of(name, dtype, sizes, layout)
+    graph = in_dtype(graph_of(name, kind, tuple((built or sizes).items())), dtype)
+    named = {port.name: tensor for port, tensor in zip(graph.inputs, tensors, strict=True)}
+    found = next(iter(TritonMuGraph(fuse(graph))(**named).values()))
+    exact = WORKLOADS[name].function(*(tensor.double() for tensor in tensors))
+    eager = WORKLOADS[name].function(*tensors)
+    return compared(found, eager, exact)
+
+
+def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> dict[str, object]:
+    assert found.shape == exact.shape
+    assert found.dtype == eager.dtype
+    scale = exact.abs().max().item() if exact.numel() else 0.0
+    return {
+        "error": (found.double() - exact).abs().max().item() if exact.numel() else 0.0,
+        "eager": (eager.double() - exact).abs().max().item() if exact.numel() else 0.0,
+        "rounding": torch.finfo(eager.dtype).eps * scale,
+    }
+
+
+def run_text(text: str, domain: list[float], seed: int = 0) -> dict[str, object]:
+    """Return the errors of a graph, or a muGraph, against float64."""
+    mugraph: MuGraph = parse_mugraph(text) if "\nkernel" in text else fuse(parse_graph(text))
+    graph = mugraph.graph
+    torch.manual_seed(seed)
+    low, high = domain
+    named = {
+        port.name: (torch.rand(graph.shape(port)) * (high - low) + low).to(DTYPES[port.dtype])
+        for port in graph.inputs
+    }
+    exact = next(iter(run_graph(graph, named).values()))
+    eager = next(iter(run_graph(graph, named, torch.float32).values()))
+    found = next(iter(TritonMuGraph(mugraph)(**named).values()))
+    return compared(found, eager.to(found.dtype), exact)
+
+
+def run_operator(op: str, domain: list[float]) -> dict[str, object]:
+    names = ["x", "y", "z"][: OPS[op].arity]
+    lines = ["graph op", "axes m=7 n=33", *(f"in {name}: f32[m, n]" for name in names)]
+    truths = {"where": 1, "and": 2, "or": 2, "not": 1}.get(op, 0)
+    lines.append("zero = const[0]()")
+    for at in range(truths):
+        lines.append(f"c{at} = gt({names[at]}, zero)")
+        names[at] = f"c{at}"
+    lines += [f"t = {op}({', '.join(names)})", "out o: f32[m, n] = t"]
+    return run_text("\n".join(lines), domain)
+
+
+ACTIONS = {"workload": run_workload, "text": run_text, "operator": run_operator}
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # lanes beyond the end may divide by zero
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = ACTIONS[request.pop("action")](**request)
+        except Exception as error:  # the test shows it
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

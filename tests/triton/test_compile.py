@@ -1,0 +1,78 @@
+"""Compiling ahead of time: no GPU needed, no spills in the default configuration, clear errors."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from superopt.codegen.statements import lower_block
+from superopt.codegen.triton import CompileError, TritonMuGraph, compile_ahead, configs, emit
+from superopt.codegen.triton.choices import footprint
+from superopt.errors import InputError
+from superopt.ir import fuse, parse_graph, parse_mugraph
+from superopt.ops import OPS
+
+GOLDEN = Path(__file__).with_name("golden")
+PROGRAMS = sorted(path.stem for path in GOLDEN.glob("*.txt"))
+QUICK = [("rmsnorm_linear", "cuda:80"), ("gqa_prefill", "cuda:90")]
+CASES = [
+    pytest.param(name, target, marks=[] if (name, target) in QUICK else pytest.mark.slow)
+    for name in PROGRAMS
+    for target in ("cuda:80", "cuda:90")
+]
+
+
+@pytest.mark.parametrize(("name", "target"), CASES)
+def test_no_spills(name, target, source_of):
+    report = compile_ahead(source_of(name), target=target, aligned="odd" not in name)
+    assert report.spill_bytes == 0
+    assert 0 < report.registers <= 255
+    assert 0 < report.shared_bytes <= (163 << 10 if target == "cuda:80" else 227 << 10)
+    assert report.ptx_bytes > 1000
+
+
+def test_every_operator_compiles():
+    lines = ["graph ops", "axes m=64 n=128", *(f"in {name}: f32[m, n]" for name in "xyz")]
+    lines.append("zero = const[0]()")
+    lines += [f"c_{name} = gt({name}, zero)" for name in "xyz"]
+    for op in OPS.values():
+        first = "c_" if op.mask and op.name in ("and", "or", "not") else ""
+        names = [f"{first}{name}" for name in "xyz"[: op.arity]]
+        if op.name == "where":
+            names[0] = "c_x"
+        lines.append(f"v_{op.name} = {op.name}({', '.join(names)})")
+    lines += [f"out o_{op}: f32[m, n] = v_{op}" for op in OPS]
+    mugraph = fuse(parse_graph("\n".join(lines)))
+    report = compile_ahead(TritonMuGraph(mugraph).source(0, mugraph.graph.sizes))
+    assert report.registers
+
+
+def test_a_kernel_that_does_not_compile_says_why(source_of):
+    source = source_of("gated_mlp")
+    broken = replace(source, text=source.text.replace("tl.dot", "tl.dott"))
+    with pytest.raises(CompileError, match=r"gated_mlp_0: for cuda:90, exit code 1: .*dott"):
+        compile_ahead(broken)
+
+
+def test_a_compiler_that_hangs_is_stopped(source_of):
+    source = source_of("gated_mlp")
+    hanging = replace(source, text="import time\ntime.sleep(60)\n")
+    with pytest.raises(CompileError, match="not compiled within 1 s"):
+        compile_ahead(hanging, limit_seconds=1.0)
+
+
+def test_an_unknown_target_is_refused(source_of):
+    with pytest.raises(InputError, match="give cuda:80"):
+        compile_ahead(source_of("gated_mlp"), target="sm_90")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_configurations(name):
+    mugraph = parse_mugraph((GOLDEN / f"{name}.txt").read_text())
+    program = lower_block(mugraph, 0)
+    found = configs(program, mugraph.graph.sizes)
+    assert len(found) == len(set(found))
+    assert 10 < len(found) < 2000
+    assert all(footprint(program, config).fits(config) for config in found)
+    for config in found[:: len(found) // 10]:
+        compile(emit(program, config).text, name, "exec")

@@ -1,0 +1,138 @@
+"""Every scalar operator, and every shape of step, through the interpreter."""
+
+import pytest
+
+from superopt.ops import OPS
+
+POSITIVE = {"log": [0.1, 9], "log2": [0.1, 9], "sqrt": [0, 9], "rsqrt": [0.1, 9], "log1p": [-1e-3, 1e-3]}
+DOMAINS = {**POSITIVE, "reciprocal": [0.2, 3], "div": [0.2, 3], "pow": [0.1, 3]}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_operator(agrees, op):
+    agrees("operator", op=op, domain=DOMAINS.get(op, [-4, 4]))
+
+
+GRAPHS = {
+    "product of a tensor with itself": """graph g
+axes m=17 n=17 k=20
+in x: f32[m, k]
+t1 = rename[m->n](x)
+t2 = contract[k](x, t1)
+out o: f32[m, n] = t2
+""",
+    "one position": """graph g
+axes m=17 h=2 d=5
+in x: f32[m, (h d)]
+t1 = select[h=1](x)
+t2 = select[h=0](x)
+t3 = sub(t1, t2)
+out o: f32[m, d] = t3
+""",
+    "maximum": """graph g
+axes m=7 k=37
+in x: f32[m, k]
+t1 = max[k](x)
+t2 = sub(x, t1)
+t3 = exp(t2)
+t4 = sum[k](t3)
+t5 = div(t3, t4)
+out o: f32[m, k] = t5
+""",
+    "a batch of products": """graph g
+axes b=3 m=9 n=10 k=11
+in x: f32[b, m, k]
+in y: f32[k, b, n]
+t2 = contract[k](x, y)
+out o: f32[n, b, m] = t2
+""",
+    "several inner axes": """graph g
+axes b=3 m=9 n=10 k=11
+in x: f32[b, m, k]
+in y: f32[(k b), n]
+t2 = contract[b, k](x, y)
+out o: f32[n, m] = t2
+""",
+    "lanes that divide by zero": """graph g
+axes m=5 k=37
+in x: f32[m, k]
+in y: f32[k]
+t2 = div(x, y)
+t3 = sum[k](t2)
+out o: f32[m] = t3
+""",
+    "a matrix that is divided by zero beyond its end": """graph g
+axes m=5 k=37 n=6
+in x: f32[m, k]
+in y: f32[k]
+in w: f32[k, n]
+t3 = div(x, y)
+t4 = contract[k](t3, w)
+out o: f32[m, n] = t4
+""",
+    "everything into one number": """graph g
+axes m=5 k=37
+in x: f32[m, k]
+t1 = sum[m, k](x)
+out o: f32[] = t1
+""",
+    "positions and extents": """graph g
+axes m=5 k=37
+in x: f32[m, k]
+t1 = index[k]()
+t2 = size[k]()
+t3 = const[0.5]()
+t4 = mul(t2, t3)
+t5 = lt(t1, t4)
+t6 = index[m]()
+t7 = add(t1, t6)
+t8 = mul(x, t7)
+t9 = mul(t5, t8)
+out o: f32[m, k] = t9
+""",
+    "a result that is repeated": """graph g
+axes m=5 k=37
+in x: f32[m, k]
+t1 = sum[k](x)
+out o: f32[m, k] = t1
+""",
+    "a result without a step": """graph g
+axes m=5 k=37
+in x: f32[m, k]
+out o: f32[k, m] = x
+""",
+    "a window of positions": """graph g
+axes s=150 t=150 e=5
+in x: f32[s, t]
+in v: f32[t, e]
+t2 = index[s]()
+t3 = index[t]()
+t4 = ge(t2, t3)
+t5 = sub(t2, t3)
+t6 = const[40]()
+t7 = lt(t5, t6)
+t8 = exp(x)
+t9 = mul(t4, t8)
+t10 = mul(t7, t9)
+t11 = contract[t](t10, v)
+out o: f32[s, e] = t11
+""",
+    "a library's product between kernels": """graph g
+axes m=5 k=37 n=6
+in x: f32[m, k]
+in w: f32[k, n]
+kernel grid[m]
+  loop[k]
+    t2 = exp(x)
+kernel call
+  t3 = contract[k](t2, w)
+kernel grid[m, n]
+  t4 = silu(t3)
+out o: f32[m, n] = t4
+""",
+}
+
+
+@pytest.mark.parametrize("text", GRAPHS.values(), ids=GRAPHS.keys())
+def test_graph(agrees, text):
+    agrees("text", text=text, domain=[0.5, 2.0])

@@ -1,0 +1,87 @@
+"""Every workload, as traced and as found, agrees with float64 about as well as eager does."""
+
+import pytest
+
+from superopt.workloads import WORKLOADS
+
+SMALL = {
+    "B": 2, "M": 17, "K": 33, "N": 40, "R": 16, "S": 17, "T": 33, "H": 4, "G": 2,
+    "D": 16, "L": 32, "V": 50, "E": 32, "Q": 64, "P": 32,
+}  # fmt: skip
+
+
+def small(name, **sizes):
+    chosen = {size: SMALL[size] for size in WORKLOADS[name].sizes}
+    if name.endswith("-decode"):
+        chosen["S"] = 1
+    if name == "llama-layer":
+        chosen["S"] = 8
+    return chosen | sizes
+
+
+def run(agrees, name, kind, *, dtype="f16", layout="contiguous", built=None, **sizes):
+    agrees(
+        "workload",
+        name=name,
+        kind=kind,
+        dtype=dtype,
+        sizes=small(name, **sizes),
+        layout=layout,
+        built=small(name, **built) if built else None,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_original(agrees, name, dtype):
+    run(agrees, name, "original", dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "llama-layer"])
+def test_found(agrees, name, dtype):
+    run(agrees, name, "found", dtype=dtype)
+
+
+ODD = [
+    *(("rmsnorm-linear", {"M": size}) for size in (1, 7, 33, 129)),
+    *(("rmsnorm-linear", {"N": size, "K": size}) for size in (1, 17, 129)),
+    *(("gated-mlp", {"M": size, "N": 129}) for size in (1, 7)),
+    *(("softmax", {"N": size}) for size in (1, 7, 129)),
+    *(("gqa-decode", {"T": size}) for size in (1, 7, 129)),
+    *(("gqa-decode", {"S": size}) for size in (3, 17)),
+    *(("gqa", {"S": size}) for size in (1, 33, 129)),
+    ("gqa", {"H": 24, "G": 1}),
+    ("lora", {"R": 7, "M": 1}),
+    ("mla", {"T": 129, "H": 1}),
+    ("layernorm-linear-gelu", {"M": 1, "K": 129}),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes"), ODD, ids=lambda value: str(value).replace(" ", ""))
+def test_odd_sizes(agrees, name, sizes):
+    run(agrees, name, "found", **sizes)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("name", ["rmsnorm-linear", "matmul-matmul", "mha"])
+def test_sizes_that_divide(agrees, name, size):
+    sizes = dict.fromkeys({"M", "K", "N", "S"} & set(WORKLOADS[name].sizes), size)
+    run(agrees, name, "found", **sizes)
+
+
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "llama-layer"])
+def test_any_strides(agrees, name):
+    run(agrees, name, "original", dtype="f32", layout="strided")
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("rmsnorm-linear", {"M": 5, "N": 70}),
+        ("gqa-decode", {"T": 70, "B": 3}),
+        ("softmax", {"M": 3, "N": 90}),
+    ],
+)
+def test_a_kernel_serves_other_sizes(agrees, name, sizes):
+    run(agrees, name, "found", built={"M": 17} if "M" in WORKLOADS[name].sizes else {"T": 33}, **sizes)
