@@ -47,7 +47,7 @@ class _NestPrinter:
         operands = self._operands()
         pointers = {value: emitter.pointer(value, emitter.place(value)) for value in operands}
         targets = self._targets()
-        with emitter.loops(self.kept):
+        with emitter.loops(self.kept) if self._loops else emitter.block(""):
             if self.in_registers:
                 for one in reductions:
                     start = "splat(-infinity)" if one.step.op == "max" else "{}"

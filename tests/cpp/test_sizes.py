@@ -1,0 +1,138 @@
+"""Sizes that do not divide, size 0, and every stride, all with one compiled kernel each."""
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from superopt.codegen.cpp import CppConfig, CppMuGraph, configs, default_config
+from superopt.codegen.statements import lower_block
+from superopt.errors import InputError
+from superopt.ir import fuse, parse_graph
+from superopt.trace import run_graph
+
+MATMUL = """
+graph matmul
+axes m=17 k=33 n=40
+in x: {0}[m, k]
+in w: {0}[k, n]
+t2 = contract[k](x, w)
+out y: {0}[m, n] = t2
+"""
+SOFTMAX = """
+graph softmax
+axes m=17 k=33 n=40
+in x: {0}[m, k]
+in w: {0}[k, n]
+t2 = max[k](x)
+t3 = sub(x, t2)
+t4 = exp(t3)
+t5 = sum[k](t4)
+t6 = div(t4, t5)
+t7 = contract[k](t6, w)
+out y: {0}[m, n] = t7
+"""
+SUMS = """
+graph sums
+axes m=17 k=33 n=40
+in x: {0}[m, k]
+in w: {0}[k, n]
+t2 = sum[m](x)
+t3 = max[n](w)
+t4 = mul(t2, t3)
+t5 = sum[k](w)
+t6 = contract[k](t4, w)
+t7 = add(t5, t6)
+out y: {0}[n] = t7
+"""
+PROGRAMS = {"matmul": MATMUL, "softmax": SOFTMAX, "sums": SUMS}
+TOLERANCE = {"f32": 1e-5, "bf16": 1e-2, "f16": 2e-3}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+@cache
+def compiled(name: str, dtype: str) -> CppMuGraph:
+    return CppMuGraph(fuse(parse_graph(PROGRAMS[name].format(dtype))), flags=("-O1",))
+
+
+def resized(name: str, dtype: str, m: int, k: int, n: int) -> str:
+    return PROGRAMS[name].format(dtype).replace("axes m=17 k=33 n=40", f"axes m={m} k={k} n={n}")
+
+
+def check(name: str, dtype: str, x: Tensor, w: Tensor) -> None:
+    graph = parse_graph(resized(name, dtype, *x.shape, w.shape[1]))
+    got = compiled(name, dtype)(x=x, w=w)["y"]
+    wanted = run_graph(graph, {"x": x, "w": w})["y"]
+    torch.testing.assert_close(
+        got.double(), wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("m", [0, 1, 7, 17, 33])
+@pytest.mark.parametrize("k", [0, 1, 8, 129])
+@pytest.mark.parametrize("n", [0, 1, 33, 64, 129])
+def test_sizes(name: str, m: int, k: int, n: int) -> None:
+    torch.manual_seed(0)
+    check(name, "f32", torch.randn(m, k) / max(k, 1) ** 0.5, torch.randn(k, n))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_strides(name: str, dtype: str) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(17, 33).to(DTYPES[dtype]) / 6, torch.randn(33, 40).to(DTYPES[dtype])
+    check(name, dtype, x, w)
+    check(name, dtype, x.t().contiguous().t(), w)
+    check(name, dtype, x, w.t().contiguous().t())
+    check(name, dtype, x.t().contiguous().t(), w.t().contiguous().t())
+    check(name, dtype, x.repeat(2, 2)[::2, ::2], w.repeat(3, 3)[::3, ::3])
+    check(name, dtype, x[:1].expand(17, 33), w[:, :1].expand(33, 40))
+    check(name, dtype, x[:, :1].expand(17, 33), w[:1].expand(33, 40))
+    check(name, dtype, x[1:, 3:], w[3:, 5:])
+
+
+@pytest.mark.parametrize("number", [1, 5, 11])
+def test_other_tiles_mean_the_same(number: int) -> None:
+    torch.manual_seed(0)
+    graph = parse_graph(resized("softmax", "f32", 19, 129, 65))
+    mugraph = fuse(graph)
+    chosen: dict[int, CppConfig] = {}
+    for kernel in range(len(mugraph.kernels)):
+        options = list(configs(lower_block(mugraph, kernel), graph.sizes))
+        assert options[0] == default_config(lower_block(mugraph, kernel), graph.sizes)
+        assert len(set(options)) == len(options)
+        chosen[kernel] = options[number % len(options)]
+    x, w = torch.randn(19, 129), torch.randn(129, 65)
+    got = CppMuGraph(mugraph, chosen, flags=("-O1",))(x=x, w=w)["y"]
+    torch.testing.assert_close(got.double(), run_graph(graph, {"x": x, "w": w})["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_threads_change_nothing() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(33, 129), torch.randn(129, 65)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(compiled("softmax", "f32")(x=x, w=w)["y"])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"x": torch.ones(2, 3)}, "no tensor for input 'w'"),
+        ({"x": torch.ones(2, 3), "w": torch.ones(4, 5)}, "'x' has shape|'w' has shape"),
+        ({"x": torch.ones(2, 3), "w": torch.ones(3)}, "1 dimensions, not 2"),
+        ({"x": torch.ones(2, 3), "w": torch.ones(3, 4).double()}, "float64"),
+    ],
+)
+def test_wrong_tensors(tensors: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compiled("matmul", "f32")(**tensors)
