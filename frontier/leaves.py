@@ -43,6 +43,8 @@ class Grid:
         self.field = wide.take(np.sort(order))
         values = self._evaluate_goal()
         self.roots = [values[root] for root in goal.roots]
+        masks = self._goal_masks()
+        self.root_masks = [masks[root] for root in goal.roots]
 
     @property
     def value_bytes(self) -> int:
@@ -57,6 +59,16 @@ class Grid:
             row = (OPERATORS.index(node.op), node.attr, *node.args, *(-1,) * (3 - len(node.args)))
             values.append(self.evaluate([row], values)[:, :, 0])
         return values
+
+    def _goal_masks(self) -> list[int]:
+        """Return the axes of the goal's own terms."""
+        masks: list[int] = []
+        for node in self.goal.nodes:
+            mask = self.goal.leaves[node.attr].mask if node.op == "leaf" else 0
+            for arg in node.args:
+                mask |= masks[arg]
+            masks.append(self.mask_after(node.op, node.attr, mask))
+        return masks
 
     def mask_after(self, op: str, attr: int, mask: int) -> int:
         """Return the axes of a value from the union of its operands' axes."""

@@ -43,10 +43,14 @@ def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine)
     space.note(exploration.rows[len(space.rows) :].tolist())
     known = len(exploration.rows)  # a limit on rows cuts off what the space has seen already
     classes = np.array(space.classes[:known], dtype=np.int64)
+    state_masks = np.array(space.masks[:known], dtype=np.int64)
     prints = exploration.keys.copy()
     prints[:, 1] ^= mix(classes.view(np.uint64))
+    # A value that happens to be constant along an axis, as x - x is, is not the one without the axis.
+    prints[:, 1] ^= mix(state_masks.view(np.uint64))
     grouped, tensor_of = np.unique(prints, axis=0, return_inverse=True)
     wanted = space.grid.field.fingerprint(np.stack(space.grid.roots, axis=2))
+    wanted[:, 1] ^= mix(np.array(space.grid.root_masks, dtype=np.int64).view(np.uint64))
     found = [np.flatnonzero((grouped == print_).all(axis=1)) for print_ in wanted]
     if not all(map(len, found)):
         return Universe((), (None,) * len(found), len(grouped))
@@ -59,9 +63,9 @@ def universe_of(space: MuGraphSpace, exploration: Exploration, machine: Machine)
     rank = np.empty(len(grouped), dtype=np.int64)
     rank[np.lexsort((first_met, least_class))] = np.arange(len(grouped))
     tensors = rank[tensor_of].tolist()
-    masks = [-1] * len(grouped)
-    for state, tensor in enumerate(tensors):
-        masks[tensor] &= space.masks[state]
+    masks = [0] * len(grouped)
+    for tensor, mask in zip(tensors, state_masks.tolist(), strict=True):
+        masks[tensor] = mask
 
     builder = _ArcBuilder(space, machine, masks)
     for state, (code, attr, *_) in enumerate(space.rows[:known]):
@@ -105,9 +109,13 @@ class _ArcBuilder:
         key = (op, 0 if reduced else attr, args, reduced)
         if key in self.arcs[tensor]:
             return
-        mask = self.masks[tensor]
+        mask = 0
         for arg in args:
             mask |= self.masks[arg]
+        left = mask & ~reduced if reduced else self.space.grid.mask_after(op, attr, mask)
+        if op != "leaf" and left & ~self.masks[tensor]:
+            return  # it makes the same value, but repeated along an axis
+        mask |= self.masks[tensor]
         matrix = False
         if op == "contract":
             only = [self.masks[args[0]] & ~self.masks[args[1]], self.masks[args[1]] & ~self.masks[args[0]]]
