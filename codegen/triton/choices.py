@@ -19,9 +19,20 @@ from superopt.ir.graph import DTYPES
 __all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint"]
 
 SHARED_BYTES = 227 << 10  # of one program, on sm_90
+SHARED_BYTES_EVERYWHERE = 160 << 10  # on sm_80 too
 LANE_REGISTERS = 200  # of the 255 of a thread, for tiles
 FEW_ROWS = 16  # a matrix product has at least so many rows
 FLAT_TILE = 1024  # elements of a tile where there is no matrix product
+
+# Rows, columns, warps, stages: the first that fits is the default.
+_FROM_LARGE_TO_SMALL = (
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (32, 64, 4, 2),
+    (16, 64, 8, 2),
+    (16, 32, 8, 2),
+    (16, 16, 8, 1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +42,10 @@ class Footprint:
     shared_bytes: int  # tiles that loops prefetch
     register_bytes: int  # accumulators, and the largest tiles beside them
 
-    def fits(self, config: TritonConfig) -> bool:
+    def fits(self, config: TritonConfig, shared_bytes: int = SHARED_BYTES) -> bool:
         """Return whether it can run without spilling, as far as an estimate can say."""
         lanes = config.num_warps * 32
-        return self.shared_bytes <= SHARED_BYTES and self.register_bytes <= lanes * 4 * LANE_REGISTERS
+        return self.shared_bytes <= shared_bytes and self.register_bytes <= lanes * 4 * LANE_REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +60,13 @@ class _Shape:
 
 def default_config(program: KernelProgram, sizes: Mapping[str, int]) -> TritonConfig:
     """Return one sane configuration for these sizes."""
-    return _config(program, sizes, rows=64, columns=64, inner=64 if _half(program) else 32, warps=4, stages=3)
+    inner = 64 if _half(program) else 32
+    found = [
+        _config(program, sizes, rows, columns, min(inner, columns), warps, stages)
+        for rows, columns, warps, stages in _FROM_LARGE_TO_SMALL
+    ]
+    fitting = (one for one in found if footprint(program, one).fits(one, SHARED_BYTES_EVERYWHERE))
+    return next(fitting, found[-1])
 
 
 def configs(program: KernelProgram, sizes: Mapping[str, int]) -> tuple[TritonConfig, ...]:
@@ -222,7 +239,7 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
     for statement, loops in program.flat():
         if isinstance(statement, Load):
             size = elements(statement.value) * DTYPES[tensors[statement.value].dtype]
-            shared += size * (config.num_stages - 1 if loops else 1)
+            shared += size * (config.num_stages if loops else 1)
         elif isinstance(statement, Start):
             kept += elements(statement.value) * 4
         elif isinstance(statement, Compute):

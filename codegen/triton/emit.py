@@ -1,8 +1,7 @@
 """Emit: one block kernel as Triton source that a person would keep."""
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from superopt.codegen.statements import (
@@ -18,16 +17,17 @@ from superopt.codegen.statements import (
 from superopt.codegen.triton.causal import Reach, find_reaches
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.errors import UnsupportedError
-from superopt.codegen.triton.expression import HELPERS, Expression, TritonText, apply, as_float, atom
-from superopt.codegen.triton.lanes import Lanes, after_operator, after_product
-from superopt.codegen.triton.plan import INTEGERS, Plan, Product, make_plan, sources
-from superopt.codegen.triton.text import Lines, Names, index_of, used
-from superopt.ir import Step, print_step, value_axes, value_names
+from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
+from superopt.codegen.triton.lanes import Lanes, after_operator
+from superopt.codegen.triton.plan import INTEGERS
+from superopt.codegen.triton.reductions import TYPES, Reductions
+from superopt.codegen.triton.text import Lines, used
+from superopt.codegen.triton.tiles import Held, transposed
+from superopt.ir import Step
 from superopt.ir.text import format_constant
 
 __all__ = ["Argument", "TritonSource", "emit"]
 
-TYPES = {"f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16"}
 FLOATS = frozenset({*TYPES, "f8e4m3", "f8e5m2"})
 REDUCTIONS = ("sum", "max", "contract")
 
@@ -60,56 +60,8 @@ def emit(program: KernelProgram, config: TritonConfig) -> TritonSource:
     return _Emitter(program, config).source()
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A value as the kernel holds it: an expression, usually a name, and its tile."""
-
-    expression: Expression
-    axes: tuple[str, ...]
-    dtype: str = "f32"  # of the tile in registers
-    lanes: dict[str, Lanes] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        return self.expression.text
-
-
-class _Emitter:
-    """The state of printing one kernel."""
-
-    def __init__(self, program: KernelProgram, config: TritonConfig) -> None:
-        self.program = program
-        self.config = config
-        self.plan: Plan = make_plan(program, config)
-        self.graph = program.graph
-        self.axes = value_axes(program.graph)
-        self.names = value_names(program.graph)
-        self.loaded = sources(program)
-        self.held: dict[int, _Held] = {}
-        self.shown = list(self.names)  # how comments name values
-        names = self.unique = Names()
-        tensors = {tensor.name: tensor for tensor in (*program.loads, *program.stores)}
-        self.pointers = {name: names.take(f"{name}_ptr") for name in tensors}
-        self.strides = {
-            (tensor.name, axis): names.take(f"stride_{tensor.name}_{axis}")
-            for tensor in tensors.values()
-            for axis in self._memory_axes(tensor)
-        }
-        self.variables = {value: names.take(self.names[value]) for value in sorted(self._all_values())}
-        sizes = self.graph.sizes
-        self.extents = {axis: names.take(axis.upper(), f"size_{axis}") for axis in sizes}
-        self.block = {axis: names.take(f"BLOCK_{axis.upper()}", f"BLOCK_{axis}") for axis in self.plan.roles}
-        self.mask = {axis: names.take(f"mask_{axis}") for axis in self.plan.roles}
-        self.place = {axis: names.take(f"offs_{axis}") for axis in self.plan.roles}
-        self.pid = {axis: names.take(f"pid_{axis}") for axis in program.grid}
-        self.counter = {axis: names.take(f"{axis}0") for axis in self.plan.roles}
-        for axis in program.grid:
-            if self.plan.roles[axis] == "single":
-                self.place[axis] = self.pid[axis]
-        self.raw = self._raw_loads()
-        self.hoisted = {name: self._shared_places(tensor) for name, tensor in tensors.items()}
-
-    # -- the module
+class _Emitter(Reductions):
+    """Printing one kernel: its statements in order, then what stands around them."""
 
     def source(self) -> TritonSource:
         body = self._statements(self.program.statements)
@@ -128,7 +80,7 @@ class _Emitter:
         tensors = list(dict.fromkeys([*self.program.loads, *self.program.stores]))
         found = [Argument(self.pointers[one.name], "tensor", one.name, dtype=one.dtype) for one in tensors]
         for one in tensors:
-            axes = self._memory_axes(one)
+            axes = self.memory_axes(one)
             for axis in axes:
                 name = self.strides[one.name, axis]
                 found.append(Argument(name, "stride", one.name, axis, innermost=axis == axes[-1]))
@@ -157,8 +109,6 @@ class _Emitter:
         read = ", ".join(f"{one.name}[{', '.join(one.axes)}]" for one in self.program.loads)
         made = ", ".join(dict.fromkeys(f"{one.name}[{', '.join(one.axes)}]" for one in self.program.stores))
         return [f'    """{made} from {read or "nothing"}."""']
-
-    # -- where a program stands
 
     def _grid_order(self) -> tuple[str, ...]:
         """Return the grid axes that have several programs: single positions first, then tiles, rows last."""
@@ -191,47 +141,44 @@ class _Emitter:
         lines = []
         pid = "pid" if len(grid) > 1 else self.pid[grid[0]]
         if len(grid) == 1:
-            lines.append(f"{pid} = {self._wide('tl.program_id(0)')}")
+            lines.append(f"{pid} = {self.wide('tl.program_id(0)')}")
         else:
             lines.append("pid = tl.program_id(0)")
             rest = "pid"
             for axis in reversed(grid):
                 found = rest if axis == grid[0] else f"{rest} % {self._programs(axis)}"
-                lines.append(f"{self.pid[axis]} = {self._wide(found)}")
+                lines.append(f"{self.pid[axis]} = {self.wide(found)}")
                 rest = f"{rest} // {self._programs(axis)}"
         return [*lines, *places, ""]
 
     def _place_lines(self, axis: str, start: str) -> list[str]:
         lanes = f"tl.arange(0, {self.block[axis]})"
-        lines = [f"{self.place[axis]} = {self._wide(f'{start}{lanes}')}"]
-        if self._masked(axis):
+        lines = [f"{self.place[axis]} = {self.wide(f'{start}{lanes}')}"]
+        if self.masked(axis):
             lines.append(f"{self.mask[axis]} = {self.place[axis]} < {self.extents[axis]}")
         return lines
 
-    def _wide(self, text: str) -> str:
-        if not self.config.wide:
-            return text
-        return f"({text}).to(tl.int64)" if " " in text else f"{text}.to(tl.int64)"
-
-    def _masked(self, axis: str) -> bool:
-        return self.plan.roles[axis] != "single" and axis not in self.config.exact
-
-    # -- statements
-
     def _statements(self, statements: Sequence[Statement]) -> list[str]:
         lines = Lines()
+        started: list[int] = []
         for statement in statements:
             match statement:
                 case Load():
                     self._load_statement(lines, statement.value)
                 case Start():
                     self._start(lines, statement.value)
+                    started.append(statement.value)
                 case Compute():
                     self._compute(lines, statement)
                 case Store():
                     self._store(lines, statement)
                 case LoopStatement():
                     self._loop(lines, statement)
+                    filled = {one.value for one in _computes(statement)}
+                    for value in [value for value in started if value in filled]:
+                        started.remove(value)
+                        if value in self.late:
+                            self.finish(lines, value)
         return lines.found
 
     def _loop(self, lines: Lines, loop: LoopStatement) -> None:
@@ -248,7 +195,7 @@ class _Emitter:
                 bound = self._bound(reach)
                 if bound is not None:
                     seen = "Beyond this" if reach.upper else "Before this"
-                    where = self._comment_of(reach.mask)
+                    where = self.comment_of(reach.mask)
                     lines.add(f"# {seen}, {where} holds nowhere.")
                     if reach.upper:
                         end = f"tl.minimum({end}, {bound})"
@@ -303,8 +250,8 @@ class _Emitter:
             raise UnsupportedError(f"{self.program.name}: no loads of {tensor.name} in {tensor.dtype}")
         axes = self.plan.tile_axes(str(place) for place in places.values())
         name = self.variables[value]
-        arguments = [self._address(tensor, axes, places)]
-        mask = self._mask_text(axes, axes)
+        arguments = [self.address(tensor, axes, places)]
+        mask = self.mask_text(axes, axes)
         if mask:
             arguments += [f"mask={mask}", f"other={0 if tensor.dtype in INTEGERS else '0.0'}"]
         kind: Literal["float", "int", "mask"] = "float"
@@ -319,14 +266,14 @@ class _Emitter:
         elif tensor.dtype != "f32":
             tail = ".to(tl.float32)"
         lines.call(f"{name} = ", "tl.load", arguments, tail, comment)
-        lanes = {axis: Lanes.ZERO for axis in axes if self._masked(axis)}
-        self.held[value] = _Held(atom(name, kind), axes, dtype, lanes)
+        lanes = {axis: Lanes.ZERO for axis in axes if self.masked(axis)}
+        self.held[value] = Held(atom(name, kind), axes, dtype, lanes)
 
     def _store(self, lines: Lines, store: Store) -> None:
         tensor, held = store.tensor, self.held[store.value]
-        places: dict[str, str | int] = {axis: axis for axis in self._memory_axes(tensor)}
+        places: dict[str, str | int] = {axis: axis for axis in self.memory_axes(tensor)}
         axes = self.plan.tile_axes(str(place) for place in places.values())
-        text = self._operand(store.value, axes)
+        text = self.operand(store.value, axes)
         if tensor.dtype in TYPES:
             value = as_float(text).text if held.expression.kind != "constant" else text.text
             if tensor.dtype != "f32" and held.expression.kind != "constant":
@@ -335,22 +282,22 @@ class _Emitter:
             value = text.text
         else:
             raise UnsupportedError(f"{self.program.name}: no stores of {tensor.name} in {tensor.dtype}")
-        arguments = [self._address(tensor, axes, places), value]
-        mask = self._mask_text(axes, axes)
+        arguments = [self.address(tensor, axes, places), value]
+        mask = self.mask_text(axes, axes)
         lines.call("", "tl.store", [*arguments, *([f"mask={mask}"] if mask else [])])
 
     def _start(self, lines: Lines, value: int) -> None:
         step = self.graph.step_of(value)
         assert step is not None
-        axes = self.plan.tile_axes(self.axes[value])
+        axes = self.accumulator_axes(value)
         name = self.variables[value]
-        shape = self._shape(axes)
+        shape = self.shape(axes)
         if step.op == "max":
             fill = 'float("-inf")'
             lines.add(f"{name} = tl.full({shape}, {fill}, dtype=tl.float32)" if axes else f"{name} = {fill}")
         else:
             lines.add(f"{name} = tl.zeros({shape}, dtype=tl.float32)" if axes else f"{name} = 0.0")
-        self.held[value] = _Held(atom(name), axes)
+        self.held[value] = Held(atom(name), axes)
 
     def _compute(self, lines: Lines, compute: Compute) -> None:
         step, value = compute.step, compute.value
@@ -361,18 +308,18 @@ class _Emitter:
             self._elsewhere(lines, value, step)
             return
         if step.op in REDUCTIONS:
-            self._reduce(lines, compute)
+            self.reduce(lines, compute)
             return
         axes = self.plan.tile_axes({axis for i in step.inputs for axis in self.axes[i]})
-        result = apply(step.op, tuple(self._operand(i, axes) for i in step.inputs))
+        result = apply(step.op, tuple(self.operand(i, axes) for i in step.inputs))
         lanes = {
-            axis: after_operator(step.op, [self._lanes(i, axis) for i in step.inputs])
+            axis: after_operator(step.op, [self.lanes(i, axis) for i in step.inputs])
             for axis in axes
-            if self._masked(axis)
+            if self.masked(axis)
         }
         name = self.variables[value]
-        lines.assign(name, result.text, self._comment(step))
-        self.held[value] = _Held(atom(name, result.kind), axes, "f32", lanes)
+        lines.assign(name, result.text, self.comment(step))
+        self.held[value] = Held(atom(name, result.kind), axes, "f32", lanes)
 
     def _closed(self, value: int, step: Step) -> None:
         """A constant, an extent or a running index: written where it is used, without a name."""
@@ -392,7 +339,7 @@ class _Emitter:
             expression = atom(self.place[step.axes[0]], "int")
             self.shown[value] = f"index[{step.axes[0]}]"
             lanes = dict.fromkeys(axes, Lanes.FINITE)
-        self.held[value] = _Held(expression, axes, "f32", lanes)
+        self.held[value] = Held(expression, axes, "f32", lanes)
 
     def _elsewhere(self, lines: Lines, value: int, step: Step) -> None:
         """A value at other places: read there from memory, or picked out of a tile."""
@@ -401,7 +348,7 @@ class _Emitter:
         if source in self.loaded:
             tensor = replace(self.loaded[source])
             places = {axis: mapping.get(axis, axis) for axis in tensor.axes}
-            self._load(lines, value, tensor, places, self._comment(step))
+            self._load(lines, value, tensor, places, self.comment(step))
             return
         held = self.held[source]
         if step.op == "rename":
@@ -409,254 +356,38 @@ class _Emitter:
             return
         name, text, axes = self.variables[value], held, held.axes
         for axis, at in step.mapping:
-            chosen = self._spread(f"{self.place[axis]} == {at}", (axis,), axes)
+            chosen = self.spread(f"{self.place[axis]} == {at}", (axis,), axes)
             fill = as_float(text.expression).text
             picked = f"tl.sum(tl.where({chosen}, {fill}, 0.0), axis={axes.index(axis)})"
             axes = tuple(one for one in axes if one != axis)
-            text = _Held(atom(picked), axes)
-        lines.assign(name, text.text, self._comment(step))
+            text = Held(atom(picked), axes)
+        lines.assign(name, text.text, self.comment(step))
         kept = {axis: lanes for axis, lanes in held.lanes.items() if axis in axes}
-        self.held[value] = _Held(atom(name), axes, "f32", kept)
+        self.held[value] = Held(atom(name), axes, "f32", kept)
 
-    def _rename(self, lines: Lines, value: int, step: Step, held: _Held) -> None:
+    def _rename(self, lines: Lines, value: int, step: Step, held: Held) -> None:
         mapping = {old: str(new) for old, new in step.mapping}
         for old, new in mapping.items():
             if self.plan.roles[old] != "whole" or self.config.tile(old) != self.config.tile(new):
                 raise UnsupportedError(
-                    f"{self.program.name}: {self._comment(step)} needs {old!r} and {new!r} whole,"
+                    f"{self.program.name}: {self.comment(step)} needs {old!r} and {new!r} whole,"
                     " in equal tiles"
                 )
         now = tuple(mapping.get(axis, axis) for axis in held.axes)
         axes = self.plan.tile_axes(now)
-        text = _transposed(held.text, now, axes)
+        text = transposed(held.text, now, axes)
         name = self.variables[value]
-        lines.assign(name, text, self._comment(step))
+        lines.assign(name, text, self.comment(step))
         lanes = {mapping.get(axis, axis): lanes for axis, lanes in held.lanes.items()}
-        self.held[value] = _Held(atom(name, held.expression.kind), axes, held.dtype, lanes)
-
-    # -- reductions
-
-    def _reduce(self, lines: Lines, compute: Compute) -> None:
-        step, value = compute.step, compute.value
-        product = self.plan.products.get(value)
-        name = self.variables[value]
-        comment = self._comment(step)
-        axes = self.plan.tile_axes(self.axes[value])
-        lanes = {axis: self._reduced_lanes(step, axis) for axis in axes if self._masked(axis)}
-        if product is not None:
-            self._dot(lines, compute, product, axes)
-        else:
-            text = self._folded(step)
-            if not compute.accumulates:
-                lines.assign(name, text.text, comment)
-            elif step.op == "max":
-                lines.assign(name, f"tl.maximum({name}, {text.text})", comment)
-            else:
-                lines.add(f"{name} += {text.text}", comment)
-        self.held[value] = _Held(atom(name), axes, "f32", lanes)
-
-    def _reduced_lanes(self, step: Step, axis: str) -> Lanes:
-        if step.op == "contract":
-            return after_product(*(self._lanes(i, axis) for i in step.inputs))
-        return after_operator("sum", [self._lanes(step.inputs[0], axis)])
-
-    def _folded(self, step: Step) -> Expression:
-        """Return a reduction of elementwise products, or of one value, within the tile."""
-        if step.op == "contract":
-            a, b = step.inputs
-            axes = self.plan.tile_axes(self.axes[a] | self.axes[b])
-            hidden = self._hidden_of_product(a, b, step.axes)
-            operand = apply(
-                "mul", tuple(as_float(self._zeroed(i, axes, hidden[at])) for at, i in enumerate((a, b)))
-            )
-        else:
-            axes = self.plan.tile_axes(self.axes[step.inputs[0]])
-            reduced = [axis for axis in axes if axis in step.axes and self._masked(axis)]
-            if step.op == "max":
-                operand = as_float(self._zeroed(step.inputs[0], axes, reduced, 'float("-inf")'))
-            else:
-                hidden_axes = [a for a in reduced if self._lanes(step.inputs[0], a) != Lanes.ZERO]
-                operand = as_float(self._zeroed(step.inputs[0], axes, hidden_axes))
-        for axis in reversed(axes):
-            if axis in step.axes:
-                operand = atom(
-                    f"tl.{'max' if step.op == 'max' else 'sum'}({operand.text}, axis={axes.index(axis)})"
-                )
-        return operand
-
-    def _hidden_of_product(self, a: int, b: int, reduced: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the axes along which each factor needs zeros beyond the end, and does not have them."""
-        hidden: tuple[list[str], list[str]] = ([], [])
-        for axis in reduced:
-            if axis not in self.plan.roles or not self._masked(axis):
-                continue
-            lanes = [self._lanes(i, axis) for i in (a, b)]
-            for at, one in enumerate(lanes):
-                if one == Lanes.ANY:
-                    hidden[at].append(axis)
-                    lanes[at] = Lanes.ZERO
-            if Lanes.ZERO not in lanes:
-                hidden[0 if lanes[0] is not None else 1].append(axis)
-        return hidden
-
-    def _zeroed(
-        self, value: int, axes: tuple[str, ...], hidden: Sequence[str], fill: str = "0.0"
-    ) -> Expression:
-        """Return an operand with zeros in the lanes beyond the end of some axes."""
-        text = self._operand(value, axes)
-        if not hidden:
-            return text
-        mask = " & ".join(self._spread(self.mask[axis], (axis,), axes) for axis in hidden)
-        return atom(f"tl.where({mask}, {as_float(text).text}, {fill})")
-
-    def _dot(self, lines: Lines, compute: Compute, product: Product, axes: tuple[str, ...]) -> None:
-        name, comment = self.variables[compute.value], self._comment(compute.step)
-        dtype = self._dot_dtype(product)
-        hidden = self._hidden_of_product(product.lhs, product.rhs, product.inner)
-        lhs_axes = (product.batch, product.rows, product.inner)
-        rhs_axes = (product.batch, product.inner, product.columns)
-        arguments = [
-            self._dot_operand(product.lhs, lhs_axes, hidden[0], dtype),
-            self._dot_operand(product.rhs, rhs_axes, hidden[1], dtype),
-        ]
-        precision = [] if dtype != "f32" else [f'input_precision="{self.config.precision}"']
-        groups = (product.rows, product.columns)
-        made = (*product.batch, *product.rows, *product.columns)
-        if made == axes and all(len(group) == 1 for group in groups):
-            into = [name] if compute.accumulates else []
-            lines.call(f"{name} = ", "tl.dot", [*arguments, *into, *precision], "", comment)
-            return
-        text = f"tl.dot({', '.join([*arguments, *precision])})"
-        if any(len(group) > 1 for group in groups):
-            text = f"tl.reshape({text}, {self._shape(made)})"
-        text = _transposed(text, made, axes)
-        if compute.accumulates:
-            lines.add(f"{name} += {text}", comment)
-        else:
-            lines.assign(name, text, comment)
-
-    def _dot_dtype(self, product: Product) -> str:
-        """Return the dtype of a matrix product's operands: the program's half precision, or fp32."""
-        dtypes = {self.held[i].dtype for i in (product.lhs, product.rhs)}
-        low = dtypes & {"f16", "bf16"}
-        if len(low) == 1:
-            return next(iter(low))
-        return self.plan.low or "f32"
-
-    def _dot_operand(
-        self, value: int, groups: tuple[tuple[str, ...], ...], hidden: Sequence[str], dtype: str
-    ) -> str:
-        held = self.held[value]
-        text = held.expression
-        if hidden:
-            mask = " & ".join(self._spread(self.mask[axis], (axis,), held.axes) for axis in hidden)
-            text = atom(f"tl.where({mask}, {as_float(text).text}, 0.0)")
-        if held.dtype != dtype or text.kind != "float":
-            text = atom(f"{text.inside(6)}.to({TYPES[dtype]})")
-        wanted = tuple(axis for group in groups for axis in group)
-        found = _transposed(text.text, held.axes, wanted)
-        if any(len(group) > 1 for group in groups[-2:]):
-            sizes = [" * ".join(self.block[axis] for axis in group) for group in groups if group]
-            found = f"tl.reshape({found}, ({', '.join(sizes)}))"
-        return found
-
-    # -- pieces of text
-
-    def _operand(self, value: int, axes: tuple[str, ...]) -> Expression:
-        """Return a value as an operand of elementwise arithmetic over these axes."""
-        held = self.held[value]
-        text = held.expression
-        if held.dtype != "f32":
-            text = atom(f"{text.text}.to(tl.float32)")
-        if not held.axes or held.axes == axes:
-            return text
-        return replace(text, text=self._spread(text.inside(6), held.axes, axes), level=6)
-
-    def _spread(self, text: str, axes: tuple[str, ...], wanted: tuple[str, ...]) -> str:
-        """Return text of a tile with these axes, with a dimension of 1 for each wanted axis it lacks."""
-        if axes == wanted:
-            return text
-        text = text if re.fullmatch(r"[\w.]+(\(.*\))?", text) else f"({text})"
-        return f"{text}[{index_of(axes, wanted)}]"
-
-    def _lanes(self, value: int, axis: str) -> Lanes | None:
-        held = self.held[value]
-        if axis not in held.axes:
-            return None
-        return held.lanes.get(axis, Lanes.ANY)
-
-    def _mask_text(self, masked: tuple[str, ...], axes: tuple[str, ...]) -> str:
-        return " & ".join(
-            self._spread(self.mask[axis], (axis,), axes) for axis in masked if self._masked(axis)
-        )
-
-    def _address(self, tensor: Tensor, axes: tuple[str, ...], places: dict[str, str | int]) -> str:
-        """Return the addresses of a tile: single positions first, then its axes."""
-        terms: list[tuple[int, str]] = []
-        for axis, place in places.items():
-            stride = self.strides[tensor.name, axis]
-            if isinstance(place, int):
-                if place:
-                    terms.append((0, stride if place == 1 else f"{place} * {stride}"))
-            elif place in axes:
-                text = self._spread(self.place[place], (place,), axes)
-                terms.append((1 + axes.index(place), f"{text} * {stride}"))
-            elif axis not in self.hoisted[tensor.name]:
-                terms.append((0, f"{self._position(place)} * {stride}"))
-        ordered = [text for _, text in sorted(terms, key=lambda term: term[0])]
-        return " + ".join([self.pointers[tensor.name], *ordered])
-
-    def _shared_places(self, tensor: Tensor) -> tuple[str, ...]:
-        """Return the axes of a tensor along which a program stays at its one position on the grid."""
-        fixed = {axis for axis in self.program.grid if self.plan.roles[axis] == "single"}
-        for step in self.program.steps():
-            if step.mapping and tensor.value in step.inputs:
-                fixed -= {str(axis) for pair in step.mapping for axis in pair}
-        return tuple(axis for axis in self._memory_axes(tensor) if axis in fixed)
-
-    def _position(self, axis: str) -> str:
-        wide = self.config.wide and axis not in self.program.grid
-        return f"tl.cast({self.place[axis]}, tl.int64)" if wide else self.place[axis]
-
-    def _shape(self, axes: tuple[str, ...]) -> str:
-        blocks = ", ".join(self.block[axis] for axis in axes)
-        return f"({blocks},)" if len(axes) == 1 else f"({blocks})"
-
-    def _comment_of(self, value: int) -> str:
-        step = self.graph.step_of(value)
-        assert step is not None
-        return self._comment(step)
-
-    def _comment(self, step: Step) -> str:
-        return print_step(step, self.shown)
-
-    def _memory_axes(self, tensor: Tensor) -> tuple[str, ...]:
-        """Return the axes along which a tensor is really laid out: those of its value."""
-        return tuple(axis for axis in tensor.axes if axis in self.axes[tensor.value])
-
-    def _all_values(self) -> set[int]:
-        return self.program.values() | {tensor.value for tensor in self.program.loads}
-
-    def _raw_loads(self) -> set[int]:
-        """Return the values that are kept in their own dtype, because a matrix product reads them."""
-        renamed: dict[int, int] = {}
-        for statement, _ in self.program.flat():
-            if isinstance(statement, Compute) and statement.step.mapping:
-                renamed[statement.value] = statement.step.inputs[0]
-        found = set()
-        for product in self.plan.products.values():
-            for i in (product.lhs, product.rhs):
-                tensor = self.loaded.get(renamed.get(i, i))
-                if tensor is not None and tensor.dtype in ("f16", "bf16"):
-                    found.add(i)
-        return found
+        self.held[value] = Held(atom(name, held.expression.kind), axes, held.dtype, lanes)
 
 
-def _transposed(text: str, axes: tuple[str, ...], wanted: tuple[str, ...]) -> str:
-    if axes == wanted:
-        return text
-    order = ", ".join(str(axes.index(axis)) for axis in wanted)
-    return f"tl.trans({text})" if len(axes) == 2 else f"tl.permute({text}, ({order}))"
+def _computes(loop: LoopStatement) -> Iterator[Compute]:
+    for statement in loop.body:
+        if isinstance(statement, LoopStatement):
+            yield from _computes(statement)
+        elif isinstance(statement, Compute):
+            yield statement
 
 
 def _only_used(definitions: list[str], body: list[str]) -> list[str]:

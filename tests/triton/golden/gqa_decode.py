@@ -32,7 +32,7 @@ def gqa_decode_0(
     ).to(tl.float32)
     t4 = q * 0.08838834764831843  # mul(q, 0.08838834764831843)
     t7 = tl.zeros((BLOCK_G, BLOCK_E), dtype=tl.float32)
-    t8 = tl.zeros((BLOCK_G,), dtype=tl.float32)
+    t8 = tl.zeros((BLOCK_G, BLOCK_S), dtype=tl.float32)
     for s0 in range(0, S, BLOCK_S):
         offs_s = s0 + tl.arange(0, BLOCK_S)
         k = tl.load(k_ptr + offs_d[:, None] * stride_k_d + offs_s[None, :] * stride_k_s)
@@ -40,7 +40,8 @@ def gqa_decode_0(
         t6 = tl.exp(t5)  # exp(t5)
         v = tl.load(v_ptr + offs_s[:, None] * stride_v_s + offs_e[None, :] * stride_v_e)
         t7 = tl.dot(t6.to(tl.bfloat16), v, t7)  # contract[s](t6, v)
-        t8 += tl.sum(t6, axis=1)  # sum[s](t6)
+        t8 += t6  # sum[s](t6)
+    t8 = tl.sum(t8, axis=1)
     t9 = t7 / t8[:, None]  # div(t7, t8)
     tl.store(
         out_ptr + offs_g[:, None] * stride_out_g + offs_e[None, :] * stride_out_e,

@@ -20,7 +20,7 @@ def rmsnorm_linear_0(
     offs_n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
 
     t4 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    t5 = tl.zeros((BLOCK_M,), dtype=tl.float32)
+    t5 = tl.zeros((BLOCK_M, BLOCK_K), dtype=tl.float32)
     for k0 in range(0, K, BLOCK_K):
         offs_k = k0 + tl.arange(0, BLOCK_K)
         x = tl.load(x_ptr + offs_m[:, None] * stride_x_m + offs_k[None, :] * stride_x_k).to(tl.float32)
@@ -28,7 +28,8 @@ def rmsnorm_linear_0(
         t3 = x * g[None, :]  # mul(x, g)
         w = tl.load(w_ptr + offs_k[:, None] * stride_w_k + offs_n[None, :] * stride_w_n)
         t4 = tl.dot(t3.to(tl.float16), w, t4)  # contract[k](t3, w)
-        t5 += tl.sum(x * x, axis=1)  # contract[k](x, x)
+        t5 += x * x  # contract[k](x, x)
+    t5 = tl.sum(t5, axis=1)
     t7 = t5 / K  # div(t5, size[k])
     t9 = t7 + 1e-06  # add(t7, 1e-06)
     t10 = tl.sqrt(t9)  # sqrt(t9)

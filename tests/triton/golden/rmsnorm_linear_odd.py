@@ -22,7 +22,7 @@ def rmsnorm_linear_0(
     mask_n = offs_n < N
 
     t4 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    t5 = tl.zeros((BLOCK_M,), dtype=tl.float32)
+    t5 = tl.zeros((BLOCK_M, BLOCK_K), dtype=tl.float32)
     for k0 in range(0, K, BLOCK_K):
         offs_k = k0 + tl.arange(0, BLOCK_K)
         mask_k = offs_k < K
@@ -39,7 +39,8 @@ def rmsnorm_linear_0(
             other=0.0,
         )
         t4 = tl.dot(t3, w, t4, input_precision="ieee")  # contract[k](t3, w)
-        t5 += tl.sum(x * x, axis=1)  # contract[k](x, x)
+        t5 += x * x  # contract[k](x, x)
+    t5 = tl.sum(t5, axis=1)
     t7 = t5 / K  # div(t5, size[k])
     t9 = t7 + 1e-06  # add(t7, 1e-06)
     t10 = tl.sqrt(t9)  # sqrt(t9)

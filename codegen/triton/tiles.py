@@ -1,0 +1,188 @@
+"""Tiles: the names and places of one kernel's values, and the text of what a statement reads."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from superopt.codegen.statements import Compute, KernelProgram, Tensor
+from superopt.codegen.triton.config import TritonConfig
+from superopt.codegen.triton.expression import Expression, as_float, atom
+from superopt.codegen.triton.lanes import Lanes
+from superopt.codegen.triton.plan import Plan, make_plan, sources
+from superopt.codegen.triton.text import Names, index_of
+from superopt.ir import Step, print_step, value_axes, value_names
+
+__all__ = ["Held", "Tiles", "transposed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A value as the kernel holds it: an expression, usually a name, and its tile."""
+
+    expression: Expression
+    axes: tuple[str, ...]
+    dtype: str = "f32"  # of the tile in registers
+    lanes: dict[str, Lanes] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The expression's text."""
+        return self.expression.text
+
+
+class Tiles:
+    """What one kernel holds while it is printed."""
+
+    def __init__(self, program: KernelProgram, config: TritonConfig) -> None:
+        self.program = program
+        self.config = config
+        self.plan: Plan = make_plan(program, config)
+        self.graph = program.graph
+        self.axes = value_axes(program.graph)
+        self.names = value_names(program.graph)
+        self.loaded = sources(program)
+        self.held: dict[int, Held] = {}
+        self.late: set[int] = set()  # accumulators whose lanes are added up after their loop
+        self.shown = list(self.names)  # how comments name values
+        names = self.unique = Names()
+        tensors = {tensor.name: tensor for tensor in (*program.loads, *program.stores)}
+        self.pointers = {name: names.take(f"{name}_ptr") for name in tensors}
+        self.strides = {
+            (tensor.name, axis): names.take(f"stride_{tensor.name}_{axis}")
+            for tensor in tensors.values()
+            for axis in self.memory_axes(tensor)
+        }
+        self.variables = {value: names.take(self.names[value]) for value in sorted(self._all_values())}
+        sizes = self.graph.sizes
+        self.extents = {axis: names.take(axis.upper(), f"size_{axis}") for axis in sizes}
+        self.block = {axis: names.take(f"BLOCK_{axis.upper()}", f"BLOCK_{axis}") for axis in self.plan.roles}
+        self.mask = {axis: names.take(f"mask_{axis}") for axis in self.plan.roles}
+        self.place = {axis: names.take(f"offs_{axis}") for axis in self.plan.roles}
+        self.pid = {axis: names.take(f"pid_{axis}") for axis in program.grid}
+        self.counter = {axis: names.take(f"{axis}0") for axis in self.plan.roles}
+        for axis in program.grid:
+            if self.plan.roles[axis] == "single":
+                self.place[axis] = self.pid[axis]
+        self.raw = self._raw_loads()
+        self.hoisted = {name: self.shared_places(tensor) for name, tensor in tensors.items()}
+
+    def masked(self, axis: str) -> bool:
+        """Return whether tiles reach beyond the end of an axis."""
+        return self.plan.roles[axis] != "single" and axis not in self.config.exact
+
+    def wide(self, text: str) -> str:
+        """Return positions as 64-bit integers where offsets need them."""
+        if not self.config.wide:
+            return text
+        return f"({text}).to(tl.int64)" if " " in text else f"{text}.to(tl.int64)"
+
+    def operand(self, value: int, axes: tuple[str, ...]) -> Expression:
+        """Return a value as an operand of elementwise arithmetic over these axes."""
+        held = self.held[value]
+        text = held.expression
+        if held.dtype != "f32":
+            text = atom(f"{text.text}.to(tl.float32)")
+        if not held.axes or held.axes == axes:
+            return text
+        return replace(text, text=self.spread(text.inside(6), held.axes, axes), level=6)
+
+    def spread(self, text: str, axes: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+        """Return text of a tile with these axes, with a dimension of 1 for each wanted axis it lacks."""
+        if axes == wanted:
+            return text
+        text = text if re.fullmatch(r"[\w.]+(\(.*\))?", text) else f"({text})"
+        return f"{text}[{index_of(axes, wanted)}]"
+
+    def zeroed(
+        self, value: int, axes: tuple[str, ...], hidden: Sequence[str], fill: str = "0.0"
+    ) -> Expression:
+        """Return an operand with zeros in the lanes beyond the end of some axes."""
+        text = self.operand(value, axes)
+        if not hidden:
+            return text
+        mask = " & ".join(self.spread(self.mask[axis], (axis,), axes) for axis in hidden)
+        return atom(f"tl.where({mask}, {as_float(text).text}, {fill})")
+
+    def lanes(self, value: int, axis: str) -> Lanes | None:
+        """Return what a value's tile holds beyond the end of an axis; None where it lacks the axis."""
+        held = self.held[value]
+        if axis not in held.axes:
+            return None
+        return held.lanes.get(axis, Lanes.ANY)
+
+    def mask_text(self, masked: tuple[str, ...], axes: tuple[str, ...]) -> str:
+        """Return which lanes of a tile are within the axes; empty where all are."""
+        return " & ".join(self.spread(self.mask[axis], (axis,), axes) for axis in masked if self.masked(axis))
+
+    def address(self, tensor: Tensor, axes: tuple[str, ...], places: dict[str, str | int]) -> str:
+        """Return the addresses of a tile: single positions first, then its axes."""
+        terms: list[tuple[int, str]] = []
+        for axis, place in places.items():
+            stride = self.strides[tensor.name, axis]
+            if isinstance(place, int):
+                if place:
+                    terms.append((0, stride if place == 1 else f"{place} * {stride}"))
+            elif place in axes:
+                text = self.spread(self.place[place], (place,), axes)
+                terms.append((1 + axes.index(place), f"{text} * {stride}"))
+            elif axis not in self.hoisted[tensor.name]:
+                terms.append((0, f"{self.position(place)} * {stride}"))
+        ordered = [text for _, text in sorted(terms, key=lambda term: term[0])]
+        return " + ".join([self.pointers[tensor.name], *ordered])
+
+    def shared_places(self, tensor: Tensor) -> tuple[str, ...]:
+        """Return the axes of a tensor along which a program stays at its one position on the grid."""
+        fixed = {axis for axis in self.program.grid if self.plan.roles[axis] == "single"}
+        for step in self.program.steps():
+            if step.mapping and tensor.value in step.inputs:
+                fixed -= {str(axis) for pair in step.mapping for axis in pair}
+        return tuple(axis for axis in self.memory_axes(tensor) if axis in fixed)
+
+    def position(self, axis: str) -> str:
+        """Return the text of the one position that a program, or a turn of a loop, is at."""
+        wide = self.config.wide and axis not in self.program.grid
+        return f"tl.cast({self.place[axis]}, tl.int64)" if wide else self.place[axis]
+
+    def shape(self, axes: tuple[str, ...]) -> str:
+        """Return the shape of a tile."""
+        blocks = ", ".join(self.block[axis] for axis in axes)
+        return f"({blocks},)" if len(axes) == 1 else f"({blocks})"
+
+    def comment_of(self, value: int) -> str:
+        """Return the graph's own text of the step that makes a value."""
+        step = self.graph.step_of(value)
+        assert step is not None
+        return self.comment(step)
+
+    def comment(self, step: Step) -> str:
+        """Return the graph's own text of a step."""
+        return print_step(step, self.shown)
+
+    def memory_axes(self, tensor: Tensor) -> tuple[str, ...]:
+        """Return the axes along which a tensor is really laid out: those of its value."""
+        return tuple(axis for axis in tensor.axes if axis in self.axes[tensor.value])
+
+    def _all_values(self) -> set[int]:
+        return self.program.values() | {tensor.value for tensor in self.program.loads}
+
+    def _raw_loads(self) -> set[int]:
+        """Return the values that are kept in their own dtype, because a matrix product reads them."""
+        renamed: dict[int, int] = {}
+        for statement, _ in self.program.flat():
+            if isinstance(statement, Compute) and statement.step.mapping:
+                renamed[statement.value] = statement.step.inputs[0]
+        found = set()
+        for product in self.plan.products.values():
+            for i in (product.lhs, product.rhs):
+                tensor = self.loaded.get(renamed.get(i, i))
+                if tensor is not None and tensor.dtype in ("f16", "bf16"):
+                    found.add(i)
+        return found
+
+
+def transposed(text: str, axes: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+    """Return the text of a tile with its axes in another order."""
+    if axes == wanted:
+        return text
+    order = ", ".join(str(axes.index(axis)) for axis in wanted)
+    return f"tl.trans({text})" if len(axes) == 2 else f"tl.permute({text}, ({order}))"
