@@ -109,7 +109,7 @@ def _run(source: CppSource, command: list[str], timeout_s: float) -> None:
         raise CompileError(f"{source.name}: the compiler took more than {timeout_s:g} s") from None
     if done.returncode != 0:
         lines = done.stderr.splitlines()
-        first = next((line for line in lines if "error" in line or "undefined" in line), "no message")
+        first = next((line for line in lines if "error:" in line or "undefined" in line), "no message")
         raise CompileError(f"{source.name}: {first.strip()}")
 
 

@@ -129,6 +129,11 @@ class CppMuGraph:
         """The C++ text of every kernel."""
         return tuple(kernel.source.code for kernel in self._kernels)
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The C++ text of each kernel."""
+        return tuple(kernel.source.code for kernel in self._kernels)
+
     def __call__(self, **tensors: TorchTensor) -> dict[str, TorchTensor]:
         """Run the kernels in order."""
         sizes = self._sizes(tensors)

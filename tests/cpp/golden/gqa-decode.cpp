@@ -1,0 +1,103 @@
+#include "runtime.hpp"
+
+namespace superopt {
+
+// grid[h, g]; tuned for 2 h, 4 g, 128 d, 4096 s, 128 e
+struct gqa_decode_0 {
+    const bf16* q_data;
+    const bf16* k_data;
+    const bf16* v_data;
+    bf16* out_data;
+    index_t h_size;
+    index_t g_size;
+    index_t d_size;
+    index_t s_size;
+    index_t e_size;
+    index_t q_stride_h;
+    index_t q_stride_g;
+    index_t q_stride_d;
+    index_t k_stride_h;
+    index_t k_stride_s;
+    index_t k_stride_d;
+    index_t v_stride_h;
+    index_t v_stride_s;
+    index_t v_stride_e;
+    index_t out_stride_h;
+    index_t out_stride_g;
+    index_t out_stride_e;
+    index_t threads;
+
+    static constexpr index_t g_tile = 4;
+    static constexpr index_t s_tile = 64;
+
+    void run() const {
+        #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
+        for (index_t h = 0; h < h_size; ++h)
+        for (index_t g_base = 0; g_base < g_size; g_base += g_tile) {
+            const index_t g_count = least(g_tile, g_size - g_base);
+            Scratch scratch;
+            float* const t4_tile = scratch.floats(g_tile * d_size);
+            float* const t7_tile = scratch.floats(g_tile * e_size);
+            float* const t8_tile = scratch.floats(g_tile);
+            float* const t5_tile = scratch.floats(g_tile * s_tile);
+            float* const t6_tile = scratch.floats(g_tile * s_tile);
+            const bf16* const q_tile = q_data + h * q_stride_h + g_base * q_stride_g;
+            for (index_t g = 0; g < g_count; ++g) {
+                for (index_t d = 0; d < d_size; d += lanes) {
+                    const index_t d_lanes = least(lanes, d_size - d);
+                    const Vec q = load(q_tile + g * q_stride_g + d * q_stride_d, q_stride_d, d_lanes);
+                    // t4 = mul(q, t3)
+                    const Vec t4 = q * 0.088388346f;
+                    store(t4_tile + g * d_size + d, 1, d_lanes, t4);
+                }
+            }
+            fill(t7_tile, g_tile * e_size, 0.0f);
+            fill(t8_tile, g_tile, 0.0f);
+            for (index_t s_base = 0; s_base < s_size; s_base += s_tile) {
+                const index_t s_count = least(s_tile, s_size - s_base);
+                fill(t5_tile, g_tile * s_tile, 0.0f);
+                // t5 = contract[d](t4, k)
+                const bf16* const k_tile = k_data + h * k_stride_h + s_base * k_stride_s;
+                contract(g_count, s_count, d_size,
+                         Matrix<float>{t4_tile, d_size, 1},
+                         Matrix<bf16>{k_tile, k_stride_d, k_stride_s},
+                         t5_tile, s_tile);
+                for (index_t g = 0; g < g_count; ++g) {
+                    Vec t8_sum{};
+                    for (index_t s = 0; s < s_count; s += lanes) {
+                        const index_t s_lanes = least(lanes, s_count - s);
+                        const Vec t5 = load(t5_tile + g * s_tile + s, 1, s_lanes);
+                        // t6 = exp(t5)
+                        const Vec t6 = exp(t5);
+                        store(t6_tile + g * s_tile + s, 1, s_lanes, t6);
+                        // t8 += sum[s](t6)
+                        t8_sum += first_lanes(t6, s_lanes, 0.0f);
+                    }
+                    t8_tile[g] += sum(t8_sum);
+                }
+                // t7 += contract[s](t6, v)
+                const bf16* const v_tile = v_data + h * v_stride_h + s_base * v_stride_s;
+                contract(g_count, e_size, s_count,
+                         Matrix<float>{t6_tile, s_tile, 1},
+                         Matrix<bf16>{v_tile, v_stride_s, v_stride_e},
+                         t7_tile, e_size);
+            }
+            for (index_t g = 0; g < g_count; ++g) {
+                const float t8 = read(t8_tile[g]);
+                for (index_t e = 0; e < e_size; e += lanes) {
+                    const index_t e_lanes = least(lanes, e_size - e);
+                    const Vec t7 = load(t7_tile + g * e_size + e, 1, e_lanes);
+                    // t9 = div(t7, t8)
+                    const Vec t9 = t7 / t8;
+                    store(out_data + h * out_stride_h + g_base * out_stride_g + g * out_stride_g + e * out_stride_e, out_stride_e, e_lanes, t9);
+                }
+            }
+        }
+    }
+};
+
+}  // namespace superopt
+
+extern "C" void gqa_decode_0(const superopt::gqa_decode_0* kernel) {
+    kernel->run();
+}

@@ -1,0 +1,95 @@
+"""The compiler: found or missed, its errors, its time limit, the cache; how long a call takes."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from superopt.codegen.cpp import (
+    CompileError,
+    CppMuGraph,
+    CppSource,
+    NoCompilerError,
+    UnsupportedError,
+    compile_source,
+    find_compiler,
+)
+from superopt.ir import fuse, parse_graph
+
+ADD = """
+graph add
+axes n=8
+in x: {0}[n]
+t1 = add(x, x)
+out y: {0}[n] = t1
+"""
+
+
+def test_a_second_time_comes_from_the_cache(tmp_path: Path) -> None:
+    source = CppSource("nothing", 'extern "C" void nothing(void*) {}\n', ())
+    first = compile_source(source, cache=tmp_path)
+    written = first.stat().st_mtime_ns
+    assert compile_source(source, cache=tmp_path) == first
+    assert first.stat().st_mtime_ns == written
+    assert compile_source(source, cache=tmp_path, flags=("-O0",)) != first
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".so", ".so"]
+
+
+def test_an_error_names_the_first_line(tmp_path: Path) -> None:
+    source = CppSource("broken", "int f() { return missing; }\n", ())
+    with pytest.raises(CompileError, match="broken: .*missing.*"):
+        compile_source(source, cache=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_time_limit(tmp_path: Path) -> None:
+    source = CppSource("slow", '#include "runtime.hpp"\n', ())
+    with pytest.raises(CompileError, match=r"slow: the compiler took more than 0\.001 s"):
+        compile_source(source, cache=tmp_path, timeout_s=0.001)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_compiler.cache_clear()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(NoCompilerError, match=r"g\+\+, clang\+\+, c\+\+"):
+        find_compiler()
+    monkeypatch.undo()
+    find_compiler.cache_clear()
+
+
+def test_a_dtype_without_kernels() -> None:
+    with pytest.raises(UnsupportedError, match="'x' of dtype f64"):
+        CppMuGraph(fuse(parse_graph(ADD.format("f64"))))
+
+
+def test_names_that_cpp_has_taken() -> None:
+    text = """
+graph names
+axes auto=3 n=2 sum=4
+in float: f32[auto, n]
+in n: f32[n, sum]
+t2 = contract[n](float, n)
+t3 = exp(t2)
+out exp: f32[auto, sum] = t3
+"""
+    x, w = torch.randn(3, 2), torch.randn(2, 4)
+    got = CppMuGraph(fuse(parse_graph(text)), flags=("-O1",))(float=x, n=w)["exp"]
+    torch.testing.assert_close(got, (x @ w).exp())
+
+
+def test_a_call_costs_microseconds() -> None:
+    run = CppMuGraph(fuse(parse_graph(ADD.format("f32"))), flags=("-O1",))
+    x = torch.randn(8)
+    best = float("inf")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for _ in range(20):
+        start = time.perf_counter()
+        for _ in range(100):
+            run(x=x)
+        best = min(best, (time.perf_counter() - start) / 100)
+    torch.set_num_threads(before)
+    assert best < 50e-6  # generous: the machine may be shared
