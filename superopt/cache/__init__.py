@@ -1,0 +1,34 @@
+"""The cache: searches, plans and measurements of earlier runs, in one file of the user's cache folder.
+
+    with Cache.open() as cache:
+        key = key_of("plan", program=program_text(graph), device=device, options=options, **versions())
+        record = cache.get(key)
+        if record is None:
+            record = Record({"plans": [...]}, label=graph.name)
+            cache.put(key, record)
+
+Data only: JSON, never code. No fault of the file system stops the work or loses a result of this run.
+"""
+
+from superopt.cache.cache import DEFAULT_LIMIT_BYTES, Cache, Info
+from superopt.cache.keys import KINDS, PARTS, Key, Kind, key_of, program_text, versions
+from superopt.cache.place import cache_folder
+from superopt.cache.records import Entry, Measurement, Record, Timed
+
+__all__ = [
+    "DEFAULT_LIMIT_BYTES",
+    "KINDS",
+    "PARTS",
+    "Cache",
+    "Entry",
+    "Info",
+    "Key",
+    "Kind",
+    "Measurement",
+    "Record",
+    "Timed",
+    "cache_folder",
+    "key_of",
+    "program_text",
+    "versions",
+]
