@@ -68,7 +68,15 @@ def compile_source(
     """Return the shared library of a kernel, compiled now or found in the cache."""
     compiler = find_compiler()
     key = hashlib.sha256()
-    for part in (compiler.path, compiler.version, *_FLAGS, *flags, _processor(), RUNTIME.read_text(), source.code):
+    for part in (
+        compiler.path,
+        compiler.version,
+        *_FLAGS,
+        *flags,
+        _processor(),
+        RUNTIME.read_text(),
+        source.code,
+    ):
         key.update(part.encode() + b"\0")
     folder = cache or platformdirs.user_cache_path("superopt") / "cpp"
     path = folder / f"{source.name}-{key.hexdigest()[:24]}.so"

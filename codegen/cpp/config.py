@@ -82,7 +82,9 @@ def _volume(tensor: Tensor, sizes: Mapping[str, int]) -> int:
 
 def _shared_volume(program: KernelProgram, axis: str, sizes: Mapping[str, int]) -> int:
     """Return how much all programs along an axis read alike, where that is more than a few rows."""
-    return sum(_volume(tensor, sizes) for tensor in program.loads if axis not in tensor.axes and len(tensor.axes) > 1)
+    return sum(
+        _volume(tensor, sizes) for tensor in program.loads if axis not in tensor.axes and len(tensor.axes) > 1
+    )
 
 
 def _streams(program: KernelProgram, axis: str) -> bool:

@@ -67,6 +67,8 @@ def emit(program: KernelProgram, config: CppConfig) -> CppSource:
 
 
 class Emitter:
+    """The state of emission: lines so far, loops that are open, where values lie."""
+
     def __init__(self, program: KernelProgram, config: CppConfig) -> None:
         self.program = program
         self.graph = program.graph
@@ -89,21 +91,21 @@ class Emitter:
         self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
         self.sized: set[str] = set()
         for tensor in (*program.loads, *program.stores):
-            if tensor.dtype not in CPP_TYPES or (
-                tensor in program.stores and tensor.dtype not in _WRITTEN
-            ):
+            if tensor.dtype not in CPP_TYPES or (tensor in program.stores and tensor.dtype not in _WRITTEN):
                 known = ", ".join(sorted(_WRITTEN if tensor in program.stores else CPP_TYPES))
                 raise UnsupportedError(
-                    f"{program.name}: no C++ kernel for {tensor.name!r} of dtype {tensor.dtype}; known: {known}"
+                    f"{program.name}: no C++ for {tensor.name!r} of dtype {tensor.dtype}; known: {known}"
                 )
 
     # -- text
 
     def line(self, text: str) -> None:
+        """Add a line at this depth."""
         self.lines.append("    " * self.depth + text if text else "")
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
+        """Open braces, and a scope for pointers; close them at the end."""
         self.line(f"{head} {{" if head else "{")
         self.depth += 1
         self.pointers.append({})
@@ -113,6 +115,7 @@ class Emitter:
         self.line("}")
 
     def size(self, axis: str) -> str:
+        """Return the extent of an axis, a field of the kernel."""
         self.sized.add(axis)
         return f"{self.names.axes[axis]}_size"
 
@@ -131,11 +134,13 @@ class Emitter:
         return f"{self.names.axes[axis]}_tile" if axis in self.walked else self.size(axis)
 
     def in_order(self, axes: frozenset[str]) -> list[str]:
+        """Return axes in the order in which tiles are laid out."""
         return sorted(axes, key=self.rank.__getitem__)
 
     # -- the kernel
 
     def source(self) -> CppSource:
+        """Return the whole kernel."""
         program = self.program
         for tensor in program.loads:
             strides = {axis: self.stride(tensor, axis) for axis in tensor.axes}
@@ -176,15 +181,18 @@ class Emitter:
         return CppSource(program.name, "\n".join(lines), arguments)
 
     def steps_text(self) -> list[str]:
+        """Return what stands above the kernel."""
         grid = f"grid[{', '.join(self.grid)}]"
         axes = ", ".join(f"{self.graph.sizes[axis]} {axis}" for axis in self.program.axes)
         return [f"{grid}; tuned for {axes}" if axes else grid]
 
     def stride(self, tensor: Tensor, axis: str, *, stored: bool = False) -> str:
+        """Return the stride of an axis of a tensor, a field of the kernel."""
         name = self.names.outputs[tensor.name] if stored and tensor.port else self.names.values[tensor.value]
         return f"{name}_stride_{self.names.axes[axis]}"
 
     def fields(self) -> tuple[list[str], tuple[Argument, ...]]:
+        """Return the fields of the kernel, and what the caller puts there."""
         fields: list[str] = []
         arguments: list[Argument] = []
         for position, tensor in enumerate(self.program.loads):
@@ -209,9 +217,11 @@ class Emitter:
         return fields, tuple(arguments)
 
     def stored_name(self, tensor: Tensor) -> str:
+        """Return the name of a tensor that the kernel writes."""
         return self.names.outputs[tensor.name] if tensor.port else self.names.values[tensor.value]
 
     def grid_loops(self) -> None:
+        """Print the loops over the grid, and the body in them."""
         if self.grid:
             collapse = f" collapse({len(self.grid)})" if len(self.grid) > 1 else ""
             self.line(
@@ -234,18 +244,20 @@ class Emitter:
             del self.lines[opening]
 
     def enter(self, axis: str) -> None:
+        """Note that from here on an axis is walked along tile by tile."""
         self.walked.append(axis)
         if axis in self.tiled:
             name = self.names.axes[axis]
-            self.line(
-                f"const index_t {name}_count = least({name}_tile, {self.size(axis)} - {name}_base);"
-            )
+            self.line(f"const index_t {name}_count = least({name}_tile, {self.size(axis)} - {name}_base);")
 
     def body(self, items: list[Item]) -> None:
+        """Print items in order."""
         for item in items:
             if isinstance(item, Walk):
                 name = self.names.axes[item.axis]
-                head = f"for (index_t {name}_base = 0; {name}_base < {self.size(item.axis)}; {name}_base += {name}_tile)"
+                base = f"{name}_base"
+                size = self.size(item.axis)
+                head = f"for (index_t {base} = 0; {base} < {size}; {base} += {name}_tile)"
                 with self.block(head):
                     self.enter(item.axis)
                     self.body(item.body)
@@ -289,6 +301,7 @@ class Emitter:
         return Place(name, CPP_TYPES[tensor.dtype], strides, frozenset(strides))
 
     def view(self, step: Step) -> Place:
+        """Return where other places of a value lie."""
         source = self.place(step.inputs[0])
         strides: dict[str, list[str]] = {}
         offset = list(source.offset)
@@ -299,7 +312,9 @@ class Emitter:
                 offset.append(times(str(target), stride))
             else:
                 strides.setdefault(target, []).append(stride)
-        joined = {axis: found[0] if len(found) == 1 else f"({' + '.join(found)})" for axis, found in strides.items()}
+        joined = {
+            axis: found[0] if len(found) == 1 else f"({' + '.join(found)})" for axis, found in strides.items()
+        }
         whole = frozenset(
             axis
             for axis in joined
@@ -323,6 +338,18 @@ class Emitter:
         self.pointers[-1][key] = name
         return name
 
+    def stored_pointer(self, tensor: Tensor, place: Place) -> str:
+        """Return a pointer to the tile of a tensor that the kernel writes, declared here."""
+        terms = self.offsets(place)
+        if not terms:
+            return place.pointer
+        name = f"{self.stored_name(tensor)}_tile"
+        while name in self.made_tiles or any(name in scope.values() for scope in self.pointers):
+            name += "_"
+        self.line(f"{place.type}* const {name} = {' + '.join([place.pointer, *terms])};")
+        self.pointers[-1][-1, frozenset({name})] = name
+        return name
+
     def offsets(self, place: Place) -> list[str]:
         """Return what leads from the start of a place to the tile here."""
         terms = list(place.offset)
@@ -335,6 +362,7 @@ class Emitter:
     # -- items
 
     def fill(self, value: int) -> None:
+        """Print how an accumulator starts."""
         place = self.place(value)
         step = self.graph.step_of(value)
         assert step is not None
@@ -342,10 +370,12 @@ class Emitter:
         self.line(f"fill({place.pointer}, {place.count}, {neutral});")
 
     def comment(self, one: Compute) -> str:
+        """Return the text of a step as a comment."""
         sign = ("max=" if one.step.op == "max" else "+=") if one.accumulates else "="
         return f"// {self.texts[one.value]} {sign} {print_step(one.step, self.texts)}"
 
     def contraction(self, item: Contraction) -> None:
+        """Print a call of the micro-kernel."""
         one = item.compute
         self.line(self.comment(one))
         places = {value: self.place(value) for value in (item.a, item.b, one.value)}
@@ -373,6 +403,7 @@ class Emitter:
 
     @contextmanager
     def loops(self, axes: list[str]) -> Iterator[None]:
+        """Open loops over axes of a tile, one position at a time."""
         for axis in axes:
             name = self.names.axes[axis]
             self.line(f"for (index_t {name} = 0; {name} < {self.count(axis)}; ++{name}) {{")
@@ -383,12 +414,14 @@ class Emitter:
             self.line("}")
 
     def nest(self, nest: Nest) -> None:
+        """Print a nest."""
         from superopt.codegen.cpp.nest import print_nest
 
         print_nest(self, nest)
 
 
 def times(a: str, b: str) -> str:
+    """Return a product, leaving out ones."""
     if a == "0" or b == "0":
         return "0"
     if b == "1":

@@ -1,7 +1,9 @@
 """Launch: a whole muGraph run on torch tensors, its block kernels as compiled C++."""
 
+import functools
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -10,11 +12,11 @@ from torch import Tensor as TorchTensor
 from superopt.codegen.cpp.compile import compile_source, load_kernel
 from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import Argument, emit
-from superopt.codegen.cpp.errors import UnsupportedError
 from superopt.codegen.statements import KernelProgram, Tensor, lower_block
 from superopt.errors import InputError
-from superopt.ir import Graph, Port, value_axes
-from superopt.ir.mugraph import Block, MuGraph
+from superopt.ir import Axis, Graph, Output, Port, value_axes
+from superopt.ir.mugraph import Block, Call, MuGraph
+from superopt.trace.run import run_graph
 
 __all__ = ["CppKernel", "CppMuGraph", "axis_strides"]
 
@@ -101,6 +103,50 @@ def _strides(tensor: Tensor, found: TorchTensor, sizes: Mapping[str, int]) -> di
     return axis_strides(port, found.stride(), sizes)
 
 
+class LibraryCall:
+    """A kernel that is left to torch: the steps of a `Call`, in the widest dtype that it reads."""
+
+    def __init__(self, mugraph: MuGraph, call: Call) -> None:
+        whole = mugraph.graph
+        axes = value_axes(whole)
+        self._reads = mugraph.loads(call)
+        self._writes = mugraph.stores(call)
+        self._ports = [output for output in whole.outputs if output.value in self._writes]
+        made = [tile.value for tile in call.body]
+        position = {value: i for i, value in enumerate((*self._reads, *made))}
+
+        def port(value: int) -> Port:
+            if value < len(whole.inputs):
+                return whole.inputs[value]
+            order = tuple((axis.name,) for axis in whole.axes if axis.name in axes[value])
+            return Port(f"value{value}", "f32", order)
+
+        steps = []
+        for value in made:
+            step = whole.step_of(value)
+            assert step is not None
+            steps.append(replace(step, inputs=tuple(position[i] for i in step.inputs)))
+        outputs = [Output(port(value), position[value]) for value in self._writes]
+        outputs += [Output(output.port, position[output.value]) for output in self._ports]
+        inputs = tuple(port(value) for value in self._reads)
+        self._graph = Graph(f"{whole.name}.call", whole.axes, inputs, tuple(steps), tuple(outputs))
+
+    def __call__(
+        self, values: dict[int, TorchTensor], results: dict[str, TorchTensor], sizes: Mapping[str, int]
+    ) -> None:
+        """Add what the steps compute to the values, and to the results those that leave."""
+        reads = [values[value] for value in self._reads]
+        dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in reads])
+        axes = tuple(Axis(name, size) for name, size in sizes.items())
+        graph = replace(self._graph, axes=axes)
+        named = {port.name: tensor for port, tensor in zip(graph.inputs, reads, strict=True)}
+        made = run_graph(graph, named, dtype)
+        for value, output in zip(self._writes, graph.outputs, strict=False):
+            values[value] = made[output.port.name].to(torch.float32)
+        for output in self._ports:
+            results[output.port.name] = made[output.port.name].to(_DTYPES[output.port.dtype])
+
+
 class CppMuGraph:
     """A muGraph as a function of torch tensors by name; it returns the outputs by name."""
 
@@ -114,10 +160,11 @@ class CppMuGraph:
         self.mugraph = mugraph
         self.graph: Graph = mugraph.graph
         self._axes = value_axes(self.graph)
-        self._kernels: list[CppKernel] = []
+        self._kernels: list[CppKernel | LibraryCall] = []
         for number, kernel in enumerate(mugraph.kernels):
             if not isinstance(kernel, Block):
-                raise UnsupportedError(f"{self.graph.name}: library calls are not run by the C++ target yet")
+                self._kernels.append(LibraryCall(mugraph, kernel))
+                continue
             program = lower_block(mugraph, number)
             config = (configs or {}).get(number) or default_config(
                 program, self.graph.sizes, cores=torch.get_num_threads()
@@ -127,12 +174,7 @@ class CppMuGraph:
     @property
     def sources(self) -> tuple[str, ...]:
         """The C++ text of every kernel."""
-        return tuple(kernel.source.code for kernel in self._kernels)
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The C++ text of each kernel."""
-        return tuple(kernel.source.code for kernel in self._kernels)
+        return tuple(kernel.source.code for kernel in self._kernels if isinstance(kernel, CppKernel))
 
     def __call__(self, **tensors: TorchTensor) -> dict[str, TorchTensor]:
         """Run the kernels in order."""
@@ -143,6 +185,9 @@ class CppMuGraph:
         }
         results: dict[str, TorchTensor] = {}
         for kernel in self._kernels:
+            if isinstance(kernel, LibraryCall):
+                kernel(values, results, sizes)
+                continue
             stores = []
             for tensor in kernel.program.stores:
                 dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
@@ -157,7 +202,9 @@ class CppMuGraph:
             kernel(loads, stores, sizes, threads)
         for output in self.graph.outputs:
             if output.port.name not in results:
-                results[output.port.name] = self._passed(output.port, values[output.value], output.value, sizes)
+                results[output.port.name] = self._passed(
+                    output.port, values[output.value], output.value, sizes
+                )
         return results
 
     def _passed(self, port: Port, tensor: TorchTensor, value: int, sizes: Mapping[str, int]) -> TorchTensor:
@@ -184,7 +231,7 @@ class CppMuGraph:
                 )
             if len(tensor.shape) != len(port.dims):
                 raise InputError(
-                    f"{self.graph.name}: {port.name!r} has {len(tensor.shape)} dimensions, not {len(port.dims)}"
+                    f"{self.graph.name}: {port.name!r} has {tensor.dim()} dimensions, not {len(port.dims)}"
                 )
             for dim, size in zip(port.dims, tensor.shape, strict=True):
                 if len(dim) == 1:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
-from superopt.codegen.statements import REDUCTIONS, Compute, Store
+from superopt.codegen.statements import REDUCTIONS, Compute, Store, Tensor
 
 if TYPE_CHECKING:
     from superopt.codegen.cpp.emit import Emitter, Place
@@ -31,6 +31,7 @@ class _NestPrinter:
         self.reduced = reduced
         self.in_registers = self.vector is not None and self.vector in nest.reduced
         self.known: dict[int, Text] = {}
+        self.stored: dict[Tensor, str] = {}
 
     def name(self, axis: str) -> str:
         return self.emitter.names.axes[axis]
@@ -47,6 +48,10 @@ class _NestPrinter:
         operands = self._operands()
         pointers = {value: emitter.pointer(value, emitter.place(value)) for value in operands}
         targets = self._targets()
+        for store in self.nest.statements:
+            if isinstance(store, Store):
+                place = emitter.stored_place(store.tensor)
+                self.stored[store.tensor] = emitter.stored_pointer(store.tensor, place)
         with emitter.loops(self.kept) if self._loops else emitter.block(""):
             if self.in_registers:
                 for one in reductions:
@@ -135,7 +140,11 @@ class _NestPrinter:
         if axis in self.emitter.single:
             return Text(f"float({base})", vector=False)
         at = f"{base} + {self.name(axis)}" if base else self.name(axis)
-        return Text(f"count_from({at})", vector=True) if axis == self.vector else Text(f"float({at})", vector=False)
+        return (
+            Text(f"count_from({at})", vector=True)
+            if axis == self.vector
+            else Text(f"float({at})", vector=False)
+        )
 
     def _value(self, value: int) -> Text:
         leaf = self._leaf(value)
@@ -157,7 +166,12 @@ class _NestPrinter:
             if one.value in targets:
                 place = targets[one.value]
                 pointer = self.emitter.pointer(one.value, place)
-                self._store(self._at(pointer, place.strides, self._loops), place.strides, "float", self.known[one.value])
+                self._store(
+                    self._at(pointer, place.strides, self._loops),
+                    place.strides,
+                    "float",
+                    self.known[one.value],
+                )
 
     def _apply(self, one: Compute) -> Text:
         return apply_op(one.step.op, *(self._value(i) for i in one.step.inputs))
@@ -194,7 +208,9 @@ class _NestPrinter:
             element = _element(at)
             before = Text(element, vector=False)
             self.emitter.line(
-                f"{element} = {call('maximum', before, text).code};" if largest else f"{element} += {text.code};"
+                f"{element} = {call('maximum', before, text).code};"
+                if largest
+                else f"{element} += {text.code};"
             )
             return
         lanes, stride = f"{self.name(self.vector)}_lanes", place.strides[self.vector]
@@ -225,8 +241,8 @@ class _NestPrinter:
 
     def _store_tensor(self, one: Store) -> None:
         place = self.emitter.stored_place(one.tensor)
-        start = " + ".join([place.pointer, *self.emitter.offsets(place)])
-        self._store(self._at(start, place.strides, self._loops), place.strides, place.type, self._value(one.value))
+        at = self._at(self.stored[one.tensor], place.strides, self._loops)
+        self._store(at, place.strides, place.type, self._value(one.value))
 
 
 def _element(at: str) -> str:

@@ -159,7 +159,9 @@ class _Planner:
                 earliest = at + 1 if apart & reads & item.made else at
                 break
         reduced = (
-            frozenset(one.step.axes) if isinstance(one, Compute) and one.step.op in REDUCTIONS else frozenset()
+            frozenset(one.step.axes)
+            if isinstance(one, Compute) and one.step.op in REDUCTIONS
+            else frozenset()
         )
         for item in items[earliest:]:
             if isinstance(item, Nest) and item.axes == work:

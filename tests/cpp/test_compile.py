@@ -38,7 +38,7 @@ def test_a_second_time_comes_from_the_cache(tmp_path: Path) -> None:
 
 def test_an_error_names_the_first_line(tmp_path: Path) -> None:
     source = CppSource("broken", "int f() { return missing; }\n", ())
-    with pytest.raises(CompileError, match="broken: .*missing.*"):
+    with pytest.raises(CompileError, match=r"broken: .*missing.*"):
         compile_source(source, cache=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

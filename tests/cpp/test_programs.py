@@ -19,7 +19,9 @@ def graphs(draw: st.DrawFn) -> Graph:
     sizes = draw(st.tuples(*(st.sampled_from((1, 2, 7, 8, 17, 33)) for _ in names)))
     dtype = draw(st.sampled_from(("f32", "f32", "f32", "bf16", "f16")))
     inputs = tuple(
-        Port(f"x{i}", dtype, tuple((axis,) for axis in draw(st.permutations(names))[: draw(st.integers(1, 3))]))
+        Port(
+            f"x{i}", dtype, tuple((axis,) for axis in draw(st.permutations(names))[: draw(st.integers(1, 3))])
+        )
         for i in range(draw(st.integers(1, 3)))
     )
     steps: list[Step] = []

@@ -27,9 +27,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import test_workloads
 for dtype in ("f32", "bf16", "f16"):
-    test_workloads.check(
-        sys.argv[2], dtype, "found", ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    )
+    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    test_workloads.check(sys.argv[2], dtype, "found", flags)
 print("clean")
 """
 

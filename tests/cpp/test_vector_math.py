@@ -3,7 +3,6 @@
 import ctypes
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,7 +70,9 @@ def check(library: ctypes.CDLL, name: str, x: torch.Tensor) -> None:
     ulp = torch.exp2(exponent.clamp(min=-125).double() - 24)
     errors = (got[finite].double() - wanted[finite]).abs() / ulp
     worst = int(errors.argmax())
-    assert errors[worst] <= ULP[name], f"{name}({x[finite][worst].item()!r}) is off by {errors[worst]:.2f} ulp"
+    assert errors[worst] <= ULP[name], (
+        f"{name}({x[finite][worst].item()!r}) is off by {errors[worst]:.2f} ulp"
+    )
 
 
 @pytest.mark.parametrize("name", ULP)
@@ -106,4 +107,4 @@ def test_conversions(library: ctypes.CDLL, name: str, one: str) -> None:
 def test_the_header_is_shipped() -> None:
     from superopt.codegen.cpp.compile import RUNTIME
 
-    assert RUNTIME == Path(RUNTIME) and RUNTIME.read_text().startswith("// What every emitted kernel")
+    assert RUNTIME.read_text().startswith("// What every emitted kernel")

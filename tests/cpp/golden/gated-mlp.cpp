@@ -52,6 +52,7 @@ struct gated_mlp_0 {
                          Matrix<bf16>{w1_tile, w1_stride_k, w1_stride_n},
                          t4_tile, n_tile);
             }
+            bf16* const out_tile = out_data + m_base * out_stride_m + n_base * out_stride_n;
             for (index_t m = 0; m < m_count; ++m) {
                 for (index_t n = 0; n < n_count; n += lanes) {
                     const index_t n_lanes = least(lanes, n_count - n);
@@ -61,7 +62,7 @@ struct gated_mlp_0 {
                     const Vec t5 = t4 * (1.0f / (1.0f + exp(-t4)));
                     // t6 = mul(t3, t5)
                     const Vec t6 = t3 * t5;
-                    store(out_data + m_base * out_stride_m + n_base * out_stride_n + m * out_stride_m + n * out_stride_n, out_stride_n, n_lanes, t6);
+                    store(out_tile + m * out_stride_m + n * out_stride_n, out_stride_n, n_lanes, t6);
                 }
             }
         }

@@ -82,6 +82,7 @@ struct gqa_decode_0 {
                          Matrix<bf16>{v_tile, v_stride_s, v_stride_e},
                          t7_tile, e_size);
             }
+            bf16* const out_tile = out_data + h * out_stride_h + g_base * out_stride_g;
             for (index_t g = 0; g < g_count; ++g) {
                 const float t8 = read(t8_tile[g]);
                 for (index_t e = 0; e < e_size; e += lanes) {
@@ -89,7 +90,7 @@ struct gqa_decode_0 {
                     const Vec t7 = load(t7_tile + g * e_size + e, 1, e_lanes);
                     // t9 = div(t7, t8)
                     const Vec t9 = t7 / t8;
-                    store(out_data + h * out_stride_h + g_base * out_stride_g + g * out_stride_g + e * out_stride_e, out_stride_e, e_lanes, t9);
+                    store(out_tile + g * out_stride_g + e * out_stride_e, out_stride_e, e_lanes, t9);
                 }
             }
         }

@@ -73,6 +73,7 @@ struct rmsnorm_linear_0 {
                 const Vec t10 = sqrt(t9);
                 store(t10_tile + m, 1, m_lanes, t10);
             }
+            bf16* const out_tile = out_data + m_base * out_stride_m + n_base * out_stride_n;
             for (index_t m = 0; m < m_count; ++m) {
                 const float t10 = read(t10_tile[m]);
                 for (index_t n = 0; n < n_count; n += lanes) {
@@ -80,7 +81,7 @@ struct rmsnorm_linear_0 {
                     const Vec t4 = load(t4_tile + m * n_tile + n, 1, n_lanes);
                     // t11 = div(t4, t10)
                     const Vec t11 = t4 / t10;
-                    store(out_data + m_base * out_stride_m + n_base * out_stride_n + m * out_stride_m + n * out_stride_n, out_stride_n, n_lanes, t11);
+                    store(out_tile + m * out_stride_m + n * out_stride_n, out_stride_n, n_lanes, t11);
                 }
             }
         }
