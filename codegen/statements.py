@@ -190,7 +190,7 @@ class _Lowering:
         inside = tuple(axis for axis in step.axes if axis not in accumulates) if step.op in REDUCTIONS else ()
         found.append(Compute(value, step, accumulates, inside))
         self.ready.add(value)
-        if not accumulates:
+        if not accumulates and not tile.again:
             found += self._finished([value], loops)
         return found
 

@@ -3,9 +3,10 @@
 from superopt.codegen.triton.choices import configs, default_config
 from superopt.codegen.triton.compile import CompileReport, compile_ahead
 from superopt.codegen.triton.config import TritonConfig
-from superopt.codegen.triton.emit import Argument, TritonSource, emit
+from superopt.codegen.triton.emit import emit
 from superopt.codegen.triton.errors import CompileError, TritonError, UnsupportedError
 from superopt.codegen.triton.launch import TritonMuGraph
+from superopt.codegen.triton.source import Argument, TritonSource
 
 __all__ = [
     "Argument",

@@ -40,7 +40,7 @@ class Footprint:
     """What a program of a kernel holds on chip."""
 
     shared_bytes: int  # tiles that loops prefetch
-    register_bytes: int  # accumulators, and the largest tiles beside them
+    register_bytes: int  # accumulators, and the two largest tiles beside them
 
     def fits(self, config: TritonConfig, shared_bytes: int = SHARED_BYTES) -> bool:
         """Return whether it can run without spilling, as far as an estimate can say."""
@@ -244,7 +244,7 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
             kept += elements(statement.value) * 4
         elif isinstance(statement, Compute):
             largest = max(largest, elements(statement.value) * 4)
-    return Footprint(shared, kept + largest)
+    return Footprint(shared, kept + 2 * largest)
 
 
 def _half(program: KernelProgram) -> bool:

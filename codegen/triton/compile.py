@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from superopt.codegen.triton.emit import TritonSource
 from superopt.codegen.triton.errors import CompileError
+from superopt.codegen.triton.source import TritonSource
 from superopt.errors import InputError
 
 __all__ = ["CompileReport", "compile_ahead"]

@@ -1,7 +1,7 @@
 """Emit: one block kernel as Triton source that a person would keep."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from superopt.codegen.statements import (
@@ -21,38 +21,16 @@ from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_fl
 from superopt.codegen.triton.lanes import Lanes, after_operator
 from superopt.codegen.triton.plan import INTEGERS
 from superopt.codegen.triton.reductions import TYPES, Reductions
+from superopt.codegen.triton.source import Argument, TritonSource
 from superopt.codegen.triton.text import Lines, used
 from superopt.codegen.triton.tiles import Held, transposed
 from superopt.ir import Step
 from superopt.ir.text import format_constant
 
-__all__ = ["Argument", "TritonSource", "emit"]
+__all__ = ["emit"]
 
 FLOATS = frozenset({*TYPES, "f8e4m3", "f8e5m2"})
 REDUCTIONS = ("sum", "max", "contract")
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument of a kernel and where its value comes from."""
-
-    name: str
-    kind: Literal["tensor", "stride", "extent", "block"]
-    tensor: str | None = None  # name of the tensor, for `tensor` and `stride`
-    axis: str | None = None
-    dtype: str | None = None  # of the tensor
-    innermost: bool = False  # of a stride: 1 where the tensor is contiguous
-
-
-@dataclass(frozen=True, slots=True)
-class TritonSource:
-    """A module with one kernel, the kernel's name, and its arguments in order."""
-
-    text: str
-    name: str
-    arguments: tuple[Argument, ...]
-    grid: tuple[str, ...]  # the axes that programs are spread over, the fastest last
-    config: TritonConfig
 
 
 def emit(program: KernelProgram, config: TritonConfig) -> TritonSource:
@@ -66,7 +44,10 @@ class _Emitter(Reductions):
     def source(self) -> TritonSource:
         body = self._statements(self.program.statements)
         body = [*self._head(body), *body]
-        grid = self._grid_order()
+        grid = tuple(
+            (axis, 1 if self.plan.roles[axis] == "single" else self.config.tile(axis))
+            for axis in self._grid_order()
+        )
         arguments = [one for one in self._arguments() if used(one.name, body)]
         helpers = [text for name, text in HELPERS.items() if any(f" {name}(" in line for line in body)]
         lines = ["import triton", "import triton.language as tl", "", ""]

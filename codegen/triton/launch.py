@@ -2,6 +2,7 @@
 
 import linecache
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -14,9 +15,10 @@ from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.codegen.statements import Tensor as TensorOfKernel
 from superopt.codegen.triton.choices import default_config, exact_axes
 from superopt.codegen.triton.config import TritonConfig, next_power
-from superopt.codegen.triton.emit import TritonSource, emit
+from superopt.codegen.triton.emit import emit
 from superopt.codegen.triton.library import run_call, spread
 from superopt.codegen.triton.plan import make_plan
+from superopt.codegen.triton.source import TritonSource
 from superopt.errors import InputError
 from superopt.ir import Graph, MuGraph, Port, value_axes
 from superopt.ir.mugraph import Call
@@ -114,6 +116,10 @@ class _Memory:
     tensor: Tensor
     strides: dict[str, int]
 
+    def reach(self, sizes: Mapping[str, int]) -> int:
+        """Return the largest offset of an element."""
+        return sum((sizes[axis] - 1) * stride for axis, stride in self.strides.items())
+
 
 class TritonMuGraph:
     """A muGraph as a callable: `TritonMuGraph(mugraph)(x=x, w=w)` returns its outputs by name."""
@@ -134,20 +140,26 @@ class TritonMuGraph:
             raise InputError(
                 f"{self.graph.name}: {len(self.configs)} configurations for {len(self.programs)} kernels"
             )
-        self._sources: dict[tuple[int, TritonConfig], TritonSource] = {}
+        self._sources: dict[tuple[int, bool, tuple[int, ...]], TritonSource] = {}
 
-    def source(self, kernel: int, sizes: Mapping[str, int]) -> TritonSource:
+    def source(self, kernel: int, sizes: Mapping[str, int], *, wide: bool = False) -> TritonSource:
         """Return the source that runs one kernel at these sizes, with masks only where they need them."""
+        key = kernel, wide, tuple(sizes[axis.name] for axis in self.graph.axes)
+        if key not in self._sources:
+            self._sources[key] = self._emitted(kernel, sizes, wide)
+        return self._sources[key]
+
+    def _emitted(self, kernel: int, sizes: Mapping[str, int], wide: bool) -> TritonSource:
         program = self.programs[kernel]
         if program is None:
             raise InputError(f"{self.graph.name}: kernel {kernel} is a library's; it has no source here")
         config = self.configs[kernel] or default_config(program, sizes)
         config = _covering(program, config, sizes)
         largest = max((prod(sizes[axis] for axis in one.axes) for one in _memory(program)), default=0)
-        config = replace(config, exact=exact_axes(config, sizes), wide=config.wide or largest >= WIDE_FROM)
-        if (kernel, config) not in self._sources:
-            self._sources[kernel, config] = emit(program, config)
-        return self._sources[kernel, config]
+        config = replace(
+            config, exact=exact_axes(config, sizes), wide=wide or config.wide or largest >= WIDE_FROM
+        )
+        return emit(program, config)
 
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Return the outputs by name."""
@@ -157,6 +169,7 @@ class TritonMuGraph:
             value: _Memory(tensors[port.name], axis_strides(port, tensors[port.name], sizes))
             for value, port in enumerate(self.graph.inputs)
         }
+        wide = any(held.reach(sizes) >= WIDE_FROM for held in memory.values())
         results: dict[str, Tensor] = {}
         for at, kernel in enumerate(self.mugraph.kernels):
             program = self.programs[at]
@@ -168,7 +181,7 @@ class TritonMuGraph:
                     self._keep(value, made, memory, results, sizes)
                 continue
             written = {tensor.name: self._allocate(tensor, sizes, device) for tensor in program.stores}
-            self._run(program, self.source(at, sizes), memory, written, sizes)
+            self._run(program, self.source(at, sizes, wide=wide), memory, written, sizes)
             for tensor in program.stores:
                 if tensor.port is None:
                     memory[tensor.value] = written[tensor.name]
@@ -190,11 +203,7 @@ class TritonMuGraph:
         sizes: Mapping[str, int],
     ) -> None:
         held = {tensor.name: memory[tensor.value] for tensor in program.loads} | dict(written)
-        roles = make_plan(program, source.config).roles
-        grid = 1
-        for axis in source.grid:
-            tile = 1 if roles[axis] == "single" else source.config.tile(axis)
-            grid *= -(-sizes[axis] // tile)
+        grid = source.programs(sizes)
         if grid == 0:
             return
         values: dict[str, Any] = {}
@@ -207,7 +216,10 @@ class TritonMuGraph:
                 sized = sizes if one.kind == "extent" else source.config.blocks
                 values[one.name] = sized[one.axis or ""]
         kernel = load_kernel(source.text, source.name)
-        kernel[(grid,)](**values, num_warps=source.config.num_warps, num_stages=source.config.num_stages)
+        options = {"num_warps": source.config.num_warps, "num_stages": source.config.num_stages}
+        device = next(one.tensor.device for one in held.values())
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            kernel[(grid,)](**values, **options)
 
     def _allocate(self, tensor: TensorOfKernel, sizes: Mapping[str, int], device: torch.device) -> _Memory:
         axes = [axis for axis in tensor.axes if axis in self.axes[tensor.value]]

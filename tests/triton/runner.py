@@ -5,6 +5,7 @@ their process with code that imports triton as it is.
 """
 
 import json
+import random
 import sys
 import warnings
 from dataclasses import replace
@@ -12,13 +13,16 @@ from functools import cache
 
 import torch
 
-from superopt.codegen.triton import TritonMuGraph
+from superopt.codegen.statements import KernelProgram, lower_block
+from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config
+from superopt.codegen.triton.plan import kept_axes
 from superopt.driver import search
 from superopt.ir import Graph, MuGraph, fuse, parse_graph, parse_mugraph
 from superopt.ops import OPS
 from superopt.trace import run_graph, trace
 from superopt.workloads import WORKLOADS
 
+INTEGERS = {"i64": torch.int64, "i32": torch.int32}
 DTYPES = {"f32": torch.float32, "f16": torch.float16}
 WEIGHT = 0.3  # of weights, so that results stay near 1
 
@@ -82,20 +86,64 @@ def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> d
     }
 
 
-def run_text(text: str, domain: list[float], seed: int = 0) -> dict[str, object]:
+def drawn(shape: tuple[int, ...], dtype: str, domain: list[float]) -> torch.Tensor:
+    if dtype in INTEGERS:
+        return torch.randint(0, 40, shape, dtype=INTEGERS[dtype])
+    low, high = domain
+    values = torch.rand(shape) * (high - low) + low
+    return values > (low + high) / 2 if dtype == "bool" else values.to(DTYPES[dtype])
+
+
+def run_text(text: str, domain: list[float], configs: str = "default") -> dict[str, object]:
     """Return the errors of a graph, or a muGraph, against float64."""
     mugraph: MuGraph = parse_mugraph(text) if "\nkernel" in text else fuse(parse_graph(text))
     graph = mugraph.graph
-    torch.manual_seed(seed)
-    low, high = domain
-    named = {
-        port.name: (torch.rand(graph.shape(port)) * (high - low) + low).to(DTYPES[port.dtype])
-        for port in graph.inputs
-    }
+    torch.manual_seed(0)
+    named = {port.name: drawn(graph.shape(port), port.dtype, domain) for port in graph.inputs}
     exact = next(iter(run_graph(graph, named).values()))
     eager = next(iter(run_graph(graph, named, torch.float32).values()))
-    found = next(iter(TritonMuGraph(mugraph)(**named).values()))
-    return compared(found, eager.to(found.dtype), exact)
+    answers = []
+    for chosen in CHOICES[configs](mugraph):
+        found = next(iter(TritonMuGraph(mugraph, chosen)(**named).values()))
+        answers.append(compared(found, eager.to(found.dtype), exact))
+    return max(answers, key=lambda answer: answer["error"])
+
+
+def default_choice(mugraph: MuGraph):
+    return [None]
+
+
+def wide_choice(mugraph: MuGraph):
+    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
+    return [[replace(default_config(program, mugraph.graph.sizes), wide=True) for program in programs]]
+
+
+def tuner_choices(mugraph: MuGraph, count: int = 6):
+    """Configurations of the tuner, spread over all that there are."""
+    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
+    found = [configs(program, mugraph.graph.sizes) for program in programs]
+    return [[one[at * (len(one) - 1) // (count - 1)] for one in found] for at in range(count)]
+
+
+def random_choices(mugraph: MuGraph, count: int = 6):
+    """Any tiles at all, single positions and whole axes among them."""
+    draw = random.Random(0)
+    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
+    return [[random_config(draw, program) for program in programs] for _ in range(count)]
+
+
+def random_config(draw: random.Random, program: KernelProgram) -> TritonConfig:
+    tiles = tuple((axis, draw.choice([1, 2, 8, 16])) for axis in kept_axes(program))
+    whole = frozenset(axis for axis in program.grid if draw.random() < 0.3)
+    return TritonConfig(tiles, whole)
+
+
+CHOICES = {
+    "default": default_choice,
+    "wide": wide_choice,
+    "tuner": tuner_choices,
+    "random": random_choices,
+}
 
 
 def run_operator(op: str, domain: list[float]) -> dict[str, object]:

@@ -101,6 +101,18 @@ axes m=5 k=37
 in x: f32[m, k]
 out o: f32[k, m] = x
 """,
+    "masks and numbers from outside": """graph g
+axes m=5 k=37
+in x: f32[m, k]
+in allowed: bool[m, k]
+in length: i64[m]
+t3 = mul(allowed, x)
+t4 = index[k]()
+t5 = lt(t4, length)
+t6 = mul(t5, t3)
+t7 = sum[k](t6)
+out o: f32[m] = t7
+""",
     "a window of positions": """graph g
 axes s=150 t=150 e=5
 in x: f32[s, t]
@@ -136,3 +148,75 @@ out o: f32[m, n] = t4
 @pytest.mark.parametrize("text", GRAPHS.values(), ids=GRAPHS.keys())
 def test_graph(agrees, text):
     agrees("text", text=text, domain=[0.5, 2.0])
+
+
+KERNELS = {
+    "two norms and a product": """graph g
+axes m=19 k=37 n=21
+in x: f32[m, k]
+in g: f32[k]
+in w: f32[k, n]
+kernel grid[m, n]
+  t6 = size[k]()
+  loop[k]
+    t3 = mul(x, g)
+    t4 += contract[k](t3, w)
+    t5 += contract[k](x, x)
+  t7 = div(t5, t6)
+  t8 = sqrt(t7)
+  t9 = div(t4, t8)
+out out: f32[m, n] = t9
+""",
+    "grouped attention of several tokens": """graph g
+axes b=2 h=2 g=3 q=5 d=20 s=37 e=12
+in x: f32[b, (h g), q, d]
+in k: f32[b, h, s, d]
+in v: f32[b, h, s, e]
+kernel grid[b, h, g, q]
+  t3 = index[q]()
+  loop[s]
+    t4 = index[s]()
+    t5 = contract[d](x, k)
+    t6 = exp(t5)
+    t7 = ge(t3, t4)
+    t8 = mul(t7, t6)
+    t9 += contract[s](t8, v)
+    t10 += sum[s](t8)
+  t11 = div(t9, t10)
+out out: f32[b, (h g), q, e] = t11
+""",
+    "two passes": """graph g
+axes m=5 k=37
+in x: f32[m, k]
+kernel grid[m]
+  loop[k]
+    t1 max= max[k](x)
+  loop[k]
+    t2 = sub(x, t1)
+    t3 = exp(t2)
+    t4 += sum[k](t3)
+  loop[k]
+    again t2 = sub(x, t1)
+    again t3 = exp(t2)
+    t5 = div(t3, t4)
+out out: f32[m, k] = t5
+""",
+    "a loop inside a loop": """graph g
+axes m=9 k=37 n=21
+in x: f32[m, k]
+in w: f32[k, n]
+kernel grid[m]
+  loop[n]
+    loop[k]
+      t2 += contract[k](x, w)
+    t3 = tanh(t2)
+    t4 += sum[n](t3)
+out out: f32[m] = t4
+""",
+}
+
+
+@pytest.mark.parametrize("configs", ["wide", "tuner", "random"])
+@pytest.mark.parametrize("text", KERNELS.values(), ids=KERNELS.keys())
+def test_configurations_agree(agrees, text, configs):
+    agrees("text", text=text, domain=[-0.5, 0.5], configs=configs)

@@ -55,6 +55,8 @@ ODD = [
     ("lora", {"R": 7, "M": 1}),
     ("mla", {"T": 129, "H": 1}),
     ("layernorm-linear-gelu", {"M": 1, "K": 129}),
+    ("matmul", {"M": 0}),
+    ("matmul", {"K": 0}),
 ]
 
 

@@ -1,0 +1,37 @@
+"""TritonSource: the text of a kernel, and how to call it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from superopt.codegen.triton.config import TritonConfig
+
+__all__ = ["Argument", "TritonSource"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a kernel and where its value comes from."""
+
+    name: str
+    kind: Literal["tensor", "stride", "extent", "block"]
+    tensor: str | None = None  # name of the tensor, for `tensor` and `stride`
+    axis: str | None = None
+    dtype: str | None = None  # of the tensor
+    innermost: bool = False  # of a stride: 1 where the tensor is contiguous
+
+
+@dataclass(frozen=True, slots=True)
+class TritonSource:
+    """A module with one kernel, the kernel's name, and its arguments in order."""
+
+    text: str
+    name: str
+    arguments: tuple[Argument, ...]
+    grid: tuple[tuple[str, int], ...]  # axes that programs are spread over, and the positions of each
+    config: TritonConfig
+
+    def programs(self, sizes: Mapping[str, int]) -> int:
+        """Return how many programs run at these sizes."""
+        return prod(-(-sizes[axis] // tile) for axis, tile in self.grid)
