@@ -35,7 +35,7 @@ typedef uint16_t Shorts __attribute__((vector_size(2 * lanes)));
 constexpr float infinity = __builtin_inff();
 
 inline index_t least(index_t a, index_t b) { return a < b ? a : b; }
-inline Vec splat(float value) { return Vec{} + value; }
+inline Vec splat(float value) { return value - Vec{}; }  // x - 0 is x, so that no arithmetic is left
 inline Bits bits(Vec value) { return reinterpret_cast<Bits&>(value); }
 inline Vec floats(Bits value) { return reinterpret_cast<Vec&>(value); }
 
@@ -116,7 +116,12 @@ inline Vec load(const float* from) {
 inline Vec load(const bf16* from) {
     Shorts shorts;
     memcpy(&shorts, from, sizeof shorts);
-    return floats(__builtin_convertvector(shorts, Bits) << 16);
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
+    const Bits wide = (Bits)__builtin_ia32_pmovzxwd256((short __attribute__((vector_size(16))))shorts);
+#else
+    const Bits wide = __builtin_convertvector(shorts, Bits);
+#endif
+    return floats(wide << 16);
 }
 
 template <class T>
@@ -425,6 +430,14 @@ struct Matrix {
     Matrix at(index_t i, index_t j) const { return {data + i * row + j * column, row, column}; }
 };
 
+// The same value in a register: what many products read must not be fetched again for each.
+inline Vec held(Vec value) {
+#if defined(__x86_64__)
+    asm("" : "+x"(value));
+#endif
+    return value;
+}
+
 // ROWS x VECTORS accumulators stay in registers while k runs; a single vector may have fewer lanes.
 template <int ROWS, int VECTORS, class A, class B>
 inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c, index_t c_row) {
@@ -433,9 +446,9 @@ inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t co
         const B* const from = b.data + k * b.row;
         Vec values[VECTORS];
         if constexpr (VECTORS == 1)
-            values[0] = load(from, 1, count);
+            values[0] = held(load(from, 1, count));
         else
-            for (int v = 0; v < VECTORS; ++v) values[v] = load(from + v * lanes);
+            for (int v = 0; v < VECTORS; ++v) values[v] = held(load(from + v * lanes));
         for (int m = 0; m < ROWS; ++m) {
             const Vec factor = splat(read(a.data[m * a.row + k * a.column]));
             for (int v = 0; v < VECTORS; ++v) sums[m][v] += factor * values[v];
@@ -479,7 +492,7 @@ inline void dot_block(index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index
     Vec sums[ROWS][COLUMNS] = {};
     const auto add = [&](index_t k, index_t count) {
         Vec values[COLUMNS];
-        for (int n = 0; n < COLUMNS; ++n) values[n] = load(b.data + n * b.column + k, 1, count);
+        for (int n = 0; n < COLUMNS; ++n) values[n] = held(load(b.data + n * b.column + k, 1, count));
         for (int m = 0; m < ROWS; ++m) {
             const Vec factor = load(a.data + m * a.row + k, 1, count);
             for (int n = 0; n < COLUMNS; ++n) sums[m][n] += factor * values[n];
