@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from superopt.driver import Found, Search, SearchOptions, search
 from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph, Region, fuse
+from superopt.ir import Graph, MuGraph, Region, fuse, stabilize
 from superopt.tune import Measurement, Standing, measure_together, race
 from superopt.verify.report import FloatReport
 
@@ -31,6 +31,7 @@ Kernel = Callable[..., "dict[str, Tensor]"]
 
 _SEARCH = SearchOptions()
 _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
+_MOST_CHECKS = 4  # candidates of a region that are checked in floats, the fastest first
 _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
 
@@ -205,19 +206,26 @@ def optimize(
         known = _known_tensors(traced, copies[0])
         plans = []
         kernels: dict[str, Kernel] = {}
-        for result in found.regions if _whole(found, traced) else ():
-            plan, kernel = _plan_region(result.found, result.goal, known, options, tell)
-            plans.append(plan)
-            if kernel is not None:
-                kernels[result.goal.name] = kernel
-        contenders: dict[str, Callable[..., Any]] = {"eager": function}
         floats = None
+        for result in found.regions if _whole(found, traced) else ():
+            ranked, ready = _race_region(result.found, result.goal, known, options, tell)
+            tell(f"checking {result.goal.name} in floats")
+            judged: list[Candidate] = []
+            chosen = None
+            for one in ranked:
+                if chosen is None and one.name in ready and len(judged) < _MOST_CHECKS:
+                    trial = {**kernels, result.goal.name: ready[one.name]}
+                    report = compare_floats(function, _program(traced, trial), inputs, seed=options.seed)
+                    if report.ok:
+                        chosen, kernels, floats = one, trial, report
+                    else:
+                        one = replace(one, rejected=str(report))
+                judged.append(one)
+            plans.append(RegionPlan(result.goal, tuple(judged), chosen))
+        contenders: dict[str, Callable[..., Any]] = {"eager": function}
         fused = _program(traced, kernels) if kernels else None
         if fused is not None:
-            tell("checking in floats")
-            floats = compare_floats(function, fused, inputs, seed=options.seed)
-            if floats.ok:
-                contenders["superopt"] = fused
+            contenders["superopt"] = fused
         if options.torch_compile:
             contenders |= _compiled(function, copies[0], tell)
         tell("racing against PyTorch")
@@ -252,35 +260,31 @@ def _whole(found: Search, traced: "Traced") -> bool:
     ]
 
 
-def _plan_region(
+def _race_region(
     found: Sequence[Found],
     goal: Graph,
     known: Mapping[str, "Tensor"],
     options: OptimizeOptions,
     tell: Callable[[str], None],
-) -> tuple[RegionPlan, Kernel | None]:
-    """Compile the best graphs of a region and race them; return the plan and the fastest kernel."""
+) -> tuple[list[Candidate], dict[str, Kernel]]:
+    """Compile the best graphs of a region and race them; return them ranked, and their kernels."""
     tell(f"compiling {goal.name}")
     candidates = [
-        Candidate(f"graph {number}", one, fuse(one.graph))
+        Candidate(f"graph {number}", one, fuse(stabilize(one.graph)))
         for number, one in enumerate(found[: options.graphs], 1)
     ]
     tensors = {port.name: known[port.name] for port in goal.inputs}
     with ThreadPoolExecutor(max_workers=2) as pool:
         built = list(pool.map(lambda one: _build(one, tensors), candidates))
     ready = {one.name: kernel for one, kernel in built if kernel is not None}
-    if not ready:
-        return RegionPlan(goal, tuple(one for one, _ in built), None), None
     tell(f"racing {len(ready)} kernels of {goal.name}")
     runs = {label: _called(kernel, tuple(tensors)) for label, kernel in ready.items()}
-    copies = _cloned(tuple(tensors.values()))
-    standings = race(runs, copies, seconds=options.seconds / 4)
-    order = {standing.name: (i, standing) for i, standing in enumerate(standings)}
-    ranked = sorted(
-        (replace(one, standing=order[one.name][1] if one.name in order else None) for one, _ in built),
-        key=lambda one: order[one.name][0] if one.name in order else len(order),
-    )
-    return RegionPlan(goal, tuple(ranked), ranked[0]), ready[ranked[0].name]
+    standings = race(runs, _cloned(tuple(tensors.values())), seconds=options.seconds / 4)
+    order = {standing.name: i for i, standing in enumerate(standings)}
+    ranked = [
+        replace(one, standing=standings[order[one.name]]) if one.name in order else one for one, _ in built
+    ]
+    return sorted(ranked, key=lambda one: order.get(one.name, len(order))), ready
 
 
 def _build(candidate: Candidate, tensors: Mapping[str, "Tensor"]) -> tuple[Candidate, Kernel | None]:

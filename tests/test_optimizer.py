@@ -90,18 +90,30 @@ def test_a_program_without_algebra_stays_as_it_is() -> None:
     assert best.speedup == 1
 
 
-def test_overflow_that_pytorch_does_not_make_is_refused() -> None:
-    """Without a maximum exp overflows on large rows; such a kernel must not be returned."""
+def softmax_plus_one(x: torch.Tensor) -> torch.Tensor:
+    """Stable as written; without its own maximum it would overflow."""
+    m = x.amax(-1, keepdim=True).relu()
+    e = torch.exp(x - m)
+    return e / (torch.exp(-m) + e.sum(-1, keepdim=True))
 
-    def softmax(x: torch.Tensor) -> torch.Tensor:
-        return (x * 16).softmax(-1)
 
-    best = superopt.optimize(softmax, *_inputs((8, 64)), options=QUICK)
+@pytest.mark.parametrize("function", [lambda x: (x * 16).softmax(-1), softmax_plus_one])
+def test_no_overflow_that_pytorch_does_not_make(function) -> None:
+    best = superopt.optimize(function, *_inputs((8, 64)), options=QUICK)
+    hostile = torch.linspace(-300, 300, 512).reshape(8, 64)
+    expected = function(hostile)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(best(hostile), expected)
+    if best.fused is not None:
+        torch.testing.assert_close(best.fused(hostile), expected)
+
+
+def test_a_kernel_that_fails_the_float_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("superopt.optimizer.stabilize", lambda graph: graph)
+    best = superopt.optimize(lambda x: (x * 16).softmax(-1), *_inputs((8, 64)), options=QUICK)
     assert best.winner == "eager"
-    assert best.floats is not None
-    assert not best.floats.ok
-    hostile = torch.full((8, 64), 60.0)
-    torch.testing.assert_close(best(hostile), softmax(hostile))
+    assert best.fused is None
+    assert "NaN or infinity" in best.explain()
 
 
 @pytest.mark.parametrize(

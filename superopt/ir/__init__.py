@@ -29,6 +29,7 @@ from superopt.ir.mugraph import (
 )
 from superopt.ir.program import Opaque, Program, Region, check_program
 from superopt.ir.rewrite import merge_axes, refine_axes, refine_axis, rename_axes
+from superopt.ir.shift import Shift, free_shifts, stabilize
 from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Port",
     "Program",
     "Region",
+    "Shift",
     "Step",
     "Tile",
     "check_graph",
@@ -54,6 +56,7 @@ __all__ = [
     "closed_values",
     "cut_graph",
     "format_constant",
+    "free_shifts",
     "fuse",
     "live_graph",
     "merge_axes",
@@ -66,6 +69,7 @@ __all__ = [
     "refine_axes",
     "refine_axis",
     "rename_axes",
+    "stabilize",
     "step_axes",
     "value_axes",
     "value_names",

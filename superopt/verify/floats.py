@@ -54,6 +54,10 @@ def _large(shape: Sequence[int], random: torch.Generator) -> Tensor:
     return 16 * _normal(shape, random)
 
 
+def _huge(shape: Sequence[int], random: torch.Generator) -> Tensor:
+    return 4096 * _normal(shape, random)
+
+
 def _near_zero_rows(shape: Sequence[int], random: torch.Generator) -> Tensor:
     row = torch.rand(*shape[:-1], 1, generator=random, dtype=torch.float64) if shape else torch.zeros(())
     return _normal(shape, random) * torch.where(row < 0.5, 2.0**-12, 1.0)
@@ -71,11 +75,15 @@ DISTRIBUTIONS: dict[str, Callable[[Sequence[int], torch.Generator], Tensor]] = {
     "normal": _normal,
     "uniform positive": _uniform,
     "large": _large,
+    "huge": _huge,
     "near-zero rows": _near_zero_rows,
     "wide range": _wide,
     "sparse": _sparse,
 }
 """How input tensors are drawn, as float64 before they are rounded to their own dtype."""
+
+ONLY_FINITE = frozenset({"huge"})
+"""Distributions that tell whether a candidate overflows; rounding errors on them are as large as results."""
 
 
 def sample(name: str, inputs: Sequence[Any], *, seed: int = 0) -> tuple[Any, ...]:
@@ -264,6 +272,8 @@ def _judge(
         errors = _error(exact, eager), _error(exact, made)
         eager_error, candidate_error = max(eager_error, errors[0]), max(candidate_error, errors[1])
         ratio = max(ratio, errors[1] / (factor * errors[0] + floor * unit))
+    if name in ONLY_FINITE:
+        ratio = 0.0 if ratio != float("inf") else ratio
     if not compared:
         return DistributionReport(name, 0.0, 0.0, 0.0, nonfinite, "PyTorch's own result is not finite")
     return DistributionReport(name, eager_error, candidate_error, ratio, nonfinite)

@@ -1,0 +1,299 @@
+"""Shift: exponentials that may be taken of x - c for any c, and the graph with c the maximum.
+
+Give every exp(x) of a group a factor t = exp(-c). The degree of a value in t follows the algebra: a
+product adds, a quotient subtracts, a sum needs equal degrees, a logarithm turns it into d * c. Where
+all outputs have degree 0 the program does not depend on c, as long as c is constant along every axis
+that is reduced while the degree is not 0. Nothing here knows softmax: it is one program of many
+whose degrees work out.
+
+    e = exp(s)                      m = max[n](s);  e = exp(s - m)
+    z = sum[n](e)                   z = sum[n](e)
+    o = div(e, z)                   o = div(e, z)
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from superopt.ir.check import check_graph
+from superopt.ir.graph import Graph, Step, live_graph, value_axes
+from superopt.ops import OPS
+
+__all__ = ["Shift", "free_shifts", "stabilize"]
+
+_LINEAR = frozenset({"sum", "neg", "max"})
+_REDUCTIONS = frozenset({"sum", "max", "contract"})
+
+Degree = Mapping[int, Fraction]  # group -> degree; 0 where absent
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Exponentials that share one free shift, and the axes along which it must be constant."""
+
+    exps: tuple[int, ...]  # values of exp steps
+    reduced: frozenset[str]
+    degrees: Mapping[int, Fraction]  # of every value that has one, before logarithms
+
+
+class _ClashError(Exception):
+    """Degrees that cannot be made equal; the exponentials they come from are taken as they are."""
+
+    def __init__(self, exps: Iterable[int]) -> None:
+        self.exps = frozenset(exps)
+
+
+def free_shifts(graph: Graph) -> tuple[Shift, ...]:
+    """Return the groups of exponentials whose shift is free."""
+    fixed: set[int] = set()
+    while True:
+        analysis = _Analysis(graph, fixed)
+        try:
+            analysis.run()
+        except _ClashError as clash:
+            fixed |= clash.exps
+            continue
+        return analysis.shifts()
+
+
+class _Analysis:
+    """Degrees of all values, for exponentials that are not fixed."""
+
+    def __init__(self, graph: Graph, fixed: set[int]) -> None:
+        self.graph = graph
+        self.axes = value_axes(graph)
+        self.first = len(graph.inputs)
+        self.leader = {
+            value: value
+            for value, step in enumerate(graph.steps, self.first)
+            if step.op == "exp" and value not in fixed
+        }
+        self.reduced: dict[int, set[str]] = {value: set() for value in self.leader}
+        self.degrees: list[dict[int, Fraction]] = []
+
+    def run(self) -> None:
+        """Compute all degrees, joining groups until nothing changes."""
+        while True:
+            before = dict(self.leader)
+            self.degrees = [{} for _ in self.graph.inputs]
+            for value, step in enumerate(self.graph.steps, self.first):
+                self.degrees.append(self._degree(value, step))
+            for output in self.graph.outputs:
+                self._need_zero(self.degrees[output.value])
+            if self.leader == before:
+                return
+
+    def shifts(self) -> tuple[Shift, ...]:
+        """Return the groups with what was found about each."""
+        groups: dict[int, list[int]] = {}
+        for exp in self.leader:
+            groups.setdefault(self._find(exp), []).append(exp)
+        found = []
+        for leader, exps in groups.items():
+            axes = frozenset[str]().union(*(self.reduced[exp] for exp in exps))
+            degrees = {v: d[leader] for v, d in enumerate(self.degrees) if d.get(leader)}
+            found.append(Shift(tuple(exps), axes, degrees))
+        return tuple(found)
+
+    def _degree(self, value: int, step: Step) -> dict[int, Fraction]:
+        args = [self._led(self.degrees[i]) for i in step.inputs]
+        if value in self.leader:
+            self._need_zero(args[0])  # nested exponentials: the inner one has to work out by itself
+            return {self._find(value): Fraction(1)}
+        if not any(args):
+            return {}
+        match step.op:
+            case "mul" | "contract":
+                result = _sum(args[0], args[1], 1)
+            case "div":
+                result = _sum(args[0], args[1], -1)
+            case "square":
+                result = _sum(args[0], args[0], 1)
+            case "reciprocal":
+                result = {group: -degree for group, degree in args[0].items()}
+            case "sqrt" | "rsqrt":
+                sign = Fraction(1 if step.op == "sqrt" else -1, 2)
+                result = {group: degree * sign for group, degree in args[0].items()}
+            case "add" | "sub" | "maximum" | "minimum":
+                result = self._same(args[0], args[1])
+            case "log":
+                result = {}  # log(v) = log(v') + d c: the rewrite adds what is missing
+            case "rename" | "select":
+                touched = {axis for pair in step.mapping for axis in pair if isinstance(axis, str)}
+                for group in args[0]:
+                    self._reduce(group, touched)
+                result = args[0]
+            case op if op in _LINEAR:
+                result = args[0]
+            case _:
+                for arg in args:
+                    self._need_zero(arg)
+                result = {}
+        if step.op in _REDUCTIONS:
+            for arg in args:
+                for group in arg:
+                    self._reduce(group, step.axes)
+        return {group: degree for group, degree in result.items() if degree}
+
+    def _same(self, a: dict[int, Fraction], b: dict[int, Fraction]) -> dict[int, Fraction]:
+        """Return the common degree of two terms of a sum; groups of one exponential each may join."""
+        if a == b:
+            return a
+        if len(a) == len(b) == 1:
+            (one, d), (other, e) = next(iter(a.items())), next(iter(b.items()))
+            if d == e:
+                self.leader[other] = one
+                return a
+        raise _ClashError(self._members({*a, *b}))
+
+    def _reduce(self, group: int, axes: Iterable[str]) -> None:
+        self.reduced[group].update(axes)
+
+    def _need_zero(self, degree: Mapping[int, Fraction]) -> None:
+        if degree:
+            raise _ClashError(self._members(degree))
+
+    def _members(self, groups: Iterable[int]) -> set[int]:
+        wanted = {self._find(group) for group in groups}
+        return {exp for exp in self.leader if self._find(exp) in wanted}
+
+    def _find(self, exp: int) -> int:
+        while self.leader[exp] != exp:
+            exp = self.leader[exp]
+        return exp
+
+    def _led(self, degree: dict[int, Fraction]) -> dict[int, Fraction]:
+        led: dict[int, Fraction] = {}
+        for group, d in degree.items():
+            led[self._find(group)] = led.get(self._find(group), Fraction(0)) + d
+        return {group: d for group, d in led.items() if d}
+
+
+def _sum(a: Mapping[int, Fraction], b: Mapping[int, Fraction], sign: int) -> dict[int, Fraction]:
+    return {group: a.get(group, Fraction(0)) + sign * b.get(group, Fraction(0)) for group in {**a, **b}}
+
+
+def stabilize(graph: Graph) -> Graph:
+    """Return the graph with every free shift chosen as the maximum of what its exponentials take.
+
+    Where all that reads an exponential masks it, the maximum is over what the mask leaves.
+    """
+    shifts = [shift for shift in free_shifts(graph) if shift.reduced]
+    return check_graph(live_graph(_Rewrite(graph, shifts).run())) if shifts else graph
+
+
+class _Rewrite:
+    """Builds the shifted graph step by step."""
+
+    def __init__(self, graph: Graph, shifts: Iterable[Shift]) -> None:
+        self.graph = graph
+        self.first = len(graph.inputs)
+        self.axes = value_axes(graph)
+        self.shift_of = {exp: shift for shift in shifts for exp in shift.exps}
+        self.shifts = list(shifts)
+        self.steps: list[Step] = []
+        self.at = list(range(self.first))
+        self.shift_values: dict[int, int] = {}
+
+    def run(self) -> Graph:
+        """Return the graph; steps keep their order, so that a shift stands after all it is made from."""
+        for value in self._order():
+            step = self.graph.steps[value - self.first]
+            while len(self.at) <= value:
+                self.at.append(-1)
+            if value in self.shift_of:
+                self.at[value] = self._exp(value)
+            elif step.op == "log":
+                self.at[value] = self._log(value, step)
+            else:
+                self.at[value] = self._emit(replace(step, inputs=self._inputs(step)))
+        outputs = tuple(replace(one, value=self.at[one.value]) for one in self.graph.outputs)
+        return replace(self.graph, steps=tuple(self.steps), outputs=outputs)
+
+    def _order(self) -> list[int]:
+        """Return the values of steps, each after what it needs, shifts and masks included."""
+        order: list[int] = []
+        done: set[int] = set()
+        pending = list(range(self.first + len(self.graph.steps) - 1, self.first - 1, -1))
+        while pending:
+            value = pending[-1]
+            needed = set(self.graph.steps[value - self.first].inputs)
+            if value in self.shift_of:
+                for exp in self.shift_of[value].exps:
+                    needed.add(self.graph.steps[exp - self.first].inputs[0])
+                    needed |= {mask for mask in [self._mask(exp)] if mask is not None}
+            missing = [one for one in sorted(needed) if one >= self.first and one not in done]
+            if value in done or not missing:
+                pending.pop()
+                if value not in done:
+                    done.add(value)
+                    order.append(value)
+            else:
+                pending += missing
+        return order
+
+    def _emit(self, step: Step) -> int:
+        self.steps.append(step)
+        return self.first + len(self.steps) - 1
+
+    def _inputs(self, step: Step) -> tuple[int, ...]:
+        return tuple(self.at[i] for i in step.inputs)
+
+    def _exp(self, value: int) -> int:
+        shifted = self._emit(Step("sub", (self._taken(value), self._shift(self.shift_of[value]))))
+        return self._emit(Step("exp", (shifted,)))
+
+    def _log(self, value: int, step: Step) -> int:
+        """Return log(v) as log(v') + d c for every shift that v has a degree in."""
+        result = self._emit(replace(step, inputs=self._inputs(step)))
+        for shift in self.shifts:
+            degree = shift.degrees.get(step.inputs[0])
+            if degree:
+                added = self._shift(shift)
+                if degree != 1:
+                    constant = self._emit(Step("const", value=degree))
+                    added = self._emit(Step("mul", (added, constant)))
+                result = self._emit(Step("add", (result, added)))
+        return result
+
+    def _shift(self, shift: Shift) -> int:
+        """Return the maximum of what the exponentials of a shift take."""
+        key = shift.exps[0]
+        if key not in self.shift_values:
+            parts = []
+            for exp in shift.exps:
+                over = tuple(axis for axis in sorted(self.axes[exp]) if axis in shift.reduced)
+                taken = self._taken(exp)
+                parts.append(self._emit(Step("max", (taken,), axes=over)) if over else taken)
+            whole = parts[0]
+            for part in parts[1:]:
+                whole = self._emit(Step("maximum", (whole, part)))
+            self.shift_values[key] = whole
+        return self.shift_values[key]
+
+    def _taken(self, exp: int) -> int:
+        """Return what an exponential is taken of, minus infinity where a mask hides it."""
+        inner = self.at[self.graph.steps[exp - self.first].inputs[0]]
+        mask = self._mask(exp)
+        if mask is None:
+            return inner
+        below = self._emit(Step("neg", (self._emit(Step("infinity")),)))
+        return self._emit(Step("where", (self.at[mask], inner, below)))
+
+    def _mask(self, exp: int) -> int | None:
+        """Return the mask that everything that reads an exponential multiplies it by."""
+        masks = set()
+        for step in self.graph.steps:
+            if exp in step.inputs:
+                others = [i for i in step.inputs if i != exp]
+                if step.op != "mul" or len(others) != 1 or not self._is_mask(others[0]):
+                    return None
+                masks.add(others[0])
+        mask = masks.pop() if len(masks) == 1 else None
+        return mask if mask is not None and self.axes[mask] <= self.axes[exp] else None
+
+    def _is_mask(self, value: int) -> bool:
+        step = self.graph.step_of(value)
+        if step is None:
+            return self.graph.inputs[value].dtype == "bool"
+        return step.op in OPS and OPS[step.op].mask

@@ -1,0 +1,171 @@
+"""Free shifts of exponentials: found where degrees work out, refused where they don't, right either way."""
+
+import pytest
+import torch
+
+from superopt.ir import Graph, free_shifts, parse_graph, stabilize
+from superopt.trace import trace
+from superopt.trace.run import run_graph
+from superopt.verify.equality import equal_graphs
+
+
+def softmax(x, v):
+    return x.softmax(-1)
+
+
+def attention(x, v):
+    return (x * 0.3).softmax(-1) @ v
+
+
+def delayed_attention(x, v):
+    e = torch.exp(x)
+    return (e @ v) / e.sum(-1, keepdim=True)
+
+
+def log_sum_exp(x, v):
+    return x.logsumexp(-1)
+
+
+def log_softmax(x, v):
+    return x.log_softmax(-1)
+
+
+def cross_entropy(x, v):
+    return -(x.log_softmax(-1) * torch.sigmoid(x)).sum(-1)
+
+
+def causal(x, v):
+    keep = torch.ones(x.shape, dtype=torch.bool).tril()
+    return x.masked_fill(~keep, float("-inf")).softmax(-1) @ v
+
+
+def soft_capped(x, v):
+    return (torch.tanh(x / 5) * 5).softmax(-1) @ v
+
+
+def with_a_sink(x, v):
+    e = torch.exp(x)
+    return (e @ v) / (e.sum(-1, keepdim=True) + torch.exp(v[:1, :1]))
+
+
+def differential(x, v):
+    return (x.softmax(-1) - 0.5 * (x * 2).softmax(-1)) @ v
+
+
+def squared_weights(x, v):
+    e = torch.exp(x)
+    return e.square().sum(-1) / e.sum(-1).square()
+
+
+def rooted(x, v):
+    e = torch.exp(x)
+    return e.square().sum(-1).sqrt() / e.sum(-1)
+
+
+FREE = [
+    softmax,
+    attention,
+    delayed_attention,
+    log_sum_exp,
+    log_softmax,
+    cross_entropy,
+    causal,
+    soft_capped,
+    with_a_sink,
+    differential,
+    squared_weights,
+    rooted,
+]
+
+
+def not_in_a_ratio(x, v):
+    return torch.exp(x).sum(-1)
+
+
+def sigmoid_attention(x, v):
+    return torch.sigmoid(x) @ v
+
+
+def one_is_added(x, v):
+    e = torch.exp(x)
+    return e / (1 + e.sum(-1, keepdim=True))
+
+
+def root_on_one_side(x, v):
+    e = torch.exp(x)
+    return e.sum(-1).sqrt() / e.sum(-1)
+
+
+def through_a_tanh(x, v):
+    e = torch.exp(x)
+    return torch.tanh(e).sum(-1) / e.sum(-1)
+
+
+FIXED = [not_in_a_ratio, sigmoid_attention, one_is_added, root_on_one_side, through_a_tanh]
+
+
+def graph_of(function) -> Graph:
+    return trace(
+        function, torch.randn(6, 6, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
+    ).graph
+
+
+def tensors(graph: Graph, scale: float = 1.0) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return {port.name: torch.randn(graph.shape(port), dtype=torch.float64) * scale for port in graph.inputs}
+
+
+@pytest.mark.parametrize("function", FREE)
+def test_free_shifts_are_found_and_keep_the_meaning(function) -> None:
+    graph = graph_of(function)
+    shifted = stabilize(graph)
+    assert free_shifts(graph)
+    assert any(step.op in ("max", "maximum") for step in shifted.steps)
+    given = tensors(graph)
+    for name, expected in run_graph(graph, given).items():
+        torch.testing.assert_close(run_graph(shifted, given)[name], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("function", FREE)
+def test_no_overflow_where_pytorch_makes_none(function) -> None:
+    graph = graph_of(function)
+    given = tensors(graph, scale=1e4)
+    for tensor in run_graph(stabilize(graph), given, torch.float64).values():
+        assert tensor.isfinite().all()
+
+
+@pytest.mark.parametrize("function", [f for f in FREE if "log" not in f.__name__ and f is not cross_entropy])
+def test_the_shift_is_proven_over_the_field(function) -> None:
+    graph = graph_of(function)
+    assert equal_graphs(graph, stabilize(graph)).equal
+
+
+@pytest.mark.parametrize("function", FIXED)
+def test_exponentials_whose_degrees_do_not_work_out_stay(function) -> None:
+    graph = graph_of(function)
+    assert free_shifts(graph) == ()
+    assert stabilize(graph) is graph
+
+
+def test_two_softmaxes_have_shifts_of_their_own() -> None:
+    assert len(free_shifts(graph_of(differential))) == 2
+
+
+def test_a_shift_is_constant_along_what_is_reduced() -> None:
+    (shift,) = free_shifts(graph_of(attention))
+    graph = stabilize(graph_of(attention))
+    reduced = [step.axes for step in graph.steps if step.op == "max"]
+    assert reduced == [tuple(shift.reduced)]
+
+
+def test_hidden_positions_do_not_set_the_maximum() -> None:
+    graph = graph_of(causal)
+    given = tensors(graph)
+    given["x"] = given["x"] + torch.triu(torch.full((6, 6), 1e5, dtype=torch.float64), 1)
+    for name, expected in run_graph(stabilize(graph), given).items():
+        torch.testing.assert_close(causal(given["x"], given["v"]), expected, msg=name)
+
+
+def test_a_graph_without_exponentials_is_returned_as_it_is() -> None:
+    graph = parse_graph("graph g\naxes k=4\nin x: f32[k]\nt = square(x)\nout y: f32[k] = t\n")
+    assert stabilize(graph) is graph
