@@ -7,7 +7,7 @@
             record = Record({"plans": [...]}, label=graph.name)
             cache.put(key, record)
 
-Data only: JSON, never code. No fault of the file system stops the work or loses a result of this run.
+Data only: JSON, never code. No fault of the file system stops the work.
 """
 
 from superopt.cache.cache import DEFAULT_LIMIT_BYTES, Cache, Info

@@ -1,7 +1,8 @@
 """Cache: what callers hold. It reads and writes the file, and keeps in memory what the file cannot take.
 
 Every fault of the environment is one warning in the log, and the work goes on: a damaged file is set
-aside, what cannot be written stays in memory for this run (and is written when that works again).
+aside with what it held, what cannot be written stays in memory for this run, and is written when that
+works again.
 """
 
 import contextlib
@@ -94,6 +95,7 @@ class Cache:
     def close(self) -> None:
         """Write what could not be written before, if it can be now; a later use opens the file again."""
         with self._lock:
+            self._resume_at = 0.0  # the last chance is worth a wait
             self._save_rest()
             if self._store is not None:
                 self._store.disconnect()
@@ -161,7 +163,11 @@ class Cache:
 
     def export(self, path: Path | str) -> int:
         """Write all records to a file as lines of JSON; return how many."""
-        return write_rows(Path(path), self._rows())
+        with self._lock:
+            if self._store is not None and self._try(lambda store: store.rows()) is None:
+                raise InputError(f"cannot read the cache: {self._fault}")
+            rows = self._rows()
+        return write_rows(Path(path), rows)
 
     def import_(self, path: Path | str) -> int:
         """Take over the records of an export that are new or newer; return how many.
@@ -274,7 +280,7 @@ def _is_final(error: Exception) -> bool:
     if not isinstance(error, sqlite3.Error):
         return not is_damage(error)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN)
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _topic(error: Exception) -> str:

@@ -124,9 +124,16 @@ class FileStore:
                 self._open_to_write()
         except (OSError, sqlite3.OperationalError) as error:
             self.disconnect()
-            if not (_is_closed_to_writers(error) and os.access(self.path, os.R_OK)):
+            if not (self._is_closed_to_writers(error) and _may(self.path, os.R_OK)):
                 raise
             self._open_to_read()
+
+    def _is_closed_to_writers(self, error: OSError | sqlite3.OperationalError) -> bool:
+        if isinstance(error, OSError):
+            return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        code = error.sqlite_errorcode & 0xFF  # the same where the file went away meanwhile
+        closed = code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        return closed and not _may(self.path.parent, os.W_OK)
 
     def _open_to_write(self) -> None:
         self.read_only = False
@@ -248,8 +255,10 @@ class FileStore:
         return [Row(*found) for found in self.connect().execute(query, chosen)]
 
     def drop(self, digest: str) -> None:
-        """Remove one row."""
+        """Remove one row, where the file can be written."""
         self.connect()
+        if self.read_only:
+            return
         with self._writing() as connection:
             connection.execute("DELETE FROM entries WHERE digest = ?", (digest,))
 
@@ -298,10 +307,8 @@ _ABANDONED: list[sqlite3.Connection] = []
 """Connections of a parent process, kept from being closed."""
 
 
-def _is_closed_to_writers(error: OSError | sqlite3.OperationalError) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _used_bytes(connection: sqlite3.Connection) -> int:

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from superopt.cache import Cache, Key, Measurement, Record, key_of
+from superopt.cache.store import FileStore
 from superopt.errors import CheckpointError, InputError
 
 Keys = Callable[..., Key]
@@ -142,6 +144,20 @@ def test_an_export_replaces_a_file_whole(tmp_path: Path, export: Path) -> None:
         assert len(export.read_text().splitlines()) == 2
         assert cache.import_(export) == 0
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["export.jsonl"]
+
+
+def test_a_cache_that_cannot_be_read_is_not_exported_empty(
+    tmp_path: Path, plan_key: Keys, export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: FileStore, *wanted: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    before = export.read_bytes()
+    with Cache.open(tmp_path / "first") as cache:
+        monkeypatch.setattr(FileStore, "rows", fail)
+        with pytest.raises(InputError, match="cannot read the cache: .*disk I/O error"):
+            cache.export(export)
+    assert export.read_bytes() == before
 
 
 def test_an_import_without_a_file_stays_in_memory(
