@@ -155,7 +155,7 @@ def test_a_cache_that_cannot_be_read_is_not_exported_empty(
     before = export.read_bytes()
     with Cache.open(tmp_path / "first") as cache:
         monkeypatch.setattr(FileStore, "rows", fail)
-        with pytest.raises(InputError, match="cannot read the cache: .*disk I/O error"):
+        with pytest.raises(InputError, match=r"cannot read the cache: .*disk I/O error"):
             cache.export(export)
     assert export.read_bytes() == before
 
