@@ -2,9 +2,10 @@
 
 from superopt.codegen.cpp.compile import Compiler, compile_source, find_compiler, load_kernel
 from superopt.codegen.cpp.config import CppConfig, configs, default_config
-from superopt.codegen.cpp.emit import Argument, CppSource, emit
+from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.errors import CompileError, CppError, NoCompilerError, UnsupportedError
 from superopt.codegen.cpp.launch import CppKernel, CppMuGraph
+from superopt.codegen.cpp.source import Argument, CppSource
 
 __all__ = [
     "Argument",

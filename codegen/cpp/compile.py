@@ -13,8 +13,8 @@ from pathlib import Path
 
 import platformdirs
 
-from superopt.codegen.cpp.emit import CppSource
 from superopt.codegen.cpp.errors import CompileError, NoCompilerError
+from superopt.codegen.cpp.source import CppSource
 
 __all__ = ["RUNTIME", "Compiler", "compile_source", "find_compiler", "load_kernel"]
 

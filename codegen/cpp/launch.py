@@ -1,9 +1,7 @@
 """Launch: a whole muGraph run on torch tensors, its block kernels as compiled C++."""
 
-import functools
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 import torch
@@ -11,12 +9,13 @@ from torch import Tensor as TorchTensor
 
 from superopt.codegen.cpp.compile import compile_source, load_kernel
 from superopt.codegen.cpp.config import CppConfig, default_config
-from superopt.codegen.cpp.emit import Argument, emit
+from superopt.codegen.cpp.emit import emit
+from superopt.codegen.cpp.errors import UnsupportedError
+from superopt.codegen.cpp.source import Argument
 from superopt.codegen.statements import KernelProgram, Tensor, lower_block
 from superopt.errors import InputError
-from superopt.ir import Axis, Graph, Output, Port, value_axes
+from superopt.ir import Graph, Port, Step, value_axes
 from superopt.ir.mugraph import Block, Call, MuGraph
-from superopt.trace.run import run_graph
 
 __all__ = ["CppKernel", "CppMuGraph", "axis_strides"]
 
@@ -104,47 +103,66 @@ def _strides(tensor: Tensor, found: TorchTensor, sizes: Mapping[str, int]) -> di
 
 
 class LibraryCall:
-    """A kernel that is left to torch: the steps of a `Call`, in the widest dtype that it reads."""
+    """A kernel that is left to torch: contractions, in the widest dtype that they read."""
 
     def __init__(self, mugraph: MuGraph, call: Call) -> None:
-        whole = mugraph.graph
-        axes = value_axes(whole)
-        self._reads = mugraph.loads(call)
-        self._writes = mugraph.stores(call)
-        self._ports = [output for output in whole.outputs if output.value in self._writes]
-        made = [tile.value for tile in call.body]
-        position = {value: i for i, value in enumerate((*self._reads, *made))}
-
-        def port(value: int) -> Port:
-            if value < len(whole.inputs):
-                return whole.inputs[value]
-            order = tuple((axis.name,) for axis in whole.axes if axis.name in axes[value])
-            return Port(f"value{value}", "f32", order)
-
-        steps = []
-        for value in made:
-            step = whole.step_of(value)
-            assert step is not None
-            steps.append(replace(step, inputs=tuple(position[i] for i in step.inputs)))
-        outputs = [Output(port(value), position[value]) for value in self._writes]
-        outputs += [Output(output.port, position[output.value]) for output in self._ports]
-        inputs = tuple(port(value) for value in self._reads)
-        self._graph = Graph(f"{whole.name}.call", whole.axes, inputs, tuple(steps), tuple(outputs))
+        self._graph = mugraph.graph
+        self._axes = value_axes(self._graph)
+        self._steps: list[tuple[int, Step]] = []
+        for tile in call.body:
+            step = self._graph.step_of(tile.value)
+            if step is None or step.op != "contract":
+                name = "an input" if step is None else step.op
+                raise UnsupportedError(f"{self._graph.name}: a library call of {name}; known: contract")
+            self._steps.append((tile.value, step))
+        writes = set(mugraph.stores(call))
+        self._outputs = [output for output in self._graph.outputs if output.value in writes]
 
     def __call__(
         self, values: dict[int, TorchTensor], results: dict[str, TorchTensor], sizes: Mapping[str, int]
     ) -> None:
         """Add what the steps compute to the values, and to the results those that leave."""
-        reads = [values[value] for value in self._reads]
-        dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in reads])
-        axes = tuple(Axis(name, size) for name, size in sizes.items())
-        graph = replace(self._graph, axes=axes)
-        named = {port.name: tensor for port, tensor in zip(graph.inputs, reads, strict=True)}
-        made = run_graph(graph, named, dtype)
-        for value, output in zip(self._writes, graph.outputs, strict=False):
-            values[value] = made[output.port.name].to(torch.float32)
-        for output in self._ports:
-            results[output.port.name] = made[output.port.name].to(_DTYPES[output.port.dtype])
+        letters = {axis: i for i, axis in enumerate(sizes)}
+        for value, step in self._steps:
+            tensors = [self._by_axes(i, values[i], sizes) for i in step.inputs]
+            dtype = torch.promote_types(*(tensor.dtype for tensor, _ in tensors))
+            order = [letters[axis] for axis in sizes if axis in self._axes[value]]
+            operands = [
+                part
+                for tensor, axes in tensors
+                for part in (tensor.to(dtype), [letters[axis] for axis in axes])
+            ]
+            values[value] = torch.einsum(*operands, order)
+        for output in self._outputs:
+            made, axes = self._by_axes(output.value, values[output.value], sizes)
+            results[output.port.name] = spread(
+                made, dict(zip(axes, made.stride(), strict=True)), output.port, sizes
+            )
+        for value, _ in self._steps:
+            values[value] = values[value].float().contiguous()
+
+    def _by_axes(
+        self, value: int, tensor: TorchTensor, sizes: Mapping[str, int]
+    ) -> tuple[TorchTensor, tuple[str, ...]]:
+        """Return a view of a tensor with one dimension for each axis, and the axes."""
+        if value >= len(self._graph.inputs):
+            return tensor, tuple(axis for axis in sizes if axis in self._axes[value])
+        port = self._graph.inputs[value]
+        strides = axis_strides(port, tensor.stride(), sizes)
+        return tensor.as_strided(
+            [sizes[axis] for axis in port.axes], [strides[axis] for axis in port.axes]
+        ), port.axes
+
+
+def spread(
+    tensor: TorchTensor, strides: Mapping[str, int], port: Port, sizes: Mapping[str, int]
+) -> TorchTensor:
+    """Return a copy of a tensor, given the stride of each axis, in the shape and dtype of an output."""
+    view = tensor.as_strided(
+        [sizes[axis] for axis in port.axes], [strides.get(axis, 0) for axis in port.axes]
+    )
+    shape = [prod(sizes[axis] for axis in dim) for dim in port.dims]
+    return view.reshape(shape).to(_DTYPES[port.dtype], copy=True, memory_format=torch.contiguous_format)
 
 
 class CppMuGraph:
@@ -202,20 +220,10 @@ class CppMuGraph:
             kernel(loads, stores, sizes, threads)
         for output in self.graph.outputs:
             if output.port.name not in results:
-                results[output.port.name] = self._passed(
-                    output.port, values[output.value], output.value, sizes
-                )
+                carried = values[output.value]
+                strides = axis_strides(self.graph.inputs[output.value], carried.stride(), sizes)
+                results[output.port.name] = spread(carried, strides, output.port, sizes)
         return results
-
-    def _passed(self, port: Port, tensor: TorchTensor, value: int, sizes: Mapping[str, int]) -> TorchTensor:
-        """Return an input that leaves as it came, in the shape of an output."""
-        own = self.graph.inputs[value]
-        strides = axis_strides(own, tensor.stride(), sizes)
-        spread = tensor.as_strided(
-            [sizes[axis] for axis in port.axes], [strides.get(axis, 0) for axis in port.axes]
-        )
-        shape = [prod(sizes[axis] for axis in dim) for dim in port.dims]
-        return spread.reshape(shape).to(_DTYPES[port.dtype], copy=True)
 
     def _sizes(self, tensors: Mapping[str, TorchTensor]) -> dict[str, int]:
         """Return the size of each axis, read off the tensors; sizes may differ from the graph's."""

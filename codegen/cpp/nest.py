@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
+from superopt.codegen.cpp.source import Place, times
 from superopt.codegen.statements import REDUCTIONS, Compute, Store, Tensor
 
 if TYPE_CHECKING:
-    from superopt.codegen.cpp.emit import Emitter, Place
+    from superopt.codegen.cpp.emit import Emitter
 
 __all__ = ["print_nest"]
 
@@ -82,15 +83,13 @@ class _NestPrinter:
                 made.add(one.value)
         return list(dict.fromkeys(found))
 
-    def _targets(self) -> dict[int, "Place"]:
+    def _targets(self) -> dict[int, Place]:
         """Return where each value lies that the nest writes to scratch memory."""
         kept = self.emitter.plan.kept
         made = [one.value for one in self.nest.statements if isinstance(one, Compute) and one.value in kept]
         return {value: self.emitter.place(value) for value in made}
 
     def _at(self, pointer: str, strides: dict[str, str], axes: list[str]) -> str:
-        from superopt.codegen.cpp.emit import times
-
         terms = [times(self.name(axis), strides[axis]) for axis in axes if axis in strides]
         return " + ".join([pointer, *(term for term in terms if term != "0")])
 
@@ -150,7 +149,7 @@ class _NestPrinter:
         leaf = self._leaf(value)
         return leaf if leaf is not None else self.known[value]
 
-    def _statements(self, targets: dict[int, "Place"]) -> None:
+    def _statements(self, targets: dict[int, Place]) -> None:
         for one in self.nest.statements:
             if isinstance(one, Store):
                 self._store_tensor(one)
@@ -189,7 +188,7 @@ class _NestPrinter:
         ending = "max" if one.step.op == "max" else "sum"
         return f"{self.emitter.names.values[one.value]}_{ending}"
 
-    def _reduce(self, one: Compute, targets: dict[int, "Place"]) -> None:
+    def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
         text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
         largest = one.step.op == "max"
         if self.in_registers:
@@ -218,7 +217,7 @@ class _NestPrinter:
         after = call("maximum", before, text) if largest else apply_op("add", before, text)
         self._store(at, place.strides, "float", after)
 
-    def _finish(self, one: Compute, targets: dict[int, "Place"]) -> None:
+    def _finish(self, one: Compute, targets: dict[int, Place]) -> None:
         """Fold the lanes of an accumulator into its place."""
         place = targets[one.value]
         element = _element(self._at(self.emitter.pointer(one.value, place), place.strides, self.kept))

@@ -1,9 +1,10 @@
-"""Library calls between kernels of our own."""
+"""Library calls between kernels of our own, and outputs that no kernel computes."""
 
+import pytest
 import torch
 
-from superopt.codegen.cpp import CppMuGraph
-from superopt.ir import parse_mugraph
+from superopt.codegen.cpp import CppMuGraph, UnsupportedError
+from superopt.ir import fuse, parse_graph, parse_mugraph
 
 TEXT = """
 graph calls
@@ -27,3 +28,34 @@ def test_a_call_runs_in_torch() -> None:
     torch.testing.assert_close(run(x=x, w=w)["y"], -(x.exp() @ w))
     x = torch.randn(3, 33)
     torch.testing.assert_close(run(x=x, w=w)["y"], -(x.exp() @ w))
+
+
+def test_a_call_of_something_else() -> None:
+    text = TEXT.replace("kernel grid[m, n]\n  t4 = neg", "kernel call\n  t4 = neg")
+    with pytest.raises(UnsupportedError, match="a library call of neg"):
+        CppMuGraph(parse_mugraph(text))
+
+
+def test_a_call_that_leaves() -> None:
+    text = TEXT.replace("kernel grid[m, n]\n  t4 = neg(t3)\n", "").replace(
+        "f32[m, n] = t4", "bf16[n, m] = t3"
+    )
+    x, w = torch.randn(7, 33), torch.randn(33, 17)
+    got = CppMuGraph(parse_mugraph(text), flags=("-O1",))(x=x, w=w)["y"]
+    assert got.is_contiguous()
+    torch.testing.assert_close(got, (x.exp() @ w).t().bfloat16())
+
+
+def test_an_input_that_leaves() -> None:
+    text = """
+graph same
+axes m=3 n=2
+in x: f32[m, n]
+t1 = neg(x)
+out y: f32[(n m)] = x
+out z: f32[m, n] = t1
+"""
+    x = torch.randn(3, 2)
+    made = CppMuGraph(fuse(parse_graph(text)), flags=("-O1",))(x=x)
+    assert torch.equal(made["y"], x.t().reshape(-1))
+    assert torch.equal(made["z"], -x)

@@ -1,0 +1,58 @@
+"""Source: the text of a kernel and its arguments, and what emission says of where a value lies."""
+
+from dataclasses import dataclass
+
+__all__ = ["CPP_TYPES", "Argument", "CppSource", "Place", "times"]
+
+CPP_TYPES = {
+    "f32": "float",
+    "f16": "f16",
+    "bf16": "bf16",
+    "bool": "uint8_t",
+    "u8": "uint8_t",
+    "i8": "int8_t",
+    "i16": "int16_t",
+    "i32": "int32_t",
+    "i64": "int64_t",
+}
+"""The C++ type of the elements of each dtype that kernels read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One field of what a kernel is called with: a pointer, the size of an axis, a stride, or threads."""
+
+    kind: str  # "load", "store", "size", "stride" or "threads"
+    position: int = -1  # of the tensor among the loads, or the stores
+    axis: str = ""
+    stored: bool = False  # for a stride: of a stored tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CppSource:
+    """The text of one kernel, and what its arguments are, in order; each takes eight bytes."""
+
+    name: str
+    code: str
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value lies: a pointer, the stride of each axis, and the axes along which it is whole."""
+
+    pointer: str
+    type: str
+    strides: dict[str, str]
+    whole: frozenset[str]
+    offset: tuple[str, ...] = ()
+    count: str = "0"  # floats of a tile of scratch memory
+
+
+def times(a: str, b: str) -> str:
+    """Return a product, leaving out ones."""
+    if a == "0" or b == "0":
+        return "0"
+    if b == "1":
+        return a
+    return b if a == "1" else f"{a} * {b}"
