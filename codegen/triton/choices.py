@@ -22,6 +22,7 @@ SHARED_BYTES = 227 << 10  # of one program, on sm_90
 SHARED_BYTES_EVERYWHERE = 160 << 10  # on sm_80 too
 LANE_REGISTERS = 200  # of the 255 of a thread, for tiles
 FEW_ROWS = 16  # a matrix product has at least so many rows
+NEIGHBOURS = 64  # so many elements in a row make whole lines of memory
 FLAT_TILE = 1024  # elements of a tile where there is no matrix product
 
 # Rows, columns, warps, stages: the first that fits is the default.
@@ -80,9 +81,9 @@ def configs(program: KernelProgram, sizes: Mapping[str, int]) -> tuple[TritonCon
 
 def _enumerated(program: KernelProgram, sizes: Mapping[str, int]) -> Iterator[TritonConfig]:
     if not _shape(program).matrix:
-        for flat, warps in combinations((256, 512, 1024, 2048, 4096), (1, 2, 4, 8)):
+        for flat, near, warps in combinations((256, 1024, 2048, 4096, 8192), (32, 64, 128), (1, 2, 4, 8)):
             config = _config(program, sizes, 64, 64, 32, warps, 2)
-            yield _flattened(program, sizes, config, flat)
+            yield _flattened(program, sizes, config, flat, near)
         return
     tiles = (16, 32, 64, 128)
     for rows, columns, inner, warps, stages in combinations(tiles, tiles, tiles, (2, 4, 8), (2, 3, 4)):
@@ -113,7 +114,7 @@ def _config(
         tiles[axis] = 1
     if not shape.matrix:
         config = TritonConfig(tuple(tiles.items()), num_warps=warps, num_stages=stages)
-        return _flattened(program, sizes, config, FLAT_TILE)
+        return _flattened(program, sizes, config, FLAT_TILE, NEIGHBOURS)
     _tile_group(tiles, [axis for axis in shape.columns if axis in free], sizes, columns)
     _tile_group(tiles, [axis for axis in shape.inner if axis in free], sizes, inner)
     row_axes = [axis for axis in shape.rows if axis in free]
@@ -180,8 +181,8 @@ def _contractions(
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
     """Yield the free axes of the two operands, the one of earlier results first, and the inner axes."""
     axes = value_axes(program.graph)
-    order = [axis for tensor in program.stores for axis in tensor.axes]
-    order += [axis.name for axis in program.graph.axes if axis.name not in order]
+    stored = [axis for tensor in program.stores for axis in tensor.axes]
+    order = list(dict.fromkeys([*stored, *(axis.name for axis in program.graph.axes)]))
     for statement, _ in program.flat():
         if isinstance(statement, Compute) and statement.step.op == "contract":
             a, b = statement.step.inputs
@@ -212,14 +213,21 @@ def _shape(program: KernelProgram) -> _Shape:
 
 
 def _flattened(
-    program: KernelProgram, sizes: Mapping[str, int], config: TritonConfig, flat: int
+    program: KernelProgram, sizes: Mapping[str, int], config: TritonConfig, flat: int, near: int
 ) -> TritonConfig:
-    """Return tiles of about so many elements, along loops first, then along the innermost grid axes."""
+    """Return tiles of about so many elements: neighbours in memory first, then along loops and the grid."""
     tiles = dict(config.tiles)
     looped = loop_axes(program.statements)
-    held = prod(tile for axis, tile in tiles.items() if axis not in looped and axis not in program.grid)
-    for axis in (*(axis for axis in tiles if axis in looped), *reversed(program.grid)):
-        tiles[axis] = min(next_power(sizes[axis]), max(flat // held, 1))
+    free = [axis for axis in tiles if axis in looped or axis in program.grid]
+    tiles |= dict.fromkeys(free, 1)
+    held = prod(tiles.values())
+    largest = max(program.loads, key=lambda one: prod(sizes[axis] for axis in one.axes), default=None)
+    nearest = [axis for axis in (largest.axes[-1:] if largest else ()) if axis in free]
+    inwards = [*(axis for axis in free if axis in looped), *reversed(program.grid)]
+    for axis, most in (*((axis, near) for axis in nearest), *((axis, flat) for axis in inwards)):
+        room = max(flat * tiles[axis] // held, 1)
+        held //= tiles[axis]
+        tiles[axis] = max(min(next_power(sizes[axis]), room, most), tiles[axis])
         held *= tiles[axis]
     kept = kept_axes(program)
     config = replace(config, tiles=tuple((axis, tiles[axis]) for axis in kept), exact=frozenset())

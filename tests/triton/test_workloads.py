@@ -37,8 +37,8 @@ def test_original(agrees, name, dtype):
     run(agrees, name, "original", dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
-@pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "llama-layer"])
+@pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f16"])
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "llama-layer"])  # found in parts
 def test_found(agrees, name, dtype):
     run(agrees, name, "found", dtype=dtype)
 
@@ -72,7 +72,13 @@ def test_sizes_that_divide(agrees, name, size):
     run(agrees, name, "found", **sizes)
 
 
-@pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "llama-layer"])
+QUICK_STRIDES = {"softmax", "rmsnorm-linear", "lora", "gqa", "gqa-decode", "mla", "ntrans", "matmul-rowsum"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK_STRIDES else pytest.mark.slow) for name in WORKLOADS],
+)
 def test_any_strides(agrees, name):
     run(agrees, name, "original", dtype="f32", layout="strided")
 
