@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from superopt.driver import Found, Search, SearchOptions, search
 from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph, Region, fuse, stabilize
+from superopt.ir import Call, Graph, MuGraph, Region, fuse, is_matmul, stabilize
 from superopt.tune import Measurement, Standing, measure_together, race
 from superopt.verify.report import FloatReport
 
@@ -143,7 +143,7 @@ class Optimized:
                 at = (
                     f"{candidate.standing.measurement.median_us:10.1f} µs" if candidate.standing else " " * 13
                 )
-                lines.append(f"  {candidate.name:12} {at}  {taken}")
+                lines.append(f"  {candidate.name:17} {at}  {taken}")
         for node in self.search.program.opaque:
             lines.append(f"not optimized: {node.target}: {node.reason}")
         return "\n".join(lines)
@@ -269,10 +269,7 @@ def _race_region(
 ) -> tuple[list[Candidate], dict[str, Kernel]]:
     """Compile the best graphs of a region and race them; return them ranked, and their kernels."""
     tell(f"compiling {goal.name}")
-    candidates = [
-        Candidate(f"graph {number}", one, fuse(stabilize(one.graph)))
-        for number, one in enumerate(found[: options.graphs], 1)
-    ]
+    candidates = _schedules(found[: options.graphs])
     tensors = {port.name: known[port.name] for port in goal.inputs}
     with ThreadPoolExecutor(max_workers=2) as pool:
         built = list(pool.map(lambda one: _build(one, tensors), candidates))
@@ -285,6 +282,18 @@ def _race_region(
         replace(one, standing=standings[order[one.name]]) if one.name in order else one for one, _ in built
     ]
     return sorted(ranked, key=lambda one: order.get(one.name, len(order))), ready
+
+
+def _schedules(found: Sequence[Found]) -> list[Candidate]:
+    """Return how the graphs of a region may run: fused, and with their matmuls as calls of a library."""
+    candidates: list[Candidate] = []
+    for number, one in enumerate(found, 1):
+        graph = stabilize(one.graph)
+        candidates.append(Candidate(f"graph {number}", one, fuse(graph)))
+        called = fuse(graph, library=is_matmul)
+        if any(isinstance(kernel, Call) for kernel in called.kernels):
+            candidates.append(Candidate(f"graph {number} + library", one, called))
+    return candidates
 
 
 def _build(candidate: Candidate, tensors: Mapping[str, "Tensor"]) -> tuple[Candidate, Kernel | None]:

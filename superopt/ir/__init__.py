@@ -2,7 +2,7 @@
 
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values, cut_graph
-from superopt.ir.fusion import fuse
+from superopt.ir.fusion import fuse, is_matmul
 from superopt.ir.graph import (
     DTYPES,
     STRUCTURAL,
@@ -58,6 +58,7 @@ __all__ = [
     "format_constant",
     "free_shifts",
     "fuse",
+    "is_matmul",
     "live_graph",
     "merge_axes",
     "needed_order",

@@ -8,14 +8,14 @@ a second pass needs of the first one's tiles is computed again, unless that is a
 kernel ends before the second pass.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
 from superopt.ir.cut import closed_values
 from superopt.ir.graph import Graph, live_graph, needed_order, value_axes
-from superopt.ir.mugraph import Block, Kernel, Loop, MuGraph, Tile, check_mugraph
+from superopt.ir.mugraph import Block, Call, Kernel, Loop, MuGraph, Tile, check_mugraph
 
-__all__ = ["fuse"]
+__all__ = ["fuse", "is_matmul"]
 
 _WHOLE = 1024  # positions: an axis up to here may be whole inside a tile
 _TILE = 32  # positions: what a program does at least of a grid axis, to weigh repeated work
@@ -23,16 +23,25 @@ _FAVOUR = 4  # so many times longer than the outer one may an inner reduction be
 _REDUCTIONS = ("sum", "max", "contract")
 
 
-def fuse(graph: Graph) -> MuGraph:
-    """Return the graph as fused kernels; steps that no output needs are left out."""
+def fuse(graph: Graph, *, library: Callable[[Graph, int], bool] = lambda graph, value: False) -> MuGraph:
+    """Return the graph as fused kernels; steps that no output needs are left out.
+
+    Values that `library` picks are computed by calls of a library, each a kernel of its own.
+    """
     graph = live_graph(graph)
     closed = closed_values(graph)
     rounds = _rounds(graph)
     order = [value for value in needed_order(graph) if not closed[value]]
     order.sort(key=rounds.__getitem__)
     kernels: list[Kernel] = []
+    called = {value for value in order if library(graph, value)}
     while order:
-        for count in range(sum(rounds[value] == rounds[order[0]] for value in order), 0, -1):
+        if order[0] in called:
+            kernels.append(Call((Tile(order.pop(0)),)))
+            continue
+        fit = sum(rounds[value] == rounds[order[0]] for value in order)
+        fit = next((i for i, value in enumerate(order[:fit]) if value in called), fit)
+        for count in range(fit, 0, -1):
             block = _Fusion(graph, frozenset(order[:count])).block(alone=count == 1)
             if block is not None:
                 kernels.append(block)
@@ -44,6 +53,17 @@ def fuse(graph: Graph) -> MuGraph:
             assert block is not None
             kernels.append(block)
     return check_mugraph(MuGraph(graph, tuple(kernels)))
+
+
+def is_matmul(graph: Graph, value: int) -> bool:
+    """Return whether a value is a contraction with an axis of its own on either side, read from memory."""
+    step = graph.step_of(value)
+    if step is None or step.op != "contract":
+        return False
+    axes = value_axes(graph)
+    closed = closed_values(graph)
+    a, b = step.inputs
+    return bool(axes[a] - axes[b] and axes[b] - axes[a]) and not (closed[a] or closed[b])
 
 
 def _rounds(graph: Graph) -> list[int]:
