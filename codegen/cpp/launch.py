@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -47,11 +48,13 @@ class CppKernel:
 
     def __init__(self, program: KernelProgram, config: CppConfig, *, flags: Sequence[str] = ()) -> None:
         self.program = program
+        self.reads = [tensor.value for tensor in program.loads]
         self.source = emit(program, config)
         self._kernel = load_kernel(compile_source(self.source, flags=flags), program.name)
         self._record = array("q", [0]) * len(self.source.arguments)
         self._address = self._record.buffer_info()[0]
-        self._layout: object = None
+        self._sizes: Mapping[str, int] = {}
+        self._layout: list[object] = []
 
     def __call__(
         self,
@@ -65,10 +68,10 @@ class CppKernel:
         tensors = (*loads, *stores)
         for position, tensor in enumerate(tensors):
             record[position] = tensor.data_ptr()
-        layout = (threads, *[tensor.stride() for tensor in tensors], *sizes.values())
-        if layout != self._layout:
+        layout: list[object] = [threads, *[tensor.stride() for tensor in tensors]]
+        if sizes is not self._sizes or layout != self._layout:
             self._fill(loads, stores, sizes, threads)
-            self._layout = layout
+            self._sizes, self._layout = sizes, layout
         self._kernel(self._address)
 
     def _fill(
@@ -165,6 +168,17 @@ def spread(
     return view.reshape(shape).to(_DTYPES[port.dtype], copy=True, memory_format=torch.contiguous_format)
 
 
+_Made = tuple[tuple[int, ...], torch.dtype, int, str | None]  # shape, dtype, value, name where it leaves
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The size of each axis, and the tensors that each kernel writes, for inputs of certain shapes."""
+
+    sizes: dict[str, int]
+    stores: list[list[_Made]]
+
+
 class CppMuGraph:
     """A muGraph as a function of torch tensors by name; it returns the outputs by name."""
 
@@ -177,7 +191,9 @@ class CppMuGraph:
     ) -> None:
         self.mugraph = mugraph
         self.graph: Graph = mugraph.graph
-        self._axes = value_axes(self.graph)
+        self._inputs = [(value, port.name) for value, port in enumerate(self.graph.inputs)]
+        self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
+        self._plans: dict[object, _Plan] = {}
         self._kernels: list[CppKernel | LibraryCall] = []
         for number, kernel in enumerate(mugraph.kernels):
             if not isinstance(kernel, Block):
@@ -196,34 +212,43 @@ class CppMuGraph:
 
     def __call__(self, **tensors: TorchTensor) -> dict[str, TorchTensor]:
         """Run the kernels in order."""
-        sizes = self._sizes(tensors)
+        key = tuple([(name, tensor.shape, tensor.dtype, tensor.is_cpu) for name, tensor in tensors.items()])
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans.setdefault(key, self._plan(tensors))
         threads = torch.get_num_threads()
-        values: dict[int, TorchTensor] = {
-            value: tensors[port.name] for value, port in enumerate(self.graph.inputs)
-        }
+        values = {value: tensors[name] for value, name in self._inputs}
         results: dict[str, TorchTensor] = {}
-        for kernel in self._kernels:
+        for kernel, made in zip(self._kernels, plan.stores, strict=True):
             if isinstance(kernel, LibraryCall):
-                kernel(values, results, sizes)
+                kernel(values, results, plan.sizes)
                 continue
-            stores = []
-            for tensor in kernel.program.stores:
-                dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
-                shape = [prod(sizes[axis] for axis in dim) for dim in dims]
-                made = torch.empty(shape, dtype=_DTYPES[tensor.dtype])
-                stores.append(made)
-                if tensor.port is None:
-                    values[tensor.value] = made
+            stores = [torch.empty(shape, dtype=dtype) for shape, dtype, _, _ in made]
+            for tensor, (_, _, value, name) in zip(stores, made, strict=True):
+                if name is None:
+                    values[value] = tensor
                 else:
-                    results[tensor.name] = made
-            loads = [values[tensor.value] for tensor in kernel.program.loads]
-            kernel(loads, stores, sizes, threads)
-        for output in self.graph.outputs:
-            if output.port.name not in results:
-                carried = values[output.value]
-                strides = axis_strides(self.graph.inputs[output.value], carried.stride(), sizes)
-                results[output.port.name] = spread(carried, strides, output.port, sizes)
+                    results[name] = tensor
+            kernel([values[value] for value in kernel.reads], stores, plan.sizes, threads)
+        for output in self._carried:
+            carried = values[output.value]
+            strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
+            results[output.port.name] = spread(carried, strides, output.port, plan.sizes)
         return results
+
+    def _plan(self, tensors: Mapping[str, TorchTensor]) -> "_Plan":
+        """Return what follows from the shapes of the inputs."""
+        sizes = self._sizes(tensors)
+        stores = []
+        for kernel in self._kernels:
+            made: list[_Made] = []
+            for tensor in kernel.program.stores if isinstance(kernel, CppKernel) else ():
+                dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
+                shape = tuple(prod(sizes[axis] for axis in dim) for dim in dims)
+                name = tensor.name if tensor.port else None
+                made.append((shape, _DTYPES[tensor.dtype], tensor.value, name))
+            stores.append(made)
+        return _Plan(sizes, stores)
 
     def _sizes(self, tensors: Mapping[str, TorchTensor]) -> dict[str, int]:
         """Return the size of each axis, read off the tensors; sizes may differ from the graph's."""
