@@ -8,13 +8,14 @@ or less accurate, or not finite where PyTorch is, is never returned: then PyTorc
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from superopt.driver import Found, Search, SearchOptions, search
+from superopt.driver import Search, search
 from superopt.errors import InputError
-from superopt.ir import Call, Graph, MuGraph, Region, fuse, is_matmul, stabilize
-from superopt.tune import Measurement, Standing, measure_together, race
+from superopt.ir import Graph, Region
+from superopt.plans import Candidate, OptimizeOptions, RegionPlan, Shelf, schedules
+from superopt.tune import Measurement, measure_together, race
 from superopt.verify.report import FloatReport
 
 if TYPE_CHECKING:
@@ -29,44 +30,10 @@ log = logging.getLogger("superopt")
 Winner = Literal["superopt", "eager", "torch.compile"]
 Kernel = Callable[..., "dict[str, Tensor]"]
 
-_SEARCH = SearchOptions()
 _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
 _MOST_CHECKS = 4  # candidates of a region that are checked in floats, the fastest first
 _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizeOptions:
-    """How to optimize: every setting of `superopt.optimize` and `superopt optimize`."""
-
-    target: Literal["auto", "cpu"] = "auto"
-    seconds: float = 20.0  # of racing, in all
-    graphs: int = 6  # compiled for each region
-    torch_compile: bool = True
-    seed: int = 0
-    search: SearchOptions = _SEARCH
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One way to compute a region: a found graph, how it runs, and what became of it."""
-
-    name: str
-    found: Found
-    mugraph: MuGraph
-    sources: tuple[str, ...] = ()
-    standing: Standing | None = None
-    rejected: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RegionPlan:
-    """What was tried for one region, the fastest first, and which one is used (None: PyTorch)."""
-
-    goal: Graph
-    candidates: tuple[Candidate, ...]
-    chosen: Candidate | None
 
 
 class Optimized:
@@ -198,7 +165,16 @@ def optimize(
     tell = on_progress or (lambda message: None)
     tell("tracing and searching")
     traced = trace(function, *inputs, name=name)
-    found = search(traced.program, name=name, options=options.search)
+    shelf = Shelf(options)
+    recalled = {region.graph.name: shelf.recall(region.graph) for region in traced.program.regions}
+    if all(recalled.values()):
+        found = Search(traced.program.name, traced.program, (), 0.0)
+        work = [(region.graph, recalled[region.graph.name]) for region in traced.program.regions]
+    else:
+        found = search(traced.program, name=name, options=options.search)
+        work = [(one.goal, schedules(one.found[: options.graphs])) for one in found.regions]
+        if not _whole(found, traced):
+            work = []
     copies = [
         sample("normal", inputs, seed=options.seed + i) for i in range(_copies(sample("normal", inputs)))
     ]
@@ -207,21 +183,22 @@ def optimize(
         plans = []
         kernels: dict[str, Kernel] = {}
         floats = None
-        for result in found.regions if _whole(found, traced) else ():
-            ranked, ready = _race_region(result.found, result.goal, known, options, tell)
-            tell(f"checking {result.goal.name} in floats")
+        for goal, candidates in work:
+            ranked, ready = _race_region(candidates, goal, known, options, tell)
+            tell(f"checking {goal.name} in floats")
             judged: list[Candidate] = []
             chosen = None
             for one in ranked:
                 if chosen is None and one.name in ready and len(judged) < _MOST_CHECKS:
-                    trial = {**kernels, result.goal.name: ready[one.name]}
+                    trial = {**kernels, goal.name: ready[one.name]}
                     report = compare_floats(function, _program(traced, trial), inputs, seed=options.seed)
                     if report.ok:
                         chosen, kernels, floats = one, trial, report
                     else:
                         one = replace(one, rejected=str(report))
                 judged.append(one)
-            plans.append(RegionPlan(result.goal, tuple(judged), chosen))
+            plans.append(RegionPlan(goal, tuple(judged), chosen))
+            shelf.keep(plans[-1])
         contenders: dict[str, Callable[..., Any]] = {"eager": function}
         fused = _program(traced, kernels) if kernels else None
         if fused is not None:
@@ -261,7 +238,7 @@ def _whole(found: Search, traced: "Traced") -> bool:
 
 
 def _race_region(
-    found: Sequence[Found],
+    candidates: Sequence[Candidate],
     goal: Graph,
     known: Mapping[str, "Tensor"],
     options: OptimizeOptions,
@@ -269,7 +246,6 @@ def _race_region(
 ) -> tuple[list[Candidate], dict[str, Kernel]]:
     """Compile the best graphs of a region and race them; return them ranked, and their kernels."""
     tell(f"compiling {goal.name}")
-    candidates = _schedules(found[: options.graphs])
     tensors = {port.name: known[port.name] for port in goal.inputs}
     with ThreadPoolExecutor(max_workers=2) as pool:
         built = list(pool.map(lambda one: _build(one, tensors), candidates))
@@ -282,18 +258,6 @@ def _race_region(
         replace(one, standing=standings[order[one.name]]) if one.name in order else one for one, _ in built
     ]
     return sorted(ranked, key=lambda one: order.get(one.name, len(order))), ready
-
-
-def _schedules(found: Sequence[Found]) -> list[Candidate]:
-    """Return how the graphs of a region may run: fused, and with their matmuls as calls of a library."""
-    candidates: list[Candidate] = []
-    for number, one in enumerate(found, 1):
-        graph = stabilize(one.graph)
-        candidates.append(Candidate(f"graph {number}", one, fuse(graph)))
-        called = fuse(graph, library=is_matmul)
-        if any(isinstance(kernel, Call) for kernel in called.kernels):
-            candidates.append(Candidate(f"graph {number} + library", one, called))
-    return candidates
 
 
 def _build(candidate: Candidate, tensors: Mapping[str, "Tensor"]) -> tuple[Candidate, Kernel | None]:

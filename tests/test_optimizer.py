@@ -1,18 +1,24 @@
 """optimize(): what comes back is right, whichever program won, and says what was tried."""
 
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 import superopt
+import superopt.driver
 from superopt import InputError, Optimized, OptimizeOptions, SearchOptions
+from superopt.cache import Cache, Record, key_of
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
 )
 
-QUICK = OptimizeOptions(seconds=0.4, graphs=2, torch_compile=False, search=SearchOptions(max_graphs=4))
+QUICK = OptimizeOptions(
+    seconds=0.4, graphs=2, torch_compile=False, cache=False, search=SearchOptions(max_graphs=4)
+)
 
 
 def norm_linear(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -110,11 +116,41 @@ def test_no_overflow_that_pytorch_does_not_make(function) -> None:
 
 
 def test_a_kernel_that_fails_the_float_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("superopt.optimizer.stabilize", lambda graph: graph)
+    monkeypatch.setattr("superopt.plans.stabilize", lambda graph: graph)
     best = superopt.optimize(lambda x: (x * 16).softmax(-1), *_inputs((8, 64)), options=QUICK)
     assert best.winner == "eager"
     assert best.fused is None
     assert "NaN or infinity" in best.explain()
+
+
+def test_what_was_best_before_needs_no_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    inputs = _inputs((5, 64), (64,), (64, 96))
+    kept = replace(QUICK, cache=True)
+    first = superopt.optimize(norm_linear, *inputs, options=kept)
+    searched = superopt.driver.search
+
+    def no_search(*_: object, **__: object) -> None:
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr("superopt.optimizer.search", no_search)
+    again = superopt.optimize(norm_linear, *inputs, options=kept)
+    assert str(again.regions[0].chosen.found.graph) in {
+        str(one.found.graph) for one in first.regions[0].candidates
+    }
+    torch.testing.assert_close(again.fused(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+
+    # A plan that computes something else is not used, whoever wrote it.
+    monkeypatch.setattr("superopt.optimizer.search", searched)
+    with Cache.open(tmp_path) as cache:
+        (entry,) = cache.entries("plan")
+        wrong = str(first.regions[0].goal).replace("rsqrt", "sqrt")
+        cache.put(key_of("plan", **entry.parts), Record({"graphs": [{"graph": wrong}, {"no": 1}, 7]}, "wrong"))
+    third = superopt.optimize(norm_linear, *inputs, options=kept)
+    torch.testing.assert_close(third(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+    assert all(one.name.startswith("graph") for one in third.regions[0].candidates)
 
 
 @pytest.mark.parametrize(
