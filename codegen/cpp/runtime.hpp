@@ -520,13 +520,42 @@ inline void dot_rows(index_t m_count, index_t n_count, index_t k_count, Matrix<A
             dot_rows<ROWS / 2, COLUMNS>(m_count - m, n_count, k_count, a.at(m, 0), b, c + m * c_row, c_row);
 }
 
+// Rows become columns: halves are exchanged, then halves of halves, down to single lanes.
+inline void transpose(Vec (&block)[lanes]) {
+#if defined(__clang__)  // it has no shuffle by a computed vector
+    for (int row = 0; row < lanes; ++row)
+        for (int lane = 0; lane < row; ++lane) {
+            const float other = block[row][lane];
+            block[row][lane] = block[lane][row];
+            block[lane][row] = other;
+        }
+#else
+    Int number;
+    for (int lane = 0; lane < lanes; ++lane) number[lane] = lane;
+    for (int half = lanes / 2; half > 0; half /= 2)
+        for (int row = 0; row < lanes; ++row) {
+            if (row & half) continue;
+            const Int mine = (number & half) == 0;
+            const Vec a = block[row], b = block[row + half];
+            block[row] = mine ? a : __builtin_shuffle(b, number - half);
+            block[row + half] = mine ? __builtin_shuffle(a, number + half) : b;
+        }
+#endif
+}
+
 // A copy in fp32, row after row.
 template <class T>
 inline Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scratch& scratch) {
     float* const to = scratch.floats(rows * columns);
-    if (from.row == 1 && from.column != 1) {  // read along memory
-        for (index_t j = 0; j < columns; ++j)
-            for (index_t i = 0; i < rows; ++i) to[i * columns + j] = read(from.data[i + j * from.column]);
+    if (from.row == 1 && from.column != 1) {  // read along memory, and turn square blocks around
+        for (index_t i = 0; i < rows; i += lanes)
+            for (index_t j = 0; j < columns; j += lanes) {
+                const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
+                Vec block[lanes] = {};
+                for (index_t v = 0; v < width; ++v) block[v] = load(from.at(i, j + v).data, 1, height);
+                transpose(block);
+                for (index_t v = 0; v < height; ++v) store(to + (i + v) * columns + j, 1, width, block[v]);
+            }
         return {to, columns, 1};
     }
     for (index_t i = 0; i < rows; ++i)
