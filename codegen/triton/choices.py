@@ -30,6 +30,7 @@ _FROM_LARGE_TO_SMALL = (
     (64, 64, 4, 3),
     (64, 64, 4, 2),
     (32, 64, 4, 2),
+    (16, 64, 4, 2),
     (16, 64, 8, 2),
     (16, 32, 8, 2),
     (16, 16, 8, 1),
@@ -61,10 +62,14 @@ class _Shape:
 
 def default_config(program: KernelProgram, sizes: Mapping[str, int]) -> TritonConfig:
     """Return one sane configuration for these sizes."""
-    inner = 64 if _half(program) else 32
+    half = _half(program)
+    inner = 64 if half else 32
+    aligned = all(sizes[axis] % 16 == 0 for axis in _shape(program).rows[-1:])
+    # Products of fp32 numbers, and rows that do not align, take more registers than the estimate says.
     found = [
         _config(program, sizes, rows, columns, min(inner, columns), warps, stages)
         for rows, columns, warps, stages in _FROM_LARGE_TO_SMALL
+        if (half or columns <= 32) and (rows <= 32 or aligned)
     ]
     fitting = (one for one in found if footprint(program, one).fits(one, SHARED_BYTES_EVERYWHERE))
     return next(fitting, found[-1])
