@@ -9,7 +9,8 @@ from superopt.codegen.statements import KernelProgram, LoopStatement, Statement,
 __all__ = ["CppConfig", "configs", "default_config", "loop_axes"]
 
 _ROW = 512  # positions of an axis that lies contiguous in memory
-_REUSE = 8  # positions of a grid axis along which programs share what they read
+_FEW = 16  # positions up to which a grid axis whose programs share what they read is one tile
+_REUSE = 64  # positions of a longer one
 _SUMMED = 64  # positions of a reduction between two touches of its accumulators
 
 
@@ -46,7 +47,7 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
         if axis in inner:
             tiles[axis] = _whole_tiles(sizes[axis], _ROW, cores)
         elif shared:
-            tiles[axis] = max(1, min(sizes[axis], _REUSE))
+            tiles[axis] = max(1, sizes[axis]) if sizes[axis] <= _FEW else _REUSE
         else:
             tiles[axis] = 1
     for axis in loop_axes(program):
