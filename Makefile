@@ -16,6 +16,7 @@ demo: setup
 	$(BIN)/superopt search rmsnorm-linear
 	$(BIN)/superopt verify examples/rmsnorm_linear.py:naive examples/rmsnorm_linear.py:delayed \
 		--inputs "f32[16,256] f32[256] f32[256,384]"
+	$(BIN)/superopt optimize gated-mlp --size M=8 K=1024 N=1024 --dtype bf16 --seconds 10 || test $$? -eq 1
 
 test: setup
 	$(BIN)/python -m pytest -q -n auto -m "not slow"
@@ -36,6 +37,7 @@ format: setup
 bench: setup
 	$(BIN)/python -m bench.search
 	$(BIN)/python -m bench.frontier
+	$(BIN)/python -m bench.cpu
 
 readme: setup
 	$(BIN)/python tests/test_readme.py

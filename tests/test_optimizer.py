@@ -147,7 +147,8 @@ def test_what_was_best_before_needs_no_search(
     with Cache.open(tmp_path) as cache:
         (entry,) = cache.entries("plan")
         wrong = str(first.regions[0].goal).replace("rsqrt", "sqrt")
-        cache.put(key_of("plan", **entry.parts), Record({"graphs": [{"graph": wrong}, {"no": 1}, 7]}, "wrong"))
+        graphs = [{"graph": wrong}, {"no": 1}, 7]
+        cache.put(key_of("plan", **entry.parts), Record({"graphs": graphs}, "wrong"))
     third = superopt.optimize(norm_linear, *inputs, options=kept)
     torch.testing.assert_close(third(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
     assert all(one.name.startswith("graph") for one in third.regions[0].candidates)
