@@ -97,8 +97,16 @@ class MuGraph:
         return tuple(sorted(i for i in read - made if not closed[i]))
 
     def stores(self, kernel: Kernel) -> tuple[int, ...]:
-        """Return the values that a kernel writes to memory."""
-        made = {tile.value for tile, _ in walk(kernel) if not tile.again}
+        """Return the values that a kernel writes to memory.
+
+        What reads no tensor is computed wherever it is used; the kernel that ends with it stores it.
+        """
+        tiles = [tile for tile, _ in walk(kernel)]
+        closed = closed_values(self.graph)
+        last = tiles[-1].value if tiles else -1
+        made = {
+            tile.value for tile in tiles if not tile.again and (not closed[tile.value] or tile.value == last)
+        }
         wanted = {output.value for output in self.graph.outputs}
         for other in self.kernels:
             if other is not kernel:

@@ -138,6 +138,17 @@ def test_default_schedules_parse_back(graph: Graph) -> None:
     assert parse_mugraph(print_mugraph(mugraph)) == mugraph
 
 
+def test_a_constant_that_leaves_and_is_used_elsewhere() -> None:
+    graph = parse_graph(
+        "graph g\naxes i=2\nin A: bf16[i]\na = infinity()\nb = neg(a)\nc = add(A, b)\n"
+        "out out0: bf16[] = a\nout out1: bf16[i] = c\nout out2: bf16[] = b\n"
+    )
+    mugraph = fuse(graph)
+    assert parse_mugraph(print_mugraph(mugraph)) == mugraph
+    stored = [value for kernel in mugraph.kernels for value in mugraph.stores(kernel)]
+    assert sorted(stored) == [1, 2, 3]
+
+
 @given(CONSTANTS)
 @settings(max_examples=300, deadline=None)
 def test_constants_are_exact(value: Fraction) -> None:

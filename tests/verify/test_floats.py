@@ -44,7 +44,9 @@ def test_a_careful_kernel_is_accepted(dtype):
     report = compare_floats(softmax, careful_softmax, (X.to(dtype),))
     assert report.ok, str(report)
     assert len(report.distributions) == len(DISTRIBUTIONS)
-    assert str(report).startswith(f"floats ({str(dtype).removeprefix('torch.')}): fine on {len(DISTRIBUTIONS)}")
+    assert str(report).startswith(
+        f"floats ({str(dtype).removeprefix('torch.')}): fine on {len(DISTRIBUTIONS)}"
+    )
 
 
 def test_overflow_that_pytorch_avoids_is_refused():
