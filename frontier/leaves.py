@@ -18,7 +18,7 @@ from superopt.verify.residues import TOWER, Residues
 
 __all__ = ["Grid"]
 
-_DRAWS = 64  # of which the trials are chosen that take roots of squares only
+_DRAWS = 24  # of which the trials are chosen that take roots of squares only
 
 
 class Grid:

@@ -130,7 +130,7 @@ class Search:
 ProgressListener = Callable[[Progress], None]
 
 _TOO_MANY_REDUCTIONS = 12  # a goal with more is cut before it is tried
-_SPLIT_BELOW = 4_000  # e-nodes of the whole goal
+_SPLIT_BELOW = 2_000  # e-nodes of the whole goal
 # Nodes limit first, the same on every machine; seconds only stop what has gone astray.
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)

@@ -1,9 +1,9 @@
-"""Equality of many graphs to one: all that share their axes are evaluated together, common steps once."""
+"""Equality of many graphs to one: all are evaluated together, the steps that they share once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from superopt.ir import Graph, Output, Step, live_graph
+from superopt.ir import Axis, Graph, Output, Step, live_graph, refine_axis
 from superopt.verify.equality import equal_graphs
 from superopt.verify.verdict import Verdict
 
@@ -11,23 +11,55 @@ __all__ = ["equal_to_all"]
 
 
 def equal_to_all(goal: Graph, graphs: Sequence[Graph], *, seed: int = 0) -> list[Verdict]:
-    """Return for each graph whether it computes the same as the goal."""
-    families: dict[object, list[int]] = {}
-    for i, graph in enumerate(graphs):
-        families.setdefault((graph.axes, graph.inputs), []).append(i)
-    verdicts: dict[int, Verdict] = {}
-    for members in families.values():
-        together = equal_graphs(
-            _repeated(goal, len(members)), _bundle([graphs[i] for i in members]), seed=seed
-        )
-        for i in members:
-            # A refutation of the family names one of its members: look at each alone.
-            verdicts[i] = together if together.equal else equal_graphs(goal, graphs[i], seed=seed)
-    return [verdicts[i] for i in range(len(graphs))]
+    """Return for each graph whether it computes the same as the goal.
+
+    The graphs have the goal's ports, though they may write an axis as a product of others.
+    """
+    if not graphs:
+        return []
+    parts: dict[str, tuple[Axis, ...]] = {}
+    for graph in graphs:
+        parts |= _split_axes(goal, graph)
+    together = equal_graphs(
+        _repeated(_refined(goal, parts), len(graphs)),
+        _bundle([_refined(graph, parts) for graph in graphs]),
+        seed=seed,
+    )
+    if together.equal:
+        return [together] * len(graphs)
+    # A refutation of all names one of them: look at each alone.
+    return [equal_graphs(goal, graph, seed=seed) for graph in graphs]
+
+
+def _split_axes(goal: Graph, graph: Graph) -> dict[str, tuple[Axis, ...]]:
+    """Return the axes of the goal that a graph writes as products, with their parts."""
+    found: dict[str, tuple[Axis, ...]] = {}
+    whole, fine = goal.sizes, graph.sizes
+    for port, other in zip(goal.inputs, graph.inputs, strict=True):
+        for dim, parts in zip(port.dims, other.dims, strict=True):
+            rest = list(parts)
+            for axis in dim:
+                taken = [rest.pop(0)]
+                if taken == [axis]:
+                    continue
+                extent = fine[taken[0]]
+                while extent < whole[axis]:
+                    taken.append(rest.pop(0))
+                    extent *= fine[taken[-1]]
+                found[axis] = tuple(Axis(name, fine[name]) for name in taken)
+    return found
+
+
+def _refined(graph: Graph, parts: dict[str, tuple[Axis, ...]]) -> Graph:
+    """Return the graph with these axes split, where it has them whole."""
+    for axis, pieces in parts.items():
+        if axis in graph.sizes:
+            graph = refine_axis(graph, axis, pieces)
+    return graph
 
 
 def _repeated(goal: Graph, count: int) -> Graph:
-    """Return the goal with its outputs written down once for each graph of a family."""
+    """Return the goal with its outputs written down once for each graph."""
     return replace(goal, outputs=tuple(_numbered(output, i) for i in range(count) for output in goal.outputs))
 
 
@@ -43,7 +75,9 @@ def _bundle(graphs: Sequence[Graph]) -> Graph:
             return value if value < first else value + shift
 
         steps += [replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps]
-        outputs += [replace(_numbered(output, number), value=moved(output.value)) for output in graph.outputs]
+        outputs += [
+            replace(_numbered(output, number), value=moved(output.value)) for output in graph.outputs
+        ]
     return live_graph(replace(graphs[0], steps=tuple(steps), outputs=tuple(outputs)))
 
 
