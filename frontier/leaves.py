@@ -9,15 +9,15 @@ from math import prod
 
 import numpy as np
 
-from superopt.errors import SuperoptError
 from superopt.ir import Step
 from superopt.ops import OPS
 from superopt.rules.terms import OPERATORS, Goal, Leaf, Node
 from superopt.verify.field import Field
 from superopt.verify.residues import TOWER, Residues
 
-__all__ = ["Grid"]
+__all__ = ["Grid", "fits"]
 
+_MOST_POINTS = 1 << 13
 _DRAWS = 24  # of which the trials are chosen that take roots of squares only
 
 
@@ -273,8 +273,9 @@ def _tiny_sizes(goal: Goal) -> tuple[int, ...]:
     for _ in pairs:
         for a, b in pairs:
             sizes[a] = sizes[b] = max(sizes[a], sizes[b])
-    if prod(sizes) > 1 << 16:
-        raise SuperoptError(
-            f"graph {graph.name!r}: {len(sizes)} axes are too many for one search; cut the program in regions"
-        )
     return tuple(sizes)
+
+
+def fits(goal: Goal) -> bool:
+    """Whether a goal has few enough axes for its tensors to be evaluated on a grid of all of them."""
+    return prod(_tiny_sizes(goal)) <= _MOST_POINTS

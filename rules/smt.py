@@ -175,30 +175,38 @@ class _Query:
         self._part = z3.Function("part", self._sort, z3.BoolSort(self._context))
         self._functions: dict[tuple[str, int], Any] = {}
         self._stated: set[tuple[str, int]] = set()
-        self._solver = z3.SimpleSolver(ctx=self._context)
-        # z3's own handler would swallow Ctrl-C; Python's acts once the query is over.
-        self._solver.set("ctrl_c", False)
-        self._solver.set("rlimit", timeout_ms * STEPS_PER_MS)
-        self._solver.set("timeout", timeout_ms * PATIENCE)
-        self._solver.set("auto_config", False)
-        self._solver.set("mbqi", False)
+        self._timeout_ms = timeout_ms
+        self._facts: list[Any] = []
         terms = self._terms(goal.nodes)
         for axiom in AXIOMS:
             self._state_axiom(axiom)
         for root in goal.roots:
-            self._solver.add(self._part(terms[root]))
+            self._facts.append(self._part(terms[root]))
+
+    def _solver(self) -> Any:
+        """Return a solver that knows all facts.
+
+        Each query gets its own: in one that lives on, what was instantiated before is done again by
+        every push, within no limit, and large programs would take minutes to be let go.
+        """
+        solver = self._z3.SimpleSolver(ctx=self._context)
+        # z3's own handler would swallow Ctrl-C; Python's acts once the query is over.
+        solver.set("ctrl_c", False)
+        solver.set("rlimit", self._timeout_ms * STEPS_PER_MS)
+        solver.set("timeout", self._timeout_ms * PATIENCE)
+        solver.set("auto_config", False)
+        solver.set("mbqi", False)
+        solver.add(*self._facts)
+        return solver
 
     def ask(self, term: Sequence[Node]) -> Answer:
         """Return whether the last node of a term is a part of the goal."""
         z3 = self._z3
         candidate = self._terms(term)[-1]
-        self._solver.push()
-        try:
-            self._solver.add(z3.Not(self._part(candidate)))
-            result = self._solver.check()
-            exhausted = result == z3.unknown and "incomplete" in self._solver.reason_unknown()
-        finally:
-            self._solver.pop()
+        solver = self._solver()
+        solver.add(z3.Not(self._part(candidate)))
+        result = solver.check()
+        exhausted = result == z3.unknown and "incomplete" in solver.reason_unknown()
         if result == z3.unsat:
             return Answer.ENTAILED
         return Answer.REFUTED if result == z3.sat or (exhausted and self._prune_exhausted) else Answer.UNKNOWN
@@ -218,7 +226,7 @@ class _Query:
             function = z3.Function(f"{op}.{attr}", *([self._sort] * (arity + 1)))
             self._functions[key] = function
             if arity == 0:
-                self._solver.add(self._axes(function()) == self._goal.leaves[attr].mask)
+                self._facts.append(self._axes(function()) == self._goal.leaves[attr].mask)
                 return function
             args = [z3.Const(f"x{i}", self._sort) for i in range(arity)]
             whole = function(*args)
@@ -281,7 +289,7 @@ class _Query:
         return self._function(name.lower(), attr, len(args))(*args)
 
     def _forall(self, variables: list[Any], body: Any, trigger: Any) -> None:
-        self._solver.add(self._z3.ForAll(variables, body, patterns=[trigger]))
+        self._facts.append(self._z3.ForAll(variables, body, patterns=[trigger]))
 
 
 def _digest(goal: Goal, *settings: object) -> bytes:

@@ -14,7 +14,7 @@ from superopt.errors import InputError
 from superopt.frontier.bound import Bound, Machine, graph_bound
 from superopt.frontier.derive import derive
 from superopt.frontier.engine import explore
-from superopt.frontier.leaves import Grid
+from superopt.frontier.leaves import Grid, fits
 from superopt.frontier.lower import canonical, lower
 from superopt.frontier.mugraph import MuGraphSpace
 from superopt.frontier.space import Exploration, LevelStats, Limits
@@ -135,6 +135,7 @@ _SPLIT_BELOW = 2_000  # e-nodes of the whole goal
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)
 _ORACLE_S = 20.0
+_QUESTION_MS = 50
 _VALUE_BYTES = 400 << 20  # of field values, each tensor's on the whole grid
 _DEFAULTS = SearchOptions()
 
@@ -221,8 +222,12 @@ class _Run:
         attempt = None
         if halves is None:
             attempt = self._prepare(graph, clock)
-            if attempt.table.truncated and not self.out_of_time():
-                halves = cut_graph(graph)  # a goal too large for its e-graph is two goals
+            large = not fits(attempt.goal)
+            if (attempt.table.truncated or large) and not self.out_of_time():
+                halves = cut_graph(graph)  # a goal too large for its e-graph, or its grid, is two goals
+                if halves is None and large:
+                    yield self._unsearched(graph, f"{len(attempt.goal.groups)} axes are too many")
+                    return
                 if halves is None:
                     attempt = self._prepare(graph, clock, last=True)
         if halves is not None:
@@ -250,6 +255,8 @@ class _Run:
                 return replace(whole, notes=(note,))
             limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
             attempt = self._saturated(graph, split, halves, limits)
+        if not fits(attempt.goal):
+            return replace(whole, notes=("reductions stay whole: with them split there are too many axes",))
         if attempt.table.truncated:
             return replace(whole, notes=(f"reductions stay whole: {attempt.table.truncated}",))
         return attempt
@@ -266,9 +273,9 @@ class _Run:
             return _Attempt(graph, goal, halves, NO_TABLE)
         return _Attempt(graph, goal, halves, saturate(goal, limits, self.out_of_time))
 
-    def _unsearched(self, graph: Graph) -> RegionSearch:
-        """Return a region as it came, because there is no time left for it."""
-        why = "interrupted" if self.interrupted else f"seconds limit ({self.options.seconds:g} s)"
+    def _unsearched(self, graph: Graph, why: str = "") -> RegionSearch:
+        """Return a region as it came: there is no time left for it, unless another reason is given."""
+        why = why or ("interrupted" if self.interrupted else f"seconds limit ({self.options.seconds:g} s)")
         original = canonical(graph)
         found = Found(original, graph_bound(original), None, is_original=True)
         statistics = SearchStatistics(0, 0, 0, 0, 0, 1, (), {}, {})
@@ -336,7 +343,9 @@ class _Run:
             return None
         from superopt.rules.smt import SubexpressionOracle
 
-        return SubexpressionOracle(attempt.goal, budget_s=min(_ORACLE_S, self.seconds_left / 2))
+        return SubexpressionOracle(
+            attempt.goal, timeout_ms=_QUESTION_MS, budget_s=min(_ORACLE_S, self.seconds_left / 2)
+        )
 
     def _derive(
         self, attempt: "_Attempt", universe: Universe, machine: Machine

@@ -210,3 +210,16 @@ def test_nothing_to_search() -> None:
     graph = parse_graph("graph copy\naxes i=3\nin x: f32[i]\nout y: f32[i] = x\n")
     (region,) = search(graph).regions
     assert originals(region) == [graph]
+
+
+def test_a_goal_with_more_axes_than_a_grid_holds_is_cut_or_left_as_it_is() -> None:
+    axes = [f"a{i}" for i in range(16)]
+    text = "graph wide\naxes " + " ".join(f"{axis}=2" for axis in axes) + "\n"
+    text += "".join(f"in x{i}: f32[{axis}]\n" for i, axis in enumerate(axes))
+    text += "".join(f"e{i} = exp(x{i})\n" for i in range(16))
+    text += "p0 = add(e0, e1)\n" + "".join(f"p{i} = mul(p{i - 1}, e{i + 1})\n" for i in range(1, 15))
+    text += f"out y: f32[{', '.join(axes)}] = p14\n"
+    found = search(parse_graph(text), options=SearchOptions(seconds=30, prune="none", rows=500))
+    assert found.regions
+    assert all(any(one.is_original for one in region.found) for region in found.regions)
+    assert found.truncated
