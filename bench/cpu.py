@@ -22,7 +22,7 @@ import torch
 
 from superopt.codegen.cpp import CppMuGraph, find_compiler
 from superopt.driver import search
-from superopt.ir import fuse
+from superopt.ir import fuse, stabilize
 from superopt.trace import run_graph
 from superopt.workloads import WORKLOADS
 
@@ -55,7 +55,7 @@ def medians(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float
 def measure(name: str, sizes: dict[str, int], dtype: str, args: argparse.Namespace) -> dict[str, Any]:
     workload = WORKLOADS[name]
     found = search(workload.function, *workload.inputs(dtype=dtype, **sizes), name=name)
-    mugraph = fuse(found.regions[0].found[0].graph)
+    mugraph = fuse(stabilize(found.regions[0].found[0].graph))
     kernel = CppMuGraph(mugraph)
     torch.manual_seed(0)
     inputs = workload.inputs(dtype=dtype, device="cpu", **sizes)
