@@ -9,7 +9,7 @@ The axes of every tile are those of its value; which of them are single position
 others are, is the code generator's and the tuner's affair.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.ir import Graph, Port, Step, closed_values, value_axes, value_names
@@ -24,6 +24,7 @@ __all__ = [
     "Statement",
     "Store",
     "Tensor",
+    "axis_strides",
     "lower_block",
 ]
 
@@ -127,6 +128,16 @@ def lower_block(mugraph: MuGraph, number: int, *, between: str = "f32") -> Kerne
     block = mugraph.kernels[number]
     assert isinstance(block, Block)
     return _Lowering(mugraph, block, between).program(f"{mugraph.graph.name.replace('.', '_')}_{number}")
+
+
+def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the stride of each axis of a tensor, from those of its dimensions at a port."""
+    found: dict[str, int] = {}
+    for dim, stride in zip(port.dims, strides, strict=True):
+        for axis in reversed(dim):
+            found[axis] = stride
+            stride *= sizes[axis]
+    return found
 
 
 class _Lowering:

@@ -13,12 +13,12 @@ from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.errors import UnsupportedError
 from superopt.codegen.cpp.source import Argument
-from superopt.codegen.statements import KernelProgram, Tensor, lower_block
+from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, lower_block
 from superopt.errors import InputError
 from superopt.ir import Graph, Port, Step, value_axes
 from superopt.ir.mugraph import Block, Call, MuGraph
 
-__all__ = ["CppKernel", "CppMuGraph", "axis_strides"]
+__all__ = ["CppKernel", "CppMuGraph"]
 
 _DTYPES = {
     "f32": torch.float32,
@@ -31,16 +31,6 @@ _DTYPES = {
     "i32": torch.int32,
     "i64": torch.int64,
 }
-
-
-def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the stride of each axis of a tensor, from those of its dimensions."""
-    found: dict[str, int] = {}
-    for dim, stride in zip(port.dims, strides, strict=True):
-        for axis in reversed(dim):
-            found[axis] = stride
-            stride *= sizes[axis]
-    return found
 
 
 class CppKernel:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superopt.codegen.statements import KernelProgram, lower_block
+from superopt.codegen.statements import KernelProgram, axis_strides, lower_block
 from superopt.codegen.statements import Tensor as TensorOfKernel
 from superopt.codegen.triton.choices import default_config, exact_axes
 from superopt.codegen.triton.config import TritonConfig, next_power
@@ -98,17 +98,6 @@ def _listed(graph: Graph) -> str:
     return ", ".join(port.name for port in graph.inputs)
 
 
-def axis_strides(port: Port, tensor: Tensor, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the stride of each axis: its dimension's, times the sizes of the axes behind it there."""
-    strides: dict[str, int] = {}
-    for dim, stride in zip(port.dims, tensor.stride(), strict=True):
-        behind = 1
-        for axis in reversed(dim):
-            strides[axis] = stride * behind
-            behind *= sizes[axis]
-    return strides
-
-
 @dataclass(slots=True)
 class _Memory:
     """A value in memory, and the stride of each of its axes."""
@@ -166,7 +155,7 @@ class TritonMuGraph:
         sizes = sizes_of(self.graph, tensors)
         device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         memory = {
-            value: _Memory(tensors[port.name], axis_strides(port, tensors[port.name], sizes))
+            value: _Memory(tensors[port.name], axis_strides(port, tensors[port.name].stride(), sizes))
             for value, port in enumerate(self.graph.inputs)
         }
         wide = any(held.reach(sizes) >= WIDE_FROM for held in memory.values())
