@@ -1,8 +1,10 @@
 """Compile: C++ source to a shared library in the cache, by the compiler that the system has."""
 
+import atexit
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -11,17 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
+from superopt.cache import cache_folder
 from superopt.codegen.cpp.errors import CompileError, NoCompilerError
 from superopt.codegen.cpp.source import CppSource
 
-__all__ = ["RUNTIME", "Compiler", "compile_source", "find_compiler", "load_kernel"]
+__all__ = ["FLAGS", "RUNTIME", "Compiler", "compile_source", "find_compiler", "load_kernel"]
+
+log = logging.getLogger("superopt")
 
 RUNTIME = Path(__file__).with_name("runtime.hpp")
 """The header that every kernel includes."""
 
-_FLAGS = (
+FLAGS = (
     "-std=c++17",
     "-O3",
     "-march=native",
@@ -32,6 +35,7 @@ _FLAGS = (
     "-fopenmp",
     "-w",
 )
+"""What every kernel is compiled with."""
 _NAMES = ("g++", "clang++", "c++")
 
 
@@ -71,17 +75,27 @@ def compile_source(
     for part in (
         compiler.path,
         compiler.version,
-        *_FLAGS,
+        *FLAGS,
         *flags,
         _processor(),
         RUNTIME.read_text(),
         source.code,
     ):
         key.update(part.encode() + b"\0")
-    folder = cache or platformdirs.user_cache_path("superopt") / "cpp"
+    folder = cache or _folder()
     path = folder / f"{source.name}-{key.hexdigest()[:24]}.so"
     if path.exists():
         return path
+    try:
+        _build(source, compiler, flags, timeout_s, folder, path)
+    except OSError as error:
+        raise CompileError(f"{source.name}: cannot write in {folder}: {error.strerror or error}") from error
+    return path
+
+
+def _build(
+    source: CppSource, compiler: Compiler, flags: Sequence[str], timeout_s: float, folder: Path, path: Path
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         text = Path(scratch) / f"{source.name}.cpp"
@@ -89,10 +103,31 @@ def compile_source(
         shutil.copy(RUNTIME, scratch)
         built = Path(scratch) / "kernel.o"
         library = Path(scratch) / "kernel.so"
-        _run(source, [compiler.path, *_FLAGS, *flags, "-c", str(text), "-o", str(built)], timeout_s)
+        _run(source, [compiler.path, *FLAGS, *flags, "-c", str(text), "-o", str(built)], timeout_s)
         _run(source, [compiler.path, *compiler.link, *flags, str(built), "-o", str(library)], timeout_s)
         library.replace(path)
-    return path
+
+
+def _folder() -> Path:
+    """Return where kernels are kept: in the cache, or where that cannot be written, for this process only."""
+    try:
+        folder = cache_folder() / "cpp"
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+        reason = f"cannot write in {folder}"
+    except OSError as error:
+        reason = f"there is no folder for compiled kernels: {error.strerror or error}"
+    return _scratch(reason)
+
+
+@functools.cache
+def _scratch(reason: str) -> Path:
+    """Return a folder that ends with the process."""
+    log.warning("%s; kernels of this run are not kept", reason)
+    folder = Path(tempfile.mkdtemp(prefix="superopt-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
@@ -101,7 +136,8 @@ def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
         library = ctypes.CDLL(str(path))
     except OSError as error:  # no OpenMP library in the process yet
         if "GOMP" not in str(error):
-            raise
+            path.unlink(missing_ok=True)  # a damaged one is compiled anew the next time
+            raise CompileError(f"{name}: the compiled kernel does not load: {error}") from error
         ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)
         library = ctypes.CDLL(str(path))
     kernel = library[name]
