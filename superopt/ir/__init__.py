@@ -22,6 +22,7 @@ from superopt.ir.mugraph import (
     Kernel,
     Loop,
     MuGraph,
+    Split,
     Tile,
     check_mugraph,
     parse_mugraph,
@@ -29,7 +30,9 @@ from superopt.ir.mugraph import (
 )
 from superopt.ir.program import Opaque, Program, Region, check_program
 from superopt.ir.rewrite import merge_axes, refine_axes, refine_axis, rename_axes
-from superopt.ir.shift import Shift, free_shifts, stabilize
+from superopt.ir.running import Growth, growths, rescaled_by
+from superopt.ir.shift import Shift, free_shifts, release_shifts, stabilize
+from superopt.ir.split import split_axis
 from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
 
 __all__ = [
@@ -39,6 +42,7 @@ __all__ = [
     "Block",
     "Call",
     "Graph",
+    "Growth",
     "Kernel",
     "Loop",
     "MuGraph",
@@ -48,6 +52,7 @@ __all__ = [
     "Program",
     "Region",
     "Shift",
+    "Split",
     "Step",
     "Tile",
     "check_graph",
@@ -58,6 +63,7 @@ __all__ = [
     "format_constant",
     "free_shifts",
     "fuse",
+    "growths",
     "is_matmul",
     "live_graph",
     "merge_axes",
@@ -69,7 +75,10 @@ __all__ = [
     "print_step",
     "refine_axes",
     "refine_axis",
+    "release_shifts",
     "rename_axes",
+    "rescaled_by",
+    "split_axis",
     "stabilize",
     "step_axes",
     "value_axes",

@@ -20,6 +20,10 @@ that is neither on the grid nor looped over is whole inside a tile. How long a t
 A reduction over the axis of a loop around it accumulates (`+=`, `max=`) and is known after that loop.
 `again` states that a value is computed once more instead of being kept or loaded. What a kernel loads
 and stores follows from what crosses kernels; what reads no tensor is computed wherever it is used.
+
+`loop[t] running t8` uses the shift t8, made from maxima over t, while they are still growing, and
+rescales what was accumulated under the shift before (see `running`). `split t into t_part t_at` states
+that positions of t are walked in parts, the last of which may be shorter.
 """
 
 import re
@@ -30,6 +34,7 @@ from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values
 from superopt.ir.graph import Graph, Step, value_axes
+from superopt.ir.running import growths, rescaled_by
 from superopt.ir.text import parse_graph, print_graph, print_step, value_names
 
 __all__ = [
@@ -38,10 +43,12 @@ __all__ = [
     "Kernel",
     "Loop",
     "MuGraph",
+    "Split",
     "Tile",
     "check_mugraph",
     "parse_mugraph",
     "print_mugraph",
+    "running_path",
 ]
 
 
@@ -59,6 +66,19 @@ class Loop:
 
     axis: str
     body: tuple["Tile | Loop", ...]
+    running: tuple[int, ...] = ()  # shifts that are used while the maxima they come from still grow
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """An axis walked in parts: position = part * (extent of `inner`) + position within the part.
+
+    The extent of the axis itself may be less than the product; then the last parts are shorter.
+    """
+
+    axis: str
+    outer: str
+    inner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +105,7 @@ class MuGraph:
 
     graph: Graph
     kernels: tuple[Kernel, ...]
+    splits: tuple[Split, ...] = ()
 
     def __str__(self) -> str:
         return print_mugraph(self)
@@ -125,11 +146,43 @@ def walk(kernel: Kernel) -> Iterator[tuple[Tile, tuple[Loop, ...]]]:
             pending += [(inner, (*loops, item)) for inner in reversed(item.body)]
 
 
+def _loops(block: Block) -> Iterator[tuple[Loop, tuple[str, ...]]]:
+    """Yield the loops of a kernel, each with the axes of those around it."""
+    pending: list[tuple[Tile | Loop, tuple[str, ...]]] = [(item, ()) for item in block.body]
+    while pending:
+        item, around = pending.pop()
+        if isinstance(item, Loop):
+            yield item, around
+            pending += [(inner, (*around, item.axis)) for inner in item.body]
+
+
 def known_inside(step: Step, loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """Return the loops inside which the value of a step is known: not those over which it accumulates."""
     if step.op not in ("sum", "max", "contract"):
         return loops
     return loops[: next((at for at, loop in enumerate(loops) if loop.axis in step.axes), len(loops))]
+
+
+def running_path(graph: Graph, loop: Loop) -> tuple[int, ...]:
+    """Return the values from the maxima of a loop, without them, to its running shifts, in order."""
+    direct = [item.value for item in loop.body if isinstance(item, Tile)]
+    grown = {value for value in direct if _reduces(graph, value, loop.axis)}
+    path: list[int] = []
+    for value in direct:
+        step = graph.step_of(value)
+        if step is not None and value not in grown and any(i in grown or i in path for i in step.inputs):
+            path.append(value)
+    needed = set(loop.running)
+    for value in reversed(path):
+        step = graph.step_of(value)
+        if value in needed and step is not None:
+            needed.update(step.inputs)
+    return tuple(value for value in path if value in needed)
+
+
+def _reduces(graph: Graph, value: int, axis: str) -> bool:
+    step = graph.step_of(value)
+    return step is not None and step.op in ("sum", "max", "contract") and axis in step.axes
 
 
 # -- the rules
@@ -139,6 +192,7 @@ def check_mugraph(mugraph: MuGraph) -> MuGraph:
     """Return the muGraph unchanged, or raise GraphError naming the first rule it breaks."""
     check_graph(mugraph.graph)
     checker = _Checker(mugraph)
+    checker.check_splits()
     for number, kernel in enumerate(mugraph.kernels):
         checker.check_kernel(number, kernel)
     checker.where = ""
@@ -158,23 +212,50 @@ class _Checker:
         self.axes = value_axes(self.graph)
         self.closed = closed_values(self.graph)
         self.done: set[int] = set()
+        self.path: set[int] = set()  # of the running shifts of the kernel at hand
         self.where = ""
 
     def require(self, condition: bool, message: str) -> None:
         if not condition:
             raise GraphError(f"muGraph {self.graph.name!r}: {self.where}{message}")
 
+    def check_splits(self) -> None:
+        """Require that every split axis is there, and only as its parts."""
+        sizes = self.graph.sizes
+        for split in self.mugraph.splits:
+            for axis in (split.axis, split.outer, split.inner):
+                self.require(axis in sizes, f"the split of {split.axis!r} names the undeclared axis {axis!r}")
+            self.require(
+                sizes[split.outer] * sizes[split.inner] >= sizes[split.axis],
+                f"{split.outer!r} times {split.inner!r} is less than {split.axis!r}",
+            )
+            parts = {split.axis, split.outer, split.inner}
+            used = frozenset[str]().union(*self.axes)
+            self.require(split.axis not in used, f"a value has the axis {split.axis!r}, which is split")
+            for output in self.graph.outputs:
+                self.require(not parts & set(output.port.axes), f"{split.axis!r} is split, and of an output")
+            for step in self.graph.steps:
+                mapped = {axis for pair in step.mapping for axis in pair}
+                self.require(not parts & mapped, f"{split.axis!r} is split, and read at other places")
+
     def check_kernel(self, number: int, kernel: Kernel) -> None:
         self.where = f"kernel {number}: "
+        self.path = set()
+        for tile, _ in walk(kernel):
+            known = len(self.graph.inputs) <= tile.value < len(self.names)
+            self.require(known, f"it computes value {tile.value}, which is no step of the graph")
+        self._check_parts(kernel)
         if isinstance(kernel, Block):
             self._check_axes(kernel)
+            for loop, around in _loops(kernel):
+                if loop.running:
+                    self._check_running(loop, around)
         before = frozenset(self.done)
         seen: dict[int, tuple[Loop, ...]] = {}  # value -> the loops inside which it is known
         made: dict[int, tuple[Loop, ...]] = {}  # value -> the loops inside which it is computed
         kept: dict[int, tuple[Loop, ...]] = {}  # as `seen`, for what is not computed again
         for tile, loops in walk(kernel):
-            step = self.graph.step_of(tile.value) if 0 <= tile.value < len(self.names) else None
-            self.require(step is not None, f"it computes value {tile.value}, which is no step of the graph")
+            step = self.graph.step_of(tile.value)
             assert step is not None
             self._check_once(tile)
             for i in step.inputs:
@@ -182,7 +263,7 @@ class _Checker:
             if isinstance(kernel, Block):
                 self._check_step(tile.value, step, kernel, loops, made)
             made[tile.value] = loops
-            seen[tile.value] = known_inside(step, loops)
+            seen[tile.value] = loops[:-1] if tile.value in self.path else known_inside(step, loops)
             if not tile.again:
                 kept.setdefault(tile.value, seen[tile.value])
             self.done.add(tile.value)
@@ -190,22 +271,69 @@ class _Checker:
             for value in self.mugraph.stores(kernel):
                 self._check_store(value, kernel, kept[value])
 
+    def _check_parts(self, kernel: Kernel) -> None:
+        grid = kernel.grid if isinstance(kernel, Block) else ()
+        touched = {tile.value for tile, _ in walk(kernel)} | set(self.mugraph.loads(kernel))
+        for split in self.mugraph.splits:
+            whole = not any(split.inner in self.axes[value] for value in touched)
+            self.require(
+                whole or split.outer in grid,
+                f"it walks along {split.inner!r}, so {split.outer!r} must be on the grid",
+            )
+
+    def _check_running(self, loop: Loop, around: tuple[str, ...]) -> None:
+        """Require that every value of a loop has a degree in its running shifts, and can be rescaled."""
+        path = running_path(self.graph, loop)
+        self.path |= set(path)
+        direct = {item.value for item in loop.body if isinstance(item, Tile)}
+        grown = {value for value in direct if _reduces(self.graph, value, loop.axis)}
+        for value in path:
+            step = self.graph.step_of(value)
+            assert step is not None
+            name = self.names[value]
+            maxima = [self.graph.step_of(i) for i in step.inputs if i in grown]
+            self.require(
+                all(
+                    one is not None and one.op == "max" and not set(one.axes) & set(around) for one in maxima
+                ),
+                f"{name} runs with what is no maximum over {loop.axis!r} alone",
+            )
+            self.require(
+                all(i in grown or i in path or self.closed[i] or i not in direct for i in step.inputs)
+                and step.op not in ("sum", "max", "contract")
+                and loop.axis not in self.axes[value],
+                f"{name} cannot run: it takes other values of the loop over {loop.axis!r} than maxima",
+            )
+        for shift in loop.running:
+            moved = self.names[shift]
+            self.require(shift in path, f"{moved} is not made from maxima directly in its loop")
+            growth = growths(self.graph, shift)
+            for tile, inner in walk(Block((), loop.body)):
+                if tile.value not in growth or tile.value in path:
+                    continue
+                name, degree = self.names[tile.value], growth[tile.value]
+                self.require(degree is not None, f"{name} has no degree in {moved}, which cannot run")
+                if _reduces(self.graph, tile.value, loop.axis):
+                    step = self.graph.step_of(tile.value)
+                    assert step is not None
+                    self.require(
+                        rescaled_by(degree) is not None
+                        and self.axes[shift] <= self.axes[tile.value]
+                        and not inner
+                        and not set(step.axes) & set(around),
+                        f"{name} cannot be rescaled when {moved} moves",
+                    )
+
     def _check_axes(self, block: Block) -> None:
         known = self.graph.sizes
         for axis in block.grid:
             self.require(axis in known, f"the grid has the undeclared axis {axis!r}")
             self.require(block.grid.count(axis) == 1, f"the grid has axis {axis!r} twice")
-        pending: list[tuple[Tile | Loop, tuple[str, ...]]] = [(item, ()) for item in block.body]
-        while pending:
-            item, around = pending.pop()
-            if isinstance(item, Loop):
-                self.require(item.axis in known, f"a loop walks along the undeclared axis {item.axis!r}")
-                self.require(
-                    item.axis not in block.grid, f"axis {item.axis!r} is looped over and on the grid"
-                )
-                self.require(item.axis not in around, f"a loop over {item.axis!r} stands inside another one")
-                self.require(bool(item.body), f"the loop over {item.axis!r} does nothing")
-                pending += [(inner, (*around, item.axis)) for inner in item.body]
+        for loop, around in _loops(block):
+            self.require(loop.axis in known, f"a loop walks along the undeclared axis {loop.axis!r}")
+            self.require(loop.axis not in block.grid, f"axis {loop.axis!r} is looped over and on the grid")
+            self.require(loop.axis not in around, f"a loop over {loop.axis!r} stands inside another one")
+            self.require(bool(loop.body), f"the loop over {loop.axis!r} does nothing")
 
     def _check_once(self, tile: Tile) -> None:
         name = self.names[tile.value]
@@ -231,8 +359,9 @@ class _Checker:
         name, reader = self.names[operand], self.names[value]
         if operand in seen:
             known, around = len(seen[operand]), made[operand]
+            runs = operand in self.path or value in self.path
             self.require(
-                known == len(around) or not _starts_with(loops, around[: known + 1]),
+                known == len(around) or not _starts_with(loops, around[: known + 1]) or runs,
                 f"{reader} reads {name} inside the loop that is still adding it up; it needs a second loop",
             )
             self.require(
@@ -296,7 +425,8 @@ def _starts_with(loops: tuple[Loop, ...], start: tuple[Loop, ...]) -> bool:
 
 _LINE = re.compile(r"(?P<again>again )?(?P<name>[\w.]+) (?P<sign>\+=|max=|=) (?P<step>\w+(?:\[.*)?\(.*\))")
 _KERNEL = re.compile(r"kernel (?:grid\[(?P<grid>[^\]]*)\]|call)")
-_LOOP = re.compile(r"loop\[(?P<axis>[^\]]*)\]")
+_LOOP = re.compile(r"loop\[(?P<axis>[^\]]*)\](?: running (?P<running>[\w., ]+))?")
+_SPLIT = re.compile(r"split (\S+) into (\S+) (\S+)")
 
 
 def print_mugraph(mugraph: MuGraph) -> str:
@@ -312,7 +442,9 @@ def print_mugraph(mugraph: MuGraph) -> str:
             shared = next(
                 (i for i, loop in enumerate(around) if not _starts_with(loops, around[: i + 1])), len(around)
             )
-            body += [f"{'  ' * (i + 1)}loop[{loop.axis}]" for i, loop in enumerate(loops) if i >= shared]
+            body += [
+                f"{'  ' * (i + 1)}{_print_loop(loop, names)}" for i, loop in enumerate(loops) if i >= shared
+            ]
             around = loops
             step = graph.step_of(tile.value)
             assert step is not None
@@ -322,7 +454,13 @@ def print_mugraph(mugraph: MuGraph) -> str:
                 f"{'  ' * (len(loops) + 1)}{again}{names[tile.value]} {sign} {print_step(step, names)}"
             )
     ports = 2 + len(graph.inputs)
-    return "\n".join([*lines[:ports], *body, *lines[len(lines) - len(graph.outputs) :]]) + "\n"
+    splits = [f"split {split.axis} into {split.outer} {split.inner}" for split in mugraph.splits]
+    return "\n".join([*lines[:ports], *splits, *body, *lines[len(lines) - len(graph.outputs) :]]) + "\n"
+
+
+def _print_loop(loop: Loop, names: Sequence[str]) -> str:
+    running = ", ".join(names[value] for value in loop.running)
+    return f"loop[{loop.axis}]{' running ' if running else ''}{running}"
 
 
 def parse_mugraph(text: str) -> MuGraph:
@@ -330,6 +468,7 @@ def parse_mugraph(text: str) -> MuGraph:
     head: list[str] = []
     tail: list[str] = []
     steps: dict[str, str] = {}
+    splits: list[Split] = []
     lines: list[tuple[int, int, str]] = []  # number, depth, content: kernels and what is in them
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#", 1)[0].rstrip()
@@ -338,6 +477,8 @@ def parse_mugraph(text: str) -> MuGraph:
         match = _LINE.fullmatch(content)
         if content.startswith(("graph ", "axes", "in ")) and not match:
             head.append(content)
+        elif split := _SPLIT.fullmatch(content):
+            splits.append(Split(split[1], split[2], split[3]))
         elif content.startswith("out ") and depth == 0:
             tail.append(content)
         elif content:
@@ -366,7 +507,7 @@ def parse_mugraph(text: str) -> MuGraph:
             if len(tiles) < len(body):
                 raise GraphError(f"line {number}: a call of a library has no loops that we know of")
             kernels.append(Call(tiles))
-    return check_mugraph(MuGraph(graph, tuple(kernels)))
+    return check_mugraph(MuGraph(graph, tuple(kernels), tuple(splits)))
 
 
 def _parse_body(
@@ -387,7 +528,12 @@ def _parse_body(
             )
         if loop is not None:
             axis = loop["axis"].strip()
-            body.append(Loop(axis, _parse_body(lines, depth + 1, (*around, axis), places, graph)))
+            names = [name.strip() for name in (loop["running"] or "").split(",") if name.strip()]
+            unknown = next((name for name in names if name not in places), None)
+            if unknown is not None:
+                raise GraphError(f"line {number}: {unknown} runs, but nothing computes it")
+            inner = _parse_body(lines, depth + 1, (*around, axis), places, graph)
+            body.append(Loop(axis, inner, tuple(places[name] for name in names)))
         elif line is not None:
             value = places[line["name"]]
             step = graph.step_of(value)

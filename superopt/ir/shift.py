@@ -19,10 +19,11 @@ from superopt.ir.check import check_graph
 from superopt.ir.graph import Graph, Step, live_graph, value_axes
 from superopt.ops import OPS
 
-__all__ = ["Shift", "free_shifts", "stabilize"]
+__all__ = ["Shift", "free_shifts", "release_shifts", "stabilize"]
 
 _LINEAR = frozenset({"sum", "neg", "max"})
 _REDUCTIONS = frozenset({"sum", "max", "contract"})
+_LOWEST = Fraction(-(2**100))
 
 Degree = Mapping[int, Fraction]  # group -> degree; 0 where absent
 
@@ -173,27 +174,115 @@ def _sum(a: Mapping[int, Fraction], b: Mapping[int, Fraction], sign: int) -> dic
     return {group: a.get(group, Fraction(0)) + sign * b.get(group, Fraction(0)) for group in {**a, **b}}
 
 
-def stabilize(graph: Graph) -> Graph:
+def stabilize(graph: Graph, parts: Iterable[str] = ()) -> Graph:
     """Return the graph with every free shift chosen as the maximum of what its exponentials take.
 
-    Where all that reads an exponential masks it, the maximum is over what the mask leaves.
+    Where all that reads an exponential masks it, the maximum is over what the mask leaves. `parts` are
+    axes of parts that programs share out (see `split`): each part takes its own maximum, and what the
+    parts made is brought to the common one where it meets.
+
+        m0 = max[t_at](s);  z0 = sum[t_at](exp(s - m0))
+        m = max[t_part](m0);  z = sum[t_part](z0 * exp(m0 - m))
     """
     shifts = [shift for shift in free_shifts(graph) if shift.reduced]
-    return check_graph(live_graph(_Rewrite(graph, shifts).run())) if shifts else graph
+    if not shifts:
+        return graph
+    return check_graph(live_graph(_Rewrite(graph, shifts, frozenset(parts)).run()))
+
+
+def release_shifts(graph: Graph) -> Graph:
+    """Return the graph without shifts that its author chose where any would do: exp(x - m) is exp(x).
+
+    The search then sees the freedom, and `stabilize` chooses again.
+    """
+    while True:
+        released = _release(graph)
+        if released is None:
+            return graph
+        graph = released
+
+
+def _release(graph: Graph) -> Graph | None:
+    """Return the graph with the shifts of one group of exponentials taken away, or None."""
+    axes = value_axes(graph)
+    for shift in free_shifts(graph):
+        taken = [_difference(graph, exp) for exp in shift.exps]
+        amounts = {pair[1] if pair else None for pair in taken}
+        amount = next(iter(amounts))
+        if len(amounts) == 1 and amount is not None and not axes[amount] & shift.reduced:
+            return live_graph(_without(graph, shift, amount))
+    return None
+
+
+def _difference(graph: Graph, exp: int) -> tuple[int, int] | None:
+    """Return x and m where an exponential is of x - m."""
+    step = graph.step_of(exp)
+    inner = graph.step_of(step.inputs[0]) if step else None
+    if inner is None or inner.op not in ("sub", "add"):
+        return None
+    x, m = inner.inputs
+    if inner.op == "sub":
+        return x, m
+    negated = graph.step_of(m)
+    return (x, negated.inputs[0]) if negated is not None and negated.op == "neg" else None
+
+
+def _without(graph: Graph, shift: Shift, amount: int) -> Graph:
+    """Return the graph with exp(x) for exp(x - amount), and logarithms put right."""
+    first = len(graph.inputs)
+    at = list(range(first))
+    steps: list[Step] = []
+
+    def emit(step: Step) -> int:
+        steps.append(step)
+        return first + len(steps) - 1
+
+    def lowered(value: int) -> int | None:
+        """Return v where a new value is v - amount."""
+        made = steps[value - first] if value >= first else None
+        return made.inputs[0] if made and made.op == "sub" and made.inputs[1] == at[amount] else None
+
+    for value, step in enumerate(graph.steps, first):
+        inputs = tuple(at[i] for i in step.inputs)
+        if value in shift.exps:
+            pair = _difference(graph, value)
+            assert pair is not None
+            at.append(emit(Step("exp", (at[pair[0]],))))
+            continue
+        bare = [lowered(i) for i in inputs]
+        if step.op == "add" and amount in step.inputs and any(one is not None for one in bare):
+            kept = next(one for one in bare if one is not None)
+            at.append(kept)
+            continue
+        if step.op == "sub" and bare[0] is not None and bare[1] is not None:
+            inputs = (bare[0], bare[1])
+        made = emit(replace(step, inputs=inputs))
+        degree = shift.degrees.get(step.inputs[0]) if step.op == "log" else None
+        if degree:
+            added = at[amount]
+            if degree != 1:
+                added = emit(Step("mul", (added, emit(Step("const", value=degree)))))
+            made = emit(Step("sub", (made, added)))
+        at.append(made)
+    outputs = tuple(replace(one, value=at[one.value]) for one in graph.outputs)
+    return replace(graph, steps=tuple(steps), outputs=outputs)
 
 
 class _Rewrite:
     """Builds the shifted graph step by step."""
 
-    def __init__(self, graph: Graph, shifts: Iterable[Shift]) -> None:
+    def __init__(self, graph: Graph, shifts: Iterable[Shift], parts: frozenset[str]) -> None:
         self.graph = graph
         self.first = len(graph.inputs)
         self.axes = value_axes(graph)
         self.shift_of = {exp: shift for shift in shifts for exp in shift.exps}
         self.shifts = list(shifts)
+        self.parts = parts
         self.steps: list[Step] = []
         self.at = list(range(self.first))
-        self.shift_values: dict[int, int] = {}
+        self.local: set[tuple[int, int]] = set()  # (value, number of a shift): still under a part's maximum
+        self.common: dict[tuple[int, int], int] = {}  # the same, under the maximum of all parts
+        self.shift_values: dict[tuple[int, bool], int] = {}
 
     def run(self) -> Graph:
         """Return the graph; steps keep their order, so that a shift stands after all it is made from."""
@@ -203,10 +292,11 @@ class _Rewrite:
                 self.at.append(-1)
             if value in self.shift_of:
                 self.at[value] = self._exp(value)
-            elif step.op == "log":
-                self.at[value] = self._log(value, step)
             else:
-                self.at[value] = self._emit(replace(step, inputs=self._inputs(step)))
+                inputs = self._inputs(value, step)
+                self.at[value] = self._emit(replace(step, inputs=inputs))
+                if step.op == "log":
+                    self.at[value] = self._log(value, step)
         outputs = tuple(replace(one, value=self.at[one.value]) for one in self.graph.outputs)
         return replace(self.graph, steps=tuple(self.steps), outputs=outputs)
 
@@ -236,39 +326,80 @@ class _Rewrite:
         self.steps.append(step)
         return self.first + len(self.steps) - 1
 
-    def _inputs(self, step: Step) -> tuple[int, ...]:
-        return tuple(self.at[i] for i in step.inputs)
+    def _inputs(self, value: int, step: Step) -> tuple[int, ...]:
+        """Return the inputs of a step, brought to the common maximum where parts meet."""
+        found = {i: self.at[i] for i in step.inputs}
+        for number, shift in enumerate(self.shifts):
+            grown = [i for i in found if shift.degrees.get(i)]
+            local = [i for i in grown if (i, number) in self.local]
+            meets = step.op in _REDUCTIONS and bool(self.parts & shift.reduced & set(step.axes))
+            if local and (meets or len(local) < len(grown)):
+                for i in local:
+                    found[i] = self._brought(i, found[i], number)
+            elif local and (shift.degrees.get(value) or step.op == "log"):
+                self.local.add((value, number))
+        return tuple(found[i] for i in step.inputs)
+
+    def _brought(self, value: int, now: int, number: int) -> int:
+        """Return a value under the common maximum, from what it is under its part's."""
+        key = value, number
+        if key not in self.common:
+            shift = self.shifts[number]
+            difference = self._emit(Step("sub", (self._shift(number, True), self._shift(number, False))))
+            factor = self._emit(Step("exp", (self._times(difference, shift.degrees[value]),)))
+            self.common[key] = self._emit(Step("mul", (now, factor)))
+        return self.common[key]
+
+    def _times(self, value: int, degree: Fraction) -> int:
+        if degree == 1:
+            return value
+        return self._emit(Step("mul", (value, self._emit(Step("const", value=degree)))))
 
     def _exp(self, value: int) -> int:
-        shifted = self._emit(Step("sub", (self._taken(value), self._shift(self.shift_of[value]))))
+        number = self.shifts.index(self.shift_of[value])
+        local = self._is_local(value, self.shifts[number])
+        if local:
+            self.local.add((value, number))
+        shifted = self._emit(Step("sub", (self._taken(value), self._shift(number, local))))
         return self._emit(Step("exp", (shifted,)))
+
+    def _is_local(self, exp: int, shift: Shift) -> bool:
+        own = self.parts & shift.reduced
+        return bool(own) and own <= self.axes[exp]
 
     def _log(self, value: int, step: Step) -> int:
         """Return log(v) as log(v') + d c for every shift that v has a degree in."""
-        result = self._emit(replace(step, inputs=self._inputs(step)))
-        for shift in self.shifts:
+        result = self.at[value]
+        for number, shift in enumerate(self.shifts):
             degree = shift.degrees.get(step.inputs[0])
             if degree:
-                added = self._shift(shift)
-                if degree != 1:
-                    constant = self._emit(Step("const", value=degree))
-                    added = self._emit(Step("mul", (added, constant)))
-                result = self._emit(Step("add", (result, added)))
+                added = self._shift(number, (value, number) in self.local)
+                self.local.discard((value, number))
+                result = self._emit(Step("add", (result, self._times(added, degree))))
         return result
 
-    def _shift(self, shift: Shift) -> int:
-        """Return the maximum of what the exponentials of a shift take."""
-        key = shift.exps[0]
+    def _shift(self, number: int, local: bool) -> int:
+        """Return the maximum of what the exponentials of a shift take: of each part, or of all."""
+        key = number, local
         if key not in self.shift_values:
-            parts = []
+            shift = self.shifts[number]
+            own = self.parts & shift.reduced
+            found: list[int] = []
+            if not local and any(self._is_local(exp, shift) for exp in shift.exps):
+                over = tuple(sorted(own))
+                found.append(self._emit(Step("max", (self._shift(number, True),), axes=over)))
             for exp in shift.exps:
-                over = tuple(axis for axis in sorted(self.axes[exp]) if axis in shift.reduced)
-                taken = self._taken(exp)
-                parts.append(self._emit(Step("max", (taken,), axes=over)) if over else taken)
-            whole = parts[0]
-            for part in parts[1:]:
-                whole = self._emit(Step("maximum", (whole, part)))
-            self.shift_values[key] = whole
+                if self._is_local(exp, shift) == local:
+                    left = self.axes[exp] & shift.reduced - (own if local else frozenset())
+                    over = tuple(sorted(left))
+                    taken = self._taken(exp)
+                    found.append(self._emit(Step("max", (taken,), axes=over)) if over else taken)
+            whole = found[0]
+            for one in found[1:]:
+                whole = self._emit(Step("maximum", (whole, one)))
+            # Where nothing is left of a row, the shift must still be a number that can be taken away.
+            lowest = self._emit(Step("const", value=_LOWEST))
+            self.shift_values[key] = self._emit(Step("maximum", (whole, lowest)))
         return self.shift_values[key]
 
     def _taken(self, exp: int) -> int:

@@ -1,0 +1,81 @@
+"""Split: an axis written as parts and places within a part, so that programs can share out a reduction.
+
+    z = sum[t](e)      becomes      z0 = sum[t_at](e);  z = sum[t_part](z0)
+
+The part is what a kernel spreads over its grid, the place what it loops over; a later kernel combines
+the parts. The extent of the axis need not be a multiple of a part's: the muGraph's `Split` says so.
+"""
+
+from collections.abc import Container
+from dataclasses import replace
+
+from superopt.errors import GraphError
+from superopt.ir.check import check_graph
+from superopt.ir.graph import Axis, Graph, Step
+from superopt.ir.mugraph import Split
+from superopt.ir.rewrite import refine_axes
+
+__all__ = ["split_axis"]
+
+
+def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
+    """Return the graph with every reduction over an axis done in parts, which are then combined."""
+    sizes = graph.sizes
+    if axis not in sizes:
+        raise GraphError(f"graph {graph.name!r} has no axis {axis!r}")
+    if parts < 1:
+        raise GraphError(f"axis {axis!r} cannot be split into {parts} parts")
+    used = {*(port for output in graph.outputs for port in output.port.axes)}
+    mapped = {place for step in graph.steps for pair in step.mapping for place in pair}
+    if axis in used or axis in mapped:
+        raise GraphError(f"axis {axis!r} cannot be split: an output has it, or it is read at other places")
+    outer, inner = _fresh(f"{axis}_part", sizes), _fresh(f"{axis}_at", sizes)
+    place = -(-sizes[axis] // parts)
+    # The extent of the axis itself stays one number; only positions are made of parts and places.
+    kept = _fresh(f"{axis}_", {**sizes, outer: 0, inner: 0})
+    longer = replace(
+        graph,
+        axes=tuple(
+            Axis(one.name, place * parts) if one.name == axis else one
+            for one in (*graph.axes, Axis(kept, sizes[axis]))
+        ),
+        steps=tuple(
+            replace(step, axes=(kept,)) if step.op == "size" and step.axes == (axis,) else step
+            for step in graph.steps
+        ),
+    )
+    refined = refine_axes(longer, {axis: (Axis(outer, parts), Axis(inner, place))})
+    own = tuple(Axis(axis, one.size) if one.name == kept else one for one in refined.axes)
+    steps = tuple(
+        replace(step, axes=tuple(axis if one == kept else one for one in step.axes)) for step in refined.steps
+    )
+    refined = replace(refined, axes=own, steps=steps)
+    return check_graph(_in_two(refined, outer, inner)), Split(axis, outer, inner)
+
+
+def _in_two(graph: Graph, outer: str, inner: str) -> Graph:
+    """Return the graph with every reduction over both halves done over the inner one first."""
+    first = len(graph.inputs)
+    at = list(range(first))
+    steps: list[Step] = []
+
+    def emit(step: Step) -> int:
+        steps.append(step)
+        return first + len(steps) - 1
+
+    for step in graph.steps:
+        new = replace(step, inputs=tuple(at[i] for i in step.inputs))
+        if step.op in ("sum", "max", "contract") and {outer, inner} <= set(step.axes):
+            rest = tuple(axis for axis in step.axes if axis != outer)
+            part = emit(replace(new, axes=rest))
+            at.append(emit(Step("max" if step.op == "max" else "sum", (part,), (outer,))))
+        else:
+            at.append(emit(new))
+    outputs = tuple(replace(output, value=at[output.value]) for output in graph.outputs)
+    return replace(graph, steps=tuple(steps), outputs=outputs)
+
+
+def _fresh(name: str, taken: Container[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
