@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 
@@ -25,6 +21,7 @@ from superopt.frontier.states import (
     packed,
     rows_of,
 )
+from superopt.interrupts import interrupts_noted
 
 __all__ = ["explore"]
 
@@ -65,7 +62,7 @@ def explore(
         if on_level is not None:
             on_level(level.stats)
 
-    with _interrupts_noted(watch):
+    with interrupts_noted(watch):
         if workers == 1:
             stopped = serial.run(space, history, watch, on_barrier)
         else:
@@ -75,28 +72,6 @@ def explore(
         if saved is not None:
             saved.save(history, now=True)
         return _put_together(history, limits, stopped)
-
-
-@contextmanager
-def _interrupts_noted(watch: Watch) -> Iterator[None]:
-    """Make the first Ctrl-C a wish to stop; a second one raises as ever."""
-    usual = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
-        yield  # another owner of the signal, or no right to change it
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if watch.interrupted:
-            raise KeyboardInterrupt
-        watch.interrupted = True
-        if watch.interruptible:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
 
 
 def _put_together(history: History, limits: Limits, stopped: str | None) -> Exploration:

@@ -1,15 +1,12 @@
 """The driver: one call from a function to all its equivalent graphs, region by region."""
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
+from superopt.clock import Clock
 from superopt.errors import InputError
 from superopt.frontier.bound import Bound, Machine, graph_bound
 from superopt.frontier.derive import derive
@@ -20,6 +17,7 @@ from superopt.frontier.mugraph import MuGraphSpace
 from superopt.frontier.space import Exploration, LevelStats, Limits
 from superopt.frontier.split import merge_halves, split_reductions
 from superopt.frontier.universe import Universe, universe_of
+from superopt.interrupts import interrupts_noted
 from superopt.ir import Graph, MuGraph, Program, Region, cut_graph, fuse
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
@@ -213,7 +211,7 @@ class _Run:
 
     def search_graph(self, graph: Graph) -> Iterator[RegionSearch]:
         """Search a graph whole, or in parts where it is too large to be one goal."""
-        clock = _Clock()
+        clock = Clock()
         if self.out_of_time():
             yield self._unsearched(graph)
             return
@@ -238,11 +236,11 @@ class _Run:
         else:
             yield self._search_goal(attempt, clock)
 
-    def _prepare(self, graph: Graph, clock: "_Clock", *, last: bool = False) -> "_Attempt":
+    def _prepare(self, graph: Graph, clock: Clock, *, last: bool = False) -> "_Attempt":
         """Saturate a goal, and where it is small enough once more with its reductions split."""
         limits = _LAST_TRY if last else _FIRST_TRY
         limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
-        with clock.phase("saturate"), _interrupts_noted(self):
+        with clock.phase("saturate"), interrupts_noted(self):
             self.report("saturate", graph.name)
             whole = self._saturated(graph, graph, {}, limits)
             if not self.options.split or whole.table.truncated or self.out_of_time():
@@ -281,7 +279,7 @@ class _Run:
         statistics = SearchStatistics(0, 0, 0, 0, 0, 1, (), {}, {})
         return RegionSearch(graph, _verified(graph, (found,), self.options.seed), statistics, (why,))
 
-    def _search_goal(self, attempt: "_Attempt", clock: "_Clock") -> RegionSearch:
+    def _search_goal(self, attempt: "_Attempt", clock: Clock) -> RegionSearch:
         graph, goal, table = attempt.graph, attempt.goal, attempt.table
         machine = Machine()
         truncated = [f"saturation: {table.truncated}"] if table.truncated else []
@@ -299,12 +297,12 @@ class _Run:
             if exploration.stopped:
                 truncated.append(f"exploration: {exploration.stopped}")
                 self.interrupted |= exploration.stopped == "interrupted"
-        with clock.phase("derive"), _interrupts_noted(self):
+        with clock.phase("derive"), interrupts_noted(self):
             self.report("derive", graph.name)
             universe = universe_of(space, exploration, machine)
             found, graphs = self._derive(attempt, universe, machine)
             reached = None not in universe.roots
-        with clock.phase("verify"), _interrupts_noted(self):
+        with clock.phase("verify"), interrupts_noted(self):
             self.report("verify", graph.name)
             found = _verified(graph, found, self.options.seed)
         statistics = SearchStatistics(
@@ -403,48 +401,3 @@ class _Attempt:
     halves: Mapping[str, tuple[str, str]]
     table: Table
     notes: tuple[str, ...] = ()
-
-
-@contextmanager
-def _interrupts_noted(run: _Run) -> Iterator[None]:
-    """Make Ctrl-C a wish to stop while no engine of ours listens to it; a second one raises."""
-    usual = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
-        yield
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if run.interrupted:
-            raise KeyboardInterrupt
-        run.interrupted = True
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
-
-
-class _Clock:
-    """Attributes every second of a region to a phase."""
-
-    def __init__(self) -> None:
-        self.ms: dict[str, float] = {}
-
-    def phase(self, name: str) -> "_Phase":
-        """Return a context that adds its time to a phase."""
-        return _Phase(self, name)
-
-
-@dataclass(slots=True)
-class _Phase:
-    clock: _Clock
-    name: str
-    start: float = 0.0
-
-    def __enter__(self) -> None:
-        self.start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        spent = (time.perf_counter() - self.start) * 1e3
-        self.clock.ms[self.name] = self.clock.ms.get(self.name, 0.0) + spent

@@ -180,14 +180,17 @@ def _memory() -> Check:
 
 
 def _cache() -> Check:
+    from superopt.cache import cache_folder
+
     try:
-        from platformdirs import user_cache_path
+        folder = cache_folder()
     except ImportError:
         return Check("cache folder", False, "unknown without platformdirs", False, "install platformdirs")
-    folder = user_cache_path("superopt")
+    except OSError as error:
+        return Check("cache folder", False, str(error), False, "name a folder in SUPEROPT_CACHE_DIR")
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     ok = existing.is_dir() and os.access(existing, os.W_OK)
-    remedy = "" if ok else f"make {existing} a writable folder, or set XDG_CACHE_HOME to one"
+    remedy = "" if ok else f"make {existing} a writable folder, or name one in SUPEROPT_CACHE_DIR"
     return Check("cache folder", ok, str(folder), False, remedy)

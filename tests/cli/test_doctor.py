@@ -46,7 +46,7 @@ def test_a_cache_that_cannot_be_written(run: Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(tmp_path))
     [check] = [check for check in doctor.examine() if check.name == "cache folder"]
     assert not check.ok
-    assert "XDG_CACHE_HOME" in check.remedy
+    assert "SUPEROPT_CACHE_DIR" in check.remedy
 
 
 def test_minimum_versions_are_those_of_the_package() -> None:
