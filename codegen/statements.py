@@ -3,7 +3,8 @@
     load w in loop[k]            each tensor is read where its tile is first complete, so that what
     start t4                     does not depend on a loop is read before it
     t4 += contract[k](t3, w)     accumulators start before the loop that fills them
-    store t11                    and results leave where they are complete
+    move t8, rescale t12         a running shift is computed anew, and what was added up under the old
+    store t11                    one is rescaled; results leave where they are complete
 
 The axes of every tile are those of its value; which of them are single positions, and how long the
 others are, is the code generator's and the tuner's affair.
@@ -11,15 +12,18 @@ others are, is the code generator's and the tuner's affair.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
-from superopt.ir import Graph, Port, Step, closed_values, value_axes, value_names
-from superopt.ir.mugraph import Block, Loop, MuGraph, Tile
+from superopt.ir import Graph, Port, Split, Step, closed_values, growths, value_axes, value_names
+from superopt.ir.mugraph import Block, Loop, MuGraph, Tile, running_path
+from superopt.ir.running import rescaled_by
 
 __all__ = [
     "Compute",
     "KernelProgram",
     "Load",
     "LoopStatement",
+    "Move",
     "Start",
     "Statement",
     "Store",
@@ -67,6 +71,18 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Compute a running shift anew, in a loop; before the loop it was computed once, by `Compute`.
+
+    Every accumulator in `rescales` is then multiplied by exp(degree * (new - old)).
+    """
+
+    value: int
+    step: Step
+    rescales: tuple[tuple[int, Fraction], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """Write the tile of a value to memory, once for each output that carries it."""
 
@@ -82,7 +98,7 @@ class LoopStatement:
     body: tuple["Statement", ...]
 
 
-Statement = Load | Start | Compute | Store | LoopStatement
+Statement = Load | Start | Compute | Move | Store | LoopStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +111,7 @@ class KernelProgram:
     loads: tuple[Tensor, ...]
     stores: tuple[Tensor, ...]
     statements: tuple[Statement, ...]
+    splits: tuple[Split, ...] = ()  # those whose parts are on the grid: `inner` ends where the axis does
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -116,11 +133,11 @@ class KernelProgram:
 
     def values(self) -> set[int]:
         """Return the values whose tiles the kernel holds."""
-        return {one.value for one, _ in self.flat() if isinstance(one, (Load, Compute))}
+        return {one.value for one, _ in self.flat() if isinstance(one, (Load, Compute, Move))}
 
     def steps(self) -> tuple[Step, ...]:
         """Return the steps it computes."""
-        return tuple(one.step for one, _ in self.flat() if isinstance(one, Compute))
+        return tuple(one.step for one, _ in self.flat() if isinstance(one, (Compute, Move)))
 
 
 def lower_block(mugraph: MuGraph, number: int, *, between: str = "f32") -> KernelProgram:
@@ -154,12 +171,14 @@ class _Lowering:
         self.loads = set(mugraph.loads(block))
         self.stored = set(mugraph.stores(block))
         self.ready: set[int] = set()
+        self.moves: dict[int, Move] = {}
 
     def program(self, name: str) -> KernelProgram:
         statements = self._body(self.block.body, ())
+        splits = tuple(split for split in self.mugraph.splits if split.outer in self.block.grid)
         stores = tuple(tensor for value in sorted(self.stored) for tensor in self._stored_tensors(value))
         loads = tuple(self._loaded_tensor(value) for value in sorted(self.loads))
-        return KernelProgram(name, self.graph, self.block.grid, loads, stores, tuple(statements))
+        return KernelProgram(name, self.graph, self.block.grid, loads, stores, tuple(statements), splits)
 
     def _body(self, items: tuple[Tile | Loop, ...], loops: tuple[str, ...]) -> list[Statement]:
         found: list[Statement] = []
@@ -181,14 +200,47 @@ class _Lowering:
                     and not self._accumulated(tile.value, loops)
                 ]
                 found += [Start(value) for value in dict.fromkeys(started)]
+                path = running_path(self.graph, item) if item.running else ()
+                found += self._run(item, path)
                 before = set(self.ready)
                 found.append(LoopStatement(item.axis, tuple(self._body(item.body, around))))
                 # A tile read inside a loop is gone after it; what was accumulated stays.
                 self.ready = before | set(started)
-                found += self._finished(started, loops)
+                found += self._finished([*started, *path], loops)
             else:
                 found += self._tile(item, loops)
         return found
+
+    def _run(self, loop: Loop, path: tuple[int, ...]) -> list[Statement]:
+        """Return what starts the running shifts of a loop, and note how they move in it."""
+        closed = [i for value in path for i in self._operands(value) if self.closed[i]]
+        found: list[Statement] = []
+        for value in dict.fromkeys([*self._closed_before(closed), *path]):
+            step = self.graph.step_of(value)
+            assert step is not None
+            found += [self._load(i) for i in step.inputs if i in self.loads and i not in self.ready]
+            if value not in self.ready:
+                found.append(Compute(value, step))
+                self.ready.add(value)
+        filled = [tile.value for tile in _tiles(loop) if self._accumulated(tile.value, (loop.axis,))]
+        for shift in loop.running:
+            growth = growths(self.graph, shift)
+            degrees = [(value, rescaled_by(growth[value])) for value in filled if value in growth]
+            step = self.graph.step_of(shift)
+            assert step is not None
+            self.moves[shift] = Move(shift, step, tuple((value, d) for value, d in degrees if d))
+        return found
+
+    def _closed_before(self, values: list[int]) -> list[int]:
+        """Return closed values and what they are made from, in order."""
+        found: set[int] = set()
+        pending = list(values)
+        while pending:
+            value = pending.pop()
+            if value not in found:
+                found.add(value)
+                pending += self._operands(value)
+        return sorted(found)
 
     def _tile(self, tile: Tile, loops: tuple[str, ...]) -> list[Statement]:
         value = tile.value
@@ -199,7 +251,11 @@ class _Lowering:
         ]
         accumulates = self._accumulated(value, loops)
         inside = tuple(axis for axis in step.axes if axis not in accumulates) if step.op in REDUCTIONS else ()
+        if value in self.moves:
+            return [*found, self.moves[value]]
         found.append(Compute(value, step, accumulates, inside))
+        if value in self.ready:
+            return found  # on the path of a running shift: known since before the loop
         self.ready.add(value)
         if not accumulates and not tile.again:
             found += self._finished([value], loops)

@@ -5,15 +5,18 @@ an axis of the next step's grid, ends it. A reduction of what is itself reduced 
 results: it starts a new kernel, so that the programs of the one before share out the axis. Inside a
 kernel every reduction is walked tile by tile, reductions over the same axis and pass in one loop; what
 a second pass needs of the first one's tiles is computed again, unless that is a contraction: then the
-kernel ends before the second pass.
+kernel ends before the second pass. A shift made from maxima may run in the loop that finds them, where
+all that depends on it has a degree (see `running`): then there is no second pass.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from superopt.ir.cut import closed_values
 from superopt.ir.graph import Graph, live_graph, needed_order, value_axes
-from superopt.ir.mugraph import Block, Call, Kernel, Loop, MuGraph, Tile, check_mugraph
+from superopt.ir.mugraph import Block, Call, Kernel, Loop, MuGraph, Split, Tile, check_mugraph
+from superopt.ir.running import growths, rescaled_by
 
 __all__ = ["fuse", "is_matmul"]
 
@@ -23,14 +26,22 @@ _FAVOUR = 4  # so many times longer than the outer one may an inner reduction be
 _REDUCTIONS = ("sum", "max", "contract")
 
 
-def fuse(graph: Graph, *, library: Callable[[Graph, int], bool] = lambda graph, value: False) -> MuGraph:
+def fuse(
+    graph: Graph,
+    *,
+    library: Callable[[Graph, int], bool] = lambda graph, value: False,
+    splits: Sequence[Split] = (),
+    online: bool = False,
+) -> MuGraph:
     """Return the graph as fused kernels; steps that no output needs are left out.
 
-    Values that `library` picks are computed by calls of a library, each a kernel of its own.
+    Values that `library` picks are computed by calls of a library, each a kernel of its own. Parts of
+    `splits` are combined in a kernel after the one that makes them. Without `online` no shift runs:
+    what uses a maximum waits for it.
     """
     graph = live_graph(graph)
     closed = closed_values(graph)
-    rounds = _rounds(graph)
+    rounds = _rounds(graph, splits)
     order = [value for value in needed_order(graph) if not closed[value]]
     order.sort(key=rounds.__getitem__)
     kernels: list[Kernel] = []
@@ -42,17 +53,17 @@ def fuse(graph: Graph, *, library: Callable[[Graph, int], bool] = lambda graph, 
         fit = sum(rounds[value] == rounds[order[0]] for value in order)
         fit = next((i for i, value in enumerate(order[:fit]) if value in called), fit)
         for count in range(fit, 0, -1):
-            block = _Fusion(graph, frozenset(order[:count])).block(alone=count == 1)
+            block = _Fusion(graph, frozenset(order[:count]), splits, online).block(alone=count == 1)
             if block is not None:
                 kernels.append(block)
                 order = order[count:]
                 break
     for value in sorted({output.value for output in graph.outputs}):
         if closed[value] and value >= len(graph.inputs):
-            block = _Fusion(graph, frozenset({value})).block(alone=True)
+            block = _Fusion(graph, frozenset({value}), splits, online).block(alone=True)
             assert block is not None
             kernels.append(block)
-    return check_mugraph(MuGraph(graph, tuple(kernels)))
+    return check_mugraph(MuGraph(graph, tuple(kernels), tuple(splits)))
 
 
 def is_matmul(graph: Graph, value: int) -> bool:
@@ -66,14 +77,33 @@ def is_matmul(graph: Graph, value: int) -> bool:
     return bool(axes[a] - axes[b] and axes[b] - axes[a]) and not (closed[a] or closed[b])
 
 
-def _rounds(graph: Graph) -> list[int]:
+def _rounds(graph: Graph, splits: Sequence[Split]) -> list[int]:
     """Return for each value how often partial results were combined before it is known."""
+    axes = value_axes(graph)
+    outer = frozenset(split.outer for split in splits)
+    inner = frozenset(split.inner for split in splits)
     rounds = [0] * len(graph.inputs)
+    parted = [0] * len(graph.inputs)  # the last round in which something on the way went along a part
     for step in graph.steps:
         operands = [graph.step_of(i) for i in step.inputs]
         combines = step.op in ("sum", "max") and operands[0] is not None and operands[0].op in _REDUCTIONS
-        rounds.append(max((rounds[i] for i in step.inputs), default=0) + combines)
+        meets = step.op in _REDUCTIONS and not outer.isdisjoint(step.axes)
+        found = max((rounds[i] for i in step.inputs), default=0)
+        last = max((parted[i] for i in step.inputs), default=0)
+        found = max(found, last + 1) if meets else found + combines
+        rounds.append(found)
+        along = any(not inner.isdisjoint(axes[i]) for i in step.inputs)
+        parted.append(max(last, found) if along else last)
     return rounds
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    """A shift made from maxima over an axis: the values on the way, and what can be rescaled for it."""
+
+    value: int
+    path: frozenset[int]
+    rescalable: frozenset[int]
 
 
 class _UnfitError(Exception):
@@ -83,8 +113,9 @@ class _UnfitError(Exception):
 class _Fusion:
     """Some steps of a graph as one kernel, if they can be one."""
 
-    def __init__(self, graph: Graph, values: frozenset[int]) -> None:
+    def __init__(self, graph: Graph, values: frozenset[int], splits: Sequence[Split], online: bool) -> None:
         self.graph = graph
+        self.splits = splits
         self.sizes = graph.sizes
         self.axes = value_axes(graph)
         self.closed = closed_values(graph)
@@ -97,12 +128,15 @@ class _Fusion:
         self.work = {value: self._work(value) for value in self.values}
         self.looped: frozenset[str] = frozenset()
         self.done: set[int] = set()
+        self.shifts = self._shifts() if online else {}
 
     def block(self, *, alone: bool) -> Block | None:
         """Return the kernel, or None where it would be a bad one; a step alone always makes one."""
         reduced, mapped = self._reduced(), self._mapped()
         shared = frozenset.intersection(*(self.axes[value] for value in self.stored)) - reduced - mapped
-        grid = frozenset(axis for axis in shared if self._worth(axis))
+        grid = frozenset(axis for axis in shared if self._worth(axis)) | self._parts(shared)
+        if any(split.inner in self._touched() and split.outer not in grid for split in self.splits):
+            return None
         off = frozenset[str]().union(*self.work.values()) - grid
         whole = mapped | self._whole(reduced, off)
         self.looped = off - whole
@@ -112,13 +146,65 @@ class _Fusion:
         try:
             if not (fits or alone):
                 return None
-            body = self._body(self.stored, frozenset(), frozenset())
+            body = self._body(self.stored, frozenset(), frozenset(), frozenset())
         except _UnfitError:
             if not alone:
                 return None
             self.looped, self.done = frozenset(), set()
-            body = self._body(self.stored, frozenset(), frozenset())
+            body = self._body(self.stored, frozenset(), frozenset(), frozenset())
         return Block(self._in_order(grid), body)
+
+    def _touched(self) -> frozenset[str]:
+        """Return the axes along which the kernel does or reads anything."""
+        return frozenset[str]().union(*self.work.values())
+
+    def _parts(self, shared: frozenset[str]) -> frozenset[str]:
+        """Return the axes of parts that this kernel makes: each program is in one of them."""
+        touched = self._touched()
+        return frozenset(split.outer for split in self.splits if split.inner in touched) & shared
+
+    def _shifts(self) -> dict[str, list["_Shift"]]:
+        """Return for each axis the shifts that may run in a loop over it."""
+        found: dict[str, list[_Shift]] = {}
+        for shift in self.values:
+            for axis in sorted(self._reduced() - self.axes[shift]):
+                path = self._path(shift, axis)
+                read = any(axis in self.work[v] and shift in self._operands(v) for v in self.values)
+                if read and path and not self._reduced_by(shift):
+                    found.setdefault(axis, []).append(_Shift(shift, path, self._rescalable(shift, axis)))
+        return found
+
+    def _path(self, shift: int, axis: str) -> frozenset[int]:
+        """Return the values from maxima over an axis to a shift, all included; empty if there are others."""
+        path: set[int] = set()
+        pending = [shift]
+        while pending:
+            value = pending.pop()
+            step = self.graph.step_of(value)
+            assert step is not None
+            if axis in self._reduced_by(value):
+                if step.op != "max":
+                    return frozenset()
+            elif step.op in _REDUCTIONS or step.mapping:
+                continue
+            else:
+                pending += [i for i in self._operands(value) if axis in self._reduced_before(i)]
+            path.add(value)
+        return frozenset(path)
+
+    def _reduced_before(self, value: int) -> frozenset[str]:
+        """Return the axes over which this kernel reduces on the way to a value."""
+        made = {value, *self._ancestors([value], ())}
+        return frozenset[str]().union(*map(self._reduced_by, made))
+
+    def _rescalable(self, shift: int, axis: str) -> frozenset[int]:
+        """Return the values that may be computed while a shift runs in a loop over an axis."""
+        found = set()
+        for value, growth in growths(self.graph, shift).items():
+            summed = value in self.inside and axis in self._reduced_by(value)
+            if summed and rescaled_by(growth) is not None and self.axes[shift] <= self.axes[value]:
+                found.add(value)
+        return frozenset(found)
 
     def _in_order(self, axes: frozenset[str]) -> tuple[str, ...]:
         return tuple(axis.name for axis in self.graph.axes if axis.name in axes)
@@ -184,9 +270,12 @@ class _Fusion:
         return {axis for axis in whole if self.sizes[axis] <= _WHOLE}
 
     def _body(
-        self, targets: Sequence[int], known: frozenset[int], around: frozenset[str]
+        self, targets: Sequence[int], known: frozenset[int], around: frozenset[str], path: frozenset[int]
     ) -> tuple[Tile | Loop, ...]:
-        """Return what computes the targets inside loops over these axes, from what is known there."""
+        """Return what computes the targets inside loops over these axes, from what is known there.
+
+        What is on the path of a running shift is read while it still grows.
+        """
         items: list[Tile | Loop] = []
         have = set(known)
         made: set[int] = set()
@@ -197,12 +286,15 @@ class _Fusion:
                 if ready and self.work[value] & self.looped <= around:
                     items.append(self._tile(value))
                     made.add(value)
-                    if not self._reduced_by(value) & around:
+                    if not self._reduced_by(value) & around or value in path:
                         have.add(value)
             if made.issuperset(targets):
                 return tuple(items)
             axis, together = self._next_loop([v for v in needed if v not in made], targets, have, around)
-            items.append(Loop(axis, self._body(together, frozenset(have), around | {axis})))
+            shifts = self._run(axis, together, have)
+            runs = frozenset[int]().union(*(one.path for one in shifts))
+            body = self._body(together, frozenset(have), around | {axis}, runs)
+            items.append(Loop(axis, body, tuple(one.value for one in shifts)))
             made.update(together)
             have.update(
                 value
@@ -219,11 +311,15 @@ class _Fusion:
         fit: dict[str, list[int]] = {}
         for value in missing:
             if value in results or value in targets:
-                for axis in self._in_order((self.work[value] & self.looped) - around):
-                    unfinished = [i for i in before[value] if i in results or axis in self._reduced_by(i)]
+                for axis in self._in_order((self._loops_of(value) & self.looped) - around):
+                    unfinished = {i for i in before[value] if i in results or axis in self._reduced_by(i)}
                     partial = axis in self._reduced_by(value) and value not in results
-                    if not (unfinished or partial):
+                    if not partial and not unfinished - self._running(value, axis, around):
                         fit.setdefault(axis, []).append(value)
+        for axis in list(fit):
+            fit[axis] = self._without_idle(axis, fit[axis])
+            if not fit[axis]:
+                del fit[axis]
         if not fit:
             raise _UnfitError
         first = min(value for values in fit.values() for value in values)
@@ -232,6 +328,39 @@ class _Fusion:
             key=lambda axis: sum(axis in self.work[i] for i in before[first]),
         )
         return axis, fit[axis]
+
+    def _loops_of(self, value: int) -> frozenset[str]:
+        """Return the axes of loops in which a value may be computed: of its work, and where it runs."""
+        along = {axis for axis, shifts in self.shifts.items() if any(value in one.path for one in shifts)}
+        return self.work[value] | along
+
+    def _running(self, value: int, axis: str, around: frozenset[str]) -> frozenset[int]:
+        """Return the unfinished values that a value may read in a loop, as they run there."""
+        found: set[int] = set()
+        for one in self.shifts.get(axis, ()):
+            alone = all(self._reduced_by(i) & (self.looped | around) <= {axis} for i in one.path)
+            whole = self._reduced_by(value) & (self.looped | around) <= {axis}
+            if alone and ((value in one.rescalable and whole) or value in one.path):
+                found |= one.path
+        return frozenset(found)
+
+    def _without_idle(self, axis: str, values: Sequence[int]) -> list[int]:
+        """Return what a loop can finish, without shifts that nothing in it would use."""
+        shifts = self.shifts.get(axis, ())
+        used = [one for one in shifts if not one.rescalable.isdisjoint(values)]
+        idle = {i for one in shifts for i in one.path if axis not in self._reduced_by(i)}
+        return [value for value in values if value not in idle or any(value in one.path for one in used)]
+
+    def _run(self, axis: str, together: Sequence[int], have: Iterable[int]) -> list["_Shift"]:
+        """Return the shifts that run in a loop over an axis that computes these values."""
+        before = self._ancestors(together, have)
+        return [
+            one
+            for one in self.shifts.get(axis, ())
+            if one.value in before
+            and any(value in one.rescalable for value in together)
+            and any(axis in self.work[v] and one.value in self._operands(v) for v in before | set(together))
+        ]
 
     def _ancestors(self, values: Sequence[int], known: Iterable[int]) -> set[int]:
         """Return what the values are made from in this kernel, as far as it is not known."""
