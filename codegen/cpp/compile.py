@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from superopt.cache import cache_folder
+from superopt.codegen.children import Children, LateError, LostError
 from superopt.codegen.cpp.errors import CompileError, NoCompilerError
 from superopt.codegen.cpp.source import CppSource
 
@@ -67,9 +68,17 @@ def find_compiler() -> Compiler:
 
 
 def compile_source(
-    source: CppSource, *, timeout_s: float = 60, flags: Sequence[str] = (), cache: Path | None = None
+    source: CppSource,
+    *,
+    timeout_s: float = 60,
+    flags: Sequence[str] = (),
+    cache: Path | None = None,
+    children: Children | None = None,
 ) -> Path:
-    """Return the shared library of a kernel, compiled now or found in the cache."""
+    """Return the shared library of a kernel, compiled now or found in the cache.
+
+    The compilers run among `children`, whose owner may end them.
+    """
     compiler = find_compiler()
     key = hashlib.sha256()
     for part in (
@@ -103,8 +112,13 @@ def _build(
         shutil.copy(RUNTIME, scratch)
         built = Path(scratch) / "kernel.o"
         library = Path(scratch) / "kernel.so"
-        _run(source, [compiler.path, *FLAGS, *flags, "-c", str(text), "-o", str(built)], timeout_s)
-        _run(source, [compiler.path, *compiler.link, *flags, str(built), "-o", str(library)], timeout_s)
+        steps = (
+            [*FLAGS, *flags, "-c", str(text), "-o", str(built)],
+            [*compiler.link, *flags, str(built), "-o", str(library)],
+        )
+        with Children() as own:
+            for step in steps:
+                _run(source, [compiler.path, *step], timeout_s, children or own)
         library.replace(path)
 
 
@@ -146,13 +160,15 @@ def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
     return kernel
 
 
-def _run(source: CppSource, command: list[str], timeout_s: float) -> None:
+def _run(source: CppSource, command: list[str], timeout_s: float, children: Children) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
+        done = children.run(command, limit_seconds=timeout_s)
+    except LateError:
         raise CompileError(f"{source.name}: the compiler took more than {timeout_s:g} s") from None
-    if done.returncode != 0:
-        lines = done.stderr.splitlines()
+    except LostError as error:
+        raise CompileError(f"{source.name}: {error}") from None
+    if done.code != 0:
+        lines = done.errors.splitlines()
         first = next((line for line in lines if "error:" in line or "undefined" in line), "no message")
         raise CompileError(f"{source.name}: {first.strip()}")
 

@@ -1,7 +1,7 @@
 """Triton: the kernels of a muGraph as Triton source, and what runs and compiles it."""
 
 from superopt.codegen.triton.choices import configs, default_config
-from superopt.codegen.triton.compile import CompileReport, compile_ahead
+from superopt.codegen.triton.compile import AheadCompiler, CompileReport, compile_ahead
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.emit import emit
 from superopt.codegen.triton.errors import CompileError, TritonError, UnsupportedError
@@ -9,6 +9,7 @@ from superopt.codegen.triton.launch import TritonMuGraph
 from superopt.codegen.triton.source import Argument, TritonSource
 
 __all__ = [
+    "AheadCompiler",
     "Argument",
     "CompileError",
     "CompileReport",

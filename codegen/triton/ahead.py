@@ -1,11 +1,13 @@
-"""Ahead: a script that compiles one kernel for a named device and reports what it uses; no GPU needed.
+"""Ahead: a server that compiles kernels for a named device and reports what each uses; no GPU needed.
 
-It reads a request as JSON from its standard input and writes the report to its standard output. It is
-a process of its own because a compiler may hang or crash, and imports nothing of superopt.
+It reads one request as JSON from each line of its standard input and answers one line each; its first
+line, before any request, says that it is ready. It is a process of its own because a compiler may hang
+or crash, and imports nothing of superopt.
 """
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,12 +20,25 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Compile what standard input asks for."""
+    """Answer the requests of standard input until it ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a compiler prints must not mix with the answers
+    import triton.compiler  # noqa: F401 - the first request should not wait for it
+
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        try:
+            answer = {"report": _compiled(json.loads(line))}
+        except (Exception, SystemExit) as error:  # compilers raise all kinds
+            answer = {"error": _one_line(error)}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    request = json.load(sys.stdin)
     with TemporaryDirectory() as folder:
         path = Path(folder, "kernel.py")
         path.write_text(request["text"])
@@ -43,13 +58,12 @@ def main() -> None:
         start = time.perf_counter()
         compiled = triton.compile(source, target=target, options=request["options"])
         seconds = time.perf_counter() - start
-        report = {
+        return {
             "shared_bytes": compiled.metadata.shared,
             "ptx_bytes": len(compiled.asm["ptx"]),
             "seconds": seconds,
             **_resources(compiled.asm["cubin"], Path(folder, "kernel.cubin")),
         }
-    json.dump(report, sys.stdout)
 
 
 def _resources(cubin: Any, path: Path) -> dict[str, int]:
@@ -62,6 +76,12 @@ def _resources(cubin: Any, path: Path) -> dict[str, int]:
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     numbers = {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
     return {"registers": numbers["REG"], "spill_bytes": numbers["STACK"] + numbers["LOCAL"]}
+
+
+def _one_line(error: BaseException) -> str:
+    """Return an error's kind and the last line it says: compilers print the source above it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
 """Compile: a kernel ahead of time, for a device that need not be here, and what it takes there."""
 
-import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from superopt.codegen.children import Children, LateError, LostError, Server
 from superopt.codegen.triton.errors import CompileError
 from superopt.codegen.triton.source import TritonSource
 from superopt.errors import InputError
 
-__all__ = ["CompileReport", "compile_ahead"]
+__all__ = ["AheadCompiler", "CompileReport", "compile_ahead"]
 
 _TYPES = {
     "f32": "*fp32",
@@ -41,6 +40,47 @@ class CompileReport:
     seconds: float
 
 
+class AheadCompiler:
+    """A compiling process that is kept for the next kernel; one that hangs or dies is replaced."""
+
+    def __init__(self, children: Children) -> None:
+        command = [sys.executable, "-P", str(Path(__file__).with_name("ahead.py"))]
+        self._folder = TemporaryDirectory(prefix="superopt-")
+        environment = {**os.environ, "TRITON_CACHE_DIR": self._folder.name, "TRITON_DEFAULT_FP_FUSION": "1"}
+        environment.pop("TRITON_INTERPRET", None)
+        self._server = Server(command, children, environment=environment)
+
+    @property
+    def starts(self) -> int:
+        """How many processes were started."""
+        return self._server.starts
+
+    def compile(
+        self,
+        source: TritonSource,
+        *,
+        target: str = "cuda:90",
+        aligned: bool = True,
+        limit_seconds: float = 120.0,
+    ) -> CompileReport:
+        """Return the report of compiling a kernel, or raise CompileError; see `compile_ahead`."""
+        request = {**_request(source, aligned), "capability": _capability(target)}
+        try:
+            answer = self._server.ask(request, limit_seconds=limit_seconds)
+        except LateError as error:
+            raise CompileError(f"{source.name}: not compiled within {limit_seconds:g} s") from error
+        except LostError as error:
+            raise CompileError(f"{source.name}: for {target}, the compiler stopped: {error}") from error
+        if "report" not in answer:
+            raise CompileError(f"{source.name}: for {target}: {answer.get('error', 'no report')}")
+        return CompileReport(**answer["report"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._server.close()
+        self._folder.cleanup()
+
+
 def compile_ahead(
     source: TritonSource, *, target: str = "cuda:90", aligned: bool = True, limit_seconds: float = 120.0
 ) -> CompileReport:
@@ -49,28 +89,19 @@ def compile_ahead(
     Tensors are taken as contiguous along their innermost axis; `aligned` states that all other strides
     are multiples of 16, as they are for most sizes.
     """
+    with Children() as children:
+        compiler = AheadCompiler(children)
+        try:
+            return compiler.compile(source, target=target, aligned=aligned, limit_seconds=limit_seconds)
+        finally:
+            compiler.close()
+
+
+def _capability(target: str) -> int:
     vendor, _, capability = target.partition(":")
     if vendor != "cuda" or not capability.isdigit():
         raise InputError(f"target {target!r} is not known; give cuda:80, cuda:90 or another capability")
-    command = [sys.executable, "-P", str(Path(__file__).with_name("ahead.py"))]
-    with TemporaryDirectory(prefix="superopt-") as folder:
-        environment = {**os.environ, "TRITON_CACHE_DIR": folder, "TRITON_DEFAULT_FP_FUSION": "1"}
-        environment.pop("TRITON_INTERPRET", None)
-        try:
-            done = subprocess.run(
-                command,
-                input=json.dumps({**_request(source, aligned), "capability": int(capability)}),
-                capture_output=True,
-                text=True,
-                timeout=limit_seconds,
-                env=environment,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise CompileError(f"{source.name}: not compiled within {limit_seconds:g} s") from error
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-        raise CompileError(f"{source.name}: for {target}, exit code {done.returncode}: {lines[-1].strip()}")
-    return CompileReport(**json.loads(done.stdout.splitlines()[-1]))
+    return int(capability)
 
 
 def _request(source: TritonSource, aligned: bool) -> dict[str, Any]:
