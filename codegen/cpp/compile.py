@@ -96,17 +96,23 @@ def compile_source(
     if path.exists():
         return path
     try:
-        _build(source, compiler, flags, timeout_s, folder, path)
+        with Children() as own:
+            _build(source, compiler, flags, timeout_s, path, children or own)
     except OSError as error:
         raise CompileError(f"{source.name}: cannot write in {folder}: {error.strerror or error}") from error
     return path
 
 
 def _build(
-    source: CppSource, compiler: Compiler, flags: Sequence[str], timeout_s: float, folder: Path, path: Path
+    source: CppSource,
+    compiler: Compiler,
+    flags: Sequence[str],
+    timeout_s: float,
+    path: Path,
+    children: Children,
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         text = Path(scratch) / f"{source.name}.cpp"
         text.write_text(source.code)
         shutil.copy(RUNTIME, scratch)
@@ -116,9 +122,8 @@ def _build(
             [*FLAGS, *flags, "-c", str(text), "-o", str(built)],
             [*compiler.link, *flags, str(built), "-o", str(library)],
         )
-        with Children() as own:
-            for step in steps:
-                _run(source, [compiler.path, *step], timeout_s, children or own)
+        for step in steps:
+            _run(source, [compiler.path, *step], timeout_s, children)
         library.replace(path)
 
 
