@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Children", "Finished", "LateError", "LostError", "Server"]
+__all__ = ["Children", "Finished", "LateError", "LostError", "Server", "exit_text"]
 
 
 class LateError(Exception):

@@ -10,14 +10,20 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import sqrt
+from typing import Any, Literal
 
-__all__ = ["Measurement", "measure_together"]
+from superopt.errors import InputError
+
+__all__ = ["HeadToHead", "Measurement", "Method", "Times", "confirm", "measure_together", "times_together"]
 
 Contender = Callable[..., Any]
+Method = Literal["clock", "events", "graph"]
 
 _LEAST_ROUNDS = 5
 _MOST_ROUNDS = 400
+_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+_SURE = 3.0  # standard deviations of a fair coin by which the rounds won must differ from a half
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,33 @@ class Measurement:
     low_us: float
     high_us: float
     rounds: int
+    quantiles_us: tuple[tuple[float, float], ...] = ()
+    method: Method = "clock"  # the host's clock, the device's events, or events around a CUDA graph
+    note: str = ""  # what was not as wished
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The times of one function call by call, and how they were taken."""
+
+    us: list[float]
+    method: Method = "clock"
+    note: str = ""
+
+    def summary(self) -> Measurement:
+        """Return the measurement that the times make."""
+        ordered = sorted(self.us)
+        tenth = len(ordered) // 10
+        quantiles = tuple((share, ordered[round(share * (len(ordered) - 1))]) for share in _QUANTILES)
+        return Measurement(
+            statistics.median(ordered),
+            ordered[tenth],
+            ordered[-1 - tenth],
+            len(ordered),
+            quantiles,
+            self.method,
+            self.note,
+        )
 
 
 def measure_together(
@@ -36,12 +69,28 @@ def measure_together(
     *,
     seconds: float,
     least_rounds: int = _LEAST_ROUNDS,
+    most_rounds: int = _MOST_ROUNDS,
 ) -> dict[str, Measurement]:
     """Return the times of all contenders, measured in turns for about so many seconds in all.
 
     `inputs` are interchangeable tuples of arguments; each call takes the next one.
     """
-    times: dict[str, list[float]] = {name: [] for name in contenders}
+    taken = times_together(
+        contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
+    )
+    return {name: found.summary() for name, found in taken.items()}
+
+
+def times_together(
+    contenders: Mapping[str, Contender],
+    inputs: Sequence[tuple[Any, ...]],
+    *,
+    seconds: float,
+    least_rounds: int = _LEAST_ROUNDS,
+    most_rounds: int = _MOST_ROUNDS,
+) -> dict[str, Times]:
+    """Return every single time that `measure_together` takes; those of one round stand at one position."""
+    times = {name: Times([]) for name in contenders}
     for contender in contenders.values():  # a first call may compile, allocate, or start threads
         contender(*inputs[0])
         contender(*inputs[-1])
@@ -50,7 +99,7 @@ def measure_together(
     gc.disable()
     try:
         deadline = time.perf_counter() + seconds
-        for done in range(_MOST_ROUNDS):
+        for done in range(max(least_rounds, most_rounds)):
             if done >= least_rounds and time.perf_counter() >= deadline:
                 break
             for name, contender in contenders.items():
@@ -58,14 +107,46 @@ def measure_together(
                 number += 1
                 start = time.perf_counter_ns()
                 contender(*arguments)
-                times[name].append((time.perf_counter_ns() - start) / 1e3)
+                times[name].us.append((time.perf_counter_ns() - start) / 1e3)
     finally:
         if was_enabled:
             gc.enable()
-    return {name: _summary(found) for name, found in times.items()}
+    return times
 
 
-def _summary(times: Sequence[float]) -> Measurement:
-    ordered = sorted(times)
-    tenth = len(ordered) // 10
-    return Measurement(statistics.median(ordered), ordered[tenth], ordered[-1 - tenth], len(ordered))
+@dataclass(frozen=True, slots=True)
+class HeadToHead:
+    """Two contenders measured against each other alone, round by round."""
+
+    winner: str
+    loser: str
+    speedup: float  # the median of the loser's time over the winner's in the same round
+    share: float  # of the rounds that the winner won
+    sure: bool  # whether chance would hardly give that share
+    measurements: Mapping[str, Measurement]
+
+
+def confirm(
+    contenders: Mapping[str, Contender],
+    first: str,
+    second: str,
+    inputs: Sequence[tuple[Any, ...]],
+    *,
+    seconds: float,
+    times: Callable[..., Mapping[str, Times]] = times_together,
+) -> HeadToHead:
+    """Return which of two contenders is faster, from a new measurement of the two in turns.
+
+    `times` takes the times: `times_together` on the CPU, `times_on_cuda` on a GPU.
+    """
+    if first == second or not {first, second} <= set(contenders):
+        raise InputError(f"cannot confirm {first!r} against {second!r}; there are {', '.join(contenders)}")
+    pair = {name: contenders[name] for name in (first, second)}
+    taken = times(pair, inputs, seconds=seconds)
+    measured = {name: found.summary() for name, found in taken.items()}
+    ratios = [b / a for a, b in zip(taken[first].us, taken[second].us, strict=True)]
+    ratio = statistics.median(ratios)
+    winner, loser = (first, second) if ratio >= 1 else (second, first)
+    won = sum((one > 1) if ratio >= 1 else (one < 1) for one in ratios)
+    sure = won - len(ratios) / 2 >= _SURE * sqrt(len(ratios)) / 2
+    return HeadToHead(winner, loser, max(ratio, 1 / ratio), won / len(ratios), sure, measured)

@@ -1,0 +1,245 @@
+"""GPU: times on CUDA that can be trusted.
+
+Before each call the L2 cache is overwritten, by a kernel long enough that the host has the next launch
+ready when it ends; CUDA events take the device's own time; calls shorter than a launch costs are replayed
+as CUDA graphs; contenders take turns on changing inputs; and what is faster than the device can move the
+data is an error, not a win.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any, Literal, Protocol
+
+from superopt.errors import InputError
+from superopt.tune.errors import DeviceLostError, MeasurementError
+from superopt.tune.measure import Contender, Measurement, Times
+
+__all__ = ["Device", "TorchCuda", "measure_cuda", "times_on_cuda"]
+
+Graphs = Literal["auto", "always", "never"]
+
+_SHORT_US = 50.0  # below it, launches take a notable part of the time
+_LEAST_ROUNDS = 10
+_MOST_ROUNDS = 400
+_FIRST_CALLS = 3
+_MOST_GRAPHS = 8  # captured inputs of one contender: each keeps its outputs in memory
+_L2_TIMES = 2
+
+
+class Device(Protocol):
+    """What measuring needs of a device; tests put a made-up one in its place."""
+
+    @property
+    def l2_bytes(self) -> int:
+        """The size of the cache to overwrite."""
+
+    def overwrite(self, size: int) -> None:
+        """Write so many bytes of memory that nobody reads."""
+
+    def mark(self) -> Any:
+        """Return a mark in the stream of work."""
+
+    def elapsed_us(self, start: Any, end: Any) -> float:
+        """Return the device's time between two marks that it has passed."""
+
+    def wait(self) -> None:
+        """Wait until all work is done; raise the error that any of it made."""
+
+    def capture(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Return what replays the work of a call on the same tensors; raise where it cannot be captured."""
+
+
+class TorchCuda:
+    """A CUDA device, by torch."""
+
+    def __init__(self, index: int | None = None) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise InputError("there is no CUDA device; measure on the CPU with measure_together")
+        self._torch = torch
+        self._device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
+        self._buffer = torch.empty(0, dtype=torch.int8, device=self._device)
+
+    @property
+    def l2_bytes(self) -> int:
+        """The size of the L2 cache."""
+        return int(self._torch.cuda.get_device_properties(self._device).L2_cache_size)
+
+    def overwrite(self, size: int) -> None:
+        """Write zeros over a buffer."""
+        if self._buffer.numel() != size:
+            self._buffer = self._torch.empty(size, dtype=self._torch.int8, device=self._device)
+        self._buffer.zero_()
+
+    def mark(self) -> Any:
+        """Return an event, recorded now."""
+        event = self._torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self._torch.cuda.current_stream(self._device))
+        return event
+
+    def elapsed_us(self, start: Any, end: Any) -> float:
+        """Return the time between two events."""
+        return float(start.elapsed_time(end)) * 1e3
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        self._torch.cuda.synchronize(self._device)
+
+    def capture(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Return the replay of a CUDA graph of a call, which was made before on a side stream."""
+        cuda = self._torch.cuda
+        side = cuda.Stream(self._device)
+        side.wait_stream(cuda.current_stream(self._device))
+        with cuda.stream(side):
+            call()
+        cuda.current_stream(self._device).wait_stream(side)
+        self.wait()
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            kept = call()
+
+        def replay() -> object:
+            graph.replay()
+            return kept  # the outputs live as long as the graph that writes them
+
+        return replay
+
+
+def measure_cuda(
+    contenders: Mapping[str, Contender],
+    inputs: Sequence[tuple[Any, ...]],
+    *,
+    seconds: float,
+    flush_bytes: int | None = None,
+    graph: Graphs = "auto",
+    floors_us: Mapping[str, float] | None = None,
+    least_rounds: int = _LEAST_ROUNDS,
+    most_rounds: int = _MOST_ROUNDS,
+    device: Device | None = None,
+) -> dict[str, Measurement]:
+    """Return the times of all contenders on a GPU, measured in turns for about so many seconds in all.
+
+    `inputs` are interchangeable tuples of arguments, each round takes the next one. `flush_bytes` are
+    written before each call, twice the L2 cache by default. With `graph="auto"`, all contenders run as
+    CUDA graphs if any of them is short. A median below a contender's floor raises MeasurementError.
+    """
+    taken = times_on_cuda(
+        contenders,
+        inputs,
+        seconds=seconds,
+        flush_bytes=flush_bytes,
+        graph=graph,
+        least_rounds=least_rounds,
+        most_rounds=most_rounds,
+        device=device,
+    )
+    found = {name: times.summary() for name, times in taken.items()}
+    for name, floor in (floors_us or {}).items():
+        if name in found and found[name].median_us < floor:
+            raise MeasurementError(
+                f"{name}: {found[name].median_us:.2f} µs is less than the {floor:.2f} µs that the device"
+                " needs for its data: it does not do its work, or is not timed while it does"
+            )
+    return found
+
+
+def times_on_cuda(
+    contenders: Mapping[str, Contender],
+    inputs: Sequence[tuple[Any, ...]],
+    *,
+    seconds: float,
+    flush_bytes: int | None = None,
+    graph: Graphs = "auto",
+    least_rounds: int = _LEAST_ROUNDS,
+    most_rounds: int = _MOST_ROUNDS,
+    device: Device | None = None,
+) -> dict[str, Times]:
+    """Return every single time that `measure_cuda` takes; those of one round stand at one position."""
+    if not inputs:
+        raise InputError("there are no inputs to measure on; give one tuple of arguments at least")
+    if graph not in ("auto", "always", "never"):
+        raise InputError(f"graph is {graph!r}; give 'auto', 'always' or 'never'")
+    device = device or TorchCuda()
+    flush = _L2_TIMES * device.l2_bytes if flush_bytes is None else flush_bytes
+    try:
+        return _times(contenders, inputs, seconds, flush, graph, (least_rounds, most_rounds), device)
+    except Exception as error:
+        _check_alive(device, error)
+        raise
+
+
+def _times(
+    contenders: Mapping[str, Contender],
+    inputs: Sequence[tuple[Any, ...]],
+    seconds: float,
+    flush: int,
+    graph: Graphs,
+    rounds: tuple[int, int],
+    device: Device,
+) -> dict[str, Times]:
+    plain = {name: [_bound(one, given) for given in inputs] for name, one in contenders.items()}
+    for calls in plain.values():  # a first call may compile, or allocate
+        calls[0]()
+        calls[-1]()
+        device.wait()
+    runs = {name: (calls, Times([], "events")) for name, calls in plain.items()}
+    if graph == "always" or (graph == "auto" and _any_short(plain, flush, device)):
+        runs = {name: _captured(calls, device) for name, calls in plain.items()}
+    deadline = perf_counter() + seconds
+    names = list(runs)
+    for done in range(max(rounds)):
+        if done >= rounds[0] and perf_counter() >= deadline:
+            break
+        turn = done % max(len(names), 1)
+        marks = {}
+        for name in names[turn:] + names[:turn]:  # nobody always follows the same neighbour
+            calls, _ = runs[name]
+            marks[name] = _marked(calls[done % len(calls)], flush, device)
+        device.wait()
+        for name, (start, end) in marks.items():
+            runs[name][1].us.append(device.elapsed_us(start, end))
+    return {name: times for name, (_, times) in runs.items()}
+
+
+def _bound(contender: Contender, given: tuple[Any, ...]) -> Callable[[], object]:
+    return lambda: contender(*given)
+
+
+def _marked(call: Callable[[], object], flush: int, device: Device) -> tuple[Any, Any]:
+    """Make a call between two marks, after the cache was overwritten."""
+    if flush:
+        device.overwrite(flush)
+    start = device.mark()
+    call()
+    return start, device.mark()
+
+
+def _any_short(plain: Mapping[str, list[Callable[[], object]]], flush: int, device: Device) -> bool:
+    """Whether a contender is so short that launches would blur the comparison."""
+    for calls in plain.values():
+        marks = [_marked(calls[at % len(calls)], flush, device) for at in range(_FIRST_CALLS)]
+        device.wait()
+        if median(device.elapsed_us(start, end) for start, end in marks) < _SHORT_US:
+            return True
+    return False
+
+
+def _captured(calls: list[Callable[[], object]], device: Device) -> tuple[list[Callable[[], object]], Times]:
+    """Return replays of calls; the calls themselves, with a note, where they cannot be captured."""
+    try:
+        return [device.capture(call) for call in calls[:_MOST_GRAPHS]], Times([], "graph")
+    except Exception as error:  # whatever a contender does that a graph cannot hold
+        _check_alive(device, error)
+        line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return calls, Times([], "events", f"launches are included: no CUDA graph: {line}")
+
+
+def _check_alive(device: Device, error: Exception) -> None:
+    """Raise DeviceLostError where an error outlives the call that made it."""
+    try:
+        device.wait()
+    except Exception:  # the same error again: this process can do nothing more on the device
+        line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DeviceLostError(f"the device is lost to this process: {line}") from error

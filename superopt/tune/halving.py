@@ -1,0 +1,264 @@
+"""Halving: asynchronous successive halving, which gives the better trials more and more measurement.
+
+Every trial is measured a few times on the lowest rung; as soon as enough trials stand on a rung, the
+best share of them goes on to the next, where each is measured more often. Nothing waits for a rung to
+fill, so that the best so far is known at any moment and time may end anywhere.
+
+    Li et al., "A system for massively parallel hyperparameter tuning", MLSys 2020
+"""
+
+import random
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf, isfinite
+from typing import Generic, Literal, TypeVar
+
+from superopt.errors import InputError
+from superopt.tune.errors import DeviceLostError
+from superopt.tune.measure import Measurement
+
+__all__ = ["BUDGETS", "Budget", "Ended", "Halving", "Ranked", "budget_named", "halve"]
+
+K = TypeVar("K", bound=Hashable)
+Ended = Literal["complete", "out of time", "interrupted", "device lost"]
+
+_EXPLORED = 0.1  # share of trials taken at random, should the prediction mislead
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a race may cost: seconds, candidates that are compiled, calls on the lowest and top rung."""
+
+    seconds: float
+    candidates: int
+    least_repeats: int
+    most_repeats: int
+
+
+BUDGETS: Mapping[str, Budget] = {
+    "quick": Budget(seconds=10.0, candidates=16, least_repeats=3, most_repeats=50),
+    "full": Budget(seconds=120.0, candidates=200, least_repeats=5, most_repeats=400),
+}
+"""The presets, by name."""
+
+
+def budget_named(name: str) -> Budget:
+    """Return a preset, or raise InputError that lists them."""
+    if name not in BUDGETS:
+        raise InputError(f"no budget is named {name!r}; there are {', '.join(BUDGETS)}")
+    return BUDGETS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked(Generic[K]):
+    """How a trial did: its last measurement, the rung it was made on, and what keeps it from being best."""
+
+    trial: K
+    measurement: Measurement
+    rung: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Halving(Generic[K]):
+    """The outcome of a race: the measured trials, the best first, and why the others have no time."""
+
+    standings: tuple[Ranked[K], ...]
+    failed: Mapping[K, str]
+    untried: tuple[K, ...]
+    ended: Ended
+
+    @property
+    def best(self) -> Ranked[K] | None:
+        """The best trial; None where none could be measured."""
+        return self.standings[0] if self.standings else None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user ended it."""
+        return self.ended == "interrupted"
+
+    @property
+    def reasons(self) -> dict[K, str]:
+        """Why each trial but the best is not the best."""
+        slower = {one.trial: one.reason for one in self.standings[1:]}
+        return {**slower, **self.failed, **dict.fromkeys(self.untried, f"not tried: {self.ended}")}
+
+
+def halve(
+    trials: Mapping[K, float],
+    measure: Callable[[tuple[K, ...], int], Mapping[K, Measurement]],
+    *,
+    seconds: float,
+    seed: int,
+    eta: int = 3,
+    least_repeats: int = 3,
+    most_repeats: int = 400,
+    batch: int = 1,
+    on_best: Callable[[K, Measurement], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Halving[K]:
+    """Return how trials with predicted times rank by measured ones, within so many seconds.
+
+    `measure` times a few trials, up to `batch` of them in turns, each so many times. A trial for which it
+    raises has failed, with the error as the reason; KeyboardInterrupt and DeviceLostError end the race
+    with the best so far. The order depends on the seed and the measured times alone.
+    """
+    if eta < 2:
+        raise InputError(f"eta is {eta!r}; give at least 2")
+    if not 1 <= least_repeats <= most_repeats:
+        raise InputError(f"least_repeats is {least_repeats!r}; give 1 to most_repeats, {most_repeats!r}")
+    if batch < 1:
+        raise InputError(f"batch is {batch!r}; give at least 1")
+    ladder = _Ladder(_order(trials, seed), eta, least_repeats, most_repeats)
+    deadline = clock() + seconds
+    ended: Ended = "complete"
+    best: K | None = None
+    try:
+        while chosen := ladder.next(batch):
+            rung, group = chosen
+            if clock() >= deadline and ladder.found:  # one answer at least
+                ended = "out of time"
+                break
+            _measure(group, rung, measure, ladder)
+            now = ladder.best()
+            if now is not None and (now != best or now in group):
+                best = now
+                if on_best is not None:
+                    on_best(best, ladder.found[best][1])
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    except DeviceLostError:
+        ended = "device lost"
+    rest = tuple(trial for trial in trials if trial not in ladder.found and trial not in ladder.failed)
+    return Halving(ladder.standings(), dict(ladder.failed), rest, ended)
+
+
+def _order(trials: Mapping[K, float], seed: int) -> list[K]:
+    """Return the trials by predicted time, equal ones shuffled, some others drawn between them."""
+    chance = random.Random(seed)
+    names = list(trials)
+    chance.shuffle(names)
+    names.sort(key=lambda name: trials[name] if isfinite(trials[name]) else inf)
+    order: list[K] = []
+    while names:
+        at = chance.randrange(len(names)) if order and chance.random() < _EXPLORED else 0
+        order.append(names.pop(at))
+    return order
+
+
+def _measure(
+    group: tuple[K, ...],
+    rung: int,
+    measure: Callable[[tuple[K, ...], int], Mapping[K, Measurement]],
+    ladder: "_Ladder[K]",
+) -> None:
+    """Measure a group; where that fails, each alone, so that one fault is one trial's."""
+    try:
+        found = measure(group, ladder.repeats(rung))
+        for trial in group:
+            ladder.note(trial, rung, found[trial])
+    except DeviceLostError as error:
+        if len(group) == 1:
+            ladder.fail(group[0], _reason(error))
+        raise
+    except Exception as error:  # whatever a kernel or its compiler raises is this trial's fault
+        if len(group) == 1:
+            ladder.fail(group[0], _reason(error))
+            return
+        for trial in group:
+            _measure((trial,), rung, measure, ladder)
+
+
+def _reason(error: Exception) -> str:
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {line}"
+
+
+class _Ladder(Generic[K]):
+    """The rungs, who stands on each, and who goes on next."""
+
+    def __init__(self, untried: Sequence[K], eta: int, least: int, most: int) -> None:
+        self.untried = list(untried)
+        self.eta = eta
+        self.least, self.most = least, most
+        self.rungs: list[dict[K, float]] = [{}]
+        self.promoted: list[set[K]] = [set()]
+        self.found: dict[K, tuple[int, Measurement]] = {}  # the rung last measured on
+        self.failed: dict[K, str] = {}
+
+    def repeats(self, rung: int) -> int:
+        """Return how often a trial is called on a rung."""
+        return int(min(self.least * self.eta**rung, self.most))
+
+    def next(self, batch: int) -> tuple[int, tuple[K, ...]] | None:
+        """Return the trials to measure next and the rung they go to; None at the end."""
+        for rung in reversed(range(len(self.rungs))):
+            if group := self._promotable(rung, len(self.rungs[rung]) // self.eta, batch):
+                return self._promote(rung, group)
+        if self.untried:
+            group = tuple(self.untried[:batch])
+            del self.untried[:batch]
+            return 0, group
+        for rung in range(len(self.rungs)):  # nobody else comes: the best go on even from few
+            few = len(self.rungs[rung])
+            if few > 1 and (group := self._promotable(rung, ceil(few / self.eta), batch)):
+                return self._promote(rung, group)
+        return None
+
+    def _promotable(self, rung: int, share: int, batch: int) -> tuple[K, ...]:
+        if self.repeats(rung) >= self.most:
+            return ()
+        times = self.rungs[rung]
+        best = sorted(times, key=lambda trial: times[trial])[:share]
+        return tuple(
+            trial for trial in best if trial not in self.promoted[rung] and trial not in self.failed
+        )[:batch]
+
+    def _promote(self, rung: int, group: tuple[K, ...]) -> tuple[int, tuple[K, ...]]:
+        self.promoted[rung].update(group)
+        if rung + 1 == len(self.rungs):
+            self.rungs.append({})
+            self.promoted.append(set())
+        return rung + 1, group
+
+    def note(self, trial: K, rung: int, measurement: Measurement) -> None:
+        """Place a trial on a rung by its time."""
+        if not (isfinite(measurement.median_us) and measurement.median_us > 0):
+            self.fail(trial, f"its time is {measurement.median_us} µs")
+            return
+        self.rungs[rung][trial] = measurement.median_us
+        self.found[trial] = rung, measurement
+
+    def fail(self, trial: K, reason: str) -> None:
+        """Take a trial out for good."""
+        self.failed[trial] = reason
+        self.found.pop(trial, None)
+
+    def best(self) -> K | None:
+        """Return the best trial so far: the fastest of the highest rung."""
+        return min(self.found, key=self._rank, default=None)
+
+    def standings(self) -> tuple[Ranked[K], ...]:
+        """Return all measured trials, the best first."""
+        order = sorted(self.found, key=self._rank)
+        return tuple(
+            Ranked(trial, self.found[trial][1], self.found[trial][0], self._why(trial, order[0]))
+            for trial in order
+        )
+
+    def _rank(self, trial: K) -> tuple[int, float]:
+        rung, measurement = self.found[trial]
+        return -rung, measurement.median_us
+
+    def _why(self, trial: K, best: K) -> str:
+        if trial == best:
+            return "best"
+        rung, measurement = self.found[trial]
+        if best not in self.rungs[rung]:
+            return f"not compared on rung {rung}"
+        return (
+            f"slower on rung {rung}: {measurement.median_us:.1f} µs,"
+            f" the best had {self.rungs[rung][best]:.1f}"
+        )

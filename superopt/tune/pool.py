@@ -1,0 +1,212 @@
+"""Pool: many kernels compiled at a time, in processes that may crash or hang without harm.
+
+A worker keeps its servers for the next job, so that many kernels share the seconds in which a compiler
+is loaded. What fails is recorded in one line; the rest goes on.
+"""
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from superopt.codegen.children import Children, LateError, LostError, Server, exit_text
+from superopt.codegen.cpp import CppSource, compile_source
+from superopt.codegen.triton import AheadCompiler, CompileReport, TritonSource
+from superopt.errors import InputError, SuperoptError
+
+__all__ = ["CommandJob", "CppJob", "Job", "Outcome", "TritonJob", "Worker", "compile_all"]
+
+
+class Worker:
+    """What one job at a time runs on: commands, and servers that outlive the job."""
+
+    def __init__(self, children: Children) -> None:
+        self.children = children
+        self._compiler: AheadCompiler | None = None
+        self._servers: dict[tuple[str, ...], Server] = {}
+
+    @property
+    def compiler(self) -> AheadCompiler:
+        """A process that compiles Triton kernels."""
+        if self._compiler is None:
+            self._compiler = AheadCompiler(self.children)
+        return self._compiler
+
+    def server(self, command: tuple[str, ...]) -> Server:
+        """Return the server that a command starts."""
+        return self._servers.setdefault(command, Server(command, self.children))
+
+    def close(self) -> None:
+        """End all servers."""
+        if self._compiler is not None:
+            self._compiler.close()
+        for server in self._servers.values():
+            server.close()
+
+
+class Job(Protocol):
+    """One piece of work of the pool."""
+
+    @property
+    def name(self) -> str:
+        """What the outcome is reported under."""
+
+    def run(self, worker: Worker, limit_seconds: float) -> Any:
+        """Return what the work makes; SuperoptError, LateError or LostError where it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class TritonJob:
+    """Compile a Triton kernel ahead of time; makes a CompileReport."""
+
+    name: str
+    source: TritonSource
+    target: str = "cuda:90"
+    aligned: bool = True
+
+    def run(self, worker: Worker, limit_seconds: float) -> CompileReport:
+        """Compile by the worker's server."""
+        return worker.compiler.compile(
+            self.source, target=self.target, aligned=self.aligned, limit_seconds=limit_seconds
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CppJob:
+    """Compile a C++ kernel; makes the path of its library, which is in the cache from then on."""
+
+    name: str
+    source: CppSource
+    flags: tuple[str, ...] = ()
+    cache: Path | None = None
+
+    def run(self, worker: Worker, limit_seconds: float) -> Path:
+        """Run the compiler."""
+        return compile_source(
+            self.source,
+            timeout_s=limit_seconds,
+            flags=self.flags,
+            cache=self.cache,
+            children=worker.children,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CommandJob:
+    """Run a command that reads a JSON request and writes a JSON object as its last line; makes the object."""
+
+    name: str
+    command: tuple[str, ...]
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, worker: Worker, limit_seconds: float) -> dict[str, Any]:
+        """Run the command once."""
+        done = worker.children.run(
+            self.command, text=json.dumps(dict(self.request)), limit_seconds=limit_seconds
+        )
+        if done.code:
+            raise LostError(f"{exit_text(done.code)}: {_last_line(done.errors)}")
+        last = _last_line(done.output)
+        try:
+            answer = json.loads(last)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise LostError(f"its answer is no JSON object: {last[:80]!r}")
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a job: what it made, or why it failed, in one line."""
+
+    name: str
+    made: Any
+    failure: str | None
+    seconds: float
+
+
+def compile_all(
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    limit_seconds: float,
+    on_done: Callable[[Outcome], None] | None = None,
+) -> tuple[Outcome, ...]:
+    """Return the outcome of each job, in their order; each may take so many seconds.
+
+    `on_done` is told of each as it ends, in the caller's thread. KeyboardInterrupt, or an error of
+    `on_done`, ends all children and passes on.
+    """
+    if workers < 1:
+        raise InputError(f"workers is {workers!r}; give at least 1")
+    if not limit_seconds > 0:
+        raise InputError(f"limit_seconds is {limit_seconds!r}; give a time above 0")
+    waiting: queue.SimpleQueue[tuple[int, Job]] = queue.SimpleQueue()
+    for numbered in enumerate(jobs):
+        waiting.put(numbered)
+    ended: queue.SimpleQueue[tuple[int, Outcome | BaseException]] = queue.SimpleQueue()
+    outcomes: dict[int, Outcome] = {}
+    with Children() as children:
+        threads = [
+            threading.Thread(target=_work, args=(children, waiting, ended, limit_seconds), daemon=True)
+            for _ in range(min(workers, len(jobs)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while len(outcomes) < len(jobs):
+                number, outcome = ended.get()
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                outcomes[number] = outcome
+                if on_done is not None:
+                    on_done(outcome)
+        finally:
+            while not waiting.empty():
+                waiting.get()
+            children.close()
+            for thread in threads:
+                thread.join()
+    return tuple(outcomes[number] for number in range(len(jobs)))
+
+
+def _work(
+    children: Children,
+    waiting: "queue.SimpleQueue[tuple[int, Job]]",
+    ended: "queue.SimpleQueue[tuple[int, Outcome | BaseException]]",
+    limit_seconds: float,
+) -> None:
+    """Carry out jobs until there are none."""
+    worker = Worker(children)
+    try:
+        while True:
+            try:
+                number, job = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                ended.put((number, _outcome(job, worker, limit_seconds)))
+            except BaseException as error:  # a fault of ours, for the caller's thread to raise
+                ended.put((number, error))
+                return
+    finally:
+        worker.close()
+
+
+def _outcome(job: Job, worker: Worker, limit_seconds: float) -> Outcome:
+    start = time.perf_counter()
+    made, failure = None, None
+    try:
+        made = job.run(worker, limit_seconds)
+    except (SuperoptError, LateError, LostError, OSError) as error:
+        failure = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return Outcome(job.name, made, failure, time.perf_counter() - start)
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
