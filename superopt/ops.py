@@ -162,6 +162,9 @@ _RECORDS = (
     _unknown("sin", 1, 12),
     _unknown("cos", 1, 12),
     _unknown("pow", 2, 20),
+    # guard(m, x) is x where m, else 0, even where x is 0 / 0. The algebra, in which an undefined x may be
+    # anything, knows nothing of it: it would conclude that it is x.
+    _unknown("guard", 2, 1),
 )
 
 OPS: dict[str, Op] = {op.name: op for op in _RECORDS}

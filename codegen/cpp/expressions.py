@@ -91,6 +91,8 @@ def call(name: str, *args: Text) -> Text:
 
 def apply_op(op: str, *args: Text) -> Text:
     """Return an operator applied to expressions."""
+    if op == "guard":
+        return call("where", *args, constant(0))
     direct = _DIRECT.get(op)
     if direct in ("/", "-"):
         return _infix(args[0], direct, args[1], _PRODUCT if direct == "/" else _SUM)

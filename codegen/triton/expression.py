@@ -97,6 +97,8 @@ def apply(op: str, operands: tuple[Expression, ...]) -> Expression:
         return scalars.div(*operands)
     if op in _SIGNS:
         return scalars.compare(operands[0], _SIGNS[op], operands[1])
+    if op == "guard":
+        return scalars.where(operands[0], operands[1], scalars.const(Fraction(0)))
     if op == "not":
         return scalars.negated(as_mask(operands[0]))
     if op == "or":

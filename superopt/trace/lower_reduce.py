@@ -165,10 +165,19 @@ def _norm(
     raise UnsupportedError(f"no rule for the norm of order {order}")
 
 
-@lower("_softmax", "_safe_softmax", "softmax")
+@lower("_softmax", "softmax")
 def _softmax(b: Builder, x: Sym, dim: int, half_to_float: bool = False, dtype: Any = None) -> Sym:
     grown = exp(b, x)
     return scale(b, "div", grown, total(b, grown, dim, keepdim=True))
+
+
+@lower("_safe_softmax")
+def _safe_softmax(b: Builder, x: Sym, dim: int, dtype: Any = None) -> Sym:
+    made = _softmax(b, x, dim)
+    if x.mask is None:
+        return made
+    visible = replace(x, value=x.mask, mask=None, dtype=torch.bool)
+    return _zero_unless(b, visible, dim, made)
 
 
 @lower("_log_softmax", "log_softmax")
@@ -315,6 +324,7 @@ def _attention(
             flat_heads = choose(b, attn_mask, flat_heads, b.scalar(-inf, query.dtype))
         else:
             flat_heads = add(b, flat_heads, attn_mask)
+    visible = None if attn_mask is None else _visible(b, flat_heads, attn_mask)
     weights = _softmax(b, flat_heads, -1)
     assert isinstance(weights, Sym)
     if grouped:
@@ -322,7 +332,24 @@ def _attention(
         assert parts is not None
         weights = replace(weights, dims=(*weights.dims[:-3], *parts, *weights.dims[-2:]))
     out = product(b, weights, labels + "ls", value, shared + "sd", labels + "ld")
-    return replace(out, dims=_merge_groups(out)) if grouped else out
+    out = replace(out, dims=_merge_groups(out)) if grouped else out
+    return out if visible is None else _zero_unless(b, visible, -1, out)
+
+
+def _zero_unless(b: Builder, visible: Sym, dim: int, made: Sym) -> Sym:
+    """Return what was made of rows that see anything along a dimension, and zero, not 0 / 0, elsewhere."""
+    seen = _largest(b, visible, dim, keepdim=True)
+    return replace(pointwise(b, "guard", seen, made), dtype=made.dtype)
+
+
+def _visible(b: Builder, scores: Sym, bias: Sym) -> Sym:
+    """Return which keys a row of scores sees."""
+    seen = None if bias.dtype == torch.bool else pointwise(b, "gt", bias, b.scalar(-inf, bias.dtype))
+    if scores.mask is not None:
+        masked = replace(scores, value=scores.mask, mask=None)
+        seen = masked if seen is None else pointwise(b, "and", seen, masked)
+    assert seen is not None
+    return replace(seen, dtype=torch.bool)
 
 
 def scale_of(b: Builder, query: Sym) -> float:

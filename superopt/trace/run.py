@@ -46,6 +46,7 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "sin": torch.sin,
     "cos": torch.cos,
     "pow": torch.pow,
+    "guard": lambda mask, x: torch.where(mask != 0, x, torch.zeros_like(x)),
 }
 
 # One rounding instead of two, and no overflow of an intermediate 1/b.

@@ -301,6 +301,16 @@ ATTENTION: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
         lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
         ((2, 3, 4, 5), (2, 3, 6, 5), (2, 3, 6, 5), (2, 1, 4, 6)),
     ),
+    "bool-mask-rows-hidden": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, (m < 2) & (m.amax(-1, keepdim=True) < 1)),
+        ((2, 3, 4, 5), (2, 3, 6, 5), (2, 3, 6, 5), (4, 6)),
+    ),
+    "float-mask-rows-hidden": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(
+            q, k, v, m.masked_fill(m.amax(-1, keepdim=True) > 1, -torch.inf)
+        ),
+        ((2, 3, 4, 5), (2, 3, 6, 5), (2, 3, 6, 5), (4, 6)),
+    ),
     "gqa": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
         ((2, 6, 4, 5), (2, 3, 4, 5), (2, 3, 4, 5)),
@@ -343,6 +353,19 @@ def test_as_eager(name: str) -> None:
     torch.testing.assert_close(traced.run(*inputs), expected, rtol=1e-9, atol=1e-12)
     for region in traced.program.regions:
         assert parse_graph(print_graph(region.graph)) == region.graph
+
+
+@pytest.mark.parametrize("hidden", [torch.tensor(False), torch.tensor(-torch.inf)])
+def test_rows_that_see_nothing_are_zero(hidden: torch.Tensor) -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, k, mask)
+
+    q, k = torch.randn(2, 4, 5), torch.randn(2, 6, 5)
+    mask = torch.ones(4, 6, dtype=hidden.dtype)
+    mask[1] = hidden
+    made = trace(attention, q, k, mask).run(q, k, mask)
+    assert not made[:, 1].any()
+    torch.testing.assert_close(made, attention(q, k, mask))
 
 
 # These leave a mask in a value that no exp follows, or have no minus infinity at all.
