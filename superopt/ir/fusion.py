@@ -9,21 +9,35 @@ kernel ends before the second pass. A shift made from maxima may run in the loop
 all that depends on it has a degree (see `running`): then there is no second pass.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from superopt.ir.cut import closed_values
 from superopt.ir.graph import Graph, live_graph, needed_order, value_axes
 from superopt.ir.mugraph import Block, Call, Kernel, Loop, MuGraph, Split, Tile, check_mugraph
-from superopt.ir.running import growths, rescaled_by
+from superopt.ir.running import Growth, growths, rescaled_by
 
-__all__ = ["fuse", "is_matmul"]
+__all__ = ["FusionChoices", "fuse", "is_matmul"]
 
 _WHOLE = 1024  # positions: an axis up to here may be whole inside a tile
-_TILE = 32  # positions: what a program does at least of a grid axis, to weigh repeated work
 _FAVOUR = 4  # so many times longer than the outer one may an inner reduction be and still stay whole
 _REDUCTIONS = ("sum", "max", "contract")
+
+
+@dataclass(frozen=True, slots=True)
+class FusionChoices:
+    """What a schedule may decide otherwise than the default does."""
+
+    cuts: frozenset[int] = frozenset()  # values that end a kernel
+    joined: bool = False  # a reduction of a reduction stays in its kernel, and combines no parts
+    tile: int = 32  # positions: what a program does at least of a grid axis, to weigh repeated work
+    looped: frozenset[str] = frozenset()  # axes that are walked along: not on the grid, nor whole in a tile
+    whole: frozenset[str] = frozenset()  # axes that stay whole inside a tile where they are short enough
+
+
+_DEFAULTS = FusionChoices()
 
 
 def fuse(
@@ -32,17 +46,18 @@ def fuse(
     library: Callable[[Graph, int], bool] = lambda graph, value: False,
     splits: Sequence[Split] = (),
     online: bool = False,
+    choices: FusionChoices = _DEFAULTS,
 ) -> MuGraph:
     """Return the graph as fused kernels; steps that no output needs are left out.
 
     Values that `library` picks are computed by calls of a library, each a kernel of its own. Parts of
     `splits` are combined in a kernel after the one that makes them. Without `online` no shift runs:
-    what uses a maximum waits for it.
+    what uses a maximum waits for it. Values that `choices` names are those of `live_graph(graph)`.
     """
     graph = live_graph(graph)
-    closed = closed_values(graph)
-    rounds = _rounds(graph, splits)
-    order = [value for value in needed_order(graph) if not closed[value]]
+    facts = _Facts(graph, tuple(splits), online, choices)
+    rounds = _rounds(graph, splits, joined=choices.joined)
+    order = [value for value in needed_order(graph) if not facts.closed[value]]
     order.sort(key=rounds.__getitem__)
     kernels: list[Kernel] = []
     called = {value for value in order if library(graph, value)}
@@ -52,15 +67,16 @@ def fuse(
             continue
         fit = sum(rounds[value] == rounds[order[0]] for value in order)
         fit = next((i for i, value in enumerate(order[:fit]) if value in called), fit)
+        fit = next((i for i, value in enumerate(order[:fit], 1) if value in choices.cuts), fit)
         for count in range(fit, 0, -1):
-            block = _Fusion(graph, frozenset(order[:count]), splits, online).block(alone=count == 1)
+            block = _Fusion(facts, frozenset(order[:count])).block(alone=count == 1)
             if block is not None:
                 kernels.append(block)
                 order = order[count:]
                 break
     for value in sorted({output.value for output in graph.outputs}):
-        if closed[value] and value >= len(graph.inputs):
-            block = _Fusion(graph, frozenset({value}), splits, online).block(alone=True)
+        if facts.closed[value] and value >= len(graph.inputs):
+            block = _Fusion(facts, frozenset({value})).block(alone=True)
             assert block is not None
             kernels.append(block)
     return check_mugraph(MuGraph(graph, tuple(kernels), tuple(splits)))
@@ -77,7 +93,7 @@ def is_matmul(graph: Graph, value: int) -> bool:
     return bool(axes[a] - axes[b] and axes[b] - axes[a]) and not (closed[a] or closed[b])
 
 
-def _rounds(graph: Graph, splits: Sequence[Split]) -> list[int]:
+def _rounds(graph: Graph, splits: Sequence[Split], *, joined: bool) -> list[int]:
     """Return for each value how often partial results were combined before it is known."""
     axes = value_axes(graph)
     outer = frozenset(split.outer for split in splits)
@@ -86,11 +102,11 @@ def _rounds(graph: Graph, splits: Sequence[Split]) -> list[int]:
     parted = [0] * len(graph.inputs)  # the last round in which something on the way went along a part
     for step in graph.steps:
         operands = [graph.step_of(i) for i in step.inputs]
-        combines = step.op in ("sum", "max") and operands[0] is not None and operands[0].op in _REDUCTIONS
+        nested = step.op in ("sum", "max") and operands[0] is not None and operands[0].op in _REDUCTIONS
         meets = step.op in _REDUCTIONS and not outer.isdisjoint(step.axes)
         found = max((rounds[i] for i in step.inputs), default=0)
         last = max((parted[i] for i in step.inputs), default=0)
-        found = max(found, last + 1) if meets else found + combines
+        found = max(found, last + 1) if meets else found + (nested and not joined)
         rounds.append(found)
         along = any(not inner.isdisjoint(axes[i]) for i in step.inputs)
         parted.append(max(last, found) if along else last)
@@ -110,37 +126,73 @@ class _UnfitError(Exception):
     """These steps do not make one kernel."""
 
 
-class _Fusion:
-    """Some steps of a graph as one kernel, if they can be one."""
+class _Facts:
+    """What all kernels of one graph are made from."""
 
-    def __init__(self, graph: Graph, values: frozenset[int], splits: Sequence[Split], online: bool) -> None:
+    def __init__(
+        self, graph: Graph, splits: tuple[Split, ...], online: bool, choices: FusionChoices
+    ) -> None:
         self.graph = graph
         self.splits = splits
+        self.online = online
+        self.choices = choices
         self.sizes = graph.sizes
         self.axes = value_axes(graph)
         self.closed = closed_values(graph)
-        read = {
-            i for j, step in enumerate(graph.steps, len(graph.inputs)) if j not in values for i in step.inputs
-        }
-        self.stored = sorted(values & (read | {output.value for output in graph.outputs}))
+        self.readers: list[list[int]] = [[] for _ in self.axes]
+        for value, step in enumerate(graph.steps, len(graph.inputs)):
+            for i in step.inputs:
+                self.readers[i].append(value)
+        self.outputs = frozenset(output.value for output in graph.outputs)
+        self.shift_growths: dict[int, Mapping[int, Growth | None]] = {}
+
+    def growths(self, shift: int) -> Mapping[int, Growth | None]:
+        """Return the growth of every value that is made from a shift."""
+        if shift not in self.shift_growths:
+            self.shift_growths[shift] = growths(self.graph, shift)
+        return self.shift_growths[shift]
+
+
+class _Fusion:
+    """Some steps of a graph as one kernel, if they can be one."""
+
+    def __init__(self, facts: _Facts, values: frozenset[int]) -> None:
+        self.facts = facts
+        self.graph = facts.graph
+        self.splits = facts.splits
+        self.sizes = facts.sizes
+        self.axes = facts.axes
+        self.closed = facts.closed
+        self.stored = sorted(
+            value
+            for value in values
+            if value in facts.outputs or any(reader not in values for reader in facts.readers[value])
+        )
         self.values = sorted(self._with_closed(values))
         self.inside = frozenset(self.values)
         self.work = {value: self._work(value) for value in self.values}
         self.looped: frozenset[str] = frozenset()
         self.done: set[int] = set()
-        self.shifts = self._shifts() if online else {}
+
+    @cached_property
+    def shifts(self) -> dict[str, list["_Shift"]]:
+        """The shifts that may run in a loop over an axis, by axis."""
+        return self._shifts() if self.facts.online else {}
 
     def block(self, *, alone: bool) -> Block | None:
         """Return the kernel, or None where it would be a bad one; a step alone always makes one."""
         reduced, mapped = self._reduced(), self._mapped()
         shared = frozenset.intersection(*(self.axes[value] for value in self.stored)) - reduced - mapped
-        grid = frozenset(axis for axis in shared if self._worth(axis)) | self._parts(shared)
+        chosen = self.facts.choices
+        free = shared - chosen.looped - chosen.whole
+        grid = frozenset(axis for axis in free if self._worth(axis)) | self._parts(shared)
         if any(split.inner in self._touched() and split.outer not in grid for split in self.splits):
             return None
         off = frozenset[str]().union(*self.work.values()) - grid
-        whole = mapped | self._whole(reduced, off)
+        short = frozenset(axis for axis in chosen.whole & off if self.sizes[axis] <= _WHOLE)
+        whole = mapped | (self._whole(reduced, off) - chosen.looped) | short
         self.looped = off - whole
-        fits = all(axis in reduced for axis in self.looped)
+        fits = self.looped <= reduced | chosen.looped
         fits &= all(self.sizes[axis] <= _WHOLE for axis in mapped)
         fits &= bool(grid) or not any(self.axes[value] for value in self.stored)
         try:
@@ -200,7 +252,7 @@ class _Fusion:
     def _rescalable(self, shift: int, axis: str) -> frozenset[int]:
         """Return the values that may be computed while a shift runs in a loop over an axis."""
         found = set()
-        for value, growth in growths(self.graph, shift).items():
+        for value, growth in self.facts.growths(shift).items():
             summed = value in self.inside and axis in self._reduced_by(value)
             if summed and rescaled_by(growth) is not None and self.axes[shift] <= self.axes[value]:
                 found.add(value)
@@ -250,7 +302,7 @@ class _Fusion:
     def _worth(self, axis: str) -> bool:
         """Whether programs along an axis repeat no more work than the largest one they share out."""
         shared = max(self._volume(work) for work in self.work.values() if axis in work)
-        repeats = self.sizes[axis] / _TILE
+        repeats = self.sizes[axis] / self.facts.choices.tile
         return all(
             axis in work or self.closed[value] or repeats * self._volume(work) <= shared
             for value, work in self.work.items()
