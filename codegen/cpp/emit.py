@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from superopt.codegen.cpp.config import CppConfig, loop_axes
 from superopt.codegen.cpp.errors import UnsupportedError
 from superopt.codegen.cpp.names import Names
-from superopt.codegen.cpp.nest import print_nest
-from superopt.codegen.cpp.plan import VIEWS, Contraction, Fill, Item, Nest, Walk, make_plan
+from superopt.codegen.cpp.nest import print_nest, print_shift
+from superopt.codegen.cpp.plan import VIEWS, Contraction, Fill, Item, Nest, Shift, Walk, make_plan
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
 from superopt.codegen.statements import Compute, KernelProgram, Tensor
 from superopt.ir import Step, print_step, value_axes, value_names
@@ -223,6 +223,8 @@ class Emitter:
                 self.fill(item.value)
             elif isinstance(item, Contraction):
                 self.contraction(item)
+            elif isinstance(item, Shift):
+                print_shift(self, item.move)
             else:
                 self.nest(item)
 

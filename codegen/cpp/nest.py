@@ -1,21 +1,28 @@
 """Nest: fused steps printed as one nest of loops, the innermost one over vectors along one axis."""
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
-from superopt.codegen.statements import REDUCTIONS, Compute, Store, Tensor
+from superopt.codegen.statements import REDUCTIONS, Compute, Move, Store, Tensor
 
 if TYPE_CHECKING:
     from superopt.codegen.cpp.emit import Emitter
 
-__all__ = ["print_nest"]
+__all__ = ["print_nest", "print_shift"]
 
 
 def print_nest(emitter: "Emitter", nest: Nest) -> None:
     """Print a nest at the emitter's place."""
     _NestPrinter(emitter, nest).print()
+
+
+def print_shift(emitter: "Emitter", move: Move) -> None:
+    """Print how a running shift moves, position by position."""
+    made = Compute(move.value, move.step)
+    _NestPrinter(emitter, Nest(emitter.axes[move.value], [made])).print_shift(made, move)
 
 
 class _NestPrinter:
@@ -71,6 +78,41 @@ class _NestPrinter:
             if self.in_registers:
                 for one in reductions:
                     self._finish(one, targets)
+
+    def print_shift(self, made: Compute, move: Move) -> None:
+        """Print a nest that computes a running shift, and rescales wherever it has moved."""
+        emitter = self.emitter
+        self.kept, self.reduced, self.vector = self._loops, [], None
+        operands = self._operands()
+        touched = (*operands, move.value, *(value for value, _ in move.rescales))
+        pointers = {value: emitter.pointer(value, emitter.place(value)) for value in touched}
+        name = emitter.names.values[move.value]
+        with emitter.loops(self.kept) if self.kept else emitter.block(""):
+            self._read(operands, pointers, vector=False)
+            emitter.line(f"// move {emitter.comment(made).removeprefix('// ')}")
+            old = _element(self._at(pointers[move.value], emitter.place(move.value).strides, self.kept))
+            emitter.line(f"const float {name}_new = {self._computed(made).code};")
+            with emitter.block(f"if ({name}_new != {old})"):
+                scales: dict[Fraction, str] = {}
+                for _, degree in move.rescales:
+                    if degree not in scales:
+                        scales[degree] = f"{name}_scale{len(scales) or ''}"
+                        emitter.line(f"const float {scales[degree]} = exp({_moved(degree, old, name)});")
+                for value, degree in move.rescales:
+                    self._rescale(value, pointers[value], scales[degree])
+                emitter.line(f"{old} = {name}_new;")
+
+    def _rescale(self, value: int, pointer: str, scale: str) -> None:
+        """Print the product of an accumulator, at this position of the shift, and a factor."""
+        emitter, strides = self.emitter, self.emitter.place(value).strides
+        axes = emitter.in_order(emitter.axes[value] - emitter.single)
+        rest = [axis for axis in axes if axis not in self.kept]
+        run = rest.pop() if rest and rest[-1] == axes[-1] else None
+        step = self.graph.step_of(value)
+        start = "-infinity" if step is not None and step.op == "max" else "0.0f"
+        with emitter.loops(rest):
+            at = self._at(pointer, strides, [*self.kept, *rest])
+            emitter.line(f"rescale({at}, {emitter.count(run) if run else 1}, {scale}, {start});")
 
     def _operands(self) -> list[int]:
         """Return the values that the nest reads from memory."""
@@ -158,7 +200,7 @@ class _NestPrinter:
             if one.step.op in REDUCTIONS:
                 self._reduce(one, targets)
                 continue
-            text = self._product(one) if one.step.op == "mul" else self._apply(one)
+            text = self._computed(one)
             name = self.emitter.names.values[one.value]
             self.emitter.line(f"const {'Vec' if text.vector else 'float'} {name} = {text.code};")
             self.known[one.value] = Text(name, text.vector)
@@ -172,7 +214,9 @@ class _NestPrinter:
                     self.known[one.value],
                 )
 
-    def _apply(self, one: Compute) -> Text:
+    def _computed(self, one: Compute) -> Text:
+        if one.step.op == "mul":
+            return self._product(one)
         return apply_op(one.step.op, *(self._value(i) for i in one.step.inputs))
 
     def _product(self, one: Compute) -> Text:
@@ -242,6 +286,13 @@ class _NestPrinter:
         place = self.emitter.stored_place(one.tensor)
         at = self._at(self.stored[one.tensor], place.strides, self._loops)
         self._store(at, place.strides, place.type, self._value(one.value))
+
+
+def _moved(degree: Fraction, old: str, name: str) -> str:
+    """Return the exponent of the factor that makes up for a move."""
+    if abs(degree) == 1:
+        return f"{old} - {name}_new" if degree < 0 else f"{name}_new - {old}"
+    return f"{constant(degree).within(2)} * ({name}_new - {old})"
 
 
 def _element(at: str) -> str:

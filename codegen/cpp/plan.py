@@ -8,6 +8,7 @@ from superopt.codegen.statements import (
     KernelProgram,
     Load,
     LoopStatement,
+    Move,
     Start,
     Statement,
     Store,
@@ -15,7 +16,19 @@ from superopt.codegen.statements import (
 from superopt.ir import Graph, Step, value_axes
 from superopt.ops import OPS
 
-__all__ = ["LEAVES", "VIEWS", "Contraction", "Fill", "Item", "Nest", "Plan", "Walk", "make_plan", "masks"]
+__all__ = [
+    "LEAVES",
+    "VIEWS",
+    "Contraction",
+    "Fill",
+    "Item",
+    "Nest",
+    "Plan",
+    "Shift",
+    "Walk",
+    "make_plan",
+    "masks",
+]
 
 LEAVES = frozenset({"const", "infinity", "size", "index"})
 """Steps that are written where they are read."""
@@ -68,6 +81,13 @@ class Fill:
 
 
 @dataclass(slots=True)
+class Shift:
+    """A running shift moves: what was added up under the old one is rescaled."""
+
+    move: Move
+
+
+@dataclass(slots=True)
 class Walk:
     """A loop along an axis, tile by tile."""
 
@@ -75,7 +95,7 @@ class Walk:
     body: list["Item"]
 
 
-Item = Nest | Contraction | Fill | Walk
+Item = Nest | Contraction | Fill | Shift | Walk
 
 
 @dataclass(slots=True)
@@ -127,6 +147,9 @@ class _Planner:
                 first = len(items)
             elif isinstance(one, Start):
                 items.append(Fill(one.value))
+                first = len(items)
+            elif isinstance(one, Move):
+                items.append(Shift(one))
                 first = len(items)
             elif isinstance(one, Store):
                 self._place(items, first, one, self.axes[one.value] | set(one.tensor.axes))
@@ -220,6 +243,8 @@ class _Planner:
                 found |= {self.source(item.a), self.source(item.b), item.compute.value}
             elif isinstance(item, Fill):
                 found.add(item.value)
+            elif isinstance(item, Shift):
+                found |= {self.source(i) for i in item.move.step.inputs} | {item.move.value}
             else:
                 for one in item.statements:
                     direct = {one.value} if isinstance(one, Store) else set(one.step.inputs)

@@ -420,6 +420,11 @@ inline void fill(float* to, index_t count, float value) {
     for (index_t i = 0; i < count; ++i) to[i] = value;
 }
 
+// What was added up under an old shift; what is still at its start stays there.
+inline void rescale(float* to, index_t count, float factor, float start) {
+    for (index_t i = 0; i < count; ++i) to[i] = to[i] == start ? start : to[i] * factor;
+}
+
 // -- contraction: C[m, n] += sum over k of A[m, k] B[k, n], from any format and strides
 
 template <class T>
