@@ -30,6 +30,7 @@ __all__ = [
     "Tensor",
     "axis_strides",
     "lower_block",
+    "split_extents",
 ]
 
 REDUCTIONS = frozenset({"sum", "max", "contract"})
@@ -155,6 +156,17 @@ def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -
             found[axis] = stride
             stride *= sizes[axis]
     return found
+
+
+def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> dict[str, int]:
+    """Return sizes with the parts of a split axis made for its extent.
+
+    `sizes` has the extent of the axis and how many parts are wanted; each part is a multiple of
+    `multiple` long, so that tiles do not cross parts, and no part but the last is short.
+    """
+    size, parts = sizes[split.axis], max(sizes[split.outer], 1)
+    place = max(-(-size // (parts * multiple)), 1) * multiple
+    return {**sizes, split.outer: max(-(-size // place), 1), split.inner: place}
 
 
 class _Lowering:
