@@ -1,0 +1,175 @@
+"""Probe: the first run of a kernel, in a process that may die of it.
+
+The process makes the kernel anew from the muGraph's text and the configurations, runs it once on random
+inputs, and answers that all is well, or the fault. A kernel that crashes or hangs takes down that process
+and nothing else; the next request starts another. As a script it serves one JSON request a line.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import prod
+from typing import IO, Any, Literal
+
+from superopt.codegen.children import Children, LateError, LostError, Server
+from superopt.ir import MuGraph, parse_mugraph
+from superopt.tune.checks import run_guarded
+from superopt.tune.errors import DeviceLostError, KernelFaultError
+from superopt.tune.pool import Worker
+
+__all__ = ["PROBE", "ProbeJob", "Prober", "make_kernel", "probe", "serve"]
+
+Device = Literal["cpu", "cuda"]
+Kernel = Callable[..., Any]
+
+PROBE = (sys.executable, "-P", "-m", "superopt.tune.probe")
+"""The command of a process that serves probes."""
+
+
+class Prober:
+    """A process for first runs, kept for the next kernel until one takes it down."""
+
+    def __init__(self, children: Children, *, command: Sequence[str] = PROBE) -> None:
+        self._server = Server(command, children)
+
+    def check(
+        self, mugraph: MuGraph, configs: Sequence[Any], *, device: Device = "cpu", limit_seconds: float = 60.0
+    ) -> None:
+        """Run a muGraph once with one configuration for each kernel (None: the default); raise its fault."""
+        _ask(self._server, mugraph, configs, device, limit_seconds)
+
+    def close(self) -> None:
+        """End the process."""
+        self._server.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeJob:
+    """A first run as a job of the pool; makes None."""
+
+    name: str
+    mugraph: MuGraph
+    configs: tuple[Any, ...]
+    device: Device = "cpu"
+    command: tuple[str, ...] = PROBE
+
+    def run(self, worker: Worker, limit_seconds: float) -> None:
+        """Ask the worker's server."""
+        _ask(worker.server(self.command), self.mugraph, self.configs, self.device, limit_seconds)
+
+
+def _ask(
+    server: Server, mugraph: MuGraph, configs: Sequence[Any], device: Device, limit_seconds: float
+) -> None:
+    name = mugraph.graph.name
+    request = {"mugraph": str(mugraph), "configs": [_plain(one) for one in configs], "device": device}
+    try:
+        answer = server.ask(request, limit_seconds=limit_seconds)
+    except LateError as error:
+        raise KernelFaultError(f"{name}: its first run was not done within {limit_seconds:g} s") from error
+    except LostError as error:
+        raise KernelFaultError(f"{name}: its first run ended the process: {error}") from error
+    if answer.get("lost"):
+        server.stop()
+    if answer.get("fault"):
+        raise KernelFaultError(f"{name}: {answer['fault']}")
+
+
+def _plain(config: Any) -> dict[str, Any] | None:
+    """Return a configuration as JSON data."""
+    if config is None:
+        return None
+    values = {one.name: getattr(config, one.name) for one in fields(config)}
+    return {name: sorted(one) if isinstance(one, frozenset) else one for name, one in values.items()}
+
+
+def _config(kind: type[Any], data: Mapping[str, Any] | None) -> Any:
+    """Return the configuration that JSON data describe."""
+    if data is None:
+        return None
+    values = {
+        name: tuple((axis, length) for axis, length in one)
+        if name == "tiles"
+        else frozenset(one)
+        if isinstance(one, list)
+        else one
+        for name, one in data.items()
+    }
+    return kind(**values)
+
+
+def make_kernel(request: Mapping[str, Any]) -> tuple[MuGraph, Kernel]:
+    """Return the muGraph and the kernel that a request describes."""
+    mugraph = parse_mugraph(request["mugraph"])
+    if request["device"] == "cpu":
+        from superopt.codegen.cpp import CppConfig, CppMuGraph
+
+        made = {at: _config(CppConfig, one) for at, one in enumerate(request["configs"]) if one is not None}
+        return mugraph, CppMuGraph(mugraph, made)
+    from superopt.codegen.triton import TritonConfig, TritonMuGraph
+
+    configs = [_config(TritonConfig, one) for one in request["configs"]]
+    return mugraph, TritonMuGraph(mugraph, configs or None)
+
+
+def probe(mugraph: MuGraph, kernel: Kernel, device: Device, *, seed: int = 0) -> None:
+    """Run a kernel once, here, on random inputs; raise its fault."""
+    import torch
+
+    from superopt.trace.run import TORCH_DTYPES, run_graph
+
+    graph = mugraph.graph
+    random = torch.Generator().manual_seed(seed)
+
+    def shape(dims: Sequence[Sequence[str]]) -> tuple[int, ...]:
+        return tuple(prod(graph.sizes[axis] for axis in dim) for dim in dims)
+
+    inputs = {
+        port.name: torch.randn(shape(port.dims), generator=random).to(device, TORCH_DTYPES[port.dtype])
+        for port in graph.inputs
+    }
+    run_guarded(
+        kernel,
+        inputs,
+        {output.port.name: shape(output.port.dims) for output in graph.outputs},
+        expected_finite=lambda: run_graph(graph, inputs, torch.float32),
+    )
+
+
+def serve(
+    requests: IO[str],
+    answers: IO[str],
+    make: Callable[[Mapping[str, Any]], tuple[MuGraph, Kernel]] = make_kernel,
+) -> None:
+    """Answer requests until there are no more, or the device is lost; the first line says it is ready."""
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in requests:
+        request = json.loads(line)
+        answer: dict[str, Any] = {"fault": None}
+        try:
+            mugraph, kernel = make(request)
+            probe(mugraph, kernel, request["device"])
+        except DeviceLostError as error:
+            answer = {"fault": str(error), "lost": True}
+        except Exception as error:  # a code generator or compiler may raise anything: it is the answer
+            first = next((one for one in str(error).splitlines() if one.strip()), "no message")
+            fault = first if isinstance(error, KernelFaultError) else f"{type(error).__name__}: {first}"
+            answer = {"fault": fault}
+        print(json.dumps(answer), file=answers, flush=True)
+        if answer.get("lost"):
+            return
+
+
+def main() -> None:
+    """Serve on standard input and output; what kernels print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    import torch  # noqa: F401 - the first request should not wait for it
+
+    serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Records: measured configurations as plain dictionaries, kept in the cache as measurements.
+
+    {"kernel": text, "sizes": {axis: size}, "configuration": {...}, "device": {"name": ..., "processors": n},
+     "predicted_us": float, "measured_us": float}
+
+The prediction is not kept: whoever loads the records predicts anew, by the cost model of the day.
+"""
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+from superopt.cache import Cache, Key, Record, key_of, versions
+from superopt.cache import Measurement as Kept
+from superopt.errors import InputError
+from superopt.tune.measure import Measurement
+
+__all__ = ["check_record", "load_records", "save_measurement"]
+
+_PARTS = {
+    "kernel": str,
+    "sizes": Mapping,
+    "configuration": Mapping,
+    "device": Mapping,
+    "predicted_us": (int, float),
+    "measured_us": (int, float),
+}
+
+
+def check_record(record: Mapping[str, Any]) -> None:
+    """Raise InputError where a record lacks a part or holds a time that is none."""
+    for name, kind in _PARTS.items():
+        if not isinstance(record.get(name), kind):  # type: ignore[arg-type]
+            raise InputError(f"a record's {name} is {record.get(name)!r}; it needs {', '.join(_PARTS)}")
+    for name in ("predicted_us", "measured_us"):
+        if not (isfinite(record[name]) and record[name] > 0):
+            raise InputError(f"a record's {name} is {record[name]!r}; give a time above 0")
+
+
+def save_measurement(
+    cache: Cache,
+    measurement: Measurement,
+    *,
+    program: str,
+    kernel: str,
+    sizes: Mapping[str, int],
+    configuration: Mapping[str, Any],
+    device: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+    label: str = "",
+) -> Key:
+    """Keep what was measured of a kernel in one configuration, and return its key.
+
+    `program` is the canonical text of the whole program, `kernel` that of the muGraph, `device` its name
+    and numbers, `options` how it was measured.
+    """
+    key = key_of(
+        "measurement",
+        program=program,
+        kernel=kernel,
+        configuration=dict(configuration),
+        device=str(device["name"]),
+        options={
+            "sizes": dict(sizes),
+            "device": dict(device),
+            "method": measurement.method,
+            **(options or {}),
+        },
+        **versions(),
+    )
+    quantiles = {f"{share:g}": time for share, time in measurement.quantiles_us}
+    kept = Kept(measurement.median_us, measurement.rounds, quantiles, measurement.note)
+    cache.put(key, Record(kept.to_json(), label))
+    return key
+
+
+def load_records(
+    cache: Cache, predict: Callable[[Mapping[str, Any]], float], *, device: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the measurements of a cache, of one device or of all, with what is predicted for each.
+
+    `predict` is given a record that has no times; where it returns no time above 0, the record is left out.
+    """
+    found = []
+    for timed in cache.measurements(device=device):
+        options = timed.parts["options"]
+        failed = not timed.measurement.median_us > 0
+        if failed or not isinstance(options, Mapping) or not {"sizes", "device"} <= set(options):
+            continue  # a failure, or the time of a whole program
+        record = {
+            "kernel": timed.parts["kernel"],
+            "sizes": options["sizes"],
+            "configuration": timed.parts["configuration"],
+            "device": options["device"],
+        }
+        predicted = predict(record)
+        if isfinite(predicted) and predicted > 0:
+            found.append({**record, "predicted_us": predicted, "measured_us": timed.measurement.median_us})
+    return found
