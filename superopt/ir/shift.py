@@ -3,23 +3,25 @@
 Give every exp(x) of a group a factor t = exp(-c). The degree of a value in t follows the algebra: a
 product adds, a quotient subtracts, a sum needs equal degrees, a logarithm turns it into d * c. Where
 all outputs have degree 0 the program does not depend on c, as long as c is constant along every axis
-that is reduced while the degree is not 0. Nothing here knows softmax: it is one program of many
-whose degrees work out.
+that is reduced while the degree is not 0. What is added to a value of degree d and has none
+itself, as 1 in 1 + sum(exp(x)), takes part as d exponentials of 0. Nothing here knows softmax: it is
+one program of many whose degrees work out.
 
     e = exp(s)                      m = max[n](s);  e = exp(s - m)
     z = sum[n](e)                   z = sum[n](e)
     o = div(e, z)                   o = div(e, z)
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from superopt.ir.check import check_graph
 from superopt.ir.graph import Graph, Step, live_graph, value_axes
+from superopt.ir.text import value_names
 from superopt.ops import OPS
 
-__all__ = ["Shift", "free_shifts", "release_shifts", "stabilize"]
+__all__ = ["Shift", "describe_shifts", "free_shifts", "release_shifts", "stabilize"]
 
 _LINEAR = frozenset({"sum", "neg", "max"})
 _REDUCTIONS = frozenset({"sum", "max", "contract"})
@@ -35,33 +37,55 @@ class Shift:
     exps: tuple[int, ...]  # values of exp steps
     reduced: frozenset[str]
     degrees: Mapping[int, Fraction]  # of every value that has one, before logarithms
+    units: frozenset[tuple[int, int]]  # (value, place of an operand): added to what has a degree, without one
 
 
 class _ClashError(Exception):
     """Degrees that cannot be made equal; the exponentials they come from are taken as they are."""
 
-    def __init__(self, exps: Iterable[int]) -> None:
+    def __init__(self, exps: Iterable[int], why: str) -> None:
+        super().__init__(why)
         self.exps = frozenset(exps)
 
 
 def free_shifts(graph: Graph) -> tuple[Shift, ...]:
     """Return the groups of exponentials whose shift is free."""
-    fixed: set[int] = set()
+    return _analysed(graph)[0]
+
+
+def describe_shifts(graph: Graph) -> tuple[str, ...]:
+    """Return a line for each exponential: over what its shift is free, or why it is not."""
+    shifts, fixed = _analysed(graph)
+    names = value_names(graph)
+    lines = {exp: f"{names[exp]}: taken as it is: {why}" for exp, why in fixed.items()}
+    for shift in shifts:
+        over = ", ".join(sorted(shift.reduced))
+        for exp in shift.exps:
+            others = ", ".join(names[other] for other in shift.exps if other != exp)
+            shared = f", shared with {others}" if others else ""
+            lines[exp] = f"{names[exp]}: free of a shift that is constant over {over or 'nothing'}{shared}"
+    return tuple(lines[exp] for exp in sorted(lines))
+
+
+def _analysed(graph: Graph) -> tuple[tuple[Shift, ...], dict[int, str]]:
+    """Return the free groups, and why each other exponential is taken as it is."""
+    fixed: dict[int, str] = {}
     while True:
         analysis = _Analysis(graph, fixed)
         try:
             analysis.run()
         except _ClashError as clash:
-            fixed |= clash.exps
+            fixed |= dict.fromkeys(clash.exps, str(clash))
             continue
-        return analysis.shifts()
+        return analysis.shifts(), fixed
 
 
 class _Analysis:
     """Degrees of all values, for exponentials that are not fixed."""
 
-    def __init__(self, graph: Graph, fixed: set[int]) -> None:
+    def __init__(self, graph: Graph, fixed: Container[int]) -> None:
         self.graph = graph
+        self.names = value_names(graph)
         self.axes = value_axes(graph)
         self.first = len(graph.inputs)
         self.leader = {
@@ -71,16 +95,19 @@ class _Analysis:
         }
         self.reduced: dict[int, set[str]] = {value: set() for value in self.leader}
         self.degrees: list[dict[int, Fraction]] = []
+        self.units: dict[tuple[int, int], int] = {}  # (value, place of an operand) -> group
 
     def run(self) -> None:
         """Compute all degrees, joining groups until nothing changes."""
         while True:
             before = dict(self.leader)
             self.degrees = [{} for _ in self.graph.inputs]
+            self.units = {}
             for value, step in enumerate(self.graph.steps, self.first):
                 self.degrees.append(self._degree(value, step))
             for output in self.graph.outputs:
-                self._need_zero(self.degrees[output.value])
+                why = f"output {output.port.name!r} changes with the shift"
+                self._need_zero(self.degrees[output.value], why)
             if self.leader == before:
                 return
 
@@ -93,13 +120,15 @@ class _Analysis:
         for leader, exps in groups.items():
             axes = frozenset[str]().union(*(self.reduced[exp] for exp in exps))
             degrees = {v: d[leader] for v, d in enumerate(self.degrees) if d.get(leader)}
-            found.append(Shift(tuple(exps), axes, degrees))
+            units = frozenset(place for place, group in self.units.items() if self._find(group) == leader)
+            found.append(Shift(tuple(exps), axes, degrees, units))
         return tuple(found)
 
     def _degree(self, value: int, step: Step) -> dict[int, Fraction]:
         args = [self._led(self.degrees[i]) for i in step.inputs]
         if value in self.leader:
-            self._need_zero(args[0])  # nested exponentials: the inner one has to work out by itself
+            # Nested exponentials: the inner one has to work out by itself.
+            self._need_zero(args[0], f"{self.names[value]} is an exponential of what changes with the shift")
             return {self._find(value): Fraction(1)}
         if not any(args):
             return {}
@@ -116,7 +145,7 @@ class _Analysis:
                 sign = Fraction(1 if step.op == "sqrt" else -1, 2)
                 result = {group: degree * sign for group, degree in args[0].items()}
             case "add" | "sub" | "maximum" | "minimum":
-                result = self._same(args[0], args[1])
+                result = self._same(value, args[0], args[1], step.op)
             case "log":
                 result = {}  # log(v) = log(v') + d c: the rewrite adds what is missing
             case "rename" | "select":
@@ -128,7 +157,7 @@ class _Analysis:
                 result = args[0]
             case _:
                 for arg in args:
-                    self._need_zero(arg)
+                    self._need_zero(arg, f"{self.names[value]}, {step.op}, has no degree")
                 result = {}
         if step.op in _REDUCTIONS:
             for arg in args:
@@ -136,23 +165,29 @@ class _Analysis:
                     self._reduce(group, step.axes)
         return {group: degree for group, degree in result.items() if degree}
 
-    def _same(self, a: dict[int, Fraction], b: dict[int, Fraction]) -> dict[int, Fraction]:
+    def _same(
+        self, value: int, a: dict[int, Fraction], b: dict[int, Fraction], op: str
+    ) -> dict[int, Fraction]:
         """Return the common degree of two terms of a sum; groups of one exponential each may join."""
         if a == b:
             return a
+        for place, (unit, grown) in enumerate(((a, b), (b, a))):
+            if not unit and len(grown) == 1:
+                self.units[value, place] = next(iter(grown))
+                return grown
         if len(a) == len(b) == 1:
             (one, d), (other, e) = next(iter(a.items())), next(iter(b.items()))
             if d == e:
                 self.leader[other] = one
                 return a
-        raise _ClashError(self._members({*a, *b}))
+        raise _ClashError(self._members({*a, *b}), f"{self.names[value]}, {op}, needs equal degrees")
 
     def _reduce(self, group: int, axes: Iterable[str]) -> None:
         self.reduced[group].update(axes)
 
-    def _need_zero(self, degree: Mapping[int, Fraction]) -> None:
+    def _need_zero(self, degree: Mapping[int, Fraction], why: str) -> None:
         if degree:
-            raise _ClashError(self._members(degree))
+            raise _ClashError(self._members(degree), why)
 
     def _members(self, groups: Iterable[int]) -> set[int]:
         wanted = {self._find(group) for group in groups}
@@ -209,7 +244,8 @@ def _release(graph: Graph) -> Graph | None:
         taken = [_difference(graph, exp) for exp in shift.exps]
         amounts = {pair[1] if pair else None for pair in taken}
         amount = next(iter(amounts))
-        if len(amounts) == 1 and amount is not None and not axes[amount] & shift.reduced:
+        fits = amount is not None and not axes[amount] & shift.reduced
+        if amount is not None and fits and len(amounts) == 1 and not shift.units:
             return live_graph(_without(graph, shift, amount))
     return None
 
@@ -338,7 +374,16 @@ class _Rewrite:
                     found[i] = self._brought(i, found[i], number)
             elif local and (shift.degrees.get(value) or step.op == "log"):
                 self.local.add((value, number))
-        return tuple(found[i] for i in step.inputs)
+        return tuple(self._unit(value, place, found[i]) for place, i in enumerate(step.inputs))
+
+    def _unit(self, value: int, place: int, now: int) -> int:
+        """Return an operand, times exp(-d c) where it is added to what has degree d."""
+        for number, shift in enumerate(self.shifts):
+            if (value, place) in shift.units:
+                shifted = self._shift(number, (value, number) in self.local)
+                power = self._times(shifted, -shift.degrees[value])
+                now = self._emit(Step("mul", (now, self._emit(Step("exp", (power,))))))
+        return now
 
     def _brought(self, value: int, now: int, number: int) -> int:
         """Return a value under the common maximum, from what it is under its part's."""
@@ -398,7 +443,7 @@ class _Rewrite:
             for one in found[1:]:
                 whole = self._emit(Step("maximum", (whole, one)))
             # Where nothing is left of a row, the shift must still be a number that can be taken away.
-            lowest = self._emit(Step("const", value=_LOWEST))
+            lowest = self._emit(Step("const", value=Fraction(0) if shift.units else _LOWEST))
             self.shift_values[key] = self._emit(Step("maximum", (whole, lowest)))
         return self.shift_values[key]
 
