@@ -1,0 +1,254 @@
+"""Config: what one kernel takes under one choice of tiles, as an analytical model.
+
+It adds up what the busiest core does, padded tiles and idle last wave included, and what all programs
+read through the shared cache and from memory. A turn of a loop waits for what it reads unless stages
+ask for it ahead; stages and programs that share a core let memory, matrix units and vector units work
+at the same time.
+
+The model ranks configurations, so that a tuner need not compile and measure all of them; its absolute
+times are rough.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil, inf, prod
+
+from superopt.codegen.statements import (
+    Compute,
+    KernelProgram,
+    Load,
+    LoopStatement,
+    Statement,
+    Tensor,
+    axis_strides,
+)
+from superopt.cost.devices import Device
+from superopt.cost.estimates import DRAW, product_sides, sizes_of
+from superopt.cost.work import find_masks, kept_share, matrix_dtype, scalar_work, work_axes
+from superopt.ir import DTYPES, value_axes
+
+__all__ = ["TileConfig", "config_us"]
+
+_LATENCY_S = 0.7e-6  # of a read from a GPU's memory, and of a program's start
+_TURN_S = 0.04e-6  # of the branch, addresses and barriers of one turn of a loop
+_SECTOR = 32  # bytes: memory hands out no less
+_MATRIX_SIDE = 16  # positions that a matrix product of tiles has at least on either side
+_BUSY_WARPS = 8  # so many keep a core's units busy
+_MOST_PROGRAMS = 32  # of a core at a time
+_LANE_BYTES = 255 * 4  # registers of a thread
+_LANE_OVERHEAD = 40 * 4  # of them for addresses and the like
+_CACHE_SHARE = 0.75  # of the cache that a wave's tensors may count on
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig:
+    """Tiles and options of one kernel; axes without a tile are whole in one."""
+
+    tiles: Mapping[str, int]
+    warps: int = 4
+    stages: int = 3
+    shared_bytes: int = 0  # of one program
+    register_bytes: int = 0
+
+
+def config_us(
+    program: KernelProgram, config: TileConfig, device: Device, sizes: Mapping[str, int] | None = None
+) -> float:
+    """Return the modelled time of a kernel; infinite where a program does not fit on a core."""
+    return _Model(program, config, device, sizes_of(program.graph, sizes)).us()
+
+
+@dataclass(slots=True)
+class _Program:
+    """What one program does."""
+
+    matrix_s: float = 0.0  # at the rate of the whole device
+    vector: float = 0.0
+    exps: float = 0.0
+    shared: float = 0.0  # bytes between shared memory and the matrix units
+    turns: int = 0  # of all loops
+
+
+class _Model:
+    """One kernel under one configuration on one device."""
+
+    def __init__(
+        self, program: KernelProgram, config: TileConfig, device: Device, sizes: Mapping[str, int]
+    ) -> None:
+        self.program = program
+        self.graph = program.graph
+        self.config = config
+        self.device = device
+        self.sizes = sizes
+        self.axes = value_axes(self.graph)
+        self.tensors = {tensor.value: tensor for tensor in program.loads}
+        self.masks = find_masks(self.graph, sizes)
+        self.programs = prod(self._count(axis) for axis in program.grid)
+        self.resident = self._resident()
+
+    def us(self) -> float:
+        """Return the modelled time."""
+        if not self.resident:
+            return inf
+        if not self.programs:
+            return self.device.launch_us
+        device, config = self.device, self.config
+        work = self._work()
+        rounds = ceil(self.programs / device.cores)  # what the busiest core has to do
+        active = min(self.resident, rounds)  # of them at a time
+        waves = ceil(rounds / active)
+        # One program alone on a core: on either kind of units, and waiting for memory.
+        matrix = device.cores * max(work.matrix_s, work.shared / (device.shared_gbs * 1e9))
+        vector = device.cores * (work.vector / device.vector_flops + work.exps / device.exp_per_s)
+        if device.kind == "cpu":
+            alone, together, arrival, turns = 1.0, 1.0, 0.0, 0.0
+        else:
+            alone = min(1.0, config.warps / _BUSY_WARPS)
+            together = min(1.0, active * config.warps / _BUSY_WARPS)
+            # A loop asks for what it needs so many turns ahead: no turn is shorter than its part of that.
+            arrival = work.turns * _LATENCY_S / max(config.stages - 1, 1)
+            turns = 2 * _LATENCY_S + work.turns * _TURN_S
+        # Units overlap where programs share a core, memory and arithmetic where there are stages, too.
+        compute = rounds * max(matrix, vector) / together + waves * min(matrix, vector) / alone
+        memory = max(self._memory_s(work, active), waves * arrival)
+        exposed = waves * min(max(matrix, vector) / alone, arrival) / config.stages
+        return device.launch_us + (max(memory, compute) + exposed + waves * turns) * 1e6
+
+    def _tile(self, axis: str) -> int:
+        return max(self.config.tiles.get(axis, self.sizes[axis]), 1)
+
+    def _count(self, axis: str) -> int:
+        """Return how many tiles an axis has."""
+        return ceil(self.sizes[axis] / self._tile(axis))
+
+    def _used(self, axis: str) -> float:
+        """Return the positions of an average tile that are not beyond the end."""
+        return self.sizes[axis] / max(self._count(axis), 1)
+
+    def _turns(self, loops: Iterable[str]) -> int:
+        return prod(self._count(axis) for axis in loops)
+
+    def _turns_of(self, statements: tuple[Statement, ...]) -> int:
+        """Return how many turns loops make in all."""
+        loops = [one for one in statements if isinstance(one, LoopStatement)]
+        return sum(self._count(loop.axis) * max(self._turns_of(loop.body), 1) for loop in loops)
+
+    def _resident(self) -> int:
+        """Return how many programs a core holds at a time; none where one is too large for it."""
+        device, config = self.device, self.config
+        if device.kind == "cpu":
+            return 1
+        if config.shared_bytes > device.shared_bytes or config.warps > device.warps_per_core:
+            return 0
+        lanes = config.warps * device.lanes_per_warp
+        registers = min(config.register_bytes + lanes * _LANE_OVERHEAD, lanes * _LANE_BYTES)
+        found = [_MOST_PROGRAMS, device.warps_per_core // config.warps]
+        found.append(device.registers_per_core * 4 // registers)
+        if config.shared_bytes:
+            found.append(max(device.shared_per_core // config.shared_bytes, 1))
+        return max(min(found), 1)
+
+    def _work(self) -> _Program:
+        work = _Program(turns=self._turns_of(self.program.statements))
+        loaded = frozenset(self.tensors)
+        for one, loops in self.program.flat():
+            if isinstance(one, Compute):
+                axes = work_axes(self.graph, self.axes, one.value, one.step, loaded)
+                share = kept_share(self.masks, axes)
+                self._add(work, one, self._turns(loops) * share * prod(map(self._tile, axes)))
+        return work
+
+    def _add(self, work: _Program, one: Compute, points: float) -> None:
+        """Add the arithmetic of a step over so many points, those of padding included."""
+        scalar = scalar_work(one.step.op)
+        dtype = matrix_dtype(self.graph, one.step) if one.step.op == "contract" else None
+        sides = self._sides(one) if dtype else (1, 1)
+        if dtype and min(sides) >= _MATRIX_SIDE and self.device.kind != "cpu":
+            work.matrix_s += points * scalar.flops / self.device.matrix_flops[dtype]
+            # A tile product of M x N x K reads MK and KN numbers.
+            work.shared += points * (1 / sides[0] + 1 / sides[1]) * (1 if dtype == "f8" else 2)
+        else:
+            work.vector += points * scalar.flops
+            work.exps += points * scalar.exps
+
+    def _sides(self, one: Compute) -> tuple[int, int]:
+        """Return how long the sides of a contraction are within a tile."""
+        a, b = product_sides(self.graph, self.axes, one.step.inputs)
+        return prod(map(self._tile, a)), prod(map(self._tile, b))
+
+    def _tile_bytes(self, tensor: Tensor) -> float:
+        """Return the bytes of a tile, those of padding left out."""
+        return prod(self._used(axis) for axis in tensor.axes) * DTYPES[tensor.dtype]
+
+    def _sectors(self, tensor: Tensor) -> float:
+        """Return by how much whole sectors are more than what a tile needs of them."""
+        strides = {axis: place for place, axis in enumerate(reversed(tensor.axes))}
+        if tensor.port is not None and tensor.port.strides is not None:
+            strides = axis_strides(tensor.port, tensor.port.strides, self.sizes)
+        run = float(DTYPES[tensor.dtype])
+        for axis in sorted(tensor.axes, key=strides.__getitem__):
+            run *= self._used(axis)
+            if self._tile(axis) < self.sizes[axis]:
+                break
+        else:
+            return 1.0
+        return max(_SECTOR / run, 1.0)
+
+    def _memory_s(self, work: _Program, active: int) -> float:
+        """Return the time of all traffic below the cores."""
+        device = self.device
+        memory = cached = 0.0
+        wave = min(self.programs, device.cores * active)
+        seen: set[int] = set()
+        for one, loops in self.program.flat():
+            if not isinstance(one, Load):
+                continue
+            tensor = self.tensors[one.value]
+            tile = self._tile_bytes(tensor)
+            asked = self.programs * self._turns(loops) * tile
+            cached += asked * self._sectors(tensor)
+            memory += self._from_memory(tensor, asked, wave, again=one.value in seen)
+            seen.add(one.value)
+        for tensor in self.program.stores:
+            size = self._bytes(tensor)
+            cached += size * self._sectors(tensor)
+            if tensor.port is not None or size > device.l2_bytes:
+                memory += size
+        cached += self._spilled(work)
+        drawn = min(1.0, DRAW * self.programs / device.cores)
+        rates = device.memory_gbs * 1e9 * drawn, device.l2_gbs * 1e9 * drawn
+        return max(memory / rates[0], cached / rates[1])
+
+    def _bytes(self, tensor: Tensor) -> int:
+        return prod(self.sizes[axis] for axis in tensor.axes) * DTYPES[tensor.dtype]
+
+    def _from_memory(self, tensor: Tensor, asked: float, wave: int, *, again: bool) -> float:
+        """Return the bytes of a tensor that the shared cache does not hold when they are asked for."""
+        distinct = self._bytes(tensor)
+        room = self.device.l2_bytes * _CACHE_SHARE
+        if distinct <= room:
+            held = again or tensor.port is None
+            return 0.0 if held else min(distinct, asked)
+        # The programs of a wave read together what they share; the next wave finds little of it left.
+        share, left = 1.0, wave
+        for axis in self._launch_order():
+            together = max(min(self._count(axis), left), 1)
+            if axis in tensor.axes:
+                share *= together
+            left = ceil(left / together)
+        waves = max(self.programs / wave, 1.0)
+        if again and distinct / max(waves, 1.0) <= room:
+            return 0.0
+        return max(min(asked * share / wave, asked), min(distinct, asked))
+
+    def _launch_order(self) -> list[str]:
+        """Return the grid axes, those along which consecutive programs lie first."""
+        tiled = [axis for axis in self.program.grid if self._tile(axis) > 1]
+        single = [axis for axis in self.program.grid if self._tile(axis) == 1]
+        return [*tiled, *reversed(single)]
+
+    def _spilled(self, work: _Program) -> float:
+        """Return the bytes of registers that do not fit, written and read in every turn of the loops."""
+        lanes = self.config.warps * self.device.lanes_per_warp
+        spilled = max(self.config.register_bytes - lanes * (_LANE_BYTES - _LANE_OVERHEAD), 0)
+        return 2.0 * spilled * max(work.turns, 1) * self.programs

@@ -1,0 +1,331 @@
+"""Estimates: what a muGraph takes on a device at least, before tiles are chosen or anything is compiled.
+
+Each kernel is a launch and then the slowest of: bytes from memory, bytes from the shared cache, and
+arithmetic on each kind of unit. A tensor is read from memory once per kernel and from the cache where
+programs along an axis that it lacks, or later passes, read it again. Steps that lack a grid axis are
+repeated along it. A kernel with fewer programs than the device has cores gets only their share of its
+units, and not much more of its memory, which is why decoding splits its reductions.
+
+Tile sizes stay open: programs are counted with the smallest sensible tiles and repetitions with the
+largest, so that no choice of tiles is ruled out. `superopt.cost.config` knows the tiles.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from superopt.codegen.statements import Compute, KernelProgram, Load, Start, lower_block
+from superopt.cost.devices import Device
+from superopt.cost.work import (
+    REDUCTIONS,
+    Mask,
+    find_masks,
+    kept_share,
+    matrix_dtype,
+    scalar_work,
+    tensor_bytes,
+    work_axes,
+)
+from superopt.errors import InputError
+from superopt.ir import Block, Graph, MuGraph, closed_values, live_graph, value_axes
+
+__all__ = ["Estimate", "KernelEstimate", "estimate", "floor_us"]
+
+BETWEEN = "f32"  # dtype of values between kernels
+SMALLEST_TILE = 16  # positions of an axis of a matrix product, or of neighbours in memory
+LARGEST_TILE = 256  # positions
+DRAW = 2.0  # so many times its equal part of the rate of memory can a core draw where others are idle
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEstimate:
+    """The least time of one kernel, and what it is made of."""
+
+    number: int
+    us: float
+    bytes_read: int  # of distinct tensors
+    bytes_written: int
+    bytes_again: int  # read once more, from the shared cache
+    flops_matrix: int
+    flops_vector: int
+    exps: int  # work of the special function units
+    programs: int  # with the smallest sensible tiles
+    onchip_bytes: int  # that a program holds with these tiles
+    repeats: float  # arithmetic done, by what it is without repetition
+    limit: str  # what takes longest: "launch", "memory", "cache", "matrix", "vector", "exp"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The least time of a muGraph on a device."""
+
+    us: float
+    kernels: tuple[KernelEstimate, ...]
+    device: Device
+
+
+def estimate(mugraph: MuGraph, device: Device, sizes: Mapping[str, int] | None = None) -> Estimate:
+    """Return the least time of a muGraph; `sizes` replaces the extents of some of its axes."""
+    known = sizes_of(mugraph.graph, sizes)
+    masks = find_masks(mugraph.graph, known)
+    kernels = tuple(_kernel(mugraph, number, device, known, masks) for number in range(len(mugraph.kernels)))
+    return Estimate(sum(kernel.us for kernel in kernels), kernels, device)
+
+
+def floor_us(graph: Graph, device: Device, sizes: Mapping[str, int] | None = None) -> float:
+    """Return a time below which no program computes this graph: a shorter measurement is an error.
+
+    Inputs are read once and outputs written once at the peak rate of memory, contractions run at the
+    peak rate of the fastest units; what a mask may spare does not count. It holds for this graph as it
+    is written: an equivalent one may take less arithmetic, and inputs that already lie in a cache fewer
+    bytes.
+    """
+    known = sizes_of(graph, sizes)
+    graph = live_graph(graph)
+    axes = value_axes(graph)
+    closed = closed_values(graph)
+    uses: dict[int, list[int]] = {}
+    for value, step in enumerate(graph.steps, len(graph.inputs)):
+        for i in step.inputs:
+            uses.setdefault(i, []).append(value)
+    moved = sum(
+        _read_bytes(graph, axes, i, port.dtype, uses.get(i, []), known)
+        for i, port in enumerate(graph.inputs)
+        if i in uses or any(output.value == i for output in graph.outputs)
+    )
+    moved += sum(tensor_bytes(one.port.axes, one.port.dtype, known) for one in graph.outputs)
+    masks = find_masks(graph, known)
+    arithmetic = 0.0
+    for value, step in enumerate(graph.steps, len(graph.inputs)):
+        work = work_axes(graph, axes, value, step, frozenset())
+        if step.op == "contract" and not closed[value]:
+            rate = device.matrix_flops[matrix_dtype(graph, step) or "tf32"]
+            spared = sum(1 - mask.least for mask in masks if mask.axes <= work)
+            arithmetic += 2 * _volume(work, known) * max(1 - spared, 0.0) / max(rate, device.vector_flops)
+    return max(moved / (device.memory_gbs * 1e3), arithmetic * 1e6)
+
+
+def sizes_of(graph: Graph, sizes: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the extent of every axis of a graph, some of them replaced."""
+    known = graph.sizes
+    for axis, size in (sizes or {}).items():
+        if axis not in known:
+            raise InputError(f"sizes: graph {graph.name!r} has no axis {axis!r}; it has {', '.join(known)}")
+        if size < 0:
+            raise InputError(f"sizes: axis {axis!r} is {size}; give a whole number from 0 up")
+    return {**known, **(sizes or {})}
+
+
+def product_sides(
+    graph: Graph, axes: tuple[frozenset[str], ...], inputs: tuple[int, ...]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the axes that either operand of a contraction has for itself."""
+    a, b = inputs
+    return axes[a] - axes[b], axes[b] - axes[a]
+
+
+def _volume(axes: frozenset[str] | set[str], sizes: Mapping[str, int]) -> int:
+    return prod(sizes[axis] for axis in axes)
+
+
+def _read_bytes(
+    graph: Graph,
+    axes: tuple[frozenset[str], ...],
+    value: int,
+    dtype: str,
+    readers: list[int],
+    sizes: Mapping[str, int],
+) -> int:
+    """Return how many bytes of a tensor are read; steps that select positions leave the others alone."""
+    whole = tensor_bytes(axes[value], dtype, sizes)
+    steps = [graph.step_of(reader) for reader in readers]
+    if not steps or any(step is None or step.op != "select" for step in steps):
+        return whole
+    return min(whole, sum(tensor_bytes(axes[reader], dtype, sizes) for reader in readers))
+
+
+def _kernel(
+    mugraph: MuGraph,
+    number: int,
+    device: Device,
+    sizes: Mapping[str, int],
+    masks: tuple[Mask, ...],
+) -> KernelEstimate:
+    kernel = mugraph.kernels[number]
+    if isinstance(kernel, Block):
+        return _Kernel(lower_block(mugraph, number, between=BETWEEN), device, sizes, masks).cost(number)
+    # A library spreads its work as is best.
+    stored = mugraph.stores(kernel)
+    grid = tuple(value_axes(mugraph.graph)[stored[0]]) if stored else ()
+    kernels = (
+        *mugraph.kernels[:number],
+        Block(tuple(sorted(grid)), kernel.body),
+        *mugraph.kernels[number + 1 :],
+    )
+    program = lower_block(replace(mugraph, kernels=kernels), number, between=BETWEEN)
+    return _Kernel(program, device, sizes, masks, least_programs=device.cores).cost(number)
+
+
+class _Kernel:
+    """One kernel's statements, and what they add up to."""
+
+    def __init__(
+        self,
+        program: KernelProgram,
+        device: Device,
+        sizes: Mapping[str, int],
+        masks: tuple[Mask, ...],
+        least_programs: int = 1,
+    ) -> None:
+        self.program = program
+        self.graph = program.graph
+        self.device = device
+        self.sizes = sizes
+        self.masks = masks
+        self.least_programs = least_programs
+        self.axes = value_axes(self.graph)
+        self.closed = closed_values(self.graph)
+        self.loaded = frozenset(tensor.value for tensor in program.loads)
+        self.computed = [one for one, _ in program.flat() if isinstance(one, Compute)]
+
+    def cost(self, number: int) -> KernelEstimate:
+        device = self.device
+        programs = max(self._programs(), self.least_programs)
+        share = min(1.0, programs / device.cores)
+        read, memory, cached = self._reads()
+        written = 0
+        for tensor in self.program.stores:
+            size = tensor_bytes(tensor.axes, tensor.dtype, self.sizes)
+            written += size
+            if tensor.port is None and size <= device.l2_bytes:
+                cached += size
+            else:
+                memory += size
+        matrix_s, matrix, vector, exps, once = self._arithmetic()
+        seconds = {
+            "memory": memory / (device.memory_gbs * 1e9),
+            "cache": (memory + cached) / (device.l2_gbs * 1e9),
+            "matrix": matrix_s,
+            "vector": vector / device.vector_flops,
+            "exp": exps / device.exp_per_s,
+        }
+        for part in seconds:
+            drawn = min(1.0, share * DRAW) if part in ("memory", "cache") else share
+            seconds[part] /= drawn
+        limit = max(seconds, key=seconds.__getitem__)
+        us = seconds[limit] * 1e6
+        done = matrix + vector + exps
+        return KernelEstimate(
+            number=number,
+            us=device.launch_us + us,
+            bytes_read=read,
+            bytes_written=written,
+            bytes_again=max(memory + cached - read - written, 0),
+            flops_matrix=matrix,
+            flops_vector=vector,
+            exps=exps,
+            programs=programs,
+            onchip_bytes=self._onchip(),
+            repeats=done / once if once else 1.0,
+            limit=limit if us > device.launch_us else "launch",
+        )
+
+    def _reads(self) -> tuple[int, int, int]:
+        """Return the bytes of distinct tensors, those read from memory, and those from the cache."""
+        read = memory = cached = 0
+        counts: dict[int, int] = {}
+        for one, loops in self.program.flat():
+            if isinstance(one, Load):
+                turns = self._most_tiles({*self.program.grid, *loops} - self.axes[one.value])
+                counts[one.value] = counts.get(one.value, 0) + turns
+        for tensor in self.program.loads:
+            readers = [one.value for one in self.computed if tensor.value in one.step.inputs]
+            size = _read_bytes(self.graph, self.axes, tensor.value, tensor.dtype, readers, self.sizes)
+            read += size
+            if tensor.port is None and size <= self.device.l2_bytes:
+                cached += size
+            else:
+                memory += size
+            cached += size * (counts.get(tensor.value, 1) - 1)
+        return read, memory, cached
+
+    def _most_tiles(self, axes: set[str]) -> int:
+        """Return how many of the largest tiles lie along these axes: so often is what lacks them repeated."""
+        return max(ceil(_volume(axes, self.sizes) / LARGEST_TILE), 1)
+
+    def _arithmetic(self) -> tuple[float, int, int, int, int]:
+        """Return seconds on matrix units, their flops, those of vector units, exps, and all of it once."""
+        seconds = 0.0
+        matrix = vector = exps = once = 0
+        seen: set[int] = set()
+        for one in self.computed:
+            work = work_axes(self.graph, self.axes, one.value, one.step, self.loaded)
+            points = _volume(work, self.sizes) * kept_share(self.masks, work)
+            scalar = scalar_work(one.step.op)
+            if one.value not in seen and not self.closed[one.value]:
+                once += int(points) * (scalar.flops + scalar.exps)
+            seen.add(one.value)
+            if self.closed[one.value]:
+                continue  # what reads no tensor is a few instructions for each tile
+            points = int(points * self._most_tiles(set(self.program.grid) - work))
+            dtype = matrix_dtype(self.graph, one.step) if self._is_matrix(one) else None
+            if dtype is not None:
+                matrix += points * scalar.flops
+                seconds += points * scalar.flops / self.device.matrix_flops[dtype]
+            else:
+                vector += points * scalar.flops
+                exps += points * scalar.exps
+        return seconds, matrix, vector, exps, once
+
+    def _is_matrix(self, one: Compute) -> bool:
+        """Return whether both operands have an axis of their own, as matrix units need."""
+        if one.step.op != "contract":
+            return False
+        sides = product_sides(self.graph, self.axes, one.step.inputs)
+        return all(_volume(side, self.sizes) > 1 for side in sides)
+
+    def _narrow(self) -> list[frozenset[str]]:
+        """Return groups of grid axes that a tile takes several positions of."""
+        groups: list[frozenset[str]] = []
+        left = set(self.program.grid)
+        for one in self.computed:
+            if self._is_matrix(one):
+                for side in product_sides(self.graph, self.axes, one.step.inputs):
+                    groups.append(side & left)
+                    left -= side
+        tensors = (*self.program.loads, *self.program.stores)
+        largest = max(tensors, key=lambda one: prod(self.sizes[axis] for axis in one.axes), default=None)
+        if largest is not None:
+            groups.append(frozenset(largest.axes[-1:]) & left)
+            left -= groups[-1]
+        return [group for group in groups if group]
+
+    def _programs(self) -> int:
+        groups = self._narrow()
+        alone = set(self.program.grid).difference(*groups)
+        tiled = (ceil(_volume(group, self.sizes) / SMALLEST_TILE) for group in groups)
+        return prod((self.sizes[axis] for axis in alone), start=prod(tiled))
+
+    def _onchip(self) -> int:
+        """Return the bytes of accumulators, the largest tile beside them, and tiles read in loops."""
+        grid = set(self.program.grid)
+        looped = {axis for _, loops in self.program.flat() for axis in loops}
+        narrow = frozenset[str]().union(*self._narrow())
+
+        def length(axis: str) -> int:
+            if axis in grid and axis not in narrow:
+                return 1
+            tiled = axis in grid or axis in looped
+            return min(self.sizes[axis], SMALLEST_TILE) if tiled else self.sizes[axis]
+
+        tile = {axis: length(axis) for axis in self.sizes}
+        dtypes = {tensor.value: tensor.dtype for tensor in self.program.loads}
+        held = largest = 0
+        for one, _ in self.program.flat():
+            if isinstance(one, Load):
+                held += tensor_bytes(self.axes[one.value], dtypes[one.value], tile)
+            elif isinstance(one, Start):
+                held += tensor_bytes(self.axes[one.value], BETWEEN, tile)
+            elif isinstance(one, Compute) and one.step.op not in REDUCTIONS:
+                largest = max(largest, tensor_bytes(self.axes[one.value], BETWEEN, tile))
+        return held + largest

@@ -1,0 +1,255 @@
+"""Host: this computer as a device; what no file says is measured once and kept in the cache folder.
+
+The kept file is JSON of one version, replaced as a whole; one that cannot be read is measured anew, and
+a folder that cannot be written only costs the measurement again.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, astuple, dataclass, fields
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from superopt.cache import cache_folder
+from superopt.cost.devices import Device
+from superopt.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["FILE_NAME", "host_device"]
+
+FILE_NAME = "host.json"
+
+_VERSION = 1
+_LAUNCH_US = 5.0  # of a call from Python into a parallel region
+_SECONDS = 0.03  # of each of the measurements
+_SIDE = 256  # of the matrices whose product is timed
+_NUMBERS = 1 << 14  # whose exponentials are timed
+_SHARED_BYTES = 32 << 10  # of a first-level cache that no file tells
+_L2_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What is measured: 10^9 bytes per second from memory and the cache, operations per second."""
+
+    memory_gbs: float
+    l2_gbs: float
+    vector_flops: float
+    exp_per_s: float
+
+
+def host_device(threads: int | None = None, *, renew: bool = False) -> Device:
+    """Return this computer as a device that runs so many threads; as many as it has cores by default.
+
+    `renew` measures again, for when the kept rates are of a busy moment; the better ones are kept.
+    """
+    cores = _cores()
+    if threads is not None and threads < 1:
+        raise InputError(f"threads is {threads}; give a number from 1 up")
+    try:
+        folder = cache_folder()
+    except OSError:
+        folder = None
+    if renew:
+        _host_device.cache_clear()
+    return _host_device(min(threads or cores, cores), folder, renew)
+
+
+@cache
+def _host_device(threads: int, folder: Path | None, renew: bool) -> Device:
+    vectors = _vectors()
+    caches = _caches()
+    first = caches.get(1, _SHARED_BYTES)
+    last = caches[max(caches)] if caches else _L2_BYTES
+    name = _model()
+    key = f"{name}, {vectors}, {threads} threads"
+    path = folder / FILE_NAME if folder else None
+    rates = _read(path, key) if path else None
+    if rates is None or renew:
+        measured = _measure(threads, last)
+        rates = _better(rates, measured) if rates else measured
+        if path:
+            _write(path, key, rates)
+    # Kernels compute halves in fp32, so every dtype has the same rate.
+    flops = dict.fromkeys(("f16", "bf16", "tf32", "f8"), rates.vector_flops)
+    return Device(
+        name=name,
+        kind="cpu",
+        capability=vectors,
+        cores=threads,
+        memory_gbs=rates.memory_gbs,
+        l2_bytes=last,
+        l2_gbs=max(rates.l2_gbs, rates.memory_gbs),
+        shared_bytes=first,
+        shared_per_core=first,
+        registers_per_core=(32 if vectors == "avx512" else 16) * {"avx512": 16, "avx2": 8}.get(vectors, 4),
+        warps_per_core=1,
+        matrix_flops=MappingProxyType(flops),
+        vector_flops=rates.vector_flops,
+        exp_per_s=rates.exp_per_s,
+        launch_us=_LAUNCH_US,
+    )
+
+
+# -- what files say
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpuinfo(field: str) -> str:
+    """Return the first line of a name in what Linux says of the processor, or nothing."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = re.search(rf"^{field}\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _model() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine() or "cpu"
+
+
+def _vectors() -> str:
+    """Return the widest vector instructions: avx512, avx2, neon, or none that is known."""
+    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    if "avx512f" in flags:
+        return "avx512"
+    if "avx2" in flags:
+        return "avx2"
+    if "asimd" in flags or platform.machine().lower() in ("arm64", "aarch64"):
+        return "neon"
+    return "scalar"
+
+
+def _caches() -> dict[int, int]:
+    """Return the bytes of each level of data cache that the first core sees."""
+    found: dict[int, int] = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, size, kind = (
+                (folder / name).read_text(encoding="ascii").strip() for name in ("level", "size", "type")
+            )
+        except OSError:
+            continue
+        match = re.fullmatch(r"(\d+)([KMG]?)", size)
+        if match and level.isdigit() and kind != "Instruction":
+            found[int(level)] = int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+    return {level: size for level, size in found.items() if size > 0}
+
+
+# -- what is measured
+
+
+def _measure(threads: int, cache_bytes: int) -> _Rates:
+    """Return the best rates of a fraction of a second.
+
+    Arithmetic is timed on one thread, in pieces that a busy machine rarely interrupts, and counted once
+    for each; memory and the last cache are shared, so they are timed on all threads, too.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        with torch.inference_mode():
+            torch.set_num_threads(1)
+            a, b, c = (torch.zeros(_SIDE, _SIDE) for _ in range(3))
+            product_s = _least_s(lambda: torch.mm(a, b, out=c))
+            numbers, powers = torch.zeros(_NUMBERS), torch.zeros(_NUMBERS)
+            exps_s = _least_s(lambda: torch.exp(numbers, out=powers))
+            memory, cached = 0.0, 0.0
+            large = torch.zeros(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4)
+            small = torch.zeros(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4)
+            for count in dict.fromkeys((1, threads)):
+                torch.set_num_threads(count)
+                memory = max(memory, _bytes_per_s(large))
+                cached = max(cached, _bytes_per_s(small))
+    finally:
+        torch.set_num_threads(before)
+    return _Rates(
+        memory_gbs=memory / 1e9,
+        l2_gbs=cached / 1e9,
+        vector_flops=threads * 2 * _SIDE**3 / product_s,
+        exp_per_s=threads * _NUMBERS / exps_s,
+    )
+
+
+def _better(a: _Rates, b: _Rates) -> _Rates:
+    return _Rates(*(max(pair) for pair in zip(astuple(a), astuple(b), strict=True)))
+
+
+def _bytes_per_s(pair: "Tensor") -> float:
+    """Return the better rate of copying one row of floats to another and of reading it."""
+    source, target = pair
+    size: int = 4 * source.numel()
+    return max(2 * size / _least_s(lambda: target.copy_(source)), size / _least_s(lambda: source.sum()))
+
+
+def _least_s(work: Callable[[], object]) -> float:
+    """Return the shortest time of a call within a while; the first one is not timed."""
+    work()
+    least = float("inf")
+    deadline = time.perf_counter() + _SECONDS
+    while True:
+        start = time.perf_counter()
+        work()
+        ended = time.perf_counter()
+        least = min(least, ended - start)
+        if ended > deadline:
+            return max(least, 1e-9)
+
+
+# -- what is kept
+
+
+def _read(path: Path, key: str) -> _Rates | None:
+    """Return the rates kept under a key; None where there are none that can be used."""
+    hosts = _hosts(path)
+    found = hosts.get(key)
+    if not isinstance(found, dict):
+        return None
+    numbers = [found.get(field.name) for field in fields(_Rates)]
+    rates = [float(one) for one in numbers if isinstance(one, (int, float)) and isfinite(one) and one > 0]
+    return _Rates(*rates) if len(rates) == len(numbers) else None
+
+
+def _hosts(path: Path) -> dict[str, object]:
+    """Return everything kept in a file of this version."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict) or found.get("version") != _VERSION:
+        return {}
+    hosts = found.get("hosts")
+    return hosts if isinstance(hosts, dict) else {}
+
+
+def _write(path: Path, key: str, rates: _Rates) -> None:
+    """Keep rates beside those of other keys, where the folder can be written."""
+    text = json.dumps({"version": _VERSION, "hosts": {**_hosts(path), key: asdict(rates)}}, indent=1)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{FILE_NAME}-")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise

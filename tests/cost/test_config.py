@@ -1,0 +1,134 @@
+"""The model of one kernel under one choice of tiles: it gets no better where it obviously can't."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from superopt.codegen.statements import KernelProgram, lower_block
+from superopt.cost import DEVICES, TileConfig, config_us, estimate
+from superopt.ir import MuGraph
+
+H200 = DEVICES["H200"]
+Fused = Callable[..., MuGraph]
+
+
+def matmul(fused: Fused, m: int = 4096) -> KernelProgram:
+    return lower_block(fused("matmul", M=m), 0)
+
+
+def tiles(m: int, n: int, k: int, **options: int) -> TileConfig:
+    stages = options.get("stages", 3)
+    shared = 2 * k * (m + n) * stages
+    made = TileConfig({"m": m, "n": n, "k": k}, stages=stages, shared_bytes=shared, register_bytes=4 * m * n)
+    return replace(made, **options)
+
+
+def test_never_below_the_estimate_of_a_full_grid(fused: Fused) -> None:
+    mugraph = fused("matmul", M=4096)
+    least = estimate(mugraph, H200).us
+    for m in (16, 64, 128):
+        for n in (16, 64, 128):
+            assert config_us(lower_block(mugraph, 0), tiles(m, n, 64), H200) >= least
+
+
+def test_larger_tiles_read_operands_less_often(fused: Fused) -> None:
+    times = [config_us(matmul(fused), tiles(side, side, 64), H200) for side in (16, 32, 64, 128)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 4 * times[-1]
+
+
+def test_padding_is_paid_for(fused: Fused) -> None:
+    one_row = matmul(fused, 16)
+    times = [config_us(one_row, tiles(m, 64, 64), replace(H200, memory_gbs=1e6, l2_gbs=1e6), {"m": 1})
+             for m in (16, 32, 64, 128)]  # fmt: skip
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+
+
+def test_few_programs_leave_cores_idle(fused: Fused) -> None:
+    decode = matmul(fused, 16)
+    filled, idle = (config_us(decode, tiles(16, n, 64), H200) for n in (32, 256))
+    assert filled < idle
+
+
+def test_the_last_wave_is_paid_in_full(fused: Fused) -> None:
+    program = matmul(fused)
+    compute = replace(H200, memory_gbs=1e6, l2_gbs=1e6)
+    config = tiles(128, 128, 64, warps=8, stages=8, shared_bytes=100_000)
+    even, over, twice = (
+        config_us(program, config, compute, {"m": 128 * count, "n": 128}) for count in (132, 133, 264)
+    )
+    assert over > 1.5 * even
+    assert over == pytest.approx(twice, rel=0.01)
+
+
+@pytest.mark.parametrize("field", ["memory_gbs", "l2_gbs", "exp_per_s", "vector_flops", "registers_per_core"])
+@pytest.mark.parametrize("name", ["matmul", "mha", "softmax", "gqa-decode"])
+def test_a_better_device_is_no_slower(fused: Fused, name: str, field: str) -> None:
+    mugraph = fused(name)
+    better = replace(H200, **{field: getattr(H200, field) * 2})
+    for number in range(len(mugraph.kernels)):
+        program = lower_block(mugraph, number)
+        kept = {"n", "s", "k", "m", "t", "h", "b", "g"}
+        config = TileConfig({axis: 16 for axis in program.axes if axis in kept}, register_bytes=20_000)
+        assert config_us(program, config, better) <= config_us(program, config, H200) < inf
+
+
+@pytest.mark.parametrize("name", ["matmul", "mha", "softmax", "gqa-decode", "rmsnorm-mlp"])
+def test_larger_sizes_take_no_less(fused: Fused, name: str) -> None:
+    mugraph = fused(name)
+    for number in range(len(mugraph.kernels)):
+        program = lower_block(mugraph, number)
+        config = TileConfig(dict.fromkeys(program.axes, 32))
+        base = config_us(program, config, H200)
+        for axis in program.axes:
+            assert config_us(program, config, H200, {axis: mugraph.graph.sizes[axis] * 2}) >= base
+
+
+def test_stages_hide_latency_while_they_fit(fused: Fused) -> None:
+    decode = matmul(fused, 16)
+    times = [
+        config_us(decode, tiles(16, 32, 64, stages=stages, shared_bytes=20_000), H200)
+        for stages in (1, 2, 3, 4)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+
+
+def test_what_does_not_fit_is_infinite_and_spilling_costs(fused: Fused) -> None:
+    program = matmul(fused)
+    assert config_us(program, tiles(128, 128, 64, shared_bytes=228 << 10), H200) == inf
+    assert config_us(program, tiles(128, 128, 64, shared_bytes=227 << 10), H200) < inf
+    assert config_us(program, tiles(128, 128, 64, warps=128), H200) == inf
+    fits, spills = (
+        config_us(program, tiles(128, 128, 64, register_bytes=size), H200) for size in (64 << 10, 512 << 10)
+    )
+    assert spills > 2 * fits
+
+
+def test_occupancy_by_shared_memory(fused: Fused) -> None:
+    program = matmul(fused)
+    several, one = (
+        config_us(program, tiles(64, 64, 32, shared_bytes=size), H200) for size in (40_000, 200_000)
+    )
+    assert several < one
+
+
+def test_rows_of_a_few_bytes_waste_sectors(fused: Fused) -> None:
+    program = lower_block(fused("softmax", M=4096), 0)
+    wide, narrow = (config_us(program, TileConfig({"m": 16, "k": k}, stages=2), H200) for k in (64, 2))
+    assert narrow > 2 * wide
+
+
+def test_a_processor_pays_no_latency_for_turns(fused: Fused) -> None:
+    host = replace(H200, kind="cpu", cores=2, launch_us=5.0, memory_gbs=20.0, l2_gbs=50.0)
+    program = matmul(fused, 16)
+    found = config_us(program, TileConfig({"m": 16, "n": 512, "k": 64}), host)
+    assert found >= 2 * 4096 * 4096 / 20e3
+    assert config_us(program, TileConfig({"m": 16, "n": 4096, "k": 64}), host) >= found  # one core only
+
+
+def test_no_programs_take_a_launch(fused: Fused) -> None:
+    assert config_us(matmul(fused), tiles(64, 64, 64), H200, {"m": 0}) == H200.launch_us

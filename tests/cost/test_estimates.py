@@ -1,0 +1,230 @@
+"""Estimates of muGraphs: what is read how often, what work is done where, and what never is less."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from superopt.cost import DEVICES, describe, estimate, floor_us
+from superopt.cost.work import scalar_work
+from superopt.errors import InputError
+from superopt.ir import MuGraph, fuse, is_matmul, parse_mugraph
+from superopt.ops import OPS
+from superopt.workloads import WORKLOADS
+
+H200 = DEVICES["H200"]
+Fused = Callable[..., MuGraph]
+
+WHOLE = """
+graph matvec
+axes ko=32 ki=256 n=1024
+in x: f16[(ko ki)]
+in w: f16[(ko ki), n]
+kernel grid[n]
+  loop[ko]
+    loop[ki]
+      t0 += contract[ko, ki](x, w)
+out out: f16[n] = t0
+"""
+
+SPLIT = """
+graph matvec
+axes ko=32 ki=256 n=1024
+in x: f16[(ko ki)]
+in w: f16[(ko ki), n]
+kernel grid[ko, n]
+  loop[ki]
+    t0 += contract[ki](x, w)
+kernel grid[n]
+  loop[ko]
+    t1 += sum[ko](t0)
+out out: f16[n] = t1
+"""
+
+# Attention of one new token on few heads, its scores given: one program per head, or parts of the keys.
+DECODE = """
+graph decode
+axes h=8 to=16 ti=2048 d=128
+in s: f16[h, (to ti)]
+in v: f16[h, (to ti), d]
+kernel grid[h]
+  loop[to]
+    loop[ti]
+      t0 = exp(s)
+      t1 += sum[to, ti](t0)
+      t2 += contract[to, ti](t0, v)
+  t3 = div(t2, t1)
+out out: f16[h, d] = t3
+"""
+
+DECODE_SPLIT = """
+graph decode
+axes h=8 to=16 ti=2048 d=128
+in s: f16[h, (to ti)]
+in v: f16[h, (to ti), d]
+kernel grid[h, to]
+  loop[ti]
+    t0 = exp(s)
+    t1 += sum[ti](t0)
+    t2 += contract[ti](t0, v)
+kernel grid[h]
+  loop[to]
+    t3 += sum[to](t1)
+    t4 += sum[to](t2)
+  t5 = div(t4, t3)
+out out: f16[h, d] = t5
+"""
+
+
+def test_rmsnorm_linear_reads_its_weights_once(fused: Fused) -> None:
+    found = estimate(fused("rmsnorm-linear"), H200)
+    [kernel] = found.kernels
+    m, k, n = 16, 4096, 6144
+    assert kernel.bytes_read == 2 * (m * k + k + k * n)
+    assert kernel.bytes_written == 2 * m * n
+    assert kernel.flops_matrix == 2 * m * k * n
+    assert kernel.limit == "memory"
+    moved = kernel.bytes_read + kernel.bytes_written
+    assert found.us == pytest.approx(H200.launch_us + moved / 4.8e6)
+
+
+def test_work_is_repeated_along_grid_axes_that_a_step_lacks(fused: Fused) -> None:
+    [narrow] = estimate(fused("rmsnorm-linear", N=128), H200).kernels
+    [wide] = estimate(fused("rmsnorm-linear", N=8192), H200).kernels
+    assert narrow.repeats == 1.0 < wide.repeats
+    assert wide.flops_vector == pytest.approx(narrow.flops_vector * 8192 / 256, rel=0.01)
+
+
+def test_again_counts_again(fused: Fused) -> None:
+    [kernel] = estimate(fused("softmax"), H200).kernels
+    assert kernel.exps == 16 * 4096 * 3  # the exponential twice, and a division
+    assert kernel.bytes_read == 16 * 4096 * 2
+    assert kernel.bytes_again == 2 * kernel.bytes_read  # three passes
+    assert kernel.repeats > 1.2
+
+
+def test_split_reductions_fill_the_device() -> None:
+    whole, split = (estimate(parse_mugraph(text), H200) for text in (WHOLE, SPLIT))
+    assert whole.kernels[0].programs == 64 < H200.cores <= split.kernels[0].programs
+    small = replace(H200, cores=64)  # no core of it is idle, so splitting only costs
+    assert estimate(parse_mugraph(WHOLE), small).us < estimate(parse_mugraph(SPLIT), small).us
+    tall = {"ko": 512}
+    assert estimate(parse_mugraph(SPLIT), replace(H200, cores=512), tall).us < (
+        estimate(parse_mugraph(WHOLE), replace(H200, cores=512), tall).us
+    )
+
+
+def test_one_program_per_head_is_slower_than_a_split_over_the_keys() -> None:
+    whole, split = (estimate(parse_mugraph(text), H200) for text in (DECODE, DECODE_SPLIT))
+    assert whole.kernels[0].programs == 8
+    assert split.us * 2 < whole.us
+    many = {"h": 512}
+    assert (
+        estimate(parse_mugraph(DECODE), H200, many).us < estimate(parse_mugraph(DECODE_SPLIT), H200, many).us
+    )
+
+
+def test_two_kernels_pay_launches_and_what_lies_between() -> None:
+    one, two = (estimate(parse_mugraph(text), H200) for text in (WHOLE, SPLIT))
+    assert len(two.kernels) == 2
+    assert all(kernel.us >= H200.launch_us for kernel in (*one.kernels, *two.kernels))
+    partial = 32 * 1024 * 4  # fp32
+    assert two.kernels[0].bytes_written == two.kernels[1].bytes_read == partial
+    slow = replace(H200, launch_us=50.0)
+    assert estimate(parse_mugraph(SPLIT), slow).us - two.us == pytest.approx(96)
+    assert estimate(parse_mugraph(WHOLE), slow).us - one.us == pytest.approx(48)
+
+
+def test_what_lies_between_costs_more_where_no_cache_holds_it() -> None:
+    sizes = {"n": 1 << 20}
+    mugraph = parse_mugraph(SPLIT)
+    without = replace(H200, l2_bytes=1 << 20)
+    held = replace(H200, l2_bytes=1 << 30)
+    assert estimate(mugraph, held, sizes).us < estimate(mugraph, without, sizes).us
+
+
+def test_a_mask_spares_half_of_causal_attention(fused: Fused) -> None:
+    found = estimate(fused("mha"), H200)
+    matrix = sum(kernel.flops_matrix for kernel in found.kernels)
+    assert matrix == pytest.approx(2 * 2 * 32 * 2048 * 2048 * 128 / 2, rel=0.02)
+
+
+def test_library_calls_are_spread_at_will(fused: Fused) -> None:
+    graph = fused("matmul", M=1).graph
+    called = fuse(graph, library=is_matmul)
+    [kernel] = estimate(fuse(fused("matmul").graph, library=is_matmul), H200).kernels
+    assert kernel.programs >= H200.cores
+    assert estimate(called, H200).us <= estimate(fuse(graph), H200).us
+
+
+def test_dtypes_choose_the_unit(fused: Fused) -> None:
+    half, single = (estimate(fused("matmul", dtype, M=4096), H200) for dtype in ("bf16", "f32"))
+    assert half.kernels[0].limit == "matrix"
+    assert single.kernels[0].limit == "vector"
+    assert single.us > 5 * half.us
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_floor_is_below_every_estimate(fused: Fused, name: str) -> None:
+    mugraph = fused(name)
+    for device in DEVICES.values():
+        found = estimate(mugraph, device)
+        assert 0 < floor_us(mugraph.graph, device) < found.us
+        assert found.us == pytest.approx(sum(kernel.us for kernel in found.kernels))
+        assert len(describe(found)) > len(found.kernels)
+
+
+def test_the_floor_counts_bytes_and_arithmetic(fused: Fused) -> None:
+    few, many = fused("matmul", M=1).graph, fused("matmul", M=8192).graph
+    assert floor_us(few, H200) == pytest.approx(2 * (4096 + 4096 * 4096 + 4096) / 4.8e6)
+    assert floor_us(many, H200) == pytest.approx(2 * 8192 * 4096 * 4096 / 989.5e6)
+    assert floor_us(many, H200, {"m": 1}) == pytest.approx(floor_us(few, H200), rel=0.01)
+
+
+def test_the_floor_of_causal_attention_leaves_out_what_may_be_spared(fused: Fused) -> None:
+    causal = floor_us(fused("mha").graph, H200)
+    whole = 2 * 2 * 32 * 2048 * 2048 * 128 / 989.5e6
+    assert 0.45 * whole < causal <= 0.5 * whole
+
+
+def test_selected_positions_are_all_that_is_read() -> None:
+    mugraph = parse_mugraph(
+        "graph last\naxes s=1000 k=64\nin x: f16[s, k]\nkernel grid[k]\n  t0 = select[s=999](x)\n"
+        "  t1 = exp(t0)\nout out: f16[k] = t1\n"
+    )
+    assert estimate(mugraph, H200).kernels[0].bytes_read == 128
+    assert floor_us(mugraph.graph, H200) == pytest.approx(256 / 4.8e6)
+
+
+@pytest.mark.parametrize("sizes", [{"m": 0}, {"k": 0}, {"m": 1, "k": 1, "n": 1}])
+def test_degenerate_sizes(fused: Fused, sizes: dict[str, int]) -> None:
+    mugraph = fused("rmsnorm-linear")
+    assert estimate(mugraph, H200, sizes).us >= H200.launch_us
+    assert floor_us(mugraph.graph, H200, sizes) >= 0
+
+
+@pytest.mark.parametrize(("sizes", "message"), [({"z": 2}, "no axis 'z'"), ({"m": -1}, "'m' is -1")])
+def test_wrong_sizes(fused: Fused, sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        estimate(fused("matmul"), H200, sizes)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_operator_has_a_cost(op: str) -> None:
+    work = scalar_work(op)
+    assert work.flops + work.exps > 0 or op == "neg"
+
+
+def test_operators_cost_what_their_definition_does() -> None:
+    assert (scalar_work("add").flops, scalar_work("add").exps) == (1, 0)
+    assert scalar_work("silu").exps == scalar_work("div").exps + scalar_work("exp").exps
+    assert scalar_work("rsqrt").exps == 2
+
+
+def test_description() -> None:
+    lines = describe(estimate(parse_mugraph(DECODE), H200))
+    text = "\n".join(lines)
+    assert lines[0].startswith("at least ")
+    assert "on H200: 1 kernel, 2.0 us of it launches" in lines[0]
+    assert "reads 67.6 MB, writes 2.0 kB" in lines[1]
+    assert "its 8 programs keep 6% of 132 cores busy" in text
