@@ -14,7 +14,9 @@ if TYPE_CHECKING:
         TraceError,
     )
     from superopt.ir import Graph
-    from superopt.optimizer import Optimized, OptimizeOptions, optimize
+    from superopt.optimizer import optimize
+    from superopt.plans import Optimized, OptimizeOptions
+    from superopt.plans.saved import load
     from superopt.verify import Verdict, equivalent
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "equivalent",
+    "load",
     "optimize",
     "search",
 ]
@@ -40,14 +43,15 @@ _HOME = {
     "Graph": "superopt.ir",
     "GraphError": "superopt.errors",
     "InputError": "superopt.errors",
-    "OptimizeOptions": "superopt.optimizer",
-    "Optimized": "superopt.optimizer",
+    "OptimizeOptions": "superopt.plans",
+    "Optimized": "superopt.plans",
     "Search": "superopt.driver",
     "SearchOptions": "superopt.driver",
     "SuperoptError": "superopt.errors",
     "TraceError": "superopt.errors",
     "Verdict": "superopt.verify",
     "equivalent": "superopt.verify",
+    "load": "superopt.plans.saved",
     "optimize": "superopt.optimizer",
     "search": "superopt.driver",
 }

@@ -28,10 +28,17 @@ from superopt.ir.mugraph import (
     parse_mugraph,
     print_mugraph,
 )
-from superopt.ir.program import Opaque, Program, Region, check_program
+from superopt.ir.program import (
+    Opaque,
+    Program,
+    Region,
+    check_program,
+    parse_program,
+    print_program,
+)
 from superopt.ir.rewrite import merge_axes, refine_axes, refine_axis, rename_axes
 from superopt.ir.running import Growth, growths, rescaled_by
-from superopt.ir.shift import Shift, free_shifts, release_shifts, stabilize
+from superopt.ir.shift import Shift, describe_shifts, free_shifts, release_shifts, stabilize
 from superopt.ir.split import split_axis
 from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
 
@@ -60,6 +67,7 @@ __all__ = [
     "check_program",
     "closed_values",
     "cut_graph",
+    "describe_shifts",
     "format_constant",
     "free_shifts",
     "fuse",
@@ -70,8 +78,10 @@ __all__ = [
     "needed_order",
     "parse_graph",
     "parse_mugraph",
+    "parse_program",
     "print_graph",
     "print_mugraph",
+    "print_program",
     "print_step",
     "refine_axes",
     "refine_axis",

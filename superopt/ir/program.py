@@ -1,11 +1,28 @@
-"""Program: a whole traced function, as regions of algebra with opaque operators between them."""
+"""Program: a whole traced function, as regions of algebra with opaque operators between them.
 
+Its text form lists the tensors that enter, the nodes in order, and what leaves:
+
+    program layer
+    in x: f16[m, k]
+    region
+      graph layer_0
+      ...
+    opaque cumsum_1 aten.cumsum.default(t3) -> cumsum_1_out: no rule for it
+    out out
+"""
+
+import re
 from dataclasses import dataclass
 
 from superopt.errors import GraphError
 from superopt.ir.graph import Graph, Port
+from superopt.ir.text import parse_graph, parse_port, print_graph, print_port
 
-__all__ = ["Opaque", "Program", "Region", "check_program"]
+__all__ = ["Opaque", "Program", "Region", "check_program", "parse_program", "print_program"]
+
+_OPAQUE = re.compile(
+    r"(?P<name>\S+) (?P<target>[^\s(]+)\((?P<inputs>[^)]*)\) -> (?P<outputs>[^:]*): (?P<reason>.*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +88,57 @@ def check_program(program: Program) -> Program:
         if name not in made:
             raise GraphError(f"program {program.name!r}: output {name!r} is never made")
     return program
+
+
+def print_program(program: Program) -> str:
+    """Return the text form."""
+    lines = [f"program {program.name}", *(f"in {print_port(port)}" for port in program.inputs)]
+    for node in program.nodes:
+        if isinstance(node, Region):
+            lines += ["region", *(f"  {line}" for line in print_graph(node.graph).splitlines())]
+        else:
+            reason = " ".join(node.reason.split())
+            reads, makes = ", ".join(node.inputs), ", ".join(node.outputs)
+            lines.append(f"opaque {node.name} {node.target}({reads}) -> {makes}: {reason}")
+    return "\n".join([*lines, *(f"out {name}" for name in program.outputs)]) + "\n"
+
+
+def parse_program(text: str) -> Program:
+    """Return the program that a text describes, checked."""
+    name = ""
+    inputs: list[Port] = []
+    nodes: list[Region | Opaque] = []
+    outputs: list[str] = []
+    lines = text.splitlines()
+    while lines:
+        line = lines.pop(0)
+        head, _, rest = line.partition(" ")
+        if head == "program":
+            name = rest.strip()
+        elif head == "in":
+            inputs.append(parse_port(rest, len(inputs) + 2))
+        elif head == "out":
+            outputs.append(rest.strip())
+        elif line == "region":
+            count = next((i for i, one in enumerate(lines) if not one.startswith("  ")), len(lines))
+            nodes.append(Region(parse_graph("\n".join(lines[:count]))))
+            lines = lines[count:]
+        elif head == "opaque" and (match := _OPAQUE.fullmatch(rest)):
+            nodes.append(
+                Opaque(
+                    match["name"],
+                    match["target"],
+                    match["reason"],
+                    _names(match["inputs"]),
+                    _names(match["outputs"]),
+                )
+            )
+        elif line.strip():
+            raise GraphError(f"{line!r} is none of 'program', 'in', 'region', 'opaque', 'out'")
+    if not name:
+        raise GraphError("the text has no 'program NAME' line")
+    return check_program(Program(name, tuple(inputs), tuple(nodes), tuple(outputs)))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

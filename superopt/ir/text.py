@@ -21,7 +21,7 @@ from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.graph import Axis, Graph, Output, Port, Step
 
-__all__ = ["format_constant", "parse_graph", "print_graph", "print_step"]
+__all__ = ["format_constant", "parse_graph", "parse_port", "print_graph", "print_port", "print_step"]
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_.]*"
 _PORT = re.compile(
@@ -35,10 +35,10 @@ def print_graph(graph: Graph) -> str:
     names = value_names(graph)
     lines = [f"graph {graph.name}"]
     lines.append(" ".join(["axes", *(f"{axis.name}={axis.size}" for axis in graph.axes)]))
-    lines += [f"in {_print_port(port)}" for port in graph.inputs]
+    lines += [f"in {print_port(port)}" for port in graph.inputs]
     for position, step in enumerate(graph.steps, len(graph.inputs)):
         lines.append(f"{names[position]} = {print_step(step, names)}")
-    lines += [f"out {_print_port(output.port)} = {names[output.value]}" for output in graph.outputs]
+    lines += [f"out {print_port(output.port)} = {names[output.value]}" for output in graph.outputs]
     return "\n".join(lines) + "\n"
 
 
@@ -94,12 +94,12 @@ def parse_graph(text: str) -> Graph:
         elif head == "axes":
             axes += [_parse_axis(item, number) for item in rest.split()]
         elif head == "in":
-            port = _parse_port(rest, number)
+            port = parse_port(rest, number)
             _define(position, port.name, number)
             inputs.append(port)
         elif head == "out":
             body, _, source = rest.rpartition(" = ")
-            outputs.append(Output(_parse_port(body, number), _lookup(position, source.strip(), number)))
+            outputs.append(Output(parse_port(body, number), _lookup(position, source.strip(), number)))
         else:
             match = _STEP.fullmatch(line)
             if match is None:
@@ -115,7 +115,8 @@ def parse_graph(text: str) -> Graph:
     return check_graph(Graph(name, tuple(axes), tuple(inputs), tuple(steps), tuple(outputs)))
 
 
-def _print_port(port: Port) -> str:
+def print_port(port: Port) -> str:
+    """Return a tensor as `name: dtype[dimensions]`."""
     dims = [dim[0] if len(dim) == 1 else f"({' '.join(dim)})" if dim else "1" for dim in port.dims]
     text = f"{port.name}: {port.dtype}[{', '.join(dims)}]"
     if port.strides is not None:
@@ -130,7 +131,8 @@ def _parse_axis(item: str, line: int) -> Axis:
     return Axis(name, int(size))
 
 
-def _parse_port(text: str, line: int) -> Port:
+def parse_port(text: str, line: int) -> Port:
+    """Return the tensor that a text describes."""
     match = _PORT.fullmatch(text.strip())
     if match is None:
         raise GraphError(f"line {line}: {text.strip()!r} is not a tensor; write name: dtype[dims]")

@@ -1,0 +1,364 @@
+"""Contest: kernels made, raced against one another, checked in floats, and raced against PyTorch."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from superopt.clock import Clock
+from superopt.errors import SuperoptError
+from superopt.ir import Graph
+from superopt.plans.assembly import assemble, known_tensors
+from superopt.plans.peers import PEERS, peers
+from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work
+from superopt.targets import Kernel, Target
+from superopt.tune import Measurement, race
+from superopt.verify.report import FloatReport
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from superopt.trace.traced import Traced
+
+__all__ = ["Contest", "Outcome"]
+
+log = logging.getLogger("superopt")
+
+_WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
+_MOST_CHECKS = 4  # candidates of a region that are checked in floats, the fastest first
+_COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
+_MOST_COPIES = 16
+_BUILDERS = 2
+_HASTE_S = 1.0  # of the last race, once Ctrl-C asked to stop
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a contest."""
+
+    regions: list[RegionPlan] = field(default_factory=list)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    contenders: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    measurements: dict[str, Measurement] = field(default_factory=dict)
+    floats: FloatReport | None = None
+    interrupted: bool = False
+
+    @property
+    def winner(self) -> str:
+        """The fastest, ours only if it is faster by more than noise."""
+        times = {name: one.median_us for name, one in self.measurements.items() if name in PEERS}
+        if not times:
+            return "eager"
+        best = min(times, key=lambda name: times[name])
+        ours = self.measurements.get("superopt")
+        return "superopt" if ours is not None and ours.median_us * _WIN < times[best] else best
+
+
+_Ready = dict[str, Kernel]
+
+
+@dataclass(slots=True)
+class Contest:
+    """All that a contest needs besides the candidates; Ctrl-C ends it with the best so far."""
+
+    function: Callable[..., Any]
+    traced: "Traced"
+    target: Target
+    options: OptimizeOptions
+    inputs: tuple[Any, ...]
+    clock: Clock
+    tell: Callable[[str], None]
+    interrupted: bool = False
+
+    def run(self, work: Sequence[Work]) -> Outcome:
+        """Return the outcome: a plan for each region, and the measured times of whole programs."""
+        import torch
+
+        outcome = Outcome()
+        with torch.no_grad():
+            with self.clock.phase("inputs"):
+                copies = self._copies()
+                known = known_tensors(self.traced, copies[0])
+            for one in work:
+                self._region(one, known, outcome, self.options.seconds / 2 / len(work))
+            self._race_whole(copies, outcome)
+        outcome.interrupted = self.interrupted
+        return outcome
+
+    def tuned(self, goal: Graph, base: Candidate, seconds: float) -> Kernel | None:
+        """Return the kernel of one candidate with the best configurations for its sizes."""
+        import torch
+
+        with torch.no_grad():
+            known = known_tensors(self.traced, self._copies()[0])
+            tensors = {port.name: known[port.name] for port in goal.inputs}
+            ranked, ready = self._raced(goal, self._built([base], tensors), tensors, seconds / 3)
+            ranked, more = self._tuned(goal, ranked, ready, tensors, seconds)
+        return {**ready, **more}.get(ranked[0].name)
+
+    # -- one region
+
+    def _region(self, work: Work, known: "Mapping[str, Tensor]", outcome: Outcome, seconds: float) -> None:
+        goal = work.goal
+        tensors = {port.name: known[port.name] for port in goal.inputs}
+        ranked: list[Candidate] = list(work.candidates)
+        ready: _Ready = {}
+        with self._stoppable():
+            self.tell(f"compiling {goal.name}")
+            with self.clock.phase("compile"):
+                built = self._built(work.candidates, tensors)
+            ranked, ready = self._raced(goal, built, tensors, seconds / 2)
+            if not work.recalled:
+                ranked, more = self._tuned(goal, ranked, ready, tensors, seconds / 2)
+                ready |= more
+        with self.clock.phase("check"):
+            plan = self._judged(work, ranked, ready, outcome)
+        outcome.regions.append(plan)
+
+    def _built(
+        self, candidates: Sequence[Candidate], tensors: "Mapping[str, Tensor]"
+    ) -> list[tuple[Candidate, Kernel | None]]:
+        """Compile candidates and run each once."""
+        with ThreadPoolExecutor(_BUILDERS) as pool:
+            return list(pool.map(lambda one: self._build(one, tensors), candidates))
+
+    def _build(
+        self, candidate: Candidate, tensors: "Mapping[str, Tensor]"
+    ) -> tuple[Candidate, Kernel | None]:
+        if self.interrupted:
+            return replace(candidate, rejected="interrupted before it was compiled"), None
+        mugraph = candidate.mugraph
+        try:
+            configs = candidate.configs or self.target.default_configs(mugraph)
+            candidate = replace(
+                candidate,
+                configs=configs,
+                sources=self.target.sources(mugraph, configs),
+                kernels=candidate.kernels or self.target.reports(mugraph, configs),
+            )
+            candidate = replace(candidate, predicted_us=_total(candidate))
+            kernel = self.target.make(mugraph, configs)
+            made = kernel(**tensors)
+            self.target.synchronize()
+        except SuperoptError as error:
+            return self._refused(candidate, str(error)), None
+        except Exception as error:  # Triton's compiler and the CUDA driver raise errors of any kind
+            if self.target.torch_device == "cpu":
+                raise
+            return self._refused(candidate, f"{type(error).__name__}: {error}"), None
+        if bad := _not_finite(made, tensors):
+            return self._refused(candidate, bad), None
+        return candidate, kernel
+
+    def _refused(self, candidate: Candidate, why: str) -> Candidate:
+        reason = next(iter(why.splitlines()), "no message")
+        log.info("%s: skip %s: %s", candidate.graph.name, candidate.name, reason)
+        return replace(candidate, rejected=reason)
+
+    def _raced(
+        self,
+        goal: Graph,
+        built: Sequence[tuple[Candidate, Kernel | None]],
+        tensors: "Mapping[str, Tensor]",
+        seconds: float,
+    ) -> tuple[list[Candidate], _Ready]:
+        """Race what was built; return all candidates ranked, and the kernels of those that run."""
+        ready = {one.name: kernel for one, kernel in built if kernel is not None}
+        self.tell(f"racing {len(ready)} kernels of {goal.name}")
+        runs = {name: self._called(kernel, tuple(tensors)) for name, kernel in ready.items()}
+        with self.clock.phase("race"):
+            standings = race(runs, _cloned(tuple(tensors.values())), seconds=seconds)
+        order = {standing.name: i for i, standing in enumerate(standings)}
+        ranked = [
+            replace(one, measurement=standings[order[one.name]].measurement) if one.name in order else one
+            for one, _ in built
+        ]
+        ranked.sort(key=lambda one: order.get(one.name, len(order)))
+        if standings:
+            best = standings[0]
+            self.tell(f"best of {goal.name} so far: {best.measurement.median_us:.1f} µs, {best.name}")
+        return ranked, ready
+
+    def _tuned(
+        self,
+        goal: Graph,
+        ranked: list[Candidate],
+        ready: _Ready,
+        tensors: "Mapping[str, Tensor]",
+        seconds: float,
+    ) -> tuple[list[Candidate], _Ready]:
+        """Try other configurations of the best muGraphs, one kernel at a time."""
+        preset = PRESETS[self.options.preset]
+        deadline = time.monotonic() + seconds
+        more: _Ready = {}
+        for first in [one for one in ranked if one.name in ready][: preset.tuned]:
+            base = first
+            for number, config in enumerate(first.configs):
+                left = deadline - time.monotonic()
+                if config is None or left <= 0 or self.interrupted:
+                    continue
+                self.tell(f"tuning kernel {number} of {goal.name}, {first.name}")
+                with self.clock.phase("tune"):
+                    built = list(self._variants(base, number, preset.configs, tensors, deadline))
+                    held = {**ready, **more}
+                    raced, kernels = self._raced(
+                        goal, [(base, held[base.name]), *built], tensors, max(left / 4, 0.05)
+                    )
+                ranked = _merged(ranked, raced)
+                more |= kernels
+                base = next(one for one in raced if one.name in kernels)
+        return ranked, more
+
+    def _variants(
+        self,
+        base: Candidate,
+        number: int,
+        count: int,
+        tensors: "Mapping[str, Tensor]",
+        deadline: float,
+    ) -> Iterator[tuple[Candidate, Kernel | None]]:
+        """Yield a candidate with other configurations of one kernel, the likeliest first, in time."""
+        stem = base.name.partition(", ")[0]
+        chosen = likely(base, number, self.target, count)
+        variants = [
+            replace(
+                base,
+                name=f"{stem}, kernel {number} tuned {at}",
+                configs=(*base.configs[:number], config, *base.configs[number + 1 :]),
+                kernels=(),
+                measurement=None,
+            )
+            for at, config in enumerate(chosen, 1)
+        ]
+        for start in range(0, len(variants), _BUILDERS):
+            if time.monotonic() >= deadline or self.interrupted:
+                return
+            yield from self._built(variants[start : start + _BUILDERS], tensors)
+
+    def _judged(self, work: Work, ranked: Sequence[Candidate], ready: _Ready, outcome: Outcome) -> RegionPlan:
+        """Check the fastest in floats, inside the whole program; the first that passes is chosen."""
+        from superopt.verify.floats import compare_floats
+
+        self.tell(f"checking {work.goal.name} in floats")
+        judged: list[Candidate] = []
+        chosen = None
+        checked = 0
+        for one in ranked:
+            if chosen is None and one.name in ready and one.measurement and checked < _MOST_CHECKS:
+                checked += 1
+                trial = {**outcome.kernels, work.goal.name: ready[one.name]}
+                report = compare_floats(
+                    self.function, assemble(self.traced, trial), self.inputs, seed=self.options.seed
+                )
+                if report.ok:
+                    chosen, outcome.kernels, outcome.floats = one, trial, report
+                else:
+                    one = replace(one, rejected=str(report))
+            judged.append(one)
+        return RegionPlan(work.goal, tuple(judged), chosen, work.dropped)
+
+    # -- the whole program
+
+    def _race_whole(self, copies: Sequence[tuple[Any, ...]], outcome: Outcome) -> None:
+        wanted = self.options.torch_compile and not self.interrupted
+        with self.clock.phase("torch.compile"), self._stoppable():
+            found = peers(self.function, copies[0], self.target, compiled=wanted, tell=self.tell)
+            outcome.contenders |= found
+        outcome.contenders.setdefault("eager", self.function)
+        if outcome.kernels:
+            outcome.contenders["superopt"] = assemble(self.traced, outcome.kernels)
+        elif self.interrupted:
+            return
+        self.tell("racing against PyTorch")
+        seconds = min(_HASTE_S, self.options.seconds / 2) if self.interrupted else self.options.seconds / 2
+        with self.clock.phase("race"), self._stoppable():
+            outcome.measurements = self.target.measure(outcome.contenders, copies, seconds=seconds)
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Let a first Ctrl-C end what is inside, and what would follow it; a second one ends all."""
+        if self.interrupted:
+            yield
+            return
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.interrupted = True
+            log.warning("interrupted: the best so far is what comes back")
+
+    def _called(self, kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
+        wait = self.target.synchronize
+
+        def run(*tensors: Any) -> None:
+            kernel(**dict(zip(names, tensors, strict=True)))
+            wait()
+
+        return run
+
+    def _copies(self) -> list[tuple[Any, ...]]:
+        from superopt.verify.floats import sample, tensors_of
+
+        first = sample("normal", self.inputs, seed=self.options.seed)
+        count = _count(tensors_of(first))
+        return [first] + [sample("normal", self.inputs, seed=self.options.seed + i) for i in range(1, count)]
+
+
+def likely(base: Candidate, number: int, target: Target, count: int) -> list[Any]:
+    """Return the configurations of one kernel worth compiling: by prediction, or else the nearest."""
+    current = base.configs[number]
+    others = [one for one in target.configs(base.mugraph, number) if one != current]
+    times = target.predictions(base.mugraph, number, others)
+    changes = [sum(a != b for a, b in zip(one.tiles, current.tiles, strict=False)) for one in others]
+    order = sorted(
+        range(len(others)), key=lambda i: (float("inf") if times[i] is None else times[i], changes[i], i)
+    )
+    return [others[i] for i in order[:count]]
+
+
+def _total(candidate: Candidate) -> float | None:
+    times = [one.predicted_us for one in candidate.kernels if one.predicted_us is not None]
+    return sum(times) if times and len(times) == len(candidate.kernels) else None
+
+
+def _not_finite(made: "Mapping[str, Tensor]", given: "Mapping[str, Tensor]") -> str | None:
+    """Return what is wrong with results that are all NaN where no input is."""
+    import torch
+
+    for name, tensor in made.items():
+        floating = tensor.dtype.is_floating_point and tensor.numel()
+        if floating and bool(torch.isnan(tensor).all()):
+            whole = all(
+                bool(torch.isfinite(one).all()) for one in given.values() if one.dtype.is_floating_point
+            )
+            if whole:
+                return f"{name} is NaN everywhere"
+    return None
+
+
+def _merged(ranked: Sequence[Candidate], raced: Sequence[Candidate]) -> list[Candidate]:
+    """Return all candidates, those raced last at their new times; ones without a time come last."""
+    found = {one.name: one for one in ranked} | {one.name: one for one in raced}
+    return sorted(
+        found.values(), key=lambda one: one.measurement.median_us if one.measurement else float("inf")
+    )
+
+
+def _count(tensors: "Sequence[Tensor]") -> int:
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return max(2, min(_MOST_COPIES, _COPY_BYTES // max(size, 1)))
+
+
+def _cloned(tensors: "tuple[Tensor, ...]") -> "list[tuple[Tensor, ...]]":
+    """Return copies of tensors with their strides, enough that no cache holds all."""
+    import torch
+
+    def clone(tensor: "Tensor") -> "Tensor":
+        if 0 in tensor.stride():
+            return tensor
+        fresh = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return fresh.copy_(tensor)
+
+    return [tensors] + [tuple(map(clone, tensors)) for _ in range(_count(tensors) - 1)]

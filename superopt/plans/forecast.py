@@ -1,0 +1,134 @@
+"""Forecast: a plan for a device that is not here: kernels written, compiled ahead of time, and predicted."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from superopt.clock import Clock
+from superopt.errors import SuperoptError
+from superopt.plans.contest import likely
+from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work
+from superopt.targets import KernelReport, Target
+
+__all__ = ["forecast"]
+
+log = logging.getLogger("superopt")
+
+_COMPILED = {"quick": 3, "full": 8}  # muGraphs of a region
+_CONFIGS = {"quick": 2, "full": 8}  # of each of their kernels, the default among them
+
+
+def forecast(
+    work: Sequence[Work],
+    target: Target,
+    options: OptimizeOptions,
+    clock: Clock,
+    tell: Callable[[str], None],
+) -> list[RegionPlan]:
+    """Return a plan for each region, its candidates by predicted time; nothing is run."""
+    seconds = PRESETS[options.preset].compile_seconds / max(len(work), 1)
+    return [_region(one, target, options, clock, tell, seconds) for one in work]
+
+
+def _region(
+    work: Work,
+    target: Target,
+    options: OptimizeOptions,
+    clock: Clock,
+    tell: Callable[[str], None],
+    seconds: float,
+) -> RegionPlan:
+    with clock.phase("emit"):
+        candidates = [_written(one, target) for one in work.candidates]
+    candidates.sort(key=lambda one: (one.rejected is not None, one.us))
+    if not work.recalled:
+        with clock.phase("compile"):
+            best = [one for one in candidates if one.rejected is None][: _COMPILED[options.preset]]
+            tell(f"compiling kernels of {work.goal.name} for {target.name}")
+            compiled = _compiled(best, target, _CONFIGS[options.preset], seconds)
+        candidates = [compiled.get(one.name, one) for one in candidates]
+        candidates.sort(key=lambda one: (one.rejected is not None, one.name not in compiled, one.us))
+    chosen = next((one for one in candidates if one.rejected is None), None)
+    return RegionPlan(work.goal, tuple(candidates), chosen, work.dropped)
+
+
+def _written(candidate: Candidate, target: Target) -> Candidate:
+    """Return a candidate with its configurations, sources and predictions, or rejected."""
+    mugraph = candidate.mugraph
+    try:
+        configs = candidate.configs or target.default_configs(mugraph)
+        sources = target.sources(mugraph, configs)
+    except SuperoptError as error:
+        return replace(candidate, rejected=str(error).splitlines()[0])
+    kernels = candidate.kernels or target.reports(mugraph, configs)
+    return _predicted(replace(candidate, configs=configs, sources=sources, kernels=kernels))
+
+
+def _predicted(candidate: Candidate) -> Candidate:
+    times = [one.predicted_us for one in candidate.kernels]
+    known = [us for us in times if us is not None]
+    return replace(candidate, predicted_us=sum(known) if known and len(known) == len(times) else None)
+
+
+def _compiled(
+    candidates: Sequence[Candidate], target: Target, count: int, seconds: float
+) -> dict[str, Candidate]:
+    """Return candidates with the compiler's word on their kernels, each kernel's best configuration taken."""
+    jobs = [
+        (candidate, number, config)
+        for candidate in candidates
+        for number, default in enumerate(candidate.configs)
+        if default is not None
+        for config in [default, *likely(candidate, number, target, count - 1)]
+    ]
+    # Every kernel's default first: with little time, each has one report.
+    jobs.sort(key=lambda job: job[2] != job[0].configs[job[1]])
+    answers: dict[int, KernelReport | str] = {}
+    start = time.monotonic()
+    target.compile_ahead(
+        [(candidate.mugraph, number, config) for candidate, number, config in jobs],
+        seconds=seconds,
+        on_done=answers.__setitem__,
+    )
+    log.info("compiled %d kernels in %.1f s", len(answers), time.monotonic() - start)
+    done = {candidate.name: candidate for candidate in candidates}
+    for candidate in candidates:
+        for number, default in enumerate(candidate.configs):
+            if default is None:
+                continue
+            tried = [
+                (config, answers[at])
+                for at, (other, kernel, config) in enumerate(jobs)
+                if other is candidate and kernel == number and at in answers
+            ]
+            done[candidate.name] = _decided(done[candidate.name], number, tried, target)
+    return done
+
+
+def _decided(
+    candidate: Candidate, number: int, tried: Sequence[tuple[object, KernelReport | str]], target: Target
+) -> Candidate:
+    """Return a candidate with the best of the configurations tried for one kernel."""
+    fine: list[tuple[tuple[bool, float], object, KernelReport]] = []
+    for config, answer in tried:
+        if isinstance(answer, str):
+            continue
+        configs = (*candidate.configs[:number], config, *candidate.configs[number + 1 :])
+        guess = target.reports(candidate.mugraph, configs)[number]
+        report = replace(
+            guess,
+            shared_bytes=answer.shared_bytes,
+            registers=answer.registers,
+            spill_bytes=answer.spill_bytes,
+        )
+        us = float("inf") if guess.predicted_us is None else guess.predicted_us
+        fine.append(((bool(answer.spill_bytes), us), config, report))
+    if not fine:
+        reasons = [answer for _, answer in tried if isinstance(answer, str)]
+        return replace(candidate, rejected=candidate.rejected or reasons[0]) if reasons else candidate
+    _, config, report = min(fine, key=lambda item: item[0])
+    configs = (*candidate.configs[:number], config, *candidate.configs[number + 1 :])
+    kernels = (*candidate.kernels[:number], report, *candidate.kernels[number + 1 :])
+    sources = target.sources(candidate.mugraph, configs)
+    return _predicted(replace(candidate, configs=configs, kernels=kernels, sources=sources))

@@ -1,0 +1,290 @@
+"""Optimized: a function that computes what the original does, by the fastest correct program found."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from superopt.clock import Clock
+from superopt.errors import InputError, SuperoptError
+from superopt.ir import Graph, Program, Region
+from superopt.plans.assembly import assemble, in_parts
+from superopt.plans.contest import Contest
+from superopt.plans.peers import PEERS
+from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan
+from superopt.plans.sizes import bucket, described, mugraph_for, read_sizes, resized, same_program
+from superopt.targets import Kernel, Target
+from superopt.tune import Measurement
+from superopt.verify.report import FloatReport
+
+if TYPE_CHECKING:
+    from superopt.driver import Search
+    from superopt.trace.traced import Traced
+
+__all__ = ["Optimized"]
+
+log = logging.getLogger("superopt")
+
+Function = Callable[..., Any]
+
+
+class Optimized:
+    """A function that computes what the original does, by the fastest correct program found.
+
+    Call it like the original. Sizes may differ from those it was made for: the same muGraphs serve
+    them, by the default configuration of each range of sizes, and where the program is another one at
+    such sizes the original computes. Other ranks, dtypes, devices or numbers are an InputError.
+    """
+
+    def __init__(
+        self,
+        function: Function | None,
+        *,
+        traced: "Traced",
+        target: Target,
+        options: OptimizeOptions,
+        inputs: tuple[Any, ...],
+        regions: Sequence[RegionPlan],
+        winner: str | None,
+        kernels: Mapping[str, Kernel],
+        compiled: Function | None = None,
+        measurements: Mapping[str, Measurement] | None = None,
+        floats: FloatReport | None = None,
+        phases_ms: Mapping[str, float] | None = None,
+        device: str | None = None,
+        source: Mapping[str, Any] | None = None,
+        search: "Search | None" = None,
+        open_axes: frozenset[str] | None = None,
+        interrupted: bool = False,
+    ) -> None:
+        self.function = function  # None: the program itself is the original
+        self.traced = traced  # in the parts that were searched
+        self.target = target
+        self.options = options
+        self.inputs = inputs  # what it was made for, without data
+        self.regions = tuple(regions)
+        self.winner = winner  # None: a plan, nothing was measured
+        self.measurements = dict(measurements or {})
+        self.floats = floats
+        self.phases_ms = dict(phases_ms or {})
+        self.device = device  # on which it was measured
+        self.source = source
+        self.search = search
+        self.open_axes = open_axes  # that may change, where there is no function to trace again
+        self.interrupted = interrupted
+        self.fused = (
+            assemble(traced, kernels) if kernels else None
+        )  # with our kernels, whether they won or not
+        self._compiled = compiled
+        self._kernels = dict(kernels)
+        self._programs: dict[object, Function] = {_signature(inputs, target.torch_device): self._chosen()}
+        self._whole: Program | None = None  # as it was traced, not in parts
+        self._made: dict[object, Kernel] = {}
+
+    @property
+    def original(self) -> Function:
+        """The function as it was given, or the program as it was traced where there is none."""
+        return self.function or assemble(self.traced, {})
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Compute what the original does."""
+        signature = _signature(inputs)
+        program = self._programs.get(signature)
+        if program is None:
+            program = self._programs[signature] = self._program_for(inputs)
+        return program(*inputs)
+
+    @property
+    def speedup(self) -> float | None:
+        """How much faster it is than the best of PyTorch; 1 where it is PyTorch's, None for a plan."""
+        if self.winner is None:
+            return None
+        times = [one.median_us for name, one in self.measurements.items() if name in PEERS]
+        if self.winner != "superopt" or not times:
+            return 1.0
+        return min(times) / self.measurements["superopt"].median_us
+
+    @property
+    def predicted_us(self) -> float | None:
+        """The predicted time of all chosen kernels, where there is one for each region."""
+        times = [plan.chosen.predicted_us if plan.chosen else None for plan in self.regions]
+        known = [us for us in times if us is not None]
+        return sum(known) if known and len(known) == len(times) else None
+
+    @property
+    def floor_us(self) -> float | None:
+        """The least time the bytes and the arithmetic of all regions can take."""
+        known = [plan.floor_us for plan in self.regions if plan.floor_us is not None]
+        return sum(known) if known and len(known) == len(self.regions) else None
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graph of every region, as it now runs."""
+        return tuple(plan.chosen.graph if plan.chosen else plan.goal for plan in self.regions)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source of every kernel that is chosen."""
+        return tuple(source for plan in self.regions if plan.chosen for source in plan.chosen.sources)
+
+    def explain(self) -> str:
+        """Return, in plain text, what was tried and why each candidate was or was not taken."""
+        from superopt.plans.explain import explained
+
+        return "\n".join(explained(self))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain data, as `save` writes it."""
+        from superopt.plans.saved import result_json
+
+        return result_json(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the result to a file, from which `superopt.load` makes it again; data only, no code."""
+        from superopt.plans.saved import save
+
+        save(self, Path(path))
+
+    # -- other sizes
+
+    def _chosen(self) -> Function:
+        if self.winner == "superopt" and self.fused is not None:
+            return self.fused
+        if self.winner in PEERS[1:] and self._compiled is not None:
+            return self._compiled
+        return self.original
+
+    def _program_for(self, inputs: tuple[Any, ...]) -> Function:
+        """Return what computes inputs of sizes that did not come before."""
+        ours = self.winner == "superopt" and self.fused is not None
+        if not ours and self.function is not None:
+            return self._chosen()
+        self._check(inputs)
+        traced = self._traced_at(inputs)
+        if not ours and traced is not None:
+            return assemble(traced, {})
+        if traced is None:
+            log.info("%s: another program at %s; the original computes it", self._name, described(inputs))
+            return self.original
+        made: list[str] = []
+        try:
+            kernels = {
+                plan.goal.name: self._kernel(plan.goal.name, plan.chosen, traced, inputs, made)
+                for plan in self.regions
+                if plan.chosen is not None
+            }
+            program = assemble(traced, kernels)
+            program(*inputs)
+        except Exception as error:  # whatever a compiler or a driver raises, the original still computes
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
+            return self.original if self.function else assemble(traced, {})
+        if made:
+            log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(made))
+        return program
+
+    @property
+    def _name(self) -> str:
+        return self.traced.program.name
+
+    def _check(self, inputs: tuple[Any, ...]) -> None:
+        """Refuse inputs of another structure, rank, dtype, device or number."""
+        from torch import Tensor
+        from torch.utils._pytree import tree_flatten
+
+        wanted, structure = tree_flatten(self.inputs)
+        given, other = tree_flatten(inputs)
+        if structure != other:
+            raise InputError(
+                f"{self._name}: it was built for {described(self.inputs)}, as {len(self.inputs)} arguments"
+            )
+        for number, (mine, its) in enumerate(zip(wanted, given, strict=True), 1):
+            if not isinstance(mine, Tensor) or not isinstance(its, Tensor):
+                if isinstance(mine, Tensor) or isinstance(its, Tensor) or mine != its:
+                    raise InputError(
+                        f"{self._name}: input {number} is {_said(its)}; it was built for {_said(mine)}"
+                    )
+                continue
+            same = (mine.dim(), mine.dtype) == (its.dim(), its.dtype)
+            if not same or its.device.type != self.target.torch_device:
+                raise InputError(
+                    f"{self._name}: input {number} is {_said(its)} on {its.device};"
+                    f" it was built for {_said(mine)} on {self.target.torch_device}, of any sizes"
+                )
+
+    def _traced_at(self, inputs: tuple[Any, ...]) -> "Traced | None":
+        """Return the program at other sizes, in the same parts, or None where it is another program."""
+        if self.function is None:
+            return self._resized_at(inputs)
+        from superopt.trace import trace
+
+        try:
+            found = trace(self.function, *inputs, name=self._name)
+        except SuperoptError as error:
+            log.info("%s: %s", self._name, error)
+            return None
+        if self._whole is None:
+            self._whole = trace(self.function, *self.inputs, name=self._name).program
+        if not same_program(found.program, self._whole):
+            return None
+        sizes = {region.graph.name: region.graph.sizes for region in found.program.regions}
+        return in_parts(
+            found, [resized(plan.goal, sizes[plan.goal.name.partition(".")[0]]) for plan in self.regions]
+        )
+
+    def _resized_at(self, inputs: tuple[Any, ...]) -> "Traced":
+        """Return the program that was loaded, at other sizes of the axes that may change."""
+        sizes = read_sizes(self.traced, inputs, self.open_axes or frozenset())
+        nodes = tuple(
+            Region(resized(node.graph, sizes)) if isinstance(node, Region) else node
+            for node in self.traced.program.nodes
+        )
+        return replace(self.traced, program=replace(self.traced.program, nodes=nodes))
+
+    def _kernel(
+        self, name: str, chosen: Candidate, traced: "Traced", inputs: tuple[Any, ...], made: list[str]
+    ) -> Kernel:
+        """Return the kernel of a region for the sizes of a program, made where there is none yet."""
+        goal = next(one.graph for one in traced.program.regions if one.graph.name == name)
+        mugraph = mugraph_for(chosen.mugraph, goal)
+        place = bucket(mugraph.graph)
+        if place == bucket(chosen.mugraph.graph):
+            return self._kernels[name]
+        key = name, place
+        if key not in self._made:
+            configs = self.target.default_configs(mugraph)
+            made.append(f"{name} by {'tuned' if self.options.retune else 'default'} configurations")
+            self._made[key] = self.target.make(mugraph, configs)
+            if self.options.retune:
+                fresh = Candidate("these sizes", chosen.graph, mugraph, configs)
+                contest = Contest(
+                    self.original, traced, self.target, self.options, inputs, Clock(), lambda message: None
+                )
+                best = contest.tuned(goal, fresh, self.options.seconds / 2)
+                self._made[key] = best or self._made[key]
+        return self._made[key]
+
+
+def _said(value: Any) -> str:
+    from torch import Tensor
+
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value)
+
+
+def _signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
+    """Return what must agree for a program to be used: structure, shapes, dtypes, devices, numbers."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_flatten
+
+    if all(isinstance(one, Tensor) for one in inputs):
+        return tuple([(one.shape, one.dtype, device or one.device.type) for one in inputs])
+    leaves, structure = tree_flatten(inputs)
+    return str(structure), tuple(
+        (leaf.shape, leaf.dtype, device or leaf.device.type)
+        if isinstance(leaf, Tensor)
+        else (type(leaf), repr(leaf))
+        for leaf in leaves
+    )

@@ -1,0 +1,114 @@
+"""Shelf: what earlier runs found best for a region, kept in the cache, and checked again when recalled."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from superopt.errors import SuperoptError
+from superopt.ir import Graph, cut_graph
+from superopt.plans.plan import OptimizeOptions, RegionPlan, Work
+from superopt.plans.record import candidate_from_json, candidate_json
+from superopt.targets import Target
+
+if TYPE_CHECKING:
+    from superopt.cache import Key
+
+__all__ = ["Shelf", "parts_of", "proven"]
+
+log = logging.getLogger("superopt")
+
+_KEPT = 3  # candidates of a region
+
+
+def proven(goal: Graph, graph: Graph, *, seed: int) -> Any:
+    """Return the verdict on a graph that a file or the cache claims equal to a goal; None where it is not."""
+    from superopt.verify.many import equal_to_all
+
+    try:
+        verdict = equal_to_all(goal, [graph], seed=seed)[0]
+    except (ValueError, IndexError, KeyError):  # ports that have nothing to do with the goal's
+        return None
+    return verdict if verdict.equal else None
+
+
+class Shelf:
+    """The cache as far as plans go."""
+
+    def __init__(self, options: OptimizeOptions, target: Target, *, measured: bool) -> None:
+        from superopt.cache import Cache
+
+        self._cache = Cache.open() if options.cache else None
+        self._options = options
+        self._target = target
+        self._measured = measured
+
+    def recall(self, region: Graph) -> list[Work] | None:
+        """Return the parts of a region with the candidates that were best before, or None."""
+        record = self._cache.get(self._key(region)) if self._cache else None
+        saved = record.data.get("parts") if record else None
+        if not isinstance(saved, dict) or not saved:
+            return None
+        parts = parts_of(region, saved)
+        if parts is None or {part.name for part in parts} != set(saved):
+            return None
+        found = [self._work(part, saved[part.name]) for part in parts]
+        return found if all(work.candidates for work in found) else None
+
+    def keep(self, region: Graph, plans: Sequence[RegionPlan]) -> None:
+        """Save the best candidates of the parts of a region, those that are used first."""
+        from superopt.cache import Record
+
+        if self._cache is None or any(plan.chosen is None for plan in plans):
+            return
+        parts: dict[str, list[dict[str, Any]]] = {}
+        for plan in plans:
+            assert plan.chosen is not None
+            others = [one for one in plan.candidates if one is not plan.chosen and not one.rejected]
+            best = [plan.chosen, *(one for one in others if one.us < float("inf"))][:_KEPT]
+            parts[plan.goal.name] = [candidate_json(replace(one, sources=())) for one in best]
+        self._cache.put(self._key(region), Record({"parts": parts}, region.name))
+
+    def _work(self, goal: Graph, saved: Any) -> Work:
+        candidates = []
+        for number, data in enumerate(saved if isinstance(saved, list) else (), 1):
+            try:
+                candidate = candidate_from_json(data, self._target)
+                verdict = proven(goal, candidate.mugraph.graph, seed=self._options.seed)
+            except SuperoptError as error:
+                log.warning("cache: a plan of %s is not used: %s", goal.name, error)
+                continue
+            if verdict is None:
+                log.warning("cache: a plan of %s is not used: it computes something else", goal.name)
+                continue
+            name = f"earlier {number}"
+            candidates.append(replace(candidate, name=name, verdict=verdict, measurement=None))
+        return Work(goal, tuple(candidates), recalled=True)
+
+    def _key(self, region: Graph) -> "Key":
+        from superopt.cache import key_of, program_text, versions
+
+        return key_of(
+            "plan",
+            program=program_text(region),
+            options={
+                "graphs": self._options.graphs,
+                "preset": self._options.preset,
+                "measured": self._measured,
+                "search": {name: str(value) for name, value in asdict(self._options.search).items()},
+            },
+            **{**versions(), **self._target.key_parts()},
+        )
+
+
+def parts_of(graph: Graph, wanted: Mapping[str, Any]) -> list[Graph] | None:
+    """Return the parts of these names that the search cut a graph into, or None."""
+    if graph.name in wanted:
+        return [graph]
+    if not any(name.startswith(f"{graph.name}.") for name in wanted):
+        return None
+    halves = cut_graph(graph)
+    found = [parts_of(half, wanted) for half in halves or ()]
+    if not found or any(parts is None for parts in found):
+        return None
+    return [part for parts in found if parts is not None for part in parts]

@@ -1,0 +1,158 @@
+"""Sizes: the same program at other sizes, and the kernels that serve them.
+
+Whether a program is the same at other sizes is not guessed: the function is traced again, and its
+graphs must agree in all but the sizes of axes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from superopt.errors import InputError
+from superopt.ir import Axis, Graph, MuGraph, Port, Program, Region
+
+if TYPE_CHECKING:
+    from superopt.trace.traced import Traced
+
+__all__ = ["bucket", "described", "mugraph_for", "open_axes", "read_sizes", "resized", "same_program"]
+
+
+def same_program(first: Program, second: Program) -> bool:
+    """Return whether two programs differ in nothing but the sizes of axes and the strides of tensors."""
+    return _unsized(first) == _unsized(second)
+
+
+def _unsized(program: Program) -> object:
+    nodes = tuple(
+        Region(_without_sizes(node.graph)) if isinstance(node, Region) else node for node in program.nodes
+    )
+    return nodes, tuple(map(_without_strides, program.inputs)), program.outputs
+
+
+def _without_sizes(graph: Graph) -> Graph:
+    return replace(
+        graph,
+        axes=tuple(Axis(axis.name, 0) for axis in graph.axes),
+        inputs=tuple(map(_without_strides, graph.inputs)),
+    )
+
+
+def _without_strides(port: Port) -> Port:
+    return replace(port, strides=None)
+
+
+def resized(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """Return a graph with other sizes of some axes; its ports lose the strides they were traced with."""
+    return replace(
+        graph,
+        axes=tuple(Axis(axis.name, sizes.get(axis.name, axis.size)) for axis in graph.axes),
+        inputs=tuple(map(_without_strides, graph.inputs)),
+    )
+
+
+def mugraph_for(mugraph: MuGraph, goal: Graph) -> MuGraph:
+    """Return a muGraph at the sizes of its goal; an axis split in parts keeps how long the inner ones are."""
+    known = dict(goal.sizes)
+    shapes = {port.name: goal.shape(port) for port in goal.inputs}
+    old = mugraph.graph.sizes
+    for split in mugraph.splits:
+        known[split.outer] = old[split.outer]
+        known[split.inner] = -(-known[split.axis] // old[split.outer])
+    for port in mugraph.graph.inputs:
+        for dim, size in zip(port.dims, shapes[port.name], strict=True):
+            unknown = [axis for axis in dim if axis not in known]
+            if not unknown:
+                continue
+            known.update({axis: old[axis] for axis in unknown[1:]})
+            rest = prod(known[axis] for axis in dim if axis != unknown[0])
+            if rest == 0 or size % rest:
+                raise InputError(
+                    f"{goal.name}: {port.name!r} is {size} long, which is not in parts of {rest}"
+                )
+            known[unknown[0]] = size // rest
+    return replace(mugraph, graph=resized(mugraph.graph, known))
+
+
+def bucket(graph: Graph) -> tuple[object, ...]:
+    """Return what kernels are chosen by: powers of two of axes that are read off tensors, others exactly."""
+    free = {dim[0] for port in graph.inputs for dim in port.dims if len(dim) == 1}
+    return tuple(
+        ("up to", 1 << max(axis.size - 1, 0).bit_length()) if axis.name in free else axis.size
+        for axis in graph.axes
+    )
+
+
+def read_sizes(traced: "Traced", inputs: tuple[Any, ...], changing: frozenset[str]) -> dict[str, int]:
+    """Return the sizes of axes as tensors have them; InputError where one that is fixed differs."""
+    from superopt.verify.floats import tensors_of
+
+    known = _axis_sizes(traced.program)
+    found: dict[str, int] = {}
+    for port, tensor in zip(traced.program.inputs, tensors_of(inputs), strict=True):
+        for dim, size in zip(port.dims, tensor.shape, strict=True):
+            if size == prod(found.get(axis, known.get(axis, 1)) for axis in dim):
+                found.update({axis: found.get(axis, known[axis]) for axis in dim if axis in known})
+                continue
+            free = [axis for axis in dim if axis in changing and axis not in found]
+            rest = prod(found.get(axis, known[axis]) for axis in dim if axis not in free[:1])
+            if not free or rest == 0 or size % rest or size == rest:
+                fixed = ", ".join(f"{axis}={found.get(axis, known.get(axis))}" for axis in dim) or "1"
+                raise InputError(
+                    f"{traced.program.name}: {port.name!r} is {list(tensor.shape)}; it was built for {fixed}"
+                    f" there, and only {', '.join(sorted(changing)) or 'no axis'} may have another size"
+                )
+            found[free[0]] = size // rest
+    return found
+
+
+def open_axes(function: Callable[..., Any], program: Program, inputs: tuple[Any, ...]) -> frozenset[str]:
+    """Return the axes of inputs whose sizes may change without making another program of the function."""
+    known = _axis_sizes(program)
+    wanted = {axis for port in program.inputs for axis in port.axes if known.get(axis, 0) > 1}
+
+    def stays(axes: set[str]) -> bool:
+        sizes = {axis: size + 3 if axis in axes else size for axis, size in known.items()}
+        return _same_at(function, program, inputs, sizes)
+
+    if not wanted or stays(wanted):
+        return frozenset(wanted)
+    alone = {axis for axis in wanted if stays({axis})}
+    return frozenset(alone) if stays(alone) else frozenset()
+
+
+def _same_at(
+    function: Callable[..., Any], program: Program, inputs: tuple[Any, ...], sizes: Mapping[str, int]
+) -> bool:
+    import torch
+    from torch.utils._pytree import tree_map
+
+    from superopt.trace import trace
+
+    ports = iter(program.inputs)
+
+    def sized(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        dims = next(ports).dims
+        shape = [prod(sizes.get(axis, 1) for axis in dim) for dim in dims]
+        return torch.empty(shape, dtype=value.dtype, device="meta")
+
+    other = tree_map(sized, inputs)
+    try:
+        return same_program(trace(function, *other, name=program.name).program, program)
+    except Exception:  # a function of the user's may raise anything at sizes it is not made for
+        return False
+
+
+def _axis_sizes(program: Program) -> dict[str, int]:
+    return {axis: size for region in program.regions for axis, size in region.graph.sizes.items()}
+
+
+def described(inputs: tuple[Any, ...]) -> str:
+    """Return the tensors of arguments in words, as `f32[5, 64], f32[64]`."""
+    from superopt.verify.floats import tensors_of
+
+    return ", ".join(
+        f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for one in tensors_of(inputs)
+    )

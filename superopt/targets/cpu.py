@@ -1,0 +1,150 @@
+"""CpuTarget: the CPU here, through C++."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from superopt.errors import InputError
+from superopt.ir import Block, Graph, MuGraph
+from superopt.targets.configs import config_from_json
+from superopt.targets.predict import floor, host, predicted
+from superopt.targets.target import Configs, Job, Kernel, KernelReport
+
+if TYPE_CHECKING:
+    from superopt.cost import Device
+    from superopt.tune import Measurement
+
+__all__ = ["CpuTarget"]
+
+_SCHEDULES = ("static", "dynamic", "guided")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTarget:
+    """The CPU that this process runs on."""
+
+    name: str = "cpu"
+    torch_device: str = "cpu"
+    available: bool = True
+
+    @property
+    def device_name(self) -> str:
+        """The processor and how many threads are used of it."""
+        import torch
+
+        return f"{_processor()}, {torch.get_num_threads()} threads"
+
+    def key_parts(self) -> dict[str, str]:
+        """Return what results depend on."""
+        import torch
+
+        from superopt.codegen.cpp import NoCompilerError, find_compiler
+
+        try:
+            compiler = find_compiler().version
+        except NoCompilerError:
+            compiler = "none"
+        return {
+            "device": f"{self.device_name}, {torch.backends.cpu.get_cpu_capability()}",
+            "compiler": compiler,
+        }
+
+    def default_configs(self, mugraph: MuGraph) -> Configs:
+        """Return the default configuration of every kernel."""
+        import torch
+
+        from superopt.codegen.cpp import default_config
+        from superopt.codegen.statements import lower_block
+
+        cores = torch.get_num_threads()
+        return tuple(
+            default_config(lower_block(mugraph, number), mugraph.graph.sizes, cores=cores)
+            if isinstance(kernel, Block)
+            else None
+            for number, kernel in enumerate(mugraph.kernels)
+        )
+
+    def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
+        """Yield the configurations of one kernel."""
+        import torch
+
+        from superopt.codegen.cpp import configs
+        from superopt.codegen.statements import lower_block
+
+        yield from configs(lower_block(mugraph, number), mugraph.graph.sizes, cores=torch.get_num_threads())
+
+    def config_from_json(self, data: Any) -> Any:
+        """Return a configuration from plain data."""
+        from superopt.codegen.cpp import CppConfig
+
+        config = config_from_json(CppConfig, data)
+        if config.schedule not in _SCHEDULES or any(length < 1 for _, length in config.tiles):
+            raise InputError(f"a configuration for the CPU is wrong: {data!r}")
+        return config
+
+    def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
+        """Return the C++ text of every kernel."""
+        from superopt.codegen.cpp import emit
+        from superopt.codegen.statements import lower_block
+
+        return tuple(
+            emit(lower_block(mugraph, number), config).code
+            for number, config in enumerate(configs)
+            if config is not None
+        )
+
+    def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
+        """Return the muGraph as compiled kernels."""
+        from superopt.codegen.cpp import CppMuGraph
+
+        return CppMuGraph(mugraph, {i: one for i, one in enumerate(configs) if one is not None})
+
+    def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
+        """Return what is predicted of each kernel."""
+        return predicted(mugraph, configs, self._device(), None)
+
+    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
+        """Return no predictions: the model of a CPU knows no tiles."""
+        return [None] * len(configs)
+
+    def floor_us(self, graph: Graph) -> float | None:
+        """Return the least time that a graph can take there."""
+        return floor(graph, self._device())
+
+    def compile_ahead(
+        self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]
+    ) -> None:
+        """Do nothing: the system's compiler reports no resources."""
+
+    def _device(self) -> "Device":
+        import torch
+
+        return host(torch.get_num_threads())
+
+    def synchronize(self) -> None:
+        """Do nothing: a kernel has ended when its call has."""
+
+    def measure(
+        self,
+        contenders: Mapping[str, Callable[..., Any]],
+        inputs: Sequence[tuple[Any, ...]],
+        *,
+        seconds: float,
+    ) -> "dict[str, Measurement]":
+        """Return the times of functions, measured in turns."""
+        from superopt.tune import measure_together
+
+        return measure_together(contenders, inputs, seconds=seconds)
+
+
+@cache
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = next((line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line), "")
+    return found or os.uname().machine

@@ -1,0 +1,198 @@
+"""CudaTarget: a CUDA device, here or elsewhere, through Triton."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from superopt.errors import InputError, SuperoptError
+from superopt.ir import Block, Graph, MuGraph
+from superopt.targets.configs import config_from_json
+from superopt.targets.predict import cuda_device, floor, predicted, predictions
+from superopt.targets.target import Configs, Job, Kernel, KernelReport
+
+if TYPE_CHECKING:
+    from superopt.codegen.statements import KernelProgram
+    from superopt.cost import Device, TileConfig
+    from superopt.tune import Measurement
+
+__all__ = ["CudaTarget"]
+
+_WORKERS = 2
+_LONGEST_COMPILATION_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CudaTarget:
+    """A CUDA device of a compute capability; `device` names the one that predictions are for."""
+
+    capability: int
+    device: str = ""
+    torch_device: str = "cuda"
+
+    @property
+    def name(self) -> str:
+        """The name that chooses it."""
+        return f"cuda:{self.capability}"
+
+    @property
+    def available(self) -> bool:
+        """Whether such a device is here, with Triton to make kernels for it."""
+        import torch
+
+        if not torch.cuda.is_available() or find_spec("triton") is None:
+            return False
+        major, minor = torch.cuda.get_device_capability()
+        return 10 * major + minor == self.capability
+
+    @property
+    def device_name(self) -> str:
+        """The device here by name, or the one that predictions are for."""
+        if self.available:
+            import torch
+
+            return str(torch.cuda.get_device_name())
+        return self.device or self.name
+
+    def key_parts(self) -> dict[str, str]:
+        """Return what results depend on."""
+        from superopt.cache import versions
+
+        return {"device": f"{self.name} {self.device_name}", "compiler": versions()["compiler"]}
+
+    def default_configs(self, mugraph: MuGraph) -> Configs:
+        """Return the default configuration of every kernel."""
+        from superopt.codegen.statements import lower_block
+        from superopt.codegen.triton import default_config
+
+        return tuple(
+            default_config(lower_block(mugraph, number), mugraph.graph.sizes)
+            if isinstance(kernel, Block)
+            else None
+            for number, kernel in enumerate(mugraph.kernels)
+        )
+
+    def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
+        """Yield the configurations of one kernel."""
+        from superopt.codegen.statements import lower_block
+        from superopt.codegen.triton import configs
+
+        yield from configs(lower_block(mugraph, number), mugraph.graph.sizes)
+
+    def config_from_json(self, data: Any) -> Any:
+        """Return a configuration from plain data."""
+        from superopt.codegen.triton import TritonConfig
+
+        config = config_from_json(TritonConfig, data)
+        if config.num_warps not in (1, 2, 4, 8, 16, 32) or not 0 < config.num_stages <= 16:
+            raise InputError(f"a configuration for CUDA is wrong: {data!r}")
+        return config
+
+    def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
+        """Return the Triton text of every kernel."""
+        return tuple(
+            self._source(mugraph, number, config).text
+            for number, config in enumerate(configs)
+            if config is not None
+        )
+
+    def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
+        """Return the muGraph as kernels that Triton compiles at their first launch."""
+        from superopt.codegen.triton import TritonMuGraph
+
+        self.sources(mugraph, configs)  # what cannot be written is known before anything runs
+        return TritonMuGraph(mugraph, configs)
+
+    def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
+        """Return what is predicted of each kernel."""
+        return predicted(mugraph, configs, self._device(), _tiles)
+
+    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
+        """Return the predicted time of one kernel in each of some configurations."""
+        return predictions(mugraph, number, configs, self._device(), _tiles)
+
+    def floor_us(self, graph: Graph) -> float | None:
+        """Return the least time that a graph can take there."""
+        return floor(graph, self._device())
+
+    def compile_ahead(
+        self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]
+    ) -> None:
+        """Compile kernels in processes of their own, and hand over each one's report."""
+        deadline = time.monotonic() + seconds
+
+        def compile_one(job: Job) -> KernelReport | str:
+            from superopt.codegen.triton import compile_ahead
+
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return f"not compiled within {seconds:g} s"
+            mugraph, number, config = job
+            try:
+                source = self._source(mugraph, number, config)
+                made = compile_ahead(
+                    source, target=self.name, limit_seconds=min(left, _LONGEST_COMPILATION_S)
+                )
+            except SuperoptError as error:
+                return str(error).splitlines()[0]
+            return KernelReport(
+                source.name,
+                shared_bytes=made.shared_bytes,
+                registers=made.registers,
+                spill_bytes=made.spill_bytes,
+            )
+
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            waiting = {pool.submit(compile_one, job): at for at, job in enumerate(jobs)}
+            for done in as_completed(waiting):
+                on_done(waiting[done], done.result())
+
+    def synchronize(self) -> None:
+        """Wait until all that was launched has ended."""
+        import torch
+
+        torch.cuda.synchronize()
+
+    def measure(
+        self,
+        contenders: Mapping[str, Callable[..., Any]],
+        inputs: Sequence[tuple[Any, ...]],
+        *,
+        seconds: float,
+    ) -> "dict[str, Measurement]":
+        """Return the times of functions, measured in turns."""
+        from superopt.tune import measure_together
+
+        def waited(contender: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*arguments: Any) -> None:
+                contender(*arguments)
+                self.synchronize()
+
+            return run
+
+        return measure_together(
+            {name: waited(one) for name, one in contenders.items()}, inputs, seconds=seconds
+        )
+
+    def _device(self) -> "Device":
+        return cuda_device(self.device_name if self.available else self.device, self.capability)
+
+    def _source(self, mugraph: MuGraph, number: int, config: Any) -> Any:
+        from superopt.codegen.statements import lower_block
+        from superopt.codegen.triton import emit
+        from superopt.codegen.triton.choices import exact_axes
+
+        exact = exact_axes(config, mugraph.graph.sizes)
+        return emit(lower_block(mugraph, number), replace(config, exact=exact))
+
+
+def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":
+    from superopt.codegen.triton.choices import footprint
+    from superopt.cost import TileConfig
+
+    held = footprint(program, config)
+    return TileConfig(
+        config.blocks, config.num_warps, config.num_stages, held.shared_bytes, held.register_bytes
+    )

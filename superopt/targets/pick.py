@@ -1,0 +1,49 @@
+"""Pick: the target that a name stands for."""
+
+from importlib.util import find_spec
+
+from superopt.errors import InputError
+from superopt.targets.cpu import CpuTarget
+from superopt.targets.cuda import CudaTarget
+from superopt.targets.target import Target
+
+__all__ = ["pick_target"]
+
+_VALID = "auto, cpu, cuda (the device here), or a capability as in cuda:80 and cuda:90"
+
+
+def pick_target(name: str) -> Target:
+    """Return the target of a name, or raise InputError with all that are valid."""
+    if not isinstance(name, str):
+        raise InputError(f"target is {name!r}; valid are {_VALID}")
+    if name == "cpu":
+        return CpuTarget()
+    if name in ("auto", "cuda"):
+        capability = _capability()
+        if capability is not None:
+            return CudaTarget(capability)
+        if name == "auto":
+            return CpuTarget()
+        raise InputError(f"target is 'cuda', and no CUDA device with Triton is here; valid are {_VALID}")
+    from superopt.cost import DEVICES
+
+    device = {one.lower(): DEVICES[one] for one in DEVICES}.get(name.lower())
+    if device is not None and device.kind == "cuda":
+        return CudaTarget(int(device.capability), device.name)
+    kind, _, number = name.partition(":")
+    if kind == "cuda" and number.isascii() and number.isdigit() and 70 <= int(number) <= 129:
+        return CudaTarget(int(number))
+    named = ", ".join(one for one in DEVICES if DEVICES[one].kind == "cuda")
+    raise InputError(f"target is {name!r}; valid are {_VALID}, and the names {named}")
+
+
+def _capability() -> int | None:
+    """Return the compute capability of the device here, or None without one that Triton serves."""
+    if find_spec("triton") is None:
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor

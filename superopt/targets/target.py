@@ -1,0 +1,121 @@
+"""Target: the one protocol that both code generators are used through."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from superopt.ir import Graph, MuGraph
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from superopt.tune import Measurement
+
+__all__ = ["Configs", "Job", "Kernel", "KernelReport", "Target"]
+
+Configs = tuple[Any, ...]
+"""One configuration for each kernel of a muGraph; None for a call of a library."""
+
+Job = tuple[MuGraph, int, Any]
+"""A kernel to compile: its muGraph, its number, and its configuration."""
+
+
+class Kernel(Protocol):
+    """A compiled muGraph: a function of tensors by name, which returns the outputs by name."""
+
+    def __call__(self, **tensors: "Tensor") -> "dict[str, Tensor]":
+        """Run the kernels in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """What is known of one kernel before it runs; None where nothing says so."""
+
+    name: str
+    predicted_us: float | None = None
+    bytes: int | None = None
+    flops: int | None = None
+    shared_bytes: int | None = None
+    registers: int | None = None
+    spill_bytes: int | None = None
+
+
+class Target(Protocol):
+    """What kernels are made for: how they are configured, written, compiled, run and timed there."""
+
+    @property
+    def name(self) -> str:
+        """The name that chooses it, as "cpu" or "cuda:90"."""
+        ...
+
+    @property
+    def torch_device(self) -> str:
+        """Where its tensors live, as torch names it."""
+        ...
+
+    @property
+    def available(self) -> bool:
+        """Whether such a device is here, so that kernels can run."""
+        ...
+
+    @property
+    def device_name(self) -> str:
+        """The device here by name, or the one that predictions are for."""
+        ...
+
+    def key_parts(self) -> dict[str, str]:
+        """Return what results depend on: the parts `device` and `compiler` of a cache key."""
+        ...
+
+    def default_configs(self, mugraph: MuGraph) -> Configs:
+        """Return a sound configuration of every kernel, for the sizes in the graph."""
+        ...
+
+    def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
+        """Yield the configurations of one kernel that are worth a try, the default first."""
+        ...
+
+    def config_from_json(self, data: Any) -> Any:
+        """Return a configuration from plain data, or raise InputError."""
+        ...
+
+    def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
+        """Return the text of every kernel that is no library's, or raise SuperoptError."""
+        ...
+
+    def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
+        """Return the muGraph as compiled kernels; raises SuperoptError where that fails."""
+        ...
+
+    def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
+        """Return what is predicted of each kernel."""
+        ...
+
+    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> "list[float | None]":
+        """Return the predicted time of one kernel in each of some configurations, None where unknown."""
+        ...
+
+    def floor_us(self, graph: Graph) -> float | None:
+        """Return the least time that a graph can take there, where that is known."""
+        ...
+
+    def compile_ahead(
+        self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, "KernelReport | str"], None]
+    ) -> None:
+        """Compile kernels without running them, and hand over each one's report, or why it has none."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all that was launched has ended."""
+        ...
+
+    def measure(
+        self,
+        contenders: Mapping[str, Callable[..., Any]],
+        inputs: Sequence[tuple[Any, ...]],
+        *,
+        seconds: float,
+    ) -> "dict[str, Measurement]":
+        """Return the times of functions, measured in turns."""
+        ...
