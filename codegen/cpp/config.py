@@ -42,7 +42,11 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
     """Return a configuration that should do well for these sizes."""
     inner = {tensor.axes[-1] for tensor in (*program.loads, *program.stores) if tensor.axes}
     tiles: dict[str, int] = {}
+    parts = {split.outer for split in program.splits if split.inner in program.axes}
     for axis in program.grid:
+        if axis in parts:
+            tiles[axis] = 1
+            continue
         shared = _shared_volume(program, axis, sizes)
         if axis in inner:
             tiles[axis] = _whole_tiles(sizes[axis], _ROW, cores)

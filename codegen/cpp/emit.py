@@ -37,6 +37,9 @@ class Emitter:
         self.single = frozenset(axis for axis in self.grid if config.tile(axis) == 1)
         self.tiled = {axis: config.tile(axis) for axis in self.grid if axis not in self.single}
         self.tiled |= {axis: max(2, config.tile(axis)) for axis in loop_axes(program)}
+        self.parted = {split.inner: split for split in program.splits if split.inner in program.axes}
+        for split in self.parted.values():
+            assert split.outer in self.single, "programs in different parts end at different places"
         self.plan = make_plan(program, self.single)
         self.rank = {axis: i for i, axis in enumerate(self.plan.order)}
         self.lines: list[str] = []
@@ -78,7 +81,11 @@ class Emitter:
 
     def count(self, axis: str) -> str:
         """Return how many positions of an axis there are here."""
-        return f"{self.names.axes[axis]}_count" if axis in self.walked else self.size(axis)
+        return f"{self.names.axes[axis]}_count" if axis in self.walked else self.end(axis)
+
+    def end(self, axis: str) -> str:
+        """Return where an axis ends here: within a part of a split axis, that may be before its extent."""
+        return f"{self.names.axes[axis]}_end" if axis in self.parted else self.size(axis)
 
     def base(self, axis: str) -> str | None:
         """Return the first position of an axis here, or None where that is 0."""
@@ -190,6 +197,7 @@ class Emitter:
                 step = f"++{index}" if axis in self.single else f"{index} += {name}_tile"
                 self.line(f"for (index_t {index} = 0; {index} < {self.size(axis)}; {step})")
         with self.block(""):
+            self.ends()
             for axis in self.grid:
                 self.enter(axis)
             at = len(self.lines)
@@ -200,12 +208,23 @@ class Emitter:
             self.lines[opening - 1] += " {"
             del self.lines[opening]
 
+    def ends(self) -> None:
+        """Print where the axes of parts end; a program beyond that has nothing to do."""
+        for axis, split in self.parted.items():
+            name = self.names.axes[axis]
+            first = f"{self.names.axes[split.outer]} * {self.size(axis)}"
+            rest = f"most(0, {self.size(split.axis)} - {first})"
+            self.line(f"const index_t {name}_end = least({self.size(axis)}, {rest});")
+            if axis in self.grid:
+                index = name if axis in self.single else f"{name}_base"
+                self.line(f"if ({index} >= {name}_end) continue;")
+
     def enter(self, axis: str) -> None:
         """Note that from here on an axis is walked along tile by tile."""
         self.walked.append(axis)
         if axis in self.tiled:
             name = self.names.axes[axis]
-            self.line(f"const index_t {name}_count = least({name}_tile, {self.size(axis)} - {name}_base);")
+            self.line(f"const index_t {name}_count = least({name}_tile, {self.end(axis)} - {name}_base);")
 
     def body(self, items: list[Item]) -> None:
         """Print items in order."""
@@ -213,8 +232,8 @@ class Emitter:
             if isinstance(item, Walk):
                 name = self.names.axes[item.axis]
                 base = f"{name}_base"
-                size = self.size(item.axis)
-                head = f"for (index_t {base} = 0; {base} < {size}; {base} += {name}_tile)"
+                end = self.end(item.axis)
+                head = f"for (index_t {base} = 0; {base} < {end}; {base} += {name}_tile)"
                 with self.block(head):
                     self.enter(item.axis)
                     self.body(item.body)

@@ -13,7 +13,7 @@ from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.errors import UnsupportedError
 from superopt.codegen.cpp.source import Argument
-from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, lower_block
+from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, lower_block, split_extents
 from superopt.errors import InputError
 from superopt.ir import Graph, Port, Step, value_axes
 from superopt.ir.mugraph import Block, Call, MuGraph
@@ -31,6 +31,8 @@ _DTYPES = {
     "i32": torch.int32,
     "i64": torch.int64,
 }
+
+_PART = 16  # positions: the parts of a split axis start at cache lines
 
 
 class CppKernel:
@@ -182,6 +184,7 @@ class CppMuGraph:
         self.mugraph = mugraph
         self.graph: Graph = mugraph.graph
         self._inputs = [(value, port.name) for value, port in enumerate(self.graph.inputs)]
+        self._dims = {port.name: self._unsplit(port) for port in self.graph.inputs}
         self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
         self._plans: dict[object, _Plan] = {}
         self._kernels: list[CppKernel | LibraryCall] = []
@@ -252,18 +255,33 @@ class CppMuGraph:
                     f"{self.graph.name}: {port.name!r} is {tensor.dtype} on {tensor.device}; made for"
                     f" {port.dtype} on the CPU"
                 )
-            if len(tensor.shape) != len(port.dims):
+            dims = self._dims[port.name]
+            if len(tensor.shape) != len(dims):
                 raise InputError(
-                    f"{self.graph.name}: {port.name!r} has {tensor.dim()} dimensions, not {len(port.dims)}"
+                    f"{self.graph.name}: {port.name!r} has {tensor.dim()} dimensions, not {len(dims)}"
                 )
-            for dim, size in zip(port.dims, tensor.shape, strict=True):
+            for dim, size in zip(dims, tensor.shape, strict=True):
                 if len(dim) == 1:
                     sizes[dim[0]] = size
         for port in self.graph.inputs:
-            expected = tuple(prod(sizes[axis] for axis in dim) for dim in port.dims)
+            expected = tuple(prod(sizes[axis] for axis in dim) for dim in self._dims[port.name])
             if tuple(tensors[port.name].shape) != expected:
                 raise InputError(
                     f"{self.graph.name}: {port.name!r} has shape {tuple(tensors[port.name].shape)},"
                     f" expected {expected}"
                 )
+        for split in self.mugraph.splits:
+            sizes = split_extents(split, sizes, _PART)
         return sizes
+
+    def _unsplit(self, port: Port) -> tuple[tuple[str, ...], ...]:
+        """Return the axes of each dimension of an input, those that are split by their own names."""
+        whole = {(split.outer, split.inner): split.axis for split in self.mugraph.splits}
+        dims: list[tuple[str, ...]] = []
+        for dim in port.dims:
+            axes: list[str] = []
+            for axis in dim:
+                pair = (axes[-1] if axes else "", axis)
+                axes = [*axes[:-1], whole[pair]] if pair in whole else [*axes, axis]
+            dims.append(tuple(axes))
+        return tuple(dims)

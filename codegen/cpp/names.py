@@ -8,16 +8,28 @@ __all__ = ["Names"]
 
 _KEYWORDS = """
 alignas and asm auto bool break case catch char class const continue default delete do double else enum
-explicit export extern false float for friend goto if inline int long mutable namespace new not operator
-or private protected public register return short signed sizeof static struct switch template this throw
-true try typedef typeid union unsigned using virtual void volatile while xor Vec Int Bits Shorts Half
-Quarter Matrix Scratch lanes registers infinity index_t least splat bits floats count_from bf16 f16 read
-write load store truth where keep maximum minimum absolute copy_sign each sqrt sin cos pow exp tanh erf
-log log2 log1p fold sum largest first_lanes fill rescale contract packed scratch threads run kernel std
-superopt
+explicit export extern false float for friend goto if inline int long mutable namespace new not operator or
+private protected public register return short signed sizeof static struct switch template this throw true
+try typedef typeid union unsigned using virtual void volatile while xor Vec Int Bits Shorts Half Quarter
+Matrix Scratch lanes registers infinity index_t least most splat bits floats count_from bf16 f16 read write
+load store truth where keep maximum minimum absolute copy_sign each sqrt sin cos pow exp tanh erf log log2
+log1p fold sum largest first_lanes fill rescale contract packed scratch threads run kernel std superopt
 """
 _TAKEN = frozenset(_KEYWORDS.split())
-_DERIVED = ("", "_size", "_base", "_count", "_tile", "_lanes", "_data", "_sum", "_max", "_new", "_scale")
+_DERIVED = (
+    "",
+    "_size",
+    "_end",
+    "_base",
+    "_count",
+    "_tile",
+    "_lanes",
+    "_data",
+    "_sum",
+    "_max",
+    "_new",
+    "_scale",
+)
 
 
 class Names:

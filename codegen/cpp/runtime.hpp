@@ -35,6 +35,7 @@ typedef uint16_t Shorts __attribute__((vector_size(2 * lanes)));
 constexpr float infinity = __builtin_inff();
 
 inline index_t least(index_t a, index_t b) { return a < b ? a : b; }
+inline index_t most(index_t a, index_t b) { return a > b ? a : b; }
 inline Vec splat(float value) { return value - Vec{}; }  // x - 0 is x, so that no arithmetic is left
 inline Bits bits(Vec value) { return reinterpret_cast<Bits&>(value); }
 inline Vec floats(Bits value) { return reinterpret_cast<Vec&>(value); }
