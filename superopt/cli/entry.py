@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import NoReturn
 
 from superopt._version import __version__
-from superopt.cli import axioms, cache, doctor, optimize, search, verify, workloads
+from superopt.cli import axioms, cache, doctor, optimize, search, tune, verify, workloads
 from superopt.errors import InputError, SuperoptError
 
 __all__ = ["main"]
 
-_COMMANDS: tuple[ModuleType, ...] = (search, optimize, verify, axioms, cache, workloads, doctor)
+_COMMANDS: tuple[ModuleType, ...] = (search, optimize, tune, verify, axioms, cache, workloads, doctor)
 
 _EPILOG = """\
 examples:

@@ -1,24 +1,29 @@
-"""`superopt optimize`: the fastest correct program for a function on this machine, measured."""
+"""`superopt optimize`: the fastest correct program for a function, measured here or planned for elsewhere."""
 
 import argparse
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 from superopt.cli import options
+from superopt.cli.options import parse_sizes
 from superopt.cli.screen import print_json
-from superopt.cli.target import add_inputs, load_target
+from superopt.cli.target import Target, add_inputs, load_target
 from superopt.cli.userfile import to_stderr
 from superopt.errors import InputError
 
-__all__ = ["add_command"]
+__all__ = ["add_command", "teller"]
 
 _EPILOG = """\
 examples:
   superopt optimize gated-mlp --size M=8 K=2048 N=2048 --dtype f32
   superopt optimize model.py:norm --inputs "f32[16,4096] f32[4096]" --show-source
+  superopt optimize rmsnorm-linear --target cuda:90 -o plan.json
 
 What is slower than PyTorch here, or less accurate, is never taken: then PyTorch's own program is
-what comes back (exit code 1).
+what comes back (exit code 1). For a device that is not here, a plan is made: kernels compiled ahead
+of time, by predicted times; `superopt tune` races it where the device is.
 """
 
 
@@ -26,8 +31,8 @@ def add_command(commands: Any) -> None:
     """Add `superopt optimize`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "optimize",
-        help="make the fastest correct kernels for this CPU, raced against PyTorch",
-        description="Searches, compiles C++ kernels for this CPU, checks them in floats and races them.",
+        help="make the fastest correct kernels, raced against PyTorch",
+        description="Searches, makes kernels for a CPU or a GPU, checks them in floats and races them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -39,6 +44,16 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--seconds", type=options.seconds, default=20.0, metavar="S", help="of racing, in all (default 20)"
     )
+    parser.add_argument(
+        "--target",
+        dest="device",
+        default="auto",
+        metavar="DEVICE",
+        help="cpu, cuda, cuda:90, a name as in H100; auto (default): a GPU if one is here",
+    )
+    parser.add_argument("--preset", choices=("quick", "full"), default="quick", help="how wide to look")
+    parser.add_argument("--plan", action="store_true", help="predict only: compile and measure nothing here")
+    parser.add_argument("-o", "--out", metavar="FILE", help="write the result to a file")
     parser.add_argument(
         "--graphs",
         type=options.positive,
@@ -62,23 +77,49 @@ def _run(arguments: argparse.Namespace) -> int:
     from superopt.optimizer import OptimizeOptions, optimize
 
     chosen = OptimizeOptions(
+        target=arguments.device,
+        preset=arguments.preset,
+        measure=not arguments.plan,
         seconds=arguments.seconds,
         graphs=arguments.graphs,
         torch_compile=not arguments.no_torch_compile,
         seed=arguments.seed,
     )
-    silent = arguments.json or arguments.quiet
-
-    def tell(message: str) -> None:
-        if not silent:
-            print(f"superopt: {message}", file=sys.__stderr__)
-
     with to_stderr():
-        best = optimize(target.program, *inputs, name=target.name, options=chosen, on_progress=tell)
+        best = optimize(
+            target.program,
+            *inputs,
+            name=target.name,
+            options=chosen,
+            on_progress=teller(quiet=arguments.json or arguments.quiet),
+            source=_source(target, arguments),
+        )
+        if arguments.out:
+            best.save(arguments.out)
     if arguments.json:
         print_json(best.to_json())
     else:
         print(best.explain())
         if arguments.show_source:
             print("\n".join(("", *best.sources)))
-    return 0 if best.winner == "superopt" else 1
+    return 0 if best.winner in (None, "superopt") else 1
+
+
+def teller(*, quiet: bool) -> Callable[[str], None]:
+    """Return what shows progress: a line with the seconds so far, on stderr."""
+    start = time.perf_counter()
+
+    def tell(message: str) -> None:
+        if not quiet:
+            passed = time.perf_counter() - start
+            print(f"superopt: {passed:5.1f} s  {message}", file=sys.__stderr__, flush=True)
+
+    return tell
+
+
+def _source(target: Target, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return where the function comes from, for the result file."""
+    if target.workload is not None:
+        return {"workload": target.workload.name, "sizes": parse_sizes(arguments.size)}
+    path, _, function = arguments.target.rpartition(":")
+    return {"file": path, "function": function}

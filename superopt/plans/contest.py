@@ -32,6 +32,7 @@ _MOST_CHECKS = 4  # candidates of a region that are checked in floats, the faste
 _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
 _BUILDERS = 2
+_PREDICTED = 4  # muGraphs that also race in the configurations predicted to be best
 _HASTE_S = 1.0  # of the last race, once Ctrl-C asked to stop
 
 
@@ -104,12 +105,12 @@ class Contest:
     def _region(self, work: Work, known: "Mapping[str, Tensor]", outcome: Outcome, seconds: float) -> None:
         goal = work.goal
         tensors = {port.name: known[port.name] for port in goal.inputs}
-        ranked: list[Candidate] = list(work.candidates)
+        ranked = list(work.candidates) if work.recalled else self._entered(work.candidates)
         ready: _Ready = {}
         with self._stoppable():
             self.tell(f"compiling {goal.name}")
             with self.clock.phase("compile"):
-                built = self._built(work.candidates, tensors)
+                built = self._built(ranked, tensors)
             ranked, ready = self._raced(goal, built, tensors, seconds / 2)
             if not work.recalled:
                 ranked, more = self._tuned(goal, ranked, ready, tensors, seconds / 2)
@@ -117,6 +118,23 @@ class Contest:
         with self.clock.phase("check"):
             plan = self._judged(work, ranked, ready, outcome)
         outcome.regions.append(plan)
+
+    def _entered(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return candidates in their default configurations, the likeliest also as predicted to be best."""
+        entered = list(candidates)
+        guesses: list[tuple[float, int, Candidate]] = []
+        for at, one in enumerate(candidates):
+            try:
+                guess = as_predicted(one, self.target)
+                total = _total(replace(guess, kernels=self.target.reports(guess.mugraph, guess.configs)))
+            except SuperoptError:  # it says so when it is built
+                continue
+            if total is not None and guess.configs != (
+                one.configs or self.target.default_configs(one.mugraph)
+            ):
+                guesses.append((total, at, replace(guess, name=f"{one.name}, as predicted")))
+        guesses.sort(key=lambda item: item[:2])
+        return [*entered, *(guess for _, _, guess in guesses[:_PREDICTED])]
 
     def _built(
         self, candidates: Sequence[Candidate], tensors: "Mapping[str, Tensor]"
@@ -316,6 +334,18 @@ def likely(base: Candidate, number: int, target: Target, count: int) -> list[Any
         range(len(others)), key=lambda i: (float("inf") if times[i] is None else times[i], changes[i], i)
     )
     return [others[i] for i in order[:count]]
+
+
+def as_predicted(candidate: Candidate, target: Target) -> Candidate:
+    """Return a candidate, each kernel in the configuration of the shortest predicted time."""
+    configs = list(candidate.configs or target.default_configs(candidate.mugraph))
+    for number, default in enumerate(configs):
+        if default is not None:
+            others = list(target.configs(candidate.mugraph, number))
+            times = target.predictions(candidate.mugraph, number, [default, *others])
+            known = [(us, at) for at, us in enumerate(times) if us is not None]
+            configs[number] = [default, *others][min(known)[1]] if known else default
+    return replace(candidate, configs=tuple(configs))
 
 
 def _total(candidate: Candidate) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from superopt.clock import Clock
 from superopt.errors import SuperoptError
-from superopt.plans.contest import likely
+from superopt.plans.contest import as_predicted, likely
 from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work
 from superopt.targets import KernelReport, Target
 
@@ -16,7 +16,7 @@ __all__ = ["forecast"]
 log = logging.getLogger("superopt")
 
 _COMPILED = {"quick": 3, "full": 8}  # muGraphs of a region
-_CONFIGS = {"quick": 2, "full": 8}  # of each of their kernels, the default among them
+_CONFIGS = {"quick": 2, "full": 8}  # of each of their kernels, the one predicted to be best among them
 
 
 def forecast(
@@ -57,7 +57,7 @@ def _written(candidate: Candidate, target: Target) -> Candidate:
     """Return a candidate with its configurations, sources and predictions, or rejected."""
     mugraph = candidate.mugraph
     try:
-        configs = candidate.configs or target.default_configs(mugraph)
+        configs = candidate.configs or as_predicted(candidate, target).configs
         sources = target.sources(mugraph, configs)
     except SuperoptError as error:
         return replace(candidate, rejected=str(error).splitlines()[0])
@@ -82,7 +82,7 @@ def _compiled(
         if default is not None
         for config in [default, *likely(candidate, number, target, count - 1)]
     ]
-    # Every kernel's default first: with little time, each has one report.
+    # Every kernel's first choice before all others: with little time, each has one report.
     jobs.sort(key=lambda job: job[2] != job[0].configs[job[1]])
     answers: dict[int, KernelReport | str] = {}
     start = time.monotonic()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Tiles", "cuda_device", "floor", "host", "predicted", "predictions"]
 
+_LIBRARY_SHARE = 0.8  # of the rates that bound it, a library reaches so much
+
 Tiles = Callable[[KernelProgram, Any], "TileConfig"]
 """Returns what the cost model must know of a configuration of a kernel."""
 
@@ -26,7 +28,9 @@ def predicted(
     name = mugraph.graph.name.replace(".", "_")
     found = []
     for one in estimate(mugraph, device).kernels:
-        us: float | None = one.us
+        us: float | None = one.us / (
+            1.0 if isinstance(mugraph.kernels[one.number], Block) else _LIBRARY_SHARE
+        )
         if tiles is not None and configs[one.number] is not None:
             [us] = predictions(mugraph, one.number, [configs[one.number]], device, tiles)
         found.append(

@@ -1,0 +1,84 @@
+"""`superopt tune`: a plan raced on the machine that has the device."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from superopt.cli import options
+from superopt.cli.optimize import teller
+from superopt.cli.screen import print_json
+from superopt.cli.target import load_target
+from superopt.cli.userfile import to_stderr
+from superopt.errors import InputError
+
+__all__ = ["add_command"]
+
+_EPILOG = """\
+examples:
+  superopt optimize rmsnorm-linear --target cuda:90 -o plan.json     on any machine
+  superopt tune plan.json                                            where the device is
+
+Needs neither egglog nor z3. Exit code 1: PyTorch's own program is the fastest.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `superopt tune`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "tune",
+        help="race the candidates of a plan on this machine, against PyTorch",
+        description="Makes the kernels of a plan or an earlier result, checks them in floats and races them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that superopt optimize -o wrote")
+    parser.add_argument(
+        "--function", metavar="FILE:NAME", help="the original, where the file does not name a workload"
+    )
+    parser.add_argument(
+        "--seconds", type=options.seconds, default=20.0, metavar="S", help="of racing, in all (default 20)"
+    )
+    parser.add_argument("--preset", choices=("quick", "full"), default="quick", help="how wide to look")
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", help="where the result goes (default: PLAN with .tuned before .json)"
+    )
+    parser.add_argument("--no-torch-compile", action="store_true", help="race against eager PyTorch only")
+    parser.add_argument("--json", action="store_true", help="print JSON, and no progress")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    plan = Path(arguments.plan)
+    out = Path(arguments.out) if arguments.out else plan.with_suffix(f".tuned{plan.suffix or '.json'}")
+    function = _function(arguments.function)
+    from superopt.plans.tuning import tune
+
+    with to_stderr():
+        best = tune(
+            plan,
+            function,
+            seconds=arguments.seconds,
+            preset=arguments.preset,
+            torch_compile=not arguments.no_torch_compile,
+            on_progress=teller(quiet=arguments.json or arguments.quiet),
+        )
+        best.save(out)
+    if arguments.json:
+        print_json(best.to_json())
+    else:
+        print(best.explain())
+        print(f"superopt: the result is in {out}", file=sys.__stderr__)
+    return 0 if best.winner == "superopt" else 1
+
+
+def _function(text: str | None) -> Callable[..., Any] | None:
+    if text is None:
+        return None
+    target = load_target(text)
+    if not callable(target.program):
+        raise InputError(f"--function {text} is a graph; give file.py:function")
+    return target.program
