@@ -1,0 +1,189 @@
+"""Choice: which candidate of a result is exported, read from data that may hold anything.
+
+Names become code in an exported module: whatever is no plain name is refused.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from superopt.codegen.cpp import CppConfig
+from superopt.codegen.triton import TritonConfig
+from superopt.errors import InputError
+from superopt.ir import Graph, MuGraph, parse_graph, parse_mugraph
+
+__all__ = ["Choice", "choose"]
+
+_Config = TypeVar("_Config", CppConfig, TritonConfig)
+
+_WORDS = {
+    "schedule": ("static", "dynamic", "guided"),
+    "precision": ("ieee", "tf32", "tf32x3"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to compute one region: what is exported."""
+
+    name: str  # an identifier
+    candidate: str
+    target: str
+    device: str | None
+    median_us: float | None
+    goal: Graph
+    mugraph: MuGraph
+    configs: tuple[Mapping[str, Any] | None, ...]
+
+    def config(self, kernel: int, kind: type[_Config], default: _Config) -> _Config:
+        """Return the configuration of one kernel, checked; the default one where the result has none."""
+        data = self.configs[kernel] if kernel < len(self.configs) else None
+        return default if data is None else _config(data, kind, default, f"kernel {kernel}")
+
+
+def choose(result: Mapping[str, Any], region: int | None, candidate: str | None) -> Choice:
+    """Return a candidate of a result, by default the chosen one of its only region; regions count from 1."""
+    target = result.get("target")
+    if not isinstance(target, str) or not (target == "cpu" or target.startswith("cuda")):
+        raise InputError(f"the result's target is {target!r}; kernels are exported for 'cpu' and 'cuda:NN'")
+    number, chosen = _region(result, region)
+    candidates = _objects(chosen, "candidates", f"region {number}")
+    at = _candidate_at(chosen, candidates, number, candidate)
+    one = candidates[at]
+    goal = parse_graph(_text(chosen, "goal"))
+    mugraph = parse_mugraph(_text(one, "mugraph"))
+    name = _identifier(goal.name)
+    _check_names(goal)
+    _check_names(mugraph.graph)
+    if _tensors(goal) != _tensors(mugraph.graph):
+        raise InputError(
+            f"region {number}: candidate {candidate or at} takes or gives other tensors than its goal"
+        )
+    configs = one.get("configs") or []
+    if not isinstance(configs, Sequence) or not all(
+        one is None or isinstance(one, Mapping) for one in configs
+    ):
+        raise InputError(f"region {number}: 'configs' is no list of objects")
+    if configs and len(configs) != len(mugraph.kernels):
+        raise InputError(f"region {number}: {len(configs)} configurations for {len(mugraph.kernels)} kernels")
+    median = one.get("median_us")
+    return Choice(
+        name,
+        str(one.get("name", f"candidate {at}")),
+        target,
+        result["device"] if isinstance(result.get("device"), str) else None,
+        float(median) if isinstance(median, (int, float)) else None,
+        replace(goal, name=name),
+        replace(mugraph, graph=replace(mugraph.graph, name=name)),
+        tuple(configs),
+    )
+
+
+def _region(result: Mapping[str, Any], number: int | None) -> tuple[int, Mapping[str, Any]]:
+    regions = _objects(result, "regions", "the result")
+    if not regions:
+        raise InputError("the result has no region: nothing was optimized, so there is nothing to export")
+    if number is None:
+        if len(regions) > 1:
+            names = (parse_graph(_text(one, "goal")).name for one in regions)
+            listed = ", ".join(f"{at} ({name})" for at, name in enumerate(names, 1))
+            raise InputError(f"the result has {len(regions)} regions; choose one with --region: {listed}")
+        number = 1
+    if not 1 <= number <= len(regions):
+        raise InputError(f"there is no region {number}; the result has regions 1 to {len(regions)}")
+    return number, regions[number - 1]
+
+
+def _candidate_at(
+    region: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]], number: int, name: str | None
+) -> int:
+    names = [str(one.get("name")) for one in candidates]
+    listed = ", ".join(repr(one) for one in names) or "none"
+    if name is not None:
+        if name not in names:
+            raise InputError(f"region {number} has no candidate {name!r}; it has {listed}")
+        return names.index(name)
+    at = region.get("chosen")
+    if at is None:
+        raise InputError(
+            f"region {number} runs in PyTorch, no candidate was chosen; name one with --candidate: {listed}"
+        )
+    if not isinstance(at, int) or isinstance(at, bool) or not 0 <= at < len(candidates):
+        raise InputError(f"region {number}: 'chosen' is {at!r}, but there are {len(candidates)} candidates")
+    return at
+
+
+def _objects(data: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
+    found = data.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise InputError(f"{where} has no list of objects {key!r}; give a file that superopt saved")
+    return found
+
+
+def _text(data: Mapping[str, Any], key: str) -> str:
+    found = data.get(key)
+    if not isinstance(found, str):
+        raise InputError(
+            f"the result has no text {key!r} where one is needed; give a file that superopt saved"
+        )
+    return found
+
+
+def _identifier(name: str) -> str:
+    """Return a name that Python, Triton and C++ take, as near to a given one as can be."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "program"
+    return f"program_{plain}" if plain[0].isdigit() else plain
+
+
+def _check_names(graph: Graph) -> None:
+    for axis in graph.axes:
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", axis.name) is None:
+            raise InputError(f"axis {axis.name!r} is no plain name; an export writes names into code")
+
+
+def _tensors(graph: Graph) -> list[object]:
+    """Return what callers see of a graph."""
+    ports = [*graph.inputs, *(output.port for output in graph.outputs)]
+    return [(port.name, port.dtype, len(port.dims)) for port in ports]
+
+
+def _config(data: Mapping[str, Any], kind: type[_Config], default: _Config, where: str) -> _Config:
+    known = {field.name for field in fields(kind)}
+    changes: dict[str, Any] = {}
+    for name, value in data.items():
+        if name in known:
+            changes[name] = _field(name, value, where)
+    tiles = dict(changes.get("tiles", default.tiles))
+    missing = [axis for axis, _ in default.tiles if axis not in tiles]
+    if missing:
+        raise InputError(f"{where}: its configuration has no tile for axis {missing[0]!r}")
+    return replace(default, **changes)
+
+
+def _field(name: str, value: Any, where: str) -> Any:
+    """Return one value of a configuration, of the type that it must have."""
+    if name == "tiles":
+        pairs = list(value.items()) if isinstance(value, Mapping) else value
+        if isinstance(pairs, list) and all(
+            isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs
+        ):
+            tiles = [(axis, tile) for axis, tile in pairs if isinstance(axis, str) and _count(tile)]
+            if len(tiles) == len(pairs):
+                return tuple(tiles)
+    elif name in ("whole", "exact"):
+        if isinstance(value, list) and all(isinstance(axis, str) for axis in value):
+            return frozenset(value)
+    elif name in _WORDS:
+        if value in _WORDS[name]:
+            return value
+    elif name == "wide":
+        if isinstance(value, bool):
+            return value
+    elif _count(value):
+        return value
+    raise InputError(f"{where}: its configuration has {name} = {value!r}, which is no such setting")
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31

@@ -1,0 +1,164 @@
+"""Launcher: the function of an exported module that allocates, calls the kernels in order, and returns."""
+
+from dataclasses import dataclass, field
+
+from superopt.codegen.statements import Tensor
+from superopt.errors import InputError
+from superopt.export.expressions import Expression, Printer, einsum_text
+from superopt.export.names import Names, tuple_text
+from superopt.export.reference import entered, left_text, needed, shape_texts, size_lines, torch_dtype
+from superopt.ir import Graph, Step, value_axes, value_names
+from superopt.ir.mugraph import Call, Kernel, MuGraph, walk
+
+__all__ = ["Held", "Launcher"]
+
+
+@dataclass(slots=True)
+class Held:
+    """A tensor of the launcher: its variable, its dtype, and the stride of each of its axes, as code."""
+
+    variable: str
+    dtype: str
+    axes: tuple[str, ...]
+    strides: dict[str, str] = field(default_factory=dict)
+
+
+class Launcher:
+    """The lines of one launcher, printed kernel by kernel; what a kernel call looks like is the target's."""
+
+    device = '"cpu"'
+    around = ""  # what the kernels run inside of, given the first tensor
+
+    def __init__(self, name: str, mugraph: MuGraph, *, taken: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.mugraph = mugraph
+        self.graph: Graph = mugraph.graph
+        self.axes = value_axes(self.graph)
+        self.labels = value_names(self.graph)
+        self.names = Names((name, *taken))
+        self.ports = {port.name: self.names.take(port.name) for port in self.graph.inputs}
+        self.sized, self.sizes = size_lines(self.graph, self.ports, self.names, mugraph.splits)
+        if self.ports:
+            self.device = f"{next(iter(self.ports.values()))}.device"
+        self.lines: list[str] = []
+        self.checks: list[str] = []
+        self.results: dict[str, str] = {}
+        self.held: dict[int, Held] = {}
+        for value, port in enumerate(self.graph.inputs):
+            variable = self.ports[port.name]
+            strides: dict[str, str] = {}
+            for at, dim in enumerate(port.dims):
+                text = f"{variable}.stride({at})"
+                for axis in reversed(dim):
+                    strides[axis] = text
+                    text = f"{text} * {self.sizes[axis]}"
+            self.held[value] = Held(variable, port.dtype, port.axes, strides)
+            shape = self._shape(port.dims)
+            arguments = ", ".join([f'"{variable}"', variable, torch_dtype(port.dtype), *shape])
+            self.checks.append(f"_expect({arguments})")
+
+    def _shape(self, dims: tuple[tuple[str, ...], ...]) -> list[str]:
+        whole = {(split.outer, split.inner): split.axis for split in self.mugraph.splits}
+        plain = [(whole[dim],) if dim in whole else dim for dim in dims]
+        return [" * ".join(self.sizes[axis] for axis in dim) or "1" for dim in plain]
+
+    def text(self) -> list[str]:
+        """Return the whole function."""
+        for output in self.graph.outputs:
+            if output.port.name not in self.results:  # an input that leaves as it came
+                held = self.held[output.value]
+                entering = entered(self.graph.inputs[output.value], held.variable, self.sizes)
+                text = left_text(entering, held.axes, output.port, self.sizes)
+                self.results[output.port.name] = f"{text}.to({torch_dtype(output.port.dtype)}, copy=True)"
+        results = ", ".join(self.results[output.port.name] for output in self.graph.outputs)
+        lines = self.lines
+        if self.around and self.ports and lines:
+            lines = [self.around.format(next(iter(self.ports.values()))), *(f"    {line}" for line in lines)]
+        body = [*self.checks, *lines, f"return {results}"]
+        made = ", ".join(
+            f"{output.port.name}[{', '.join(shape_texts(output.port, {axis: axis for axis in self.sizes}))}]"
+            for output in self.graph.outputs
+        )
+        kernels = len(self.mugraph.kernels)
+        return [
+            f"def {self.name}({', '.join(self.ports.values())}):",
+            f'    """Return {made}, computed by {kernels} kernel{"s" if kernels > 1 else ""}."""',
+            *(f"    {line}" for line in [*needed(self.sized, "\n".join(body)), *body]),
+        ]
+
+    def allocate(self, tensor: Tensor, axes: tuple[str, ...]) -> Held:
+        """Add a new tensor with one dimension for each of these axes."""
+        variable = self.names.take(tensor.name)
+        shape = tuple_text([self.sizes[axis] for axis in axes]) if axes else "()"
+        self.lines.append(
+            f"{variable} = torch.empty({shape}, dtype={torch_dtype(tensor.dtype)}, device={self.device})"
+        )
+        strides = {axis: f"{variable}.stride({at})" for at, axis in enumerate(axes)}
+        return Held(variable, tensor.dtype, axes, strides)
+
+    def keep(self, tensor: Tensor, held: Held) -> None:
+        """Note what a kernel has written: a value between kernels, or a result."""
+        if tensor.port is None:
+            self.held[tensor.value] = held
+        else:
+            self.results[tensor.name] = left_text(held.variable, held.axes, tensor.port, self.sizes)
+
+    def call(self, kernel: Call, *, ordered: bool) -> None:
+        """Add the steps of a library call; with `ordered`, results lie contiguous in fp32, axes in order."""
+        self.lines.append(f"# {', '.join(self._shown(kernel))}")
+        printer = Printer(self.sizes, self.device, "torch.float32")
+        for tile, _ in walk(kernel):
+            step = self.graph.step_of(tile.value)
+            assert step is not None
+            self.held[tile.value] = self._called(printer, tile.value, step)
+        for value in self.mugraph.stores(kernel):
+            held = self.held[value]
+            for output in self.graph.outputs:
+                if output.value == value:
+                    text = left_text(held.variable, held.axes, output.port, self.sizes)
+                    self.results[output.port.name] = f"{text}.to({torch_dtype(output.port.dtype)})"
+            if ordered and self._read_later(value, kernel):
+                self.lines.append(f"{held.variable} = {held.variable}.float().contiguous()")
+                held.dtype = "f32"
+
+    def _shown(self, kernel: Kernel) -> list[str]:
+        shown = []
+        for tile, _ in walk(kernel):
+            step = self.graph.step_of(tile.value)
+            assert step is not None
+            inputs = ", ".join(self.labels[i] for i in step.inputs)
+            axes = f" over {', '.join(step.axes)}" if step.axes else ""
+            shown.append(f"{self.labels[tile.value]} = {step.op} of {inputs}{axes}")
+        return shown
+
+    def _read_later(self, value: int, kernel: Kernel) -> bool:
+        return any(value in self.mugraph.loads(one) for one in self.mugraph.kernels if one is not kernel)
+
+    def _called(self, printer: Printer, value: int, step: Step) -> Held:
+        inputs = [self.held[i] for i in step.inputs]
+        variable = self.names.take(self.labels[value])
+        if step.op == "contract":
+            a, b = inputs
+            dtype = a.dtype if a.dtype == b.dtype else "f32"
+            kept = tuple(axis.name for axis in self.graph.axes if axis.name in self.axes[value])
+            if set(kept) != (set(a.axes) | set(b.axes)) - set(step.axes):
+                raise InputError(f"{self.graph.name}: {self.labels[value]} has other axes than its operands")
+            left, right = (self._operand(i, dtype) for i in step.inputs)
+            self.lines.append(f"{variable} = {einsum_text(left, right, kept)}")
+            axes = kept
+        else:
+            dtype = "f32"
+            made = printer.step(step, [self._operand(i, "f32") for i in step.inputs])
+            self.lines.append(f"{variable} = {printer.as_float(made).text}")
+            axes = made.axes
+        strides = {axis: f"{variable}.stride({at})" for at, axis in enumerate(axes)}
+        return Held(variable, dtype, axes, strides)
+
+    def _operand(self, value: int, dtype: str) -> Expression:
+        held = self.held[value]
+        text = held.variable
+        if value < len(self.graph.inputs):
+            text = entered(self.graph.inputs[value], text, self.sizes)
+        if held.dtype != dtype:
+            text += f".to({torch_dtype(dtype)})"
+        return Expression(text, held.axes)

@@ -1,0 +1,119 @@
+"""Module: the parts of an exported module, put together."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from superopt._version import __version__
+from superopt.codegen.cpp.errors import CppError
+from superopt.codegen.triton.errors import TritonError
+from superopt.errors import InputError
+from superopt.export import cpp_module, triton_module
+from superopt.export.choice import Choice, choose
+from superopt.export.names import plain_text
+from superopt.export.reference import input_lines, reference_lines
+
+__all__ = ["export_module"]
+
+_EXPECT = '''\
+def _expect(name, tensor, dtype, *shape):
+    """Refuse a tensor that the kernels were not made for."""
+    if tensor.dtype != dtype or tensor.shape != shape or 0 in shape:
+        found = f"{tensor.dtype} {tuple(tensor.shape)}"
+        raise ValueError(f"{name} is {found}; the kernels take {dtype} {shape}, and nothing empty")
+'''
+
+_CHECK = '''\
+def check(seed=0, **sizes):
+    """Compare with the reference on random inputs; return the largest error as a share of the values."""
+    inputs = make_inputs(_device(), seed, **sizes)
+    found, expected = {name}(*inputs), reference(*inputs, dtype=torch.float64)
+    if isinstance(found, torch.Tensor):
+        found, expected = (found,), (expected,)
+    worst = 0.0
+    for name, one, other in zip({outputs}, found, expected, strict=True):
+        tolerance = _TOLERANCES.get(one.dtype, 0.0)
+        error = (one.double() - other.double()).abs().max().item()
+        scale = max(other.double().abs().max().item(), 1e-30)
+        ok = one.shape == other.shape and error <= tolerance * scale  # an error that is NaN is none
+        verdict = "fine" if ok else "WRONG"
+        print(f"{{name}}: largest error {{error:.2e}}, largest value {{scale:.2e}}: {{verdict}}")
+        worst = max(worst, error / scale if ok else math.inf)
+    return worst
+
+
+if __name__ == "__main__":
+    raise SystemExit(0 if check() < math.inf else 1)
+'''
+
+_TOLERANCES = """\
+# Of the largest value: what rounding may do to the results of each dtype.
+_TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2, torch.float64: 1e-4}
+"""
+
+_GPU = '''\
+def _device():
+    """Return where the kernels run: on a GPU, or in Triton's interpreter."""
+    if torch.cuda.is_available():
+        return "cuda"
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return "cpu"
+    raise SystemExit("no GPU here; TRITON_INTERPRET=1 runs the kernels, slowly, on the CPU")
+'''
+
+_CPU = '''\
+def _device():
+    """Return where the kernels run."""
+    return "cpu"
+'''
+
+
+def export_module(
+    result: Mapping[str, Any], *, region: int | None = None, candidate: str | None = None
+) -> str:
+    """Return a Python module that computes a region of a result without superopt.
+
+    Regions count from 1. The kernels are made anew from the muGraph and its configuration; no code is taken
+    from the result. The module has the function itself, `reference`, the same in plain PyTorch,
+    and `check`, which compares the two on random inputs.
+    """
+    choice = choose(result, region, candidate)
+    on_cpu = choice.target == "cpu"
+    try:
+        kernels, launcher = cpp_module.cpp_parts(choice) if on_cpu else triton_module.triton_parts(choice)
+    except (CppError, TritonError) as error:
+        raise InputError(f"{choice.name}, {choice.candidate}: {error}") from error
+    function = "\n".join(launcher.text())
+    reference = "\n".join(reference_lines(choice.goal))
+    outputs = ", ".join(f'"{output.port.name}"' for output in choice.goal.outputs)
+    check = _CHECK.format(name=choice.name, outputs=f"[{outputs}]")
+    parts = [
+        *kernels,
+        _EXPECT,
+        function,
+        reference,
+        "\n".join(input_lines(choice.goal)),
+        _CPU if on_cpu else _GPU,
+        _TOLERANCES + "\n\n" + check,
+    ]
+    body = "\n\n\n".join(part.strip("\n") for part in parts)
+    imports = _imports(cpp_module.IMPORTS if on_cpu else triton_module.IMPORTS, body)
+    return f"{_docstring(choice)}\n\n{imports}\n\n\n{body}\n"
+
+
+def _docstring(choice: Choice) -> str:
+    lines = [f'"""{choice.name}: {plain_text(choice.candidate)}, exported by superopt {__version__}.', ""]
+    where = f"the {'CPU' if choice.target == 'cpu' else choice.target}"
+    measured = ""
+    if choice.device is not None and choice.median_us is not None:
+        measured = f"; it took {choice.median_us:.1f} us on {plain_text(choice.device)}"
+    lines.append(f"Made for {where}{measured}.")
+    needs = "torch and a C++ compiler" if choice.target == "cpu" else "torch and triton"
+    lines += [f"Needs only {needs}. Run it to compare it with plain PyTorch.", '"""']
+    return "\n".join(lines)
+
+
+def _imports(wanted: Sequence[str], body: str) -> str:
+    """Return the imports that the body uses, in their order."""
+    lines = [line for line in wanted if not line or re.search(rf"\b{line.split()[-1]}\b[.(]", body)]
+    return "\n".join(lines).strip("\n")

@@ -1,0 +1,48 @@
+"""Names: one variable for each tensor, axis and value of an exported module, none taken twice."""
+
+import builtins
+import keyword
+import re
+from collections.abc import Iterable, Sequence
+
+__all__ = ["Names", "plain_text", "tuple_text", "wrapped"]
+
+_MODULE = (
+    "F", "SIZES", "array", "check", "ctypes", "dtype", "functools", "launch", "main", "make_inputs", "math",
+    "os", "reference", "seed", "shutil", "sizes", "subprocess", "sys", "tempfile", "tl", "torch", "triton",
+)  # fmt: skip
+
+
+class Names:
+    """Variables of one function."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = {*_MODULE, *dir(builtins), *keyword.kwlist, *keyword.softkwlist, *taken}
+
+    def take(self, wanted: str) -> str:
+        """Return a free name, the wanted one if it is."""
+        name = re.sub(r"\W", "_", wanted, flags=re.ASCII)
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
+def plain_text(text: str) -> str:
+    """Return a text without what could end a comment or a string."""
+    return " ".join(re.sub(r"[^A-Za-z0-9 _.,:;+()\[\]/=*-]", " ", text).split())
+
+
+def tuple_text(items: Sequence[str]) -> str:
+    """Return items as a tuple."""
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def wrapped(items: Iterable[str], indent: str, width: int = 100) -> list[str]:
+    """Return items, each followed by a comma, in lines of some width."""
+    lines = [indent]
+    for item in items:
+        if len(lines[-1]) + len(item) > width and lines[-1] != indent:
+            lines.append(indent)
+        lines[-1] += f"{item}, "
+    return [line.rstrip() for line in lines if line != indent]

@@ -1,0 +1,148 @@
+"""Look: the page's style, light and dark, and the little script that sorts tables and marks edges."""
+
+__all__ = ["SCRIPT", "STYLE"]
+
+STYLE = """
+:root {
+  color-scheme: light dark;
+  --page: #f7f8fa; --card: #ffffff; --ink: #1c2430; --dim: #5c6878; --line: #d9dee6; --grid: #e8ecf1;
+  --accent: #0f766e; --accent-soft: #d5efec; --second: #b45309; --second-soft: #fdebd0;
+  --third: #4f46e5; --third-soft: #e3e3fc; --bad: #b42318; --edge: #a4afbd; --code: #f2f4f7;
+  --box: #f4f7fb; --inner: #e9eef6; --k: #4f46e5; --s: #15803d; --c: #6b7787; --n: #b45309; --f: #0f766e;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --page: #12161c; --card: #1a2028; --ink: #e4e9f0; --dim: #96a3b4; --line: #303a47; --grid: #262f3a;
+    --accent: #4fc7ba; --accent-soft: #15403d; --second: #f0a653; --second-soft: #45300f;
+    --third: #a5a8ff; --third-soft: #2b2d5c; --bad: #ff8a80; --edge: #566373; --code: #151a21;
+    --box: #1f2731; --inner: #27313e; --k: #a5a8ff; --s: #86d39b; --c: #8593a5; --n: #f0a653; --f: #4fc7ba;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
+}
+main { max-width: 1180px; margin: 0 auto; padding: 28px 20px 60px; }
+h1 { font-size: 1.1rem; margin: 0; color: var(--dim); font-weight: 600; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 36px 0 10px; overflow-wrap: anywhere; }
+h3 { font-size: 1rem; margin: 22px 0 8px; overflow-wrap: anywhere; }
+p { margin: 6px 0; overflow-wrap: anywhere; }
+.headline {
+  font-size: 1.9rem; font-weight: 700; line-height: 1.25; margin: 6px 0 8px; overflow-wrap: anywhere;
+}
+.headline b { color: var(--accent); }
+.tags { display: flex; flex-wrap: wrap; gap: 8px; margin-top: 12px; }
+.tags span {
+  background: var(--card); border: 1px solid var(--line); border-radius: 999px; padding: 2px 12px;
+  font-size: .87rem; overflow-wrap: anywhere;
+}
+.card {
+  background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px; overflow: auto;
+}
+.graphs { max-height: max(78vh, 900px); }
+.dim, .note { color: var(--dim); }
+.note { font-size: .9rem; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { text-align: left; padding: 6px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
+td { overflow-wrap: anywhere; min-width: 5em; }
+tr:last-child td { border-bottom: 0; }
+th { color: var(--dim); font-weight: 600; white-space: nowrap; }
+th.sorts { cursor: pointer; user-select: none; }
+th.sorts:hover { color: var(--ink); }
+th[aria-sort="ascending"]::after { content: " ▲"; }
+th[aria-sort="descending"]::after { content: " ▼"; }
+td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+tr.chosen td { background: var(--accent-soft); }
+tr.rejected td { color: var(--dim); }
+pre, code { font: 12.5px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+pre {
+  background: var(--code); border-radius: 8px; padding: 12px; margin: 8px 0; overflow: auto;
+  max-height: 70vh;
+}
+pre.wraps { white-space: pre-wrap; overflow-wrap: anywhere; }
+pre .k { color: var(--k); } pre .s { color: var(--s); } pre .c { color: var(--c); font-style: italic; }
+pre .n { color: var(--n); } pre .f { color: var(--f); }
+details > summary { cursor: pointer; padding: 6px 0; font-weight: 600; overflow-wrap: anywhere; }
+svg { display: block; }
+svg text {
+  font: 12px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: var(--ink);
+}
+svg text.dim { fill: var(--dim); }
+svg text.title { font-weight: 700; }
+svg.graph text.title { paint-order: stroke; stroke: var(--box); stroke-width: 5px; stroke-linejoin: round; }
+svg.graph { margin: 0 auto; flex: none; }
+.box { stroke: var(--line); stroke-width: 1.5; fill: var(--box); }
+.box.call { stroke: var(--third); stroke-dasharray: 6 4; }
+.box.kernel { stroke: var(--accent); }
+.box.loop { fill: var(--inner); stroke: var(--edge); }
+.edge { fill: none; stroke: var(--edge); stroke-width: 1.4; }
+.edge.hot { stroke: var(--second); stroke-width: 2.6; }
+.node rect { fill: var(--card); stroke: var(--edge); stroke-width: 1.2; }
+.node.input rect { fill: var(--third-soft); stroke: var(--third); }
+.node.output rect { fill: var(--accent-soft); stroke: var(--accent); }
+.node.reduction rect { fill: var(--second-soft); stroke: var(--second); }
+.node.layout rect { stroke-dasharray: 4 3; }
+.node:hover rect { stroke-width: 2.4; }
+.legend {
+  display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: .85rem; color: var(--dim); margin: 4px 0 8px;
+}
+.legend i {
+  display: inline-block; width: 13px; height: 13px; border-radius: 4px; border: 1.5px solid var(--edge);
+  vertical-align: -2px; margin-right: 6px; background: var(--card);
+}
+.legend .input { background: var(--third-soft); border-color: var(--third); }
+.legend .output { background: var(--accent-soft); border-color: var(--accent); }
+.legend .reduction { background: var(--second-soft); border-color: var(--second); }
+.legend .kernel { background: var(--box); border-color: var(--accent); }
+.legend .loop { background: var(--inner); }
+.bar0 { fill: var(--second); } .bar1 { fill: var(--accent); }
+.grid { stroke: var(--grid); } .row { stroke: var(--grid); }
+.line { stroke-width: 1.6; } .line.peer { stroke: var(--third); }
+.line.floor { stroke: var(--bad); stroke-dasharray: 5 4; }
+.label.peer { fill: var(--third); } .label.floor { fill: var(--bad); }
+.label, .halo { paint-order: stroke; stroke: var(--card); stroke-width: 4px; stroke-linejoin: round; }
+.point { stroke-width: 2; stroke: var(--edge); fill: var(--edge); }
+.point.chosen { stroke: var(--accent); fill: var(--accent); }
+.point.rejected { stroke: var(--bad); fill: var(--bad); }
+.point.predicted { fill: var(--card); }
+.whisker { fill: none; stroke: var(--edge); stroke-width: 1.8; }
+.whisker.chosen { stroke: var(--accent); } .whisker.rejected { stroke: var(--bad); }
+.phases { display: flex; height: 16px; border-radius: 6px; overflow: hidden; margin-bottom: 8px; }
+.phases span { min-width: 2px; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 14px; }
+@media print { .card, pre { max-height: none; overflow: visible; } }
+"""
+
+SCRIPT = """
+for (const head of document.querySelectorAll("th.sorts")) {
+  const sort = () => {
+    const table = head.closest("table"), body = table.tBodies[0];
+    const column = [...head.parentNode.children].indexOf(head);
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    for (const other of table.querySelectorAll("th")) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const key = row => row.children[column].dataset.key;
+    const order = (a, b) => {
+      const x = key(a), y = key(b);
+      if (x === "" || y === "") return (x === "") - (y === "");
+      const difference = head.classList.contains("number") ? x - y : x.localeCompare(y);
+      return up ? difference : -difference;
+    };
+    body.append(...[...body.rows].sort(order));
+  };
+  head.tabIndex = 0;
+  head.addEventListener("click", sort);
+  head.addEventListener("keydown", event => {
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sort(); }
+  });
+}
+for (const box of document.querySelectorAll(".graphs")) {
+  box.scrollLeft = (box.scrollWidth - box.clientWidth) / 2;
+}
+for (const node of document.querySelectorAll(".node")) {
+  const edges = () => node.ownerSVGElement.querySelectorAll(".edge.v" + node.dataset.value);
+  node.addEventListener("mouseenter", () => { for (const edge of edges()) edge.classList.add("hot"); });
+  node.addEventListener("mouseleave", () => { for (const edge of edges()) edge.classList.remove("hot"); });
+}
+"""

@@ -1,0 +1,316 @@
+"""Page: a result as one HTML page: what won, the program before and after, the race, and all that was tried.
+
+The page loads nothing: style, script and pictures stand in it. Every text of the result is escaped.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from superopt.ir.compose import compose, contract_products
+from superopt.report.charts import bars, race, traffic_after, traffic_before
+from superopt.report.drawing import draw_graph, draw_mugraph
+from superopt.report.facts import (
+    CandidateFacts,
+    KernelFacts,
+    RegionFacts,
+    ResultFacts,
+    TimeFacts,
+    read_result,
+)
+from superopt.report.look import SCRIPT, STYLE
+from superopt.report.source import coloured
+from superopt.report.svg import bytes_text, count_text, escape, number, time_text
+
+__all__ = ["report_html"]
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+_LEGEND = """<div class="legend"><span><i class="input"></i>tensor in</span>
+<span><i class="reduction"></i>sum, maximum, product</span><span><i></i>elementwise</span>
+<span><i class="output"></i>tensor out</span><span><i class="kernel"></i>kernel</span>
+<span><i class="loop"></i>loop</span><span>hover for shapes and bytes</span></div>"""
+
+_PHASE_COLOURS = ("accent", "second", "third", "bad", "dim", "edge")
+
+
+def report_html(result: Mapping[str, Any]) -> str:
+    """Return a page about a result, the data of a file that superopt saved; the same data, the same page."""
+    facts = read_result(result)
+    sections = [_headline(facts)]
+    for at, region in enumerate(facts.regions, 1):
+        sections.append(_region(facts, region, at))
+    sections += [_verdicts(facts), _opaque(facts), _phases(facts), _versions(facts)]
+    body = "\n".join(section for section in sections if section)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(facts.name)} - superopt</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+    )
+
+
+def _headline(facts: ResultFacts) -> str:
+    if facts.is_plan:
+        line = "A plan: predicted times, not measured"
+        if facts.predicted_us is not None:
+            line = f"A plan: <b>{escape(time_text(facts.predicted_us))}</b> predicted, not measured"
+    elif facts.winner == "superopt" and facts.speedup is not None:
+        line = f"<b>{facts.speedup:.2f}×</b> faster than the better of PyTorch's programs"
+        if facts.speedup < 1:
+            line = f"<b>{facts.speedup:.2f}×</b> the speed of the better of PyTorch's programs"
+    elif facts.winner == "superopt":
+        line = "superopt's program is the fastest"
+    else:
+        line = f"<b>{escape(facts.winner)}</b> stays the fastest; nothing found beats it"
+    tags = [f"target {facts.target}"] if facts.target else []
+    if facts.device:
+        tags.append(f"measured on {facts.device}")
+    tags += [
+        f"{name} {time_text(one.median_us)}"
+        for name, one in sorted(facts.measurements, key=lambda item: item[1].median_us)
+    ]
+    if facts.floor_us is not None:
+        tags.append(f"roofline floor {time_text(facts.floor_us)}")
+    shown = "".join(f"<span>{escape(tag)}</span>" for tag in tags)
+    return f'<h1>{escape(facts.name)}</h1>\n<p class="headline">{line}</p>\n<div class="tags">{shown}</div>'
+
+
+def _region(facts: ResultFacts, region: RegionFacts, at: int) -> str:
+    several = len(facts.regions) > 1
+    name = region.goal.name if region.goal else f"region {at}"
+    parts = [f"<h2>Region {at}: {escape(name)}</h2>"] if several else []
+    shown = region.chosen or min(region.candidates, key=lambda one: one.order_us, default=None)
+    if region.chosen is None:
+        parts.append('<p class="note">PyTorch computes this region: no candidate was chosen.</p>')
+    parts.append(_programs(region, shown, several))
+    parts.append(_traffic(region, shown))
+    plot = race(facts, region, whole=not several)
+    if plot:
+        title = "Race" if any(one.time for one in region.candidates) else "Predicted times"
+        parts.append(f'<h2>{title}</h2>\n<div class="card">{plot}</div>')
+    parts.append(_candidates(region))
+    parts.append(_sources(region, shown))
+    parts.append(_dropped(region))
+    return "\n".join(part for part in parts if part)
+
+
+def _programs(region: RegionFacts, shown: CandidateFacts | None, several: bool) -> str:
+    level = "h3" if several else "h2"
+    if region.goal is None:
+        before = f"<pre>{escape(region.text)}</pre>"
+    else:
+        before = draw_graph(contract_products(compose(region.goal)), "the program before")
+    parts = [f"<{level}>The program before</{level}>", _LEGEND, f'<div class="card graphs">{before}</div>']
+    if shown is not None:
+        word = "after" if shown is region.chosen else "as the best candidate has it"
+        if shown.mugraph is None:
+            after = f"<pre>{escape(shown.text)}</pre>"
+        else:
+            labels = [_times(one) for one in shown.kernels]
+            after = draw_mugraph(shown.mugraph, f"the program after: {shown.name}", labels)
+        parts += [
+            f"<{level}>The program {word}: {escape(shown.name)}</{level}>",
+            f'<div class="card graphs">{after}</div>',
+        ]
+        text = f"<pre>{escape(region.text)}</pre>\n<pre>{escape(shown.text)}</pre>"
+        parts.append(f"<details><summary>Both as text</summary>{text}</details>")
+    return "\n".join(parts)
+
+
+def _times(kernel: KernelFacts) -> str:
+    return "" if kernel.predicted_us is None else f"{time_text(kernel.predicted_us)} predicted"
+
+
+def _traffic(region: RegionFacts, shown: CandidateFacts | None) -> str:
+    if region.goal is None or shown is None or shown.mugraph is None:
+        return ""
+    before = traffic_before(contract_products(compose(region.goal)))
+    after = traffic_after(shown.mugraph, shown)
+    plural = "s" if len(after) != 1 else ""
+    picture = bars(
+        [
+            (f"before, {len(before)} operators one by one", before),
+            (f"after, {len(after)} kernel{plural}", after),
+        ]
+    )
+    return f'<h2>Memory traffic</h2>\n<div class="card graphs">{picture}</div>'
+
+
+def _candidates(region: RegionFacts) -> str:
+    if not region.candidates:
+        return ""
+    columns = (
+        ("candidate", False), ("measured", True), ("low to high", True), ("predicted", True),
+        ("kernels", True), ("bytes", True), ("outcome", False),
+    )  # fmt: skip
+    rows = []
+    for one in sorted(region.candidates, key=lambda one: one.order_us):
+        chosen = one is region.chosen
+        outcome = "chosen" if chosen else _outcome(one, region.chosen)
+        known = [kernel.bytes for kernel in one.kernels if kernel.bytes is not None]
+        total = sum(known) if known and len(known) == len(one.kernels) else None
+        kernels = len(one.mugraph.kernels) if one.mugraph else len(one.kernels)
+        cells = [
+            _cell(one.name),
+            _cell(None if one.time is None else time_text(one.time.median_us), _median(one.time)),
+            _cell(_spread(one.time), None if one.time is None else one.time.low_us),
+            _cell(None if one.predicted_us is None else time_text(one.predicted_us), one.predicted_us),
+            _cell(str(kernels), float(kernels)),
+            _cell(None if total is None else bytes_text(total), total),
+            _cell(outcome),
+        ]
+        rows.append((" class=chosen" if chosen else " class=rejected" if one.rejected else "", cells))
+    heads = "".join(
+        f'<th class="sorts{" number" if numeric else ""}" scope="col">{name}</th>'
+        for name, numeric in columns
+    )
+    body = "\n".join(f"<tr{kind}>{''.join(cells)}</tr>" for kind, cells in rows)
+    return (
+        f"<h2>All candidates</h2>\n<div class=card><table><thead><tr>{heads}</tr></thead>\n"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _outcome(one: CandidateFacts, chosen: CandidateFacts | None) -> str:
+    if one.rejected:
+        return f"rejected: {one.rejected}"
+    if one.time is None:
+        return "not measured"
+    return "slower" if chosen is not None and one.order_us >= chosen.order_us else "not chosen"
+
+
+def _cell(text: str | None, key: float | str | None = "") -> str:
+    """Return a cell of a table, and what it is sorted by."""
+    if key == "":
+        return f'<td data-key="{escape(text or "")}">{escape(text or "")}</td>'
+    shown = "" if key is None else number(float(key)) if isinstance(key, (int, float)) else key
+    return f'<td class="number" data-key="{escape(shown)}">{escape(text or "-")}</td>'
+
+
+def _median(time: TimeFacts | None) -> float | None:
+    return None if time is None else time.median_us
+
+
+def _spread(time: TimeFacts | None) -> str | None:
+    if time is None or time.low_us is None or time.high_us is None:
+        return None
+    return f"{time_text(time.low_us)} to {time_text(time.high_us)}"
+
+
+def _sources(region: RegionFacts, shown: CandidateFacts | None) -> str:
+    if shown is None:
+        return ""
+    parts = [_kernels(shown)]
+    for at, text in enumerate(shown.sources):
+        state = " open" if at == 0 else ""
+        lines = text.count("\n") + 1
+        parts.append(
+            f"<details{state}><summary>source {at + 1} of {len(shown.sources)}, {lines} lines</summary>"
+            f"<pre>{coloured(text)}</pre></details>"
+        )
+    content = "\n".join(part for part in parts if part)
+    return f"<h2>Kernels</h2>\n<div class=card>{content}</div>" if content else ""
+
+
+def _kernels(one: CandidateFacts) -> str:
+    rows: list[list[str]] = []
+    for kernel, config in zip_longest(one.kernels, one.configs, fillvalue=None):
+        facts = kernel if isinstance(kernel, KernelFacts) else None
+        numbers = [
+            None if facts is None or facts.predicted_us is None else time_text(facts.predicted_us),
+            None if facts is None or facts.bytes is None else bytes_text(facts.bytes),
+            None if facts is None or facts.flops is None else count_text(facts.flops),
+            None if facts is None or facts.shared_bytes is None else bytes_text(facts.shared_bytes),
+            None if facts is None or facts.registers is None else f"{facts.registers:.0f}",
+            None if facts is None or facts.spill_bytes is None else bytes_text(facts.spill_bytes),
+        ]
+        name = facts.name if facts else f"kernel {len(rows)}"
+        rows.append([name, *(text or "-" for text in numbers), config if isinstance(config, str) else ""])
+    heads = ("kernel", "predicted", "bytes", "flops", "shared", "registers", "spilled", "configuration")
+    return _table(heads, rows, numeric=range(1, 7)) if rows else ""
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int] = ()) -> str:
+    right = set(numeric)
+    kinds = [" class=number" if at in right else "" for at in range(len(heads))]
+    top = "".join(f"<th{kind} scope=col>{escape(head)}</th>" for head, kind in zip(heads, kinds, strict=True))
+    body = "\n".join(
+        "<tr>"
+        + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table>"
+
+
+def _dropped(region: RegionFacts) -> str:
+    if not region.dropped:
+        return ""
+    table = _table(("schedule", "reason"), region.dropped)
+    return (
+        f"<h2>Dropped before compiling</h2>\n<details><summary>{len(region.dropped)} schedules</summary>"
+        f"<div class=card>{table}</div></details>"
+    )
+
+
+def _verdicts(facts: ResultFacts) -> str:
+    parts = [f'<pre class="wraps">{escape(text)}</pre>' for text in facts.verdicts]
+    parts.append(_floats(facts.floats))
+    content = "\n".join(part for part in parts if part)
+    return f"<h2>Proof and checks</h2>\n<div class=card>{content}</div>" if content else ""
+
+
+def _floats(floats: Mapping[str, Any] | None) -> str:
+    if not floats:
+        return ""
+    rows = []
+    found = floats.get("distributions")
+    for one in found if isinstance(found, (list, tuple)) else ():
+        if not isinstance(one, Mapping):
+            continue
+        outcome = f"skipped: {one['skipped']}" if one.get("skipped") else "fine"
+        ratio = one.get("ratio")
+        if one.get("nonfinite"):
+            outcome = "NaN or infinity where PyTorch has none"
+        elif not one.get("skipped") and isinstance(ratio, (int, float)) and ratio > 1:
+            outcome = "more than allowed"
+        cells = [_scientific(one.get(key)) for key in ("candidate_error", "eager_error", "ratio")]
+        rows.append([str(one.get("name", "")), *cells, outcome])
+    dtype, factor = floats.get("dtype", "floats"), floats.get("factor", "a stated factor")
+    line = f"In {dtype}, against float64: no worse than PyTorch itself by more than {factor} times."
+    heads = ("inputs", "error", "PyTorch's error", "share of what is allowed", "outcome")
+    return f"<p>{escape(line)}</p>" + (_table(heads, rows, numeric=(1, 2, 3)) if rows else "")
+
+
+def _scientific(value: Any) -> str:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{value:.2g}" if is_number else "-"
+
+
+def _opaque(facts: ResultFacts) -> str:
+    if not facts.opaque:
+        return ""
+    return f"<h2>Not optimized</h2>\n<div class=card>{_table(('operator', 'reason'), facts.opaque)}</div>"
+
+
+def _phases(facts: ResultFacts) -> str:
+    total = sum(ms for _, ms in facts.phases_ms)
+    if total <= 0:
+        return ""
+    strips, rows = [], []
+    for at, (name, ms) in enumerate(facts.phases_ms):
+        colour = _PHASE_COLOURS[at % len(_PHASE_COLOURS)]
+        style = f"flex:{number(max(ms, 0.05))};background:var(--{colour})"
+        strips.append(f'<span style="{style}" title="{escape(name)}"></span>')
+        rows.append((name, time_text(ms * 1000), f"{100 * ms / total:.0f}%"))
+    strip = f'<div class="phases">{"".join(strips)}</div>'
+    table = _table(("phase", "time", "share"), rows, numeric=(1, 2))
+    return f"<h2>Where the time went</h2>\n<div class=card>{strip}{table}</div>"
+
+
+def _versions(facts: ResultFacts) -> str:
+    if not facts.versions:
+        return ""
+    return f"<h2>Versions</h2>\n<div class=card>{_table(('package', 'version'), facts.versions)}</div>"
