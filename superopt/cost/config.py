@@ -18,6 +18,7 @@ from superopt.codegen.statements import (
     KernelProgram,
     Load,
     LoopStatement,
+    Move,
     Statement,
     Tensor,
     axis_strides,
@@ -55,7 +56,7 @@ def config_us(
     program: KernelProgram, config: TileConfig, device: Device, sizes: Mapping[str, int] | None = None
 ) -> float:
     """Return the modelled time of a kernel; infinite where a program does not fit on a core."""
-    return _Model(program, config, device, sizes_of(program.graph, sizes)).us()
+    return _Model(program, config, device, sizes_of(program.graph, sizes, program.splits)).us()
 
 
 @dataclass(slots=True)
@@ -156,6 +157,8 @@ class _Model:
                 axes = work_axes(self.graph, self.axes, one.value, one.step, loaded)
                 share = kept_share(self.masks, axes)
                 self._add(work, one, self._turns(loops) * share * prod(map(self._tile, axes)))
+            elif isinstance(one, Move):
+                self._add_move(work, one, self._turns(loops))
         return work
 
     def _add(self, work: _Program, one: Compute, points: float) -> None:
@@ -170,6 +173,13 @@ class _Model:
         else:
             work.vector += points * scalar.flops
             work.exps += points * scalar.exps
+
+    def _add_move(self, work: _Program, one: Move, turns: int) -> None:
+        """Add what moves a running shift and rescales what was added up under the old one."""
+        shifts = prod(map(self._tile, self.axes[one.value]))
+        rescaled = sum(prod(map(self._tile, self.axes[value])) for value, _ in one.rescales)
+        work.vector += turns * (rescaled + shifts * scalar_work(one.step.op).flops)
+        work.exps += turns * shifts
 
     def _sides(self, one: Compute) -> tuple[int, int]:
         """Return how long the sides of a contraction are within a tile."""

@@ -10,11 +10,11 @@ Tile sizes stay open: programs are counted with the smallest sensible tiles and 
 largest, so that no choice of tiles is ruled out. `superopt.cost.config` knows the tiles.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from superopt.codegen.statements import Compute, KernelProgram, Load, Start, lower_block
+from superopt.codegen.statements import Compute, KernelProgram, Load, Move, Start, lower_block, split_extents
 from superopt.cost.devices import Device
 from superopt.cost.work import (
     REDUCTIONS,
@@ -27,7 +27,7 @@ from superopt.cost.work import (
     work_axes,
 )
 from superopt.errors import InputError
-from superopt.ir import Block, Graph, MuGraph, closed_values, live_graph, value_axes
+from superopt.ir import Block, Graph, MuGraph, Split, closed_values, live_graph, value_axes
 
 __all__ = ["Estimate", "KernelEstimate", "estimate", "floor_us"]
 
@@ -66,7 +66,7 @@ class Estimate:
 
 def estimate(mugraph: MuGraph, device: Device, sizes: Mapping[str, int] | None = None) -> Estimate:
     """Return the least time of a muGraph; `sizes` replaces the extents of some of its axes."""
-    known = sizes_of(mugraph.graph, sizes)
+    known = sizes_of(mugraph.graph, sizes, mugraph.splits)
     masks = find_masks(mugraph.graph, known)
     kernels = tuple(_kernel(mugraph, number, device, known, masks) for number in range(len(mugraph.kernels)))
     return Estimate(sum(kernel.us for kernel in kernels), kernels, device)
@@ -105,15 +105,20 @@ def floor_us(graph: Graph, device: Device, sizes: Mapping[str, int] | None = Non
     return max(moved / (device.memory_gbs * 1e3), arithmetic * 1e6)
 
 
-def sizes_of(graph: Graph, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """Return the extent of every axis of a graph, some of them replaced."""
+def sizes_of(graph: Graph, sizes: Mapping[str, int] | None, splits: Sequence[Split] = ()) -> dict[str, int]:
+    """Return the extent of every axis, some of them replaced; parts of split axes follow these."""
     known = graph.sizes
-    for axis, size in (sizes or {}).items():
+    given = sizes or {}
+    for axis, size in given.items():
         if axis not in known:
             raise InputError(f"sizes: graph {graph.name!r} has no axis {axis!r}; it has {', '.join(known)}")
         if size < 0:
             raise InputError(f"sizes: axis {axis!r} is {size}; give a whole number from 0 up")
-    return {**known, **(sizes or {})}
+    known = {**known, **given}
+    for split in splits:
+        if split.inner not in given and (split.axis in given or split.outer in given):
+            known = split_extents(split, known)
+    return known
 
 
 def product_sides(
@@ -275,6 +280,13 @@ class _Kernel:
             else:
                 vector += points * scalar.flops
                 exps += points * scalar.exps
+        for moved, loops in self.program.flat():
+            if isinstance(moved, Move):
+                turns = self._most_tiles(set(loops) | (set(self.program.grid) - self.axes[moved.value]))
+                rescaled = sum(_volume(self.axes[value], self.sizes) for value, _ in moved.rescales)
+                shifts = _volume(self.axes[moved.value], self.sizes)
+                vector += turns * (rescaled + shifts * scalar_work(moved.step.op).flops)
+                exps += turns * shifts
         return seconds, matrix, vector, exps, once
 
     def _is_matrix(self, one: Compute) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.cost import DEVICES, TileConfig, config_us, estimate
-from superopt.ir import MuGraph
+from superopt.ir import MuGraph, fuse, parse_graph, stabilize
 
 H200 = DEVICES["H200"]
 Fused = Callable[..., MuGraph]
@@ -132,3 +132,17 @@ def test_a_processor_pays_no_latency_for_turns(fused: Fused) -> None:
 
 def test_no_programs_take_a_launch(fused: Fused) -> None:
     assert config_us(matmul(fused), tiles(64, 64, 64), H200, {"m": 0}) == H200.launch_us
+
+
+def test_rescaling_an_accumulator_costs_more_with_shorter_tiles() -> None:
+    graph = parse_graph(
+        "graph g\naxes s=4096 t=4096 d=64\nin x: f16[s, t]\nin v: f16[t, d]\nt0 = exp(x)\n"
+        "t1 = sum[t](t0)\nt2 = contract[t](t0, v)\nt3 = div(t2, t1)\nout o: f16[s, d] = t3\n"
+    )
+    program = lower_block(fuse(stabilize(graph), online=True), 0)
+    fast = replace(H200, memory_gbs=1e6, l2_gbs=1e6)
+    times = [
+        config_us(program, TileConfig({"s": 128, "t": t, "d": 64}, stages=8), fast) for t in (128, 32, 16)
+    ]
+    assert times == sorted(times)
+    assert times[0] < times[-1]

@@ -57,6 +57,78 @@ kernel grid[h]
 out out: f16[h, d] = t3
 """
 
+TWO_PASSES = """
+graph attention
+axes h={h} s={s} t={t} d=128 e=128
+in q: f16[h, s, d]
+in k: f16[h, t, d]
+in v: f16[h, t, e]
+kernel grid[h, s]
+  loop[t]
+    t0 = contract[d](q, k)
+    t1 max= max[t](t0)
+  loop[t]
+    again t0 = contract[d](q, k)
+    t2 = sub(t0, t1)
+    t3 = exp(t2)
+    t4 += sum[t](t3)
+    t5 += contract[t](t3, v)
+  t6 = div(t5, t4)
+out out: f16[h, s, e] = t6
+"""
+
+ONLINE = """
+graph attention
+axes h={h} s={s} t={t} d=128 e=128
+in q: f16[h, s, d]
+in k: f16[h, t, d]
+in v: f16[h, t, e]
+kernel grid[h, s]
+  t0 = const[-1000]()
+  loop[t] running t3
+    t1 = contract[d](q, k)
+    t2 max= max[t](t1)
+    t3 = maximum(t2, t0)
+    t4 = sub(t1, t3)
+    t5 = exp(t4)
+    t6 += sum[t](t5)
+    t7 += contract[t](t5, v)
+  t8 = div(t7, t6)
+out out: f16[h, s, e] = t8
+"""
+
+FLASH_DECODING = """
+graph attention
+axes h={h} s={s} t={t} t_part=32 t_at={at} d=128 e=128
+in q: f16[h, s, d]
+in k: f16[h, (t_part t_at), d]
+in v: f16[h, (t_part t_at), e]
+split t into t_part t_at
+kernel grid[h, s, t_part]
+  t0 = const[-1000]()
+  loop[t_at] running t3
+    t1 = contract[d](q, k)
+    t2 max= max[t_at](t1)
+    t3 = maximum(t2, t0)
+    t4 = sub(t1, t3)
+    t5 = exp(t4)
+    t6 += sum[t_at](t5)
+    t7 += contract[t_at](t5, v)
+kernel grid[h, s, e]
+  t0 = const[-1000]()
+  loop[t_part] running t9
+    t8 max= max[t_part](t3)
+    t9 = maximum(t8, t0)
+    t10 = sub(t3, t9)
+    t11 = exp(t10)
+    t12 = mul(t6, t11)
+    t13 += sum[t_part](t12)
+    t14 = mul(t7, t11)
+    t15 += sum[t_part](t14)
+  t16 = div(t15, t13)
+out out: f16[h, s, e] = t16
+"""
+
 DECODE_SPLIT = """
 graph decode
 axes h=8 to=16 ti=2048 d=128
@@ -122,6 +194,37 @@ def test_one_program_per_head_is_slower_than_a_split_over_the_keys() -> None:
     assert (
         estimate(parse_mugraph(DECODE), H200, many).us < estimate(parse_mugraph(DECODE_SPLIT), H200, many).us
     )
+
+
+def attention(text: str, h: int, s: int, t: int) -> MuGraph:
+    return parse_mugraph(text.format(h=h, s=s, t=t, at=t // 32))
+
+
+def test_a_running_shift_saves_a_pass_and_pays_for_rescaling() -> None:
+    [one] = estimate(attention(ONLINE, 32, 2048, 2048), H200).kernels
+    [two] = estimate(attention(TWO_PASSES, 32, 2048, 2048), H200).kernels
+    assert two.us > 1.3 * one.us
+    assert two.flops_matrix == 1.5 * one.flops_matrix
+    rows, tiles = 32 * 2048, 2048 // 256
+    assert one.exps - two.exps == rows * tiles  # how far the shift moved, once for a long tile
+    assert one.flops_vector - two.flops_vector == pytest.approx(rows * tiles * 130, rel=0.01)
+
+
+def test_flash_decoding_fills_the_device() -> None:
+    whole, flash = (estimate(attention(text, 8, 1, 32000), H200) for text in (ONLINE, FLASH_DECODING))
+    assert whole.kernels[0].programs == 8
+    assert flash.kernels[0].programs == 256
+    assert flash.us < whole.us / 3
+    heads = {"h": 1024}
+    assert estimate(attention(ONLINE, 8, 1, 32000), H200, heads).us < (
+        estimate(attention(FLASH_DECODING, 8, 1, 32000), H200, heads).us
+    )
+
+
+def test_parts_follow_the_size_of_the_axis() -> None:
+    longer = estimate(attention(FLASH_DECODING, 8, 1, 32000), H200, {"t": 64_000})
+    assert longer.kernels[0].bytes_read == 2 * 8 * 128 * (2 * 64_000 + 1)
+    assert longer == estimate(attention(FLASH_DECODING, 8, 1, 64_000), H200)
 
 
 def test_two_kernels_pay_launches_and_what_lies_between() -> None:
