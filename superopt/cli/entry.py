@@ -12,12 +12,23 @@ from types import ModuleType
 from typing import NoReturn
 
 from superopt._version import __version__
-from superopt.cli import axioms, cache, doctor, optimize, search, tune, verify, workloads
+from superopt.cli import axioms, cache, doctor, export, optimize, report, search, tune, verify, workloads
 from superopt.errors import InputError, SuperoptError
 
 __all__ = ["main"]
 
-_COMMANDS: tuple[ModuleType, ...] = (search, optimize, tune, verify, axioms, cache, workloads, doctor)
+_COMMANDS: tuple[ModuleType, ...] = (
+    search,
+    optimize,
+    tune,
+    report,
+    export,
+    verify,
+    axioms,
+    cache,
+    workloads,
+    doctor,
+)
 
 _EPILOG = """\
 examples:

@@ -5,22 +5,14 @@ Names become code in an exported module: whatever is no plain name is refused.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
-from superopt.codegen.cpp import CppConfig
-from superopt.codegen.triton import TritonConfig
 from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph, parse_graph, parse_mugraph
+from superopt.ir import Call, Graph, MuGraph, parse_graph, parse_mugraph
+from superopt.targets import Configs, Target, pick_target
 
 __all__ = ["Choice", "choose"]
-
-_Config = TypeVar("_Config", CppConfig, TritonConfig)
-
-_WORDS = {
-    "schedule": ("static", "dynamic", "guided"),
-    "precision": ("ieee", "tf32", "tf32x3"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +21,17 @@ class Choice:
 
     name: str  # an identifier
     candidate: str
-    target: str
+    target: Target
     device: str | None
     median_us: float | None
     goal: Graph
     mugraph: MuGraph
-    configs: tuple[Mapping[str, Any] | None, ...]
-
-    def config(self, kernel: int, kind: type[_Config], default: _Config) -> _Config:
-        """Return the configuration of one kernel, checked; the default one where the result has none."""
-        data = self.configs[kernel] if kernel < len(self.configs) else None
-        return default if data is None else _config(data, kind, default, f"kernel {kernel}")
+    configs: Configs
 
 
 def choose(result: Mapping[str, Any], region: int | None, candidate: str | None) -> Choice:
     """Return a candidate of a result, by default the chosen one of its only region; regions count from 1."""
-    target = result.get("target")
-    if not isinstance(target, str) or not (target == "cpu" or target.startswith("cuda")):
-        raise InputError(f"the result's target is {target!r}; kernels are exported for 'cpu' and 'cuda:NN'")
+    target = pick_target(_text(result, "target"))
     number, chosen = _region(result, region)
     candidates = _objects(chosen, "candidates", f"region {number}")
     at = _candidate_at(chosen, candidates, number, candidate)
@@ -60,13 +45,7 @@ def choose(result: Mapping[str, Any], region: int | None, candidate: str | None)
         raise InputError(
             f"region {number}: candidate {candidate or at} takes or gives other tensors than its goal"
         )
-    configs = one.get("configs") or []
-    if not isinstance(configs, Sequence) or not all(
-        one is None or isinstance(one, Mapping) for one in configs
-    ):
-        raise InputError(f"region {number}: 'configs' is no list of objects")
-    if configs and len(configs) != len(mugraph.kernels):
-        raise InputError(f"region {number}: {len(configs)} configurations for {len(mugraph.kernels)} kernels")
+    configs = _configs(one.get("configs"), mugraph, target)
     median = one.get("median_us")
     return Choice(
         name,
@@ -76,7 +55,7 @@ def choose(result: Mapping[str, Any], region: int | None, candidate: str | None)
         float(median) if isinstance(median, (int, float)) else None,
         replace(goal, name=name),
         replace(mugraph, graph=replace(mugraph.graph, name=name)),
-        tuple(configs),
+        configs,
     )
 
 
@@ -114,6 +93,19 @@ def _candidate_at(
     return at
 
 
+def _configs(data: Any, mugraph: MuGraph, target: Target) -> Configs:
+    """Return a configuration for each kernel, the default ones where the result has none."""
+    if not data:
+        return target.default_configs(mugraph)
+    if not isinstance(data, list) or len(data) != len(mugraph.kernels):
+        raise InputError(f"'configs' is no list of {len(mugraph.kernels)} objects, one for each kernel")
+    found = tuple(None if one is None else target.config_from_json(one) for one in data)
+    for at, (kernel, config) in enumerate(zip(mugraph.kernels, found, strict=True)):
+        if isinstance(kernel, Call) != (config is None):
+            raise InputError(f"kernel {at} has a configuration of the wrong kind")
+    return found
+
+
 def _objects(data: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     found = data.get(key)
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
@@ -146,44 +138,3 @@ def _tensors(graph: Graph) -> list[object]:
     """Return what callers see of a graph."""
     ports = [*graph.inputs, *(output.port for output in graph.outputs)]
     return [(port.name, port.dtype, len(port.dims)) for port in ports]
-
-
-def _config(data: Mapping[str, Any], kind: type[_Config], default: _Config, where: str) -> _Config:
-    known = {field.name for field in fields(kind)}
-    changes: dict[str, Any] = {}
-    for name, value in data.items():
-        if name in known:
-            changes[name] = _field(name, value, where)
-    tiles = dict(changes.get("tiles", default.tiles))
-    missing = [axis for axis, _ in default.tiles if axis not in tiles]
-    if missing:
-        raise InputError(f"{where}: its configuration has no tile for axis {missing[0]!r}")
-    return replace(default, **changes)
-
-
-def _field(name: str, value: Any, where: str) -> Any:
-    """Return one value of a configuration, of the type that it must have."""
-    if name == "tiles":
-        pairs = list(value.items()) if isinstance(value, Mapping) else value
-        if isinstance(pairs, list) and all(
-            isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs
-        ):
-            tiles = [(axis, tile) for axis, tile in pairs if isinstance(axis, str) and _count(tile)]
-            if len(tiles) == len(pairs):
-                return tuple(tiles)
-    elif name in ("whole", "exact"):
-        if isinstance(value, list) and all(isinstance(axis, str) for axis in value):
-            return frozenset(value)
-    elif name in _WORDS:
-        if value in _WORDS[name]:
-            return value
-    elif name == "wide":
-        if isinstance(value, bool):
-            return value
-    elif _count(value):
-        return value
-    raise InputError(f"{where}: its configuration has {name} = {value!r}, which is no such setting")
-
-
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31

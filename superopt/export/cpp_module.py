@@ -1,6 +1,6 @@
 """C++: kernels as one source with its header, how it is compiled, and the launcher that calls them."""
 
-from superopt.codegen.cpp import Argument, CppConfig, default_config, emit
+from superopt.codegen.cpp import Argument, emit
 from superopt.codegen.cpp.compile import FLAGS, RUNTIME
 from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.export.choice import Choice
@@ -59,8 +59,7 @@ def cpp_parts(choice: Choice) -> tuple[list[str], Launcher]:
             launcher.call(kernel, ordered=True)
             continue
         program = lower_block(mugraph, at)
-        config = choice.config(at, CppConfig, default_config(program, mugraph.graph.sizes))
-        source = emit(program, config)
+        source = emit(program, choice.configs[at])
         sources.append(source.code.replace(_INCLUDE, "").strip("\n"))
         launcher.launch(program, source.arguments)
     flags = ["_FLAGS = (", *(f'    "{flag}",' for flag in FLAGS), ")"]

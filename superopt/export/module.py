@@ -12,6 +12,7 @@ from superopt.export import cpp_module, triton_module
 from superopt.export.choice import Choice, choose
 from superopt.export.names import plain_text
 from superopt.export.reference import input_lines, reference_lines
+from superopt.plans.shelf import proven
 
 __all__ = ["export_module"]
 
@@ -78,7 +79,11 @@ def export_module(
     and `check`, which compares the two on random inputs.
     """
     choice = choose(result, region, candidate)
-    on_cpu = choice.target == "cpu"
+    if proven(choice.goal, choice.mugraph.graph, seed=0) is None:
+        raise InputError(
+            f"{choice.name}: {choice.candidate} is not equal to its region; the file was changed"
+        )
+    on_cpu = choice.target.torch_device == "cpu"
     try:
         kernels, launcher = cpp_module.cpp_parts(choice) if on_cpu else triton_module.triton_parts(choice)
     except (CppError, TritonError) as error:
@@ -103,12 +108,13 @@ def export_module(
 
 def _docstring(choice: Choice) -> str:
     lines = [f'"""{choice.name}: {plain_text(choice.candidate)}, exported by superopt {__version__}.', ""]
-    where = f"the {'CPU' if choice.target == 'cpu' else choice.target}"
+    on_cpu = choice.target.torch_device == "cpu"
+    where = "the CPU" if on_cpu else choice.target.name
     measured = ""
     if choice.device is not None and choice.median_us is not None:
         measured = f"; it took {choice.median_us:.1f} us on {plain_text(choice.device)}"
     lines.append(f"Made for {where}{measured}.")
-    needs = "torch and a C++ compiler" if choice.target == "cpu" else "torch and triton"
+    needs = "torch and a C++ compiler" if on_cpu else "torch and triton"
     lines += [f"Needs only {needs}. Run it to compare it with plain PyTorch.", '"""']
     return "\n".join(lines)
 

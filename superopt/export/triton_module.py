@@ -1,10 +1,9 @@
 """Triton: kernels as source, and the launcher that calls them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from superopt.codegen.statements import KernelProgram
-from superopt.codegen.triton import TritonConfig, TritonMuGraph, TritonSource, default_config
+from superopt.codegen.triton import TritonConfig, TritonMuGraph, TritonSource
 from superopt.codegen.triton.config import Role
 from superopt.codegen.triton.plan import make_plan
 from superopt.errors import InputError
@@ -25,20 +24,9 @@ def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
     """Return the sources of the kernels, and the launcher, still open for its name."""
     mugraph = choice.mugraph
     sizes = mugraph.graph.sizes
-    plain = TritonMuGraph(mugraph)
-    configs: list[TritonConfig | None] = []
-    for at, program in enumerate(plain.programs):
-        if program is None:
-            configs.append(None)
-            continue
-        config = choice.config(at, TritonConfig, default_config(program, sizes))
-        known = {*program.axes, *program.grid}
-        configs.append(
-            replace(config, tiles=tuple((axis, tile) for axis, tile in config.tiles if axis in known))
-        )
-    compiled = TritonMuGraph(mugraph, configs)
+    compiled = TritonMuGraph(mugraph, choice.configs)
     launcher = _TritonLauncher(
-        choice.name, mugraph, taken=tuple(program.name for program in plain.programs if program)
+        choice.name, mugraph, taken=tuple(program.name for program in compiled.programs if program)
     )
     texts: dict[str, None] = {}
     for at, kernel in enumerate(mugraph.kernels):

@@ -401,7 +401,7 @@ def _svg(laid: _Laid, title: str) -> str:
     for value, points in laid.paths:
         parts.append(element("path", d=_path(points), class_=f"edge v{value}"))
     for x, y, _, _, box in laid.boxes:
-        parts.append(element("text", escape(box.title), x=x + 12, y=y + 18, class_="title"))
+        parts.append(element("text", escape(box.title), x=x + 12, y=y + 18, class_=f"title in-{box.kind}"))
     for x, y, node in laid.nodes:
         width, height = node.size
         value = (node.makes or node.needs or (-1,))[0]

@@ -71,6 +71,7 @@ svg text {
 svg text.dim { fill: var(--dim); }
 svg text.title { font-weight: 700; }
 svg.graph text.title { paint-order: stroke; stroke: var(--box); stroke-width: 5px; stroke-linejoin: round; }
+svg.graph text.in-loop { stroke: var(--inner); }
 svg.graph { margin: 0 auto; flex: none; }
 .box { stroke: var(--line); stroke-width: 1.5; fill: var(--box); }
 .box.call { stroke: var(--third); stroke-dasharray: 6 4; }
