@@ -1,20 +1,22 @@
-"""Causal: the part of a loop outside which a mask makes everything that is added up zero.
+"""Causal: the part of a loop outside which a mask keeps everything from what is accumulated.
 
 The mask compares positions, as `ge(index[s], index[t])` does. Where each sum of a loop over t is of
-values that vanish wherever the mask does not hold, the loop may stop after the last t that any position
-s of the program can see; it starts late for a mask of the other kind, as a window's.
+values that vanish wherever the mask does not hold, and each maximum of values that are minus infinity
+there, the loop may stop after the last t that any position s of the program can see; it starts late for
+a mask of the other kind, as a window's. Running shifts do not move where no maximum does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from superopt.codegen.statements import Compute, KernelProgram, LoopStatement
-from superopt.ir import Graph
+from superopt.codegen.statements import Compute, KernelProgram, Load, LoopStatement, Move
+from superopt.ir import Graph, Step
 
 __all__ = ["Reach", "find_reaches"]
 
 _ZERO_STAYS = frozenset({"neg", "square", "silu", "gelu", "gelu_tanh", "relu", "tanh", "abs", "sqrt", "sin"})
-_Form = dict[tuple[str, str], int]  # ("index" or "size", axis) or ("one", "") -> whole coefficient
+Term = tuple[tuple[str, str], ...]  # a product of ("index" or "size", axis); empty for 1
+_Form = dict[Term, int]  # with whole coefficients
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +25,22 @@ class Reach:
 
     mask: int
     upper: bool  # position <= form, else position >= form
-    form: tuple[tuple[tuple[str, str], int], ...]
+    form: tuple[tuple[Term, int], ...]
 
 
 def find_reaches(program: KernelProgram, loop: LoopStatement) -> tuple[Reach, ...]:
     """Return the masks that bound a loop; none where something in it does not vanish with them."""
-    computed = [one for one in loop.body if isinstance(one, Compute)]
-    if any(not isinstance(one, Compute) and type(one).__name__ != "Load" for one in loop.body):
+    if not all(isinstance(one, (Compute, Move, Load)) for one in loop.body):
         return ()
     graph = program.graph
     vanishing: dict[int, frozenset[int]] = {}
-    sums: list[frozenset[int]] = []
-    for one in computed:
+    lowest: dict[int, frozenset[int]] = {}
+    accumulated: list[frozenset[int]] = []
+    for one in loop.body:
+        if not isinstance(one, Compute):
+            continue
         operands = [vanishing.get(i, frozenset()) for i in one.step.inputs]
+        below = [lowest.get(i, frozenset()) for i in one.step.inputs]
         found = frozenset[int]()
         op = one.step.op
         if op in ("mul", "and", "contract"):
@@ -46,16 +51,49 @@ def find_reaches(program: KernelProgram, loop: LoopStatement) -> tuple[Reach, ..
             found = operands[0] & operands[1]
         elif op == "where" and _is_zero(graph, one.step.inputs[2]):
             found = operands[0] | operands[1]
+        elif op == "exp":
+            found = below[0]
         if op in ("ge", "gt", "le", "lt"):
             found |= {one.value}
         vanishing[one.value] = found
+        lowest[one.value] = _lowest(graph, one.step, operands, below)
         if one.accumulates:
-            sums.append(found if op in ("sum", "contract") else frozenset())
-    if not sums:
+            accumulated.append(lowest[one.value] if op == "max" else found)
+    if not accumulated:
         return ()
-    common = frozenset.intersection(*sums)
+    common = frozenset.intersection(*accumulated)
     reaches = (_reach(graph, value, loop.axis) for value in sorted(common))
     return tuple(reach for reach in reaches if reach is not None)
+
+
+def _lowest(
+    graph: Graph, step: Step, vanishing: Sequence[frozenset[int]], lowest: Sequence[frozenset[int]]
+) -> frozenset[int]:
+    """Return the masks outside which a step makes minus infinity, given what its inputs are there."""
+    match step.op:
+        case "where" if _is_minus_infinity(graph, step.inputs[2]):
+            return vanishing[0] | lowest[1]
+        case "sub" | "max":
+            return lowest[0]  # what is taken away is a shift, and a number
+        case "add":
+            return lowest[0] | lowest[1]
+        case "maximum":
+            return lowest[0] & lowest[1]
+        case "mul":
+            return lowest[0] if _is_positive(graph, step.inputs[1]) else frozenset()
+        case _:
+            return frozenset()
+
+
+def _is_minus_infinity(graph: Graph, value: int) -> bool:
+    step = graph.step_of(value)
+    inner = graph.step_of(step.inputs[0]) if step is not None and step.op == "neg" else None
+    return inner is not None and inner.op == "infinity"
+
+
+def _is_positive(graph: Graph, value: int) -> bool:
+    step = graph.step_of(value)
+    return step is not None and step.op == "const" and step.value is not None and step.value > 0
 
 
 def _is_zero(graph: Graph, value: int) -> bool:
@@ -72,32 +110,42 @@ def _reach(graph: Graph, mask: int, axis: str) -> Reach | None:
     if difference is None:
         return None
     if step.op in ("gt", "lt"):
-        difference[("one", "")] = difference.get(("one", ""), 0) - 1
-    sign = difference.pop(("index", axis), 0)
-    if sign not in (1, -1):
+        difference[()] = difference.get((), 0) - 1
+    sign = difference.pop((("index", axis),), 0)
+    if sign not in (1, -1) or any(("index", axis) in term for term in difference):
         return None
     form = {term: -sign * factor for term, factor in difference.items() if factor}
     return Reach(mask, sign == -1, tuple(sorted(form.items())))
 
 
 def _form(graph: Graph, value: int) -> _Form | None:
-    """Return a value as a sum of positions, extents and whole numbers."""
+    """Return a value as a sum of products of positions and extents, with whole coefficients."""
     step = graph.step_of(value)
     if step is None:
         return None
     if step.op in ("index", "size"):
-        return {(step.op, step.axes[0]): 1}
+        return {((step.op, step.axes[0]),): 1}
     if step.op == "const" and step.value is not None and step.value.denominator == 1:
-        return {("one", ""): int(step.value)}
+        return {(): int(step.value)}
     if step.op == "neg":
         return _sum({}, _form(graph, step.inputs[0]), -1)
     if step.op in ("add", "sub"):
         a, b = (_form(graph, i) for i in step.inputs)
         return _sum(a, b, 1 if step.op == "add" else -1)
+    if step.op == "mul":
+        a, b = (_form(graph, i) for i in step.inputs)
+        if a is None or b is None:
+            return None
+        found: _Form = {}
+        for one, factor in a.items():
+            for other, count in b.items():
+                term = tuple(sorted(one + other))
+                found[term] = found.get(term, 0) + factor * count
+        return found
     return None
 
 
-def _sum(a: Mapping[tuple[str, str], int] | None, b: _Form | None, factor: int) -> _Form | None:
+def _sum(a: Mapping[Term, int] | None, b: _Form | None, factor: int) -> _Form | None:
     if a is None or b is None:
         return None
     found = dict(a)

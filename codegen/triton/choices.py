@@ -12,8 +12,8 @@ from math import prod
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, Start
 from superopt.codegen.triton.config import TritonConfig, next_power
-from superopt.codegen.triton.plan import kept_axes, loop_axes, sources
-from superopt.ir import value_axes
+from superopt.codegen.triton.plan import kept_axes, kept_splits, loop_axes, sources
+from superopt.ir import Split, value_axes
 from superopt.ir.graph import DTYPES
 
 __all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint"]
@@ -95,9 +95,17 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int]) -> Iterator[Tr
         yield _config(program, sizes, rows, columns, inner, warps, stages)
 
 
-def exact_axes(config: TritonConfig, sizes: Mapping[str, int]) -> frozenset[str]:
-    """Return the axes whose tile divides their size: masks along them are left out."""
-    return frozenset(axis for axis, tile in config.tiles if sizes[axis] and sizes[axis] % tile == 0)
+def exact_axes(
+    config: TritonConfig, sizes: Mapping[str, int], splits: Sequence[Split] = ()
+) -> frozenset[str]:
+    """Return the axes whose tile divides their size: masks along them are left out.
+
+    Of a split axis all parts must be equally long, too.
+    """
+    ragged = {split.inner for split in splits if sizes[split.outer] * sizes[split.inner] != sizes[split.axis]}
+    return frozenset(
+        axis for axis, tile in config.tiles if sizes[axis] and sizes[axis] % tile == 0 and axis not in ragged
+    )
 
 
 def _config(
@@ -112,8 +120,9 @@ def _config(
     shape = _shape(program)
     looped = loop_axes(program.statements)
     kept = kept_axes(program)
-    free = {axis for axis in kept if axis in program.grid or axis in looped}
-    tiles = {axis: next_power(sizes[axis]) for axis in kept if axis not in free}
+    parts = {split.outer for split in kept_splits(program)}  # a program is in one of each
+    free = {axis for axis in kept if axis in program.grid or axis in looped} - parts
+    tiles = {axis: next_power(sizes[axis]) for axis in kept if axis not in free} | dict.fromkeys(parts, 1)
     whole: set[str] = set()
     for axis in free:
         tiles[axis] = 1
@@ -144,7 +153,7 @@ def _config(
     config = TritonConfig(
         tuple((axis, tiles[axis]) for axis in kept), frozenset(whole), num_warps=warps, num_stages=stages
     )
-    return replace(config, exact=exact_axes(config, sizes))
+    return replace(config, exact=exact_axes(config, sizes, program.splits))
 
 
 def _parts(program: KernelProgram) -> frozenset[str]:
@@ -223,12 +232,16 @@ def _flattened(
     """Return tiles of about so many elements: neighbours in memory first, then along loops and the grid."""
     tiles = dict(config.tiles)
     looped = loop_axes(program.statements)
-    free = [axis for axis in tiles if axis in looped or axis in program.grid]
+    parts = {split.outer for split in kept_splits(program)}
+    free = [axis for axis in tiles if (axis in looped or axis in program.grid) and axis not in parts]
     tiles |= dict.fromkeys(free, 1)
     held = prod(tiles.values())
     largest = max(program.loads, key=lambda one: prod(sizes[axis] for axis in one.axes), default=None)
     nearest = [axis for axis in (largest.axes[-1:] if largest else ()) if axis in free]
-    inwards = [*(axis for axis in free if axis in looped), *reversed(program.grid)]
+    inwards = [
+        *(axis for axis in free if axis in looped),
+        *reversed([axis for axis in program.grid if axis in free]),
+    ]
     for axis, most in (*((axis, near) for axis in nearest), *((axis, flat) for axis in inwards)):
         room = max(flat * tiles[axis] // held, 1)
         held //= tiles[axis]
@@ -236,7 +249,7 @@ def _flattened(
         held *= tiles[axis]
     kept = kept_axes(program)
     config = replace(config, tiles=tuple((axis, tiles[axis]) for axis in kept), exact=frozenset())
-    return replace(config, exact=exact_axes(config, sizes))
+    return replace(config, exact=exact_axes(config, sizes, program.splits))
 
 
 def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:

@@ -9,6 +9,7 @@ from superopt.codegen.statements import (
     KernelProgram,
     Load,
     LoopStatement,
+    Move,
     Start,
     Statement,
     Store,
@@ -111,7 +112,13 @@ class _Emitter(Reductions):
             if axis not in looped and role != "single":
                 start = f"{self.pid[axis]} * {self.block[axis]} + " if role == "tile" else ""
                 places += self._place_lines(axis, start)
-        places = _only_used(places, body)
+        ends = [
+            f"{end} = tl.minimum({self.extents[axis]},"
+            f" {self.extents[self.splits[axis].axis]} - {self.pid[self.splits[axis].outer]}"
+            f" * {self.extents[axis]})"
+            for axis, end in self.ends.items()
+        ]
+        places = _only_used([*ends, *places], body)
         for name, axes in self.hoisted.items():
             if axes:
                 steps = " + ".join(f"{self.pid[axis]} * {self.strides[name, axis]}" for axis in axes)
@@ -136,7 +143,7 @@ class _Emitter(Reductions):
         lanes = f"tl.arange(0, {self.block[axis]})"
         lines = [f"{self.place[axis]} = {self.wide(f'{start}{lanes}')}"]
         if self.masked(axis):
-            lines.append(f"{self.mask[axis]} = {self.place[axis]} < {self.extents[axis]}")
+            lines.append(f"{self.mask[axis]} = {self.place[axis]} < {self.end(axis)}")
         return lines
 
     def _statements(self, statements: Sequence[Statement]) -> list[str]:
@@ -151,6 +158,8 @@ class _Emitter(Reductions):
                     started.append(statement.value)
                 case Compute():
                     self._compute(lines, statement)
+                case Move():
+                    self._move(lines, statement)
                 case Store():
                     self._store(lines, statement)
                 case LoopStatement():
@@ -165,7 +174,7 @@ class _Emitter(Reductions):
     def _loop(self, lines: Lines, loop: LoopStatement) -> None:
         axis = loop.axis
         body = self._statements(loop.body)
-        extent, block = self.extents[axis], self.block[axis]
+        extent, block = self.end(axis), self.block[axis]
         if self.plan.roles[axis] == "single":
             lines.add(f"for {self.place[axis]} in range({extent}):")
         elif self.plan.roles[axis] == "whole":
@@ -190,24 +199,29 @@ class _Emitter(Reductions):
         """Return the end of what a program can reach, or its start; None where it is not known."""
         terms: list[str] = []
         offset = 1 if reach.upper else 0
-        for (kind, axis), factor in reach.form:
-            if kind == "one":
+        for term, factor in reach.form:
+            if not term:
                 offset += factor
                 continue
             if abs(factor) != 1:
                 return None
-            text = self.extents[axis]
-            if kind == "index":
+            texts: list[str] = []
+            for kind, axis in term:
+                if kind == "size":
+                    texts.append(self.extents[axis])
+                    continue
                 if axis not in self.program.grid or self.plan.roles[axis] == "whole":
                     return None
-                text = self.pid[axis]
-                if self.plan.roles[axis] == "tile":
-                    last = (factor == 1) == reach.upper  # the last position of the tile counts
-                    text = f"{text} * {self.block[axis]}"
-                    if last:
-                        offset -= factor
-                        text = f"({self.pid[axis]} + 1) * {self.block[axis]}"
-            terms.append(f"{'-' if factor < 0 else ''}{text}")
+                if self.plan.roles[axis] == "single":
+                    texts.append(self.pid[axis])
+                    continue
+                if len(term) > 1:
+                    return None
+                last = (factor == 1) == reach.upper  # the last position of the tile counts
+                offset -= factor if last else 0
+                first = f"({self.pid[axis]} + 1)" if last else self.pid[axis]
+                texts.append(f"{first} * {self.block[axis]}")
+            terms.append(f"{'-' if factor < 0 else ''}{' * '.join(texts)}")
         terms.sort(key=lambda text: text.startswith("-"))
         total = " + ".join([*terms, *([str(offset)] if offset else [])]).replace("+ -", "- ")
         return total or "0"
@@ -275,9 +289,9 @@ class _Emitter(Reductions):
         shape = self.shape(axes)
         if step.op == "max":
             fill = 'float("-inf")'
-            lines.add(f"{name} = tl.full({shape}, {fill}, dtype=tl.float32)" if axes else f"{name} = {fill}")
+            lines.add(f"{name} = tl.full({shape}, {fill}, dtype=tl.float32)")
         else:
-            lines.add(f"{name} = tl.zeros({shape}, dtype=tl.float32)" if axes else f"{name} = 0.0")
+            lines.add(f"{name} = tl.zeros({shape}, dtype=tl.float32)")
         self.held[value] = Held(atom(name), axes)
 
     def _compute(self, lines: Lines, compute: Compute) -> None:
@@ -291,6 +305,16 @@ class _Emitter(Reductions):
         if step.op in REDUCTIONS:
             self.reduce(lines, compute)
             return
+        name = self.variables[value]
+        result = self._elementwise(step)
+        if result.text == TritonText().neg(TritonText().infinity()).text:
+            self.shown[value], self.held[value] = "-infinity", result
+            return
+        lines.assign(name, result.text, self.comment(step))
+        self.held[value] = replace(result, expression=atom(name, result.expression.kind))
+
+    def _elementwise(self, step: Step) -> Held:
+        """Return what a scalar operator makes of tiles, without a name."""
         axes = self.plan.tile_axes({axis for i in step.inputs for axis in self.axes[i]})
         result = apply(step.op, tuple(self.operand(i, axes) for i in step.inputs))
         lanes = {
@@ -298,9 +322,29 @@ class _Emitter(Reductions):
             for axis in axes
             if self.masked(axis)
         }
-        name = self.variables[value]
-        lines.assign(name, result.text, self.comment(step))
-        self.held[value] = Held(atom(name, result.kind), axes, "f32", lanes)
+        return Held(result, axes, "f32", lanes)
+
+    def _move(self, lines: Lines, move: Move) -> None:
+        """A running shift anew; what was added up under the old one is brought to the new one."""
+        old, made = self.held[move.value], self._elementwise(move.step)
+        comment = self.comment(move.step)
+        if not move.rescales:
+            lines.assign(old.text, made.text, comment)
+            return
+        name = self.unique.take(f"{old.text}_new")
+        lines.assign(name, made.text, comment)
+        for degree in sorted({degree for _, degree in move.rescales}):
+            difference = f"{name} - {old.text}" if degree > 0 else f"{old.text} - {name}"
+            if abs(degree) != 1:
+                difference = f"{float(abs(degree))!r} * ({difference})"
+            scale = self.unique.take(f"scale_{old.text}")
+            lines.add(f"{scale} = tl.exp({difference})")
+            for value in (value for value, other in move.rescales if other == degree):
+                held = self.held[value]
+                lines.add(f"{held.text} *= {self.spread(scale, old.axes, held.axes) if old.axes else scale}")
+                self.held[value] = replace(held, lanes={})
+        lines.add(f"{old.text} = {name}")
+        self.held[move.value] = replace(old, lanes=made.lanes)
 
     def _closed(self, value: int, step: Step) -> None:
         """A constant, an extent or a running index: written where it is used, without a name."""

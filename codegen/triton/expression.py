@@ -156,6 +156,8 @@ class TritonText:
         """Return -a."""
         if a.value is not None:
             return self.const(-a.value)
+        if a.text == self.infinity().text:
+            return atom('float("-inf")')
         kind = a.kind if a.kind == "int" else "float"
         operand = a if a.kind == "int" else as_float(a)
         return Expression(f"-{operand.inside(_UNARY)}", _UNARY, kind, "neg", (a,))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superopt.codegen.statements import KernelProgram, axis_strides, lower_block
+from superopt.codegen.statements import KernelProgram, axis_strides, lower_block, split_extents
 from superopt.codegen.statements import Tensor as TensorOfKernel
 from superopt.codegen.triton.choices import default_config, exact_axes
 from superopt.codegen.triton.config import TritonConfig, next_power
@@ -20,7 +20,7 @@ from superopt.codegen.triton.library import run_call, spread
 from superopt.codegen.triton.plan import make_plan
 from superopt.codegen.triton.source import TritonSource
 from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph, Port, value_axes
+from superopt.ir import Graph, MuGraph, Port, Split, value_axes
 from superopt.ir.mugraph import Call
 
 __all__ = ["TritonMuGraph", "load_kernel", "sizes_of"]
@@ -52,10 +52,14 @@ def load_kernel(text: str, name: str) -> Any:
     return scope[name]
 
 
-def sizes_of(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the extent of every axis, from the shapes of tensors; a product keeps its inner sizes."""
+def sizes_of(graph: Graph, tensors: Mapping[str, Tensor], splits: Sequence[Split] = ()) -> dict[str, int]:
+    """Return the extent of every axis, from the shapes of tensors; a product keeps its inner sizes.
+
+    A split axis has the extent that its tensors have, and as many parts as the graph says.
+    """
     found: dict[str, int] = {}
-    for port in graph.inputs:
+    ports = [replace(port, dims=tuple(_joined(dim, splits) for dim in port.dims)) for port in graph.inputs]
+    for port in ports:
         tensor = _tensor(graph, port, tensors)
         for at, dim in enumerate(port.dims):
             if len(dim) == 1 and found.setdefault(dim[0], tensor.shape[at]) != tensor.shape[at]:
@@ -63,7 +67,7 @@ def sizes_of(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, int]:
                     f"{graph.name}: axis {dim[0]!r} is {found[dim[0]]} long, but dimension {at} of"
                     f" {port.name!r} has {tensor.shape[at]}"
                 )
-    for port in graph.inputs:
+    for port in ports:
         for at, dim in enumerate(port.dims):
             for axis in dim[1:]:
                 found.setdefault(axis, graph.sizes[axis])
@@ -76,7 +80,19 @@ def sizes_of(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, int]:
                     f"{graph.name}: dimension {at} of {port.name!r} is {size} long, which is no"
                     f" {' * '.join(dim) or '1'} with {', '.join(f'{a}={found.get(a)}' for a in dim)}"
                 )
-    return {axis: found.get(axis, size) for axis, size in graph.sizes.items()}
+    sizes = {axis: found.get(axis, size) for axis, size in graph.sizes.items()}
+    for split in splits:
+        sizes = split_extents(split, sizes)
+    return sizes
+
+
+def _joined(dim: tuple[str, ...], splits: Sequence[Split]) -> tuple[str, ...]:
+    """Return the axes of a dimension with split ones whole again."""
+    for split in splits:
+        if split.outer in dim:
+            at = dim.index(split.outer)
+            dim = (*dim[:at], split.axis, *dim[at + 2 :])
+    return dim
 
 
 def _tensor(graph: Graph, port: Port, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -130,13 +146,42 @@ class TritonMuGraph:
                 f"{self.graph.name}: {len(self.configs)} configurations for {len(self.programs)} kernels"
             )
         self._sources: dict[tuple[int, bool, tuple[int, ...]], TritonSource] = {}
+        self._extents: dict[tuple[int, ...], dict[str, int]] = {}
 
     def source(self, kernel: int, sizes: Mapping[str, int], *, wide: bool = False) -> TritonSource:
         """Return the source that runs one kernel at these sizes, with masks only where they need them."""
+        sizes = self.extents(sizes)
         key = kernel, wide, tuple(sizes[axis.name] for axis in self.graph.axes)
         if key not in self._sources:
             self._sources[key] = self._emitted(kernel, sizes, wide)
         return self._sources[key]
+
+    def extents(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the extents of all axes: parts of split ones hold whole tiles of every kernel."""
+        splits = self.mugraph.splits
+        if not splits:
+            return dict(sizes)
+        inner = {axis for split in splits for axis in (split.outer, split.inner)}
+        key = tuple(sizes[axis.name] for axis in self.graph.axes if axis.name not in inner)
+        if key not in self._extents:
+            found = {**sizes, **{split.outer: self.graph.sizes[split.outer] for split in splits}}
+            for split in splits:
+                found = split_extents(split, found)
+            tiles = [
+                (make_plan(program, config).roles, config.blocks)
+                for program, config in zip(self.programs, self.configs, strict=True)
+                if program is not None
+                for config in [config or default_config(program, found)]
+            ]
+            for split in splits:
+                multiple = max(
+                    (blocks[split.inner] for roles, blocks in tiles if roles.get(split.inner) == "tile"),
+                    default=1,
+                )
+                found[split.outer] = self.graph.sizes[split.outer]
+                found = split_extents(split, found, multiple)
+            self._extents[key] = found
+        return self._extents[key]
 
     def _emitted(self, kernel: int, sizes: Mapping[str, int], wide: bool) -> TritonSource:
         program = self.programs[kernel]
@@ -145,14 +190,18 @@ class TritonMuGraph:
         config = self.configs[kernel] or default_config(program, sizes)
         config = _covering(program, config, sizes)
         largest = max((prod(sizes[axis] for axis in one.axes) for one in _memory(program)), default=0)
-        config = replace(
-            config, exact=exact_axes(config, sizes), wide=wide or config.wide or largest >= WIDE_FROM
+        return emit(
+            program,
+            replace(
+                config,
+                exact=exact_axes(config, sizes, program.splits),
+                wide=wide or config.wide or largest >= WIDE_FROM,
+            ),
         )
-        return emit(program, config)
 
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Return the outputs by name."""
-        sizes = sizes_of(self.graph, tensors)
+        sizes = self.extents(sizes_of(self.graph, tensors, self.mugraph.splits))
         device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         memory = {
             value: _Memory(tensors[port.name], axis_strides(port, tensors[port.name].stride(), sizes))

@@ -11,10 +11,10 @@ from itertools import pairwise
 from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Statement, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
 from superopt.codegen.triton.errors import UnsupportedError
-from superopt.ir import Step, value_axes
+from superopt.ir import Split, Step, value_axes
 from superopt.ops import OPS
 
-__all__ = ["Plan", "Product", "kept_axes", "loop_axes", "make_plan", "sources"]
+__all__ = ["Plan", "Product", "kept_axes", "kept_splits", "loop_axes", "make_plan", "sources"]
 
 REDUCTIONS = frozenset({"sum", "max", "contract"})
 LOW = frozenset({"f16", "bf16"})
@@ -78,20 +78,34 @@ def kept_axes(program: KernelProgram) -> tuple[str, ...]:
     return tuple(axis.name for axis in program.graph.axes if axis.name in used)
 
 
+def kept_splits(program: KernelProgram) -> tuple[Split, ...]:
+    """Return the splits of whose parts each program walks along one."""
+    kept = kept_axes(program)
+    return tuple(split for split in program.splits if split.inner in kept)
+
+
 def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
     """Return the plan, or raise UnsupportedError."""
     grid, looped = set(program.grid), loop_axes(program.statements)
+    splits = kept_splits(program)
+    parts = {split.outer for split in splits}
+    ragged = {split.inner for split in splits}
     roles: dict[str, Role] = {}
     for axis in kept_axes(program):
         if axis not in config.blocks:
             raise UnsupportedError(f"{program.name}: the configuration has no tile for axis {axis!r}")
         tile = config.tile(axis)
+        if axis in parts and tile != 1:
+            raise UnsupportedError(
+                f"{program.name}: the tile of {axis!r} is {tile}; a program is in one part"
+            )
         if tile < 1 or tile & (tile - 1):
             raise UnsupportedError(f"{program.name}: the tile of {axis!r} is {tile}, not a power of two")
         if (axis not in grid and axis not in looped) or axis in config.whole:
             roles[axis] = "whole"
         else:
-            roles[axis] = "single" if tile == 1 else "tile"
+            # A single position is never masked, so one of a part that may be short is a tile of 1.
+            roles[axis] = "single" if tile == 1 and axis not in ragged & grid else "tile"
     _check_loops(program, looped)
     tiled = [axis for axis in roles if roles[axis] != "single"]
     base = _base_order(program, tiled)

@@ -46,7 +46,7 @@ class Reductions(Tiles):
         assert step is not None
         axes = self.plan.tile_axes(self.axes[value])
         wide = self._factor_axes(step)
-        if value in self.plan.products or wide == axes:
+        if value in self.plan.products or wide == axes or value in self.watched:
             return axes
         size = prod(self.config.tile(axis) for axis in wide)
         if size > LATE_REGISTERS * 32 * self.config.num_warps:
@@ -66,6 +66,8 @@ class Reductions(Tiles):
     def _reduced_lanes(self, step: Step, axis: str) -> Lanes:
         if step.op == "contract":
             return after_product(*(self.lanes(i, axis) for i in step.inputs))
+        if step.op == "max":
+            return Lanes.ANY  # minus infinity where a loop takes no turn
         return after_operator("sum", [self.lanes(step.inputs[0], axis)])
 
     def _factor_axes(self, step: Step) -> tuple[str, ...]:

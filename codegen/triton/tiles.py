@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from superopt.codegen.statements import Compute, KernelProgram, Tensor
+from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Tensor
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.expression import Expression, as_float, atom
 from superopt.codegen.triton.lanes import Lanes
-from superopt.codegen.triton.plan import Plan, make_plan, sources
+from superopt.codegen.triton.plan import Plan, kept_splits, make_plan, sources
 from superopt.codegen.triton.text import Names, index_of
 from superopt.ir import Step, print_step, value_axes, value_names
 
@@ -43,6 +43,7 @@ class Tiles:
         self.loaded = sources(program)
         self.held: dict[int, Held] = {}
         self.late: set[int] = set()  # accumulators whose lanes are added up after their loop
+        self.watched = _watched(program.statements)
         self.shown = list(self.names)  # how comments name values
         names = self.unique = Names()
         tensors = {tensor.name: tensor for tensor in (*program.loads, *program.stores)}
@@ -56,6 +57,10 @@ class Tiles:
         sizes = self.graph.sizes
         self.extents = {axis: names.take(axis.upper(), f"size_{axis}") for axis in sizes}
         self.block = {axis: names.take(f"BLOCK_{axis.upper()}", f"BLOCK_{axis}") for axis in self.plan.roles}
+        self.splits = {split.inner: split for split in kept_splits(program)}
+        self.ends = {
+            axis: names.take(f"end_{axis}") for axis in self.splits if axis not in config.exact
+        }  # the extents of parts, the last of which may be short
         self.mask = {axis: names.take(f"mask_{axis}") for axis in self.plan.roles}
         self.place = {axis: names.take(f"offs_{axis}") for axis in self.plan.roles}
         self.pid = {axis: names.take(f"pid_{axis}") for axis in program.grid}
@@ -69,6 +74,10 @@ class Tiles:
     def masked(self, axis: str) -> bool:
         """Return whether tiles reach beyond the end of an axis."""
         return self.plan.roles[axis] != "single" and axis not in self.config.exact
+
+    def end(self, axis: str) -> str:
+        """Return the name of where an axis ends for this program."""
+        return self.ends.get(axis, self.extents[axis])
 
     def wide(self, text: str) -> str:
         """Return positions as 64-bit integers where offsets need them."""
@@ -178,6 +187,17 @@ class Tiles:
                 if tensor is not None and tensor.dtype in ("f16", "bf16"):
                     found.add(i)
         return found
+
+
+def _watched(statements: Sequence[Statement]) -> frozenset[int]:
+    """Return the accumulators that are read in the loop that fills them: maxima of running shifts."""
+    found = frozenset[int]()
+    for loop in statements:
+        if isinstance(loop, LoopStatement):
+            steps = [one for one in loop.body if isinstance(one, (Compute, Move))]
+            grown = {one.value for one in steps if isinstance(one, Compute) and one.accumulates}
+            found |= {i for one in steps for i in one.step.inputs if i in grown} | _watched(loop.body)
+    return found
 
 
 def transposed(text: str, axes: tuple[str, ...], wanted: tuple[str, ...]) -> str:

@@ -67,5 +67,6 @@ def agrees(interpreter):
         answer = interpreter.ask(action, **request)
         allowed = 2 * answer["eager"] + 4 * answer["rounding"]
         assert answer["error"] <= allowed, f"error {answer['error']:.3g}, allowed {allowed:.3g}"
+        return answer
 
     return check

@@ -17,7 +17,17 @@ from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config
 from superopt.codegen.triton.plan import kept_axes
 from superopt.driver import search
-from superopt.ir import Graph, MuGraph, fuse, parse_graph, parse_mugraph
+from superopt.ir import (
+    Graph,
+    MuGraph,
+    Split,
+    fuse,
+    parse_graph,
+    parse_mugraph,
+    release_shifts,
+    split_axis,
+    stabilize,
+)
 from superopt.ops import OPS
 from superopt.trace import run_graph, trace
 from superopt.workloads import WORKLOADS
@@ -73,6 +83,50 @@ def run_workload(name: str, kind: str, dtype: str, sizes: dict[str, int], layout
     exact = WORKLOADS[name].function(*(tensor.double() for tensor in tensors))
     eager = WORKLOADS[name].function(*tensors)
     return compared(found, eager, exact)
+
+
+@cache
+def stable_mugraph(
+    name: str, kind: str, dtype: str, sizes: tuple[tuple[str, int], ...], split: str, parts: int
+) -> MuGraph:
+    """Return a workload with shifts that run, traced at some sizes; one axis in parts, if one is named."""
+    workload = WORKLOADS[name]
+    goal = in_dtype(release_shifts(trace(workload.function, *workload.inputs(**dict(sizes))).graph), dtype)
+    graph = search(goal).regions[0].found[0].graph if kind == "found" else goal
+    splits: list[Split] = []
+    if split:
+        tensor, _, size = split.partition(".")
+        port = next(port for port in graph.inputs if port.name == tensor)
+        graph, found = split_axis(graph, port.dims[workload.tensors[tensor].index(size)][0], parts)
+        splits.append(found)
+    return fuse(stabilize(graph, [one.outer for one in splits]), splits=splits, online=True)
+
+
+def run_stable(
+    name: str,
+    kind: str,
+    dtype: str,
+    built: dict[str, int],
+    sizes: dict[str, int],
+    layout: str = "contiguous",
+    split: str = "",
+    parts: int = 4,
+    scale: float = 1.0,
+    configs: str = "default",
+) -> dict[str, object]:
+    """Return the errors of kernels built for some sizes and run on others; `scale` is of the first tensor."""
+    mugraph = stable_mugraph(name, kind, dtype, tuple(built.items()), split, parts)
+    first, *others = tensors_of(name, dtype, sizes, layout)
+    tensors = (first * scale, *others)
+    named = {port.name: tensor for port, tensor in zip(mugraph.graph.inputs, tensors, strict=True)}
+    exact = WORKLOADS[name].function(*(tensor.double() for tensor in tensors))
+    eager = WORKLOADS[name].function(*tensors)
+    answers = []
+    for chosen in CHOICES[configs](mugraph):
+        found = next(iter(TritonMuGraph(mugraph, chosen)(**named).values()))
+        answers.append(compared(found, eager, exact))
+    shown = {"kernels": len(mugraph.kernels), "running": "running" in str(mugraph)}
+    return max(answers, key=lambda answer: answer["error"]) | shown
 
 
 def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> dict[str, object]:
@@ -158,7 +212,7 @@ def run_operator(op: str, domain: list[float]) -> dict[str, object]:
     return run_text("\n".join(lines), domain)
 
 
-ACTIONS = {"workload": run_workload, "text": run_text, "operator": run_operator}
+ACTIONS = {"stable": run_stable, "workload": run_workload, "text": run_text, "operator": run_operator}
 
 
 def main() -> None:
