@@ -13,6 +13,7 @@ from superopt.ir import Step
 from superopt.ops import OPS
 from superopt.rules.terms import OPERATORS, Goal, Leaf, Node
 from superopt.verify.field import Field
+from superopt.verify.interpret import drawn_integers
 from superopt.verify.residues import TOWER, Residues
 
 __all__ = ["Grid", "fits"]
@@ -34,7 +35,8 @@ class Grid:
         # An exponential nested deeper than the tower is high is a random oracle: sound, if less is found.
         levels = min(2 + _exp_depth(goal.nodes), len(TOWER))
         roots = any(node.op == "sqrt" for node in goal.nodes)
-        wide = Field(seed, trials=_DRAWS if roots else 2 * trials, levels=levels)
+        integers = drawn_integers(goal.graph)
+        wide = Field(seed, trials=_DRAWS if roots else 2 * trials, levels=levels, integers=integers)
         self.field = wide
         self._evaluate_goal()
         # A trial in which the goal divides by zero or takes the root of a non-square proves nothing.
@@ -184,7 +186,7 @@ class Grid:
             port = graph.inputs[position]
             bits = sorted({self.goal.bit(axis) for axis in port.axes})
             shape = tuple(self.shape[bit] if bit in bits else 1 for bit in range(len(self.shape)))
-            return field.leaf(port.name, shape, boolean=port.dtype == "bool")
+            return field.leaf(port.name, shape, port.dtype)
         if step.op == "const":
             assert step.value is not None
             return _grow(field.const(step.value), ndim)

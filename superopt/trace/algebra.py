@@ -8,7 +8,7 @@ import torch
 
 from superopt.trace import lower_layout, lower_pointwise, lower_reduce
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lower import LOWERINGS, REASONS
+from superopt.trace.lower import INTEGERS, LOWERINGS, REASONS
 from superopt.trace.run import dtype_name
 from superopt.trace.tape import Call, Ref, Tape, map_leaves, refs
 
@@ -148,7 +148,8 @@ class _Translation:
         lowering = LOWERINGS[name]
         args, kwargs = map_leaves(self._sym, (call.args, call.kwargs))
         for index in refs((call.args, call.kwargs)):
-            self._guard(self.tensors[index])
+            if name not in INTEGERS:
+                self._guard(self.tensors[index])
         for meta in (self.tape.metas[made] for made in call.outputs if made is not None):
             if dtype_name(meta.dtype) is None:
                 raise UnsupportedError(f"no algebra for {meta.dtype}")

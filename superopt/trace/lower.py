@@ -6,12 +6,25 @@ from typing import Any, TypeVar
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym
 
-__all__ = ["LOWERINGS", "REASONS", "Lowering", "as_sym", "lower", "normal_dims", "unsupported"]
+__all__ = [
+    "INTEGERS",
+    "LOWERINGS",
+    "REASONS",
+    "Lowering",
+    "as_sym",
+    "lower",
+    "normal_dims",
+    "takes_integers",
+    "unsupported",
+]
 
 Lowering = Callable[..., Sym | Sequence[Sym | None]]
 
 LOWERINGS: dict[str, Lowering] = {}
 """By operator name without overload; a lowering takes the Builder and the call's own arguments."""
+
+INTEGERS: set[str] = set()
+"""Operators whose integer tensors are algebra too, since they only compare them with positions."""
 
 REASONS: dict[str, str] = {}
 """Why an operator without a lowering has none, where there is more to say than that."""
@@ -30,6 +43,11 @@ def lower(*names: str) -> Callable[[_L], _L]:
         return function
 
     return register
+
+
+def takes_integers(*names: str) -> None:
+    """Register operators whose integer tensors are algebra too."""
+    INTEGERS.update(names)
 
 
 def unsupported(reason: str, *names: str) -> None:
@@ -102,5 +120,5 @@ unsupported(
     "frac",
     "sign",
 )
-unsupported("needs integer class indices", "nll_loss_forward", "nll_loss2d_forward")
+unsupported("needs integer class indices", "nll_loss2d_forward")
 unsupported("reads memory by explicit strides", "as_strided")

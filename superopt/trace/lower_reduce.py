@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lower import flat, lower, normal_dims
+from superopt.trace.lower import flat, lower, normal_dims, takes_integers
 from superopt.trace.lower_pointwise import truth
 from superopt.trace.masks import add, choose, exp, pointwise, scale, sub
 
 __all__ = ["mean", "total"]
 
 _Dims = int | Sequence[int] | None
+_NO_REDUCTION, _SUM = 0, 2  # of a loss, as ATen numbers them; 1 is the mean
 
 
 def _without(b: Builder, x: Sym, dims: Sequence[int], keepdim: bool) -> tuple[tuple[int, ...], ...]:
@@ -183,6 +184,27 @@ def _safe_softmax(b: Builder, x: Sym, dim: int, dtype: Any = None) -> Sym:
 @lower("_log_softmax", "log_softmax")
 def _log_softmax(b: Builder, x: Sym, dim: int, half_to_float: bool = False, dtype: Any = None) -> Sym:
     return sub(b, x, pointwise(b, "log", total(b, exp(b, x), dim, keepdim=True)))
+
+
+takes_integers("nll_loss_forward")
+
+
+@lower("nll_loss_forward")
+def _nll_loss(
+    b: Builder, x: Sym, target: Sym, weight: Sym | None, reduction: int, ignore_index: int
+) -> tuple[Sym, Sym]:
+    if weight is not None:
+        raise UnsupportedError("weighs classes by the data of an index tensor")
+    x = b.settle(x)
+    classes = Sym(b.index(x.dims[-1]), (x.dims[-1],), torch.int64)
+    chosen = pointwise(b, "eq", classes, replace(target, dims=(*target.dims, ())))
+    rows = pointwise(b, "neg", total(b, scale(b, "mul", x, replace(chosen, dtype=torch.bool)), -1, False))
+    counted = pointwise(b, "ne", target, b.scalar(ignore_index, torch.int64))
+    count = total(b, replace(counted, dtype=x.dtype), None, False)
+    if reduction == _NO_REDUCTION:
+        return rows, count
+    whole = total(b, rows, None, False)
+    return (whole if reduction == _SUM else scale(b, "div", whole, count)), count
 
 
 @lower("logsumexp")

@@ -38,7 +38,8 @@ from typing import TypeAlias
 
 from superopt.ir import Graph, Step
 from superopt.ops import OPS
-from superopt.verify.field import LARGE_INTEGER
+from superopt.verify.field import INTEGERS, LARGE_INTEGER
+from superopt.verify.interpret import drawn_integers
 from superopt.verify.residues import TOWER
 
 __all__ = ["Bound", "error_bound"]
@@ -123,7 +124,9 @@ class _Analysis:
         extents: Mapping[str, int],
         fixed: bool,
         sealed: bool,
+        integers: Sequence[int],
     ) -> None:
+        self.integers = integers
         self.extents = extents
         self.sealed = sealed  # exp and sqrt are functions like any other
         self.fixed = fixed  # indices, and so masks, are the same in all trials
@@ -138,10 +141,10 @@ class _Analysis:
         values: list[_Quotient] = []
         for port in graph.inputs:
             key, new = self._key(("input", port.name, port.axes))
-            if new and port.dtype == "bool":
-                self.ledger.bits += self._count(frozenset(port.axes))
-            degree = 0 if port.dtype == "bool" else 1
-            values.append(_Quotient(key, frozenset(port.axes), degree, 1, {}, rational=True))
+            axes, bits = frozenset(port.axes), self._bits(port.dtype)
+            if new:
+                self.ledger.bits += bits * self._count(axes)
+            values.append(_Quotient(key, axes, 0 if bits else 1, 1, {}, rational=True))
         for step in graph.steps:
             value = self.step(step, [values[i] for i in step.inputs])
             if classes is not None and value.rational:
@@ -149,6 +152,11 @@ class _Analysis:
                 value = replace(value, key=self.classes.setdefault(classes[len(values)], value.key))
             values.append(value)
         return [values[output.value] for output in graph.outputs]
+
+    def _bits(self, dtype: str) -> int:
+        if dtype in INTEGERS:
+            return (len(self.integers) - 1).bit_length()
+        return 1 if dtype == "bool" else 0
 
     def step(self, step: Step, args: list[_Quotient]) -> _Quotient:
         if step.op in OPS:
@@ -402,7 +410,9 @@ def error_bound(
     `extents` has what the weights of an axis add up to, where that is fixed.
     `fixed` says that indices are the same in all trials, `sealed` that the field is.
     """
-    analysis = _Analysis(sizes, tower[0], extents=extents or {}, fixed=fixed, sealed=sealed)
+    analysis = _Analysis(
+        sizes, tower[0], extents=extents or {}, fixed=fixed, sealed=sealed, integers=drawn_integers(a, b)
+    )
     of_a, of_b = classes or (None, None)
     left, right = analysis.graph(a, of_a), analysis.graph(b, of_b)
     degree, terms = 0, 1

@@ -245,6 +245,7 @@ class _Comparison:
         for x, y in zip(self.left.outputs, self.right.outputs, strict=True):
             u = _tensor(self.left, x, left[x.value], self.tiny)[0]
             v = _tensor(self.right, y, right[y.value], self.tiny)[0]
+            u, v = np.broadcast_arrays(u, v)
             differ = (u != v) & sound.reshape(-1, *(1,) * (u.ndim - 1))
             if differ.any():
                 trial, *position = (int(i) for i in np.argwhere(differ)[0])

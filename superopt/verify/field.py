@@ -30,7 +30,9 @@ from superopt.verify.residues import (
     sum_residues,
 )
 
-__all__ = ["LARGE_INTEGER", "Field", "Residues"]
+__all__ = ["INTEGERS", "LARGE_INTEGER", "Field", "Residues"]
+
+INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 
 _SMALLEST, _LARGEST = np.uint64(0), np.uint64(2**64 - 1)
 _SMALL_INTEGER = 8
@@ -63,9 +65,11 @@ class Field:
         extents: Mapping[str, int] | None = None,
         groups: Mapping[str, str] | None = None,
         positions: Mapping[str, tuple[int, ...]] | None = None,
+        integers: tuple[int, ...] = (0, 1, 2, 3),
         sealed: bool = False,
     ) -> None:
         self.sealed = sealed
+        self.integers = integers  # what tensors of integers hold; as many as some power of two
         first = mix(np.array([seed & (2**64 - 1)], dtype=np.uint64))
         counter: NDArray[np.uint64] = np.arange(trials, dtype=np.uint64)
         self._start(mix(first + counter), levels, tower, extents, groups, positions)
@@ -99,6 +103,7 @@ class Field:
         """Return the field of some of the trials, with nothing recorded yet."""
         other = object.__new__(Field)
         other.sealed = self.sealed
+        other.integers = self.integers
         other._start(self.seeds[trials], self.levels, self.tower, self.extents, self.groups, self.positions)
         return other
 
@@ -114,12 +119,16 @@ class Field:
 
     # What enters: leaves, extents, indices.
 
-    def leaf(self, name: str, shape: tuple[int, ...], *, boolean: bool = False) -> Residues:
-        """Return an input tensor: residues determined by the seed and the name."""
+    def leaf(self, name: str, shape: tuple[int, ...], dtype: str = "f64") -> Residues:
+        """Return an input tensor, determined by the seed and the name: residues, bits, or whole numbers."""
         words = self._words(f"leaf {name}", shape)
-        if boolean:
+        if dtype == "bool":
             bits = mix(words[:1]) & np.uint64(1)
             return np.broadcast_to(bits, words.shape).copy()
+        if dtype in INTEGERS:
+            known = np.array([[number % int(p) for number in self.integers] for p in self.primes], np.uint64)
+            drawn = (mix(words[:1])[0] % np.uint64(len(self.integers))).astype(np.intp)
+            return known[:, drawn]
         return reduce(words, self.primes)
 
     def weights(self, axis: str, size: int) -> Residues:

@@ -10,10 +10,10 @@ import numpy as np
 
 from superopt.ir import Graph, Port, Step
 from superopt.ops import OPS, Op
-from superopt.verify.field import LARGE_INTEGER, Field, Residues
+from superopt.verify.field import INTEGERS, LARGE_INTEGER, Field, Residues
 from superopt.verify.residues import TOWER
 
-__all__ = ["Tiny", "axes_of", "demanded_levels", "interpret", "levels_of", "tiny_sizes"]
+__all__ = ["Tiny", "axes_of", "demanded_levels", "drawn_integers", "interpret", "levels_of", "tiny_sizes"]
 
 _SIZES = (2, 3)
 _NEAR = 6  # a constant up to which axes are made long enough to compare with
@@ -28,6 +28,7 @@ class Tiny:
     extents: dict[str, int]  # what the weights of an axis add up to; absent where it is a symbol
     groups: dict[str, str]  # a leader for each axis; renaming relates the axes of one group
     positions: dict[str, tuple[int, ...]]  # what an axis' indices are drawn from, where not 0, 1, ...
+    integers: tuple[int, ...]  # what tensors of integers are drawn from
 
     def field(
         self,
@@ -47,8 +48,28 @@ class Tiny:
             extents=self.extents,
             groups=self.groups,
             positions=self.positions,
+            integers=self.integers,
             sealed=sealed,
         )
+
+
+def drawn_integers(*graphs: Graph) -> tuple[int, ...]:
+    """Return what tensors of integers are drawn from: tiny positions, what they are compared with, others.
+
+    There are as many as some power of two, all equally likely.
+    """
+    found = {0, 1, 2}
+    for graph in graphs:
+        integers = {i for i, port in enumerate(graph.inputs) if port.dtype in INTEGERS}
+        for step in graph.steps:
+            if integers & set(step.inputs):
+                made = [graph.step_of(i) for i in step.inputs]
+                numbers = [one.value for one in made if one is not None and one.value is not None]
+                found |= {int(number) for number in numbers if number.denominator == 1}
+    others = (number for number in range(3, 3 + len(found)) if number not in found)
+    while len(found) & (len(found) - 1):
+        found.add(next(others))
+    return tuple(sorted(found))
 
 
 def tiny_sizes(
@@ -121,7 +142,8 @@ def tiny_sizes(
         for axis, size in real.items()
         if far and groups[axis] in indexed
     }
-    return Tiny({axis: chosen[groups[axis]] for axis in real}, extents, groups, positions)
+    evaluated = {axis: chosen[groups[axis]] for axis in real}
+    return Tiny(evaluated, extents, groups, positions, drawn_integers(*graphs))
 
 
 def _compared_integers(graph: Graph) -> set[int]:
@@ -196,7 +218,7 @@ def interpret(
 
 
 def _leaf(field: Field, port: Port, sizes: Mapping[str, int]) -> Residues:
-    return field.leaf(port.name, tuple(sizes[axis] for axis in port.axes), boolean=port.dtype == "bool")
+    return field.leaf(port.name, tuple(sizes[axis] for axis in port.axes), port.dtype)
 
 
 def _place(values: Residues, axes: tuple[str, ...], order: Mapping[str, int]) -> Residues:

@@ -355,6 +355,18 @@ def test_as_eager(name: str) -> None:
         assert parse_graph(print_graph(region.graph)) == region.graph
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_cross_entropy_of_class_numbers(reduction: str) -> None:
+    def loss(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x @ w.T, target, reduction=reduction)
+
+    x, w = torch.randn(5, 4, dtype=torch.float64), torch.randn(7, 4, dtype=torch.float64)
+    target = torch.tensor([0, 6, -100, 3, 3])
+    traced = trace(loss, x, w, target)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(x, w, target), loss(x, w, target))
+
+
 @pytest.mark.parametrize("hidden", [torch.tensor(False), torch.tensor(-torch.inf)])
 def test_rows_that_see_nothing_are_zero(hidden: torch.Tensor) -> None:
     def attention(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from superopt.errors import SuperoptError
+from superopt.ir import parse_graph
 from superopt.ops import OPS
+from superopt.verify.equality import equal_graphs
 from superopt.verify.field import Field
+from superopt.verify.interpret import drawn_integers, tiny_sizes
 from superopt.verify.residues import TOWER, inverse, power
 
 
@@ -166,7 +169,7 @@ def test_draws_depend_on_seed_and_name_only():
 
 
 def test_boolean_leaves_are_bits_at_every_level(field):
-    bits = field.leaf("m", (50,), boolean=True)
+    bits = field.leaf("m", (50,), dtype="bool")
     assert set(np.unique(bits).tolist()) == {0, 1}
     assert (bits == bits[:1]).all()
 
@@ -200,7 +203,7 @@ def test_fingerprints_tell_rows_apart(field):
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_every_operator_runs(field, op):
     if op.mask and op.name in ("and", "or", "not"):
-        args = [field.leaf(f"m{i}", (6,), boolean=True) for i in range(op.arity)]
+        args = [field.leaf(f"m{i}", (6,), dtype="bool") for i in range(op.arity)]
     else:
         args = [field.leaf(f"x{i}", (6,)) for i in range(op.arity)]
     result = op.scalar(field, *args)
@@ -208,3 +211,21 @@ def test_every_operator_runs(field, op):
     assert (result < field.primes[:, None, None]).all()
     if op.mask:
         assert set(np.unique(result).tolist()) <= {0, 1}
+
+
+def test_integers_are_drawn_from_what_they_are_compared_with() -> None:
+    graph = parse_graph(
+        "graph g\naxes m=4 n=9\nin y: i64[m]\nt1 = index[n]()\nt2 = eq(t1, y)\nt3 = const[-100]()\n"
+        "t4 = ne(y, t3)\nt5 = mul(t2, t4)\nout o: f32[m, n] = t5\n"
+    )
+    assert drawn_integers(graph) == (-100, 0, 1, 2)
+    field = tiny_sizes(graph).field(1, trials=50)
+    drawn = {int(number) for number in np.unique(field.leaf("y", (4,), "i64")[0])}
+    assert drawn == {number % int(field.primes[0]) for number in (-100, 0, 1, 2)}
+
+
+def test_a_comparison_with_an_integer_is_not_always_false() -> None:
+    head = "graph g\naxes m=4 n=9\nin x: f32[m, n]\nin y: i64[m]\n"
+    picks = head + "t1 = index[n]()\nt2 = eq(t1, y)\nt3 = mul(t2, x)\nt4 = sum[n](t3)\nout o: f32[m] = t4\n"
+    nothing = head + "t1 = const[0]()\nout o: f32[m] = t1\n"
+    assert not equal_graphs(parse_graph(picks), parse_graph(nothing)).equal
