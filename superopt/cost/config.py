@@ -25,7 +25,7 @@ from superopt.codegen.statements import (
 )
 from superopt.cost.devices import Device
 from superopt.cost.estimates import DRAW, product_sides, sizes_of
-from superopt.cost.work import find_masks, kept_share, matrix_dtype, scalar_work, work_axes
+from superopt.cost.work import exp_axes, find_masks, kept_share, matrix_dtype, scalar_work, work_axes
 from superopt.ir import DTYPES, value_axes
 
 __all__ = ["TileConfig", "config_us"]
@@ -154,25 +154,29 @@ class _Model:
         loaded = frozenset(self.tensors)
         for one, loops in self.program.flat():
             if isinstance(one, Compute):
-                axes = work_axes(self.graph, self.axes, one.value, one.step, loaded)
-                share = kept_share(self.masks, axes)
-                self._add(work, one, self._turns(loops) * share * prod(map(self._tile, axes)))
+                self._add(work, one, self._turns(loops), loaded)
             elif isinstance(one, Move):
                 self._add_move(work, one, self._turns(loops))
         return work
 
-    def _add(self, work: _Program, one: Compute, points: float) -> None:
-        """Add the arithmetic of a step over so many points, those of padding included."""
-        scalar = scalar_work(one.step.op)
+    def _add(self, work: _Program, one: Compute, turns: int, loaded: frozenset[int]) -> None:
+        """Add the arithmetic of a step in so many turns, that of padding included."""
+        axes = work_axes(self.graph, self.axes, one.value, one.step, loaded)
+        flops = turns * self._points(axes) * scalar_work(one.step.op).flops
         dtype = matrix_dtype(self.graph, one.step) if one.step.op == "contract" else None
         sides = self._sides(one) if dtype else (1, 1)
         if dtype and min(sides) >= _MATRIX_SIDE and self.device.kind != "cpu":
-            work.matrix_s += points * scalar.flops / self.device.matrix_flops[dtype]
+            work.matrix_s += flops / self.device.matrix_flops[dtype]
             # A tile product of M x N x K reads MK and KN numbers.
-            work.shared += points * (1 / sides[0] + 1 / sides[1]) * (1 if dtype == "f8" else 2)
+            work.shared += flops / 2 * (1 / sides[0] + 1 / sides[1]) * (1 if dtype == "f8" else 2)
         else:
-            work.vector += points * scalar.flops
-            work.exps += points * scalar.exps
+            work.vector += flops
+            special = exp_axes(self.axes, one.step, axes)
+            work.exps += turns * self._points(special) * scalar_work(one.step.op).exps
+
+    def _points(self, axes: frozenset[str]) -> float:
+        """Return the positions of a tile along these axes that no mask spares."""
+        return prod(map(self._tile, axes)) * kept_share(self.masks, axes)
 
     def _add_move(self, work: _Program, one: Move, turns: int) -> None:
         """Add what moves a running shift and rescales what was added up under the old one."""

@@ -19,6 +19,7 @@ from superopt.cost.devices import Device
 from superopt.cost.work import (
     REDUCTIONS,
     Mask,
+    exp_axes,
     find_masks,
     kept_share,
     matrix_dtype,
@@ -72,13 +73,15 @@ def estimate(mugraph: MuGraph, device: Device, sizes: Mapping[str, int] | None =
     return Estimate(sum(kernel.us for kernel in kernels), kernels, device)
 
 
-def floor_us(graph: Graph, device: Device, sizes: Mapping[str, int] | None = None) -> float:
+def floor_us(
+    graph: Graph, device: Device, sizes: Mapping[str, int] | None = None, *, cold: bool = True
+) -> float:
     """Return a time below which no program computes this graph: a shorter measurement is an error.
 
     Inputs are read once and outputs written once at the peak rate of memory, contractions run at the
-    peak rate of the fastest units; what a mask may spare does not count. It holds for this graph as it
-    is written: an equivalent one may take less arithmetic, and inputs that already lie in a cache fewer
-    bytes.
+    peak rate of the fastest units; what a mask may spare does not count. `cold` states that no cache
+    holds the inputs when a run starts. It holds for this graph as it is written, since an equivalent one
+    may take less arithmetic, and is as good as the device's numbers: those of a host are measured.
     """
     known = sizes_of(graph, sizes)
     graph = live_graph(graph)
@@ -102,7 +105,9 @@ def floor_us(graph: Graph, device: Device, sizes: Mapping[str, int] | None = Non
             rate = device.matrix_flops[matrix_dtype(graph, step) or "tf32"]
             spared = sum(1 - mask.least for mask in masks if mask.axes <= work)
             arithmetic += 2 * _volume(work, known) * max(1 - spared, 0.0) / max(rate, device.vector_flops)
-    return max(moved / (device.memory_gbs * 1e3), arithmetic * 1e6)
+    cached = 0 if cold else min(moved, device.l2_bytes)
+    transfer_us = (moved - cached) / (device.memory_gbs * 1e3) + cached / (device.l2_gbs * 1e3)
+    return max(transfer_us, arithmetic * 1e6)
 
 
 def sizes_of(graph: Graph, sizes: Mapping[str, int] | None, splits: Sequence[Split] = ()) -> dict[str, int]:
@@ -265,21 +270,24 @@ class _Kernel:
         seen: set[int] = set()
         for one in self.computed:
             work = work_axes(self.graph, self.axes, one.value, one.step, self.loaded)
-            points = _volume(work, self.sizes) * kept_share(self.masks, work)
             scalar = scalar_work(one.step.op)
+            repeats = self._most_tiles(set(self.program.grid) - work)
+            flops = int(self._points(work) * scalar.flops)
+            special = exp_axes(self.axes, one.step, work)
+            special_repeats = self._most_tiles(set(self.program.grid) - special)
+            ops = int(self._points(special) * scalar.exps)
             if one.value not in seen and not self.closed[one.value]:
-                once += int(points) * (scalar.flops + scalar.exps)
+                once += flops + ops
             seen.add(one.value)
             if self.closed[one.value]:
                 continue  # what reads no tensor is a few instructions for each tile
-            points = int(points * self._most_tiles(set(self.program.grid) - work))
             dtype = matrix_dtype(self.graph, one.step) if self._is_matrix(one) else None
             if dtype is not None:
-                matrix += points * scalar.flops
-                seconds += points * scalar.flops / self.device.matrix_flops[dtype]
+                matrix += flops * repeats
+                seconds += flops * repeats / self.device.matrix_flops[dtype]
             else:
-                vector += points * scalar.flops
-                exps += points * scalar.exps
+                vector += flops * repeats
+                exps += ops * special_repeats
         for moved, loops in self.program.flat():
             if isinstance(moved, Move):
                 turns = self._most_tiles(set(loops) | (set(self.program.grid) - self.axes[moved.value]))
@@ -288,6 +296,10 @@ class _Kernel:
                 vector += turns * (rescaled + shifts * scalar_work(moved.step.op).flops)
                 exps += turns * shifts
         return seconds, matrix, vector, exps, once
+
+    def _points(self, work: frozenset[str]) -> float:
+        """Return the positions along these axes that no mask spares."""
+        return _volume(work, self.sizes) * kept_share(self.masks, work)
 
     def _is_matrix(self, one: Compute) -> bool:
         """Return whether both operands have an axis of their own, as matrix units need."""

@@ -16,6 +16,7 @@ __all__ = [
     "REDUCTIONS",
     "Mask",
     "ScalarWork",
+    "exp_axes",
     "find_masks",
     "kept_share",
     "matrix_dtype",
@@ -92,6 +93,11 @@ def work_axes(
     if step.mapping and step.inputs[0] in loaded:
         return axes[value]
     return axes[value].union(step.axes if step.op in REDUCTIONS else (), *(axes[i] for i in step.inputs))
+
+
+def exp_axes(axes: tuple[frozenset[str], ...], step: Step, work: frozenset[str]) -> frozenset[str]:
+    """Return the axes along which special functions are taken: a divisor's reciprocal is shared."""
+    return axes[step.inputs[1]] if step.op == "div" else work
 
 
 def matrix_dtype(graph: Graph, step: Step) -> str | None:

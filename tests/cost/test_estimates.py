@@ -163,16 +163,17 @@ def test_rmsnorm_linear_reads_its_weights_once(fused: Fused) -> None:
 def test_work_is_repeated_along_grid_axes_that_a_step_lacks(fused: Fused) -> None:
     [narrow] = estimate(fused("rmsnorm-linear", N=128), H200).kernels
     [wide] = estimate(fused("rmsnorm-linear", N=8192), H200).kernels
-    assert narrow.repeats == 1.0 < wide.repeats
+    assert narrow.repeats == pytest.approx(1.0, rel=1e-3)
+    assert wide.repeats > 1.05
     assert wide.flops_vector == pytest.approx(narrow.flops_vector * 8192 / 256, rel=0.01)
 
 
 def test_again_counts_again(fused: Fused) -> None:
     [kernel] = estimate(fused("softmax"), H200).kernels
-    assert kernel.exps == 16 * 4096 * 3  # the exponential twice, and a division
+    assert kernel.exps == 16 * 4096 * 2 + 16  # the exponential twice, and the reciprocal of each sum
     assert kernel.bytes_read == 16 * 4096 * 2
     assert kernel.bytes_again == 2 * kernel.bytes_read  # three passes
-    assert kernel.repeats > 1.2
+    assert kernel.repeats > 1.3
 
 
 def test_split_reductions_fill_the_device() -> None:
@@ -282,6 +283,13 @@ def test_the_floor_counts_bytes_and_arithmetic(fused: Fused) -> None:
     assert floor_us(few, H200) == pytest.approx(2 * (4096 + 4096 * 4096 + 4096) / 4.8e6)
     assert floor_us(many, H200) == pytest.approx(2 * 8192 * 4096 * 4096 / 989.5e6)
     assert floor_us(many, H200, {"m": 1}) == pytest.approx(floor_us(few, H200), rel=0.01)
+
+
+def test_the_floor_is_lower_where_a_cache_holds_the_inputs(fused: Fused) -> None:
+    small, large = (fused("matmul", M=1, N=n).graph for n in (128, 65536))
+    assert floor_us(small, H200, cold=False) == pytest.approx(floor_us(small, H200) * 4800 / H200.l2_gbs)
+    saved = H200.l2_bytes * (1 / 4.8e6 - 1 / (H200.l2_gbs * 1e3))
+    assert floor_us(large, H200) - floor_us(large, H200, cold=False) == pytest.approx(saved)
 
 
 def test_the_floor_of_causal_attention_leaves_out_what_may_be_spared(fused: Fused) -> None:
