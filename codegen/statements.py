@@ -182,6 +182,7 @@ class _Lowering:
         self.between = between
         self.loads = set(mugraph.loads(block))
         self.stored = set(mugraph.stores(block))
+        self.read_later = {value for other in mugraph.kernels for value in mugraph.loads(other)}
         self.ready: set[int] = set()
         self.moves: dict[int, Move] = {}
 
@@ -303,8 +304,7 @@ class _Lowering:
     def _stored_tensors(self, value: int) -> list[Tensor]:
         outputs = [output.port for output in self.graph.outputs if output.value == value]
         found = [Tensor(value, port.name, port.dtype, port.axes, port) for port in outputs]
-        read_later = any(value in self.mugraph.loads(other) for other in self.mugraph.kernels)
-        if read_later:
+        if value in self.read_later:
             found.append(self._between(value))
         return found
 

@@ -2,7 +2,7 @@
 
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values, cut_graph
-from superopt.ir.fusion import fuse, is_matmul
+from superopt.ir.fusion import FusionChoices, fuse, is_matmul
 from superopt.ir.graph import (
     DTYPES,
     STRUCTURAL,
@@ -48,6 +48,7 @@ __all__ = [
     "Axis",
     "Block",
     "Call",
+    "FusionChoices",
     "Graph",
     "Growth",
     "Kernel",

@@ -8,7 +8,17 @@ from dataclasses import replace
 from math import prod
 
 from superopt.ir.check import check_graph
-from superopt.ir.graph import Axis, Graph, Output, Port, Step, live_graph, needed_order, value_axes
+from superopt.ir.graph import (
+    Axis,
+    Graph,
+    Output,
+    Port,
+    Step,
+    kept_for_graph,
+    live_graph,
+    needed_order,
+    value_axes,
+)
 
 __all__ = ["closed_values", "cut_graph"]
 
@@ -16,6 +26,7 @@ _LEAST_SHARE = 0.2  # of the reductions on either side
 _FLOATS = ("f64", "f32", "bf16", "f16")
 
 
+@kept_for_graph
 def closed_values(graph: Graph) -> tuple[bool, ...]:
     """Return for each value whether it reads no tensor: constants, extents, masks of indices."""
     closed = [False] * len(graph.inputs)

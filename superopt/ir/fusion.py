@@ -129,9 +129,7 @@ class _UnfitError(Exception):
 class _Facts:
     """What all kernels of one graph are made from."""
 
-    def __init__(
-        self, graph: Graph, splits: tuple[Split, ...], online: bool, choices: FusionChoices
-    ) -> None:
+    def __init__(self, graph: Graph, splits: tuple[Split, ...], online: bool, choices: FusionChoices) -> None:
         self.graph = graph
         self.splits = splits
         self.online = online
@@ -144,6 +142,18 @@ class _Facts:
             for i in step.inputs:
                 self.readers[i].append(value)
         self.outputs = frozenset(output.value for output in graph.outputs)
+        first = len(graph.inputs)
+        self.inputs = (*([()] * first), *(step.inputs for step in graph.steps))
+        self.reduced = tuple(
+            frozenset(step.axes) if step is not None and step.op in _REDUCTIONS else frozenset[str]()
+            for step in map(graph.step_of, range(len(self.axes)))
+        )
+        self.maxima: list[frozenset[str]] = [frozenset()] * first  # axes of maxima that a value is made from
+        for step in graph.steps:
+            over = frozenset(step.axes) if step.op == "max" else frozenset[str]()
+            passed = step.op not in ("sum", "contract")
+            below = (self.maxima[i] for i in step.inputs) if passed else ()
+            self.maxima.append(over.union(*below))
         self.shift_growths: dict[int, Mapping[int, Growth | None]] = {}
 
     def growths(self, shift: int) -> Mapping[int, Growth | None]:
@@ -170,6 +180,7 @@ class _Fusion:
         )
         self.values = sorted(self._with_closed(values))
         self.inside = frozenset(self.values)
+        self.operands = {value: [i for i in facts.inputs[value] if i in self.inside] for value in self.values}
         self.work = {value: self._work(value) for value in self.values}
         self.looped: frozenset[str] = frozenset()
         self.done: set[int] = set()
@@ -218,11 +229,13 @@ class _Fusion:
     def _shifts(self) -> dict[str, list["_Shift"]]:
         """Return for each axis the shifts that may run in a loop over it."""
         found: dict[str, list[_Shift]] = {}
+        reduced = self._reduced()
         for shift in self.values:
-            for axis in sorted(self._reduced() - self.axes[shift]):
+            for axis in sorted((self.facts.maxima[shift] - self.axes[shift]) & reduced):
                 path = self._path(shift, axis)
                 read = any(axis in self.work[v] and shift in self._operands(v) for v in self.values)
-                if read and path and not self._reduced_by(shift):
+                grows = any(axis in self._reduced_by(value) for value in path)
+                if read and grows and not self._reduced_by(shift):
                     found.setdefault(axis, []).append(_Shift(shift, path, self._rescalable(shift, axis)))
         return found
 
@@ -275,12 +288,10 @@ class _Fusion:
 
     def _operands(self, value: int) -> list[int]:
         """Return the operands that this kernel computes itself."""
-        step = self.graph.step_of(value)
-        return [i for i in step.inputs if i in self.inside] if step else []
+        return self.operands[value]
 
     def _reduced_by(self, value: int) -> frozenset[str]:
-        step = self.graph.step_of(value)
-        return frozenset(step.axes) if step and step.op in _REDUCTIONS else frozenset()
+        return self.facts.reduced[value]
 
     def _reduced(self) -> frozenset[str]:
         return frozenset[str]().union(*map(self._reduced_by, self.values))

@@ -5,9 +5,12 @@ order; a step names its inputs by position. Nothing here knows a memory layout: 
 the ports, whose dimensions are products of axes as in einops, `[b, s, (h d)]`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import wraps
 from math import prod
+from typing import TypeVar
 
 from superopt.ops import OPS
 
@@ -144,6 +147,30 @@ def step_axes(step: Step, inputs: tuple[frozenset[str], ...]) -> frozenset[str]:
     return union
 
 
+_T = TypeVar("_T")
+_KEPT = 64  # graphs whose facts are kept
+
+
+def kept_for_graph(function: Callable[[Graph], _T]) -> Callable[[Graph], _T]:
+    """Return a function of a graph that keeps its results: the same graph is asked about often.
+
+    A graph is known by its identity, as hashing it takes about as long as working out a fact of it.
+    """
+    kept: dict[int, tuple[Graph, _T]] = {}
+
+    @wraps(function)
+    def wrapper(graph: Graph) -> _T:
+        found = kept.get(id(graph))
+        if found is None:
+            if len(kept) >= _KEPT:
+                kept.clear()
+            found = kept[id(graph)] = graph, function(graph)
+        return found[1]
+
+    return wrapper
+
+
+@kept_for_graph
 def value_axes(graph: Graph) -> tuple[frozenset[str], ...]:
     """Return the axes of every value, inputs first."""
     axes = [frozenset(port.axes) for port in graph.inputs]

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
-from superopt.ir.graph import Axis, Graph, Output, Port, Step
+from superopt.ir.graph import Axis, Graph, Output, Port, Step, kept_for_graph
 
 __all__ = ["format_constant", "parse_graph", "parse_port", "print_graph", "print_port", "print_step"]
 
@@ -42,6 +42,7 @@ def print_graph(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
+@kept_for_graph
 def value_names(graph: Graph) -> tuple[str, ...]:
     """Return a name for every value: inputs keep theirs, steps are t<position>."""
     taken = {port.name for port in graph.inputs}
