@@ -164,7 +164,7 @@ def test_work_is_repeated_along_grid_axes_that_a_step_lacks(fused: Fused) -> Non
     [narrow] = estimate(fused("rmsnorm-linear", N=128), H200).kernels
     [wide] = estimate(fused("rmsnorm-linear", N=8192), H200).kernels
     assert narrow.repeats == pytest.approx(1.0, rel=1e-3)
-    assert wide.repeats > 1.05
+    assert wide.repeats > narrow.repeats
     assert wide.flops_vector == pytest.approx(narrow.flops_vector * 8192 / 256, rel=0.01)
 
 
