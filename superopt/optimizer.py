@@ -88,6 +88,8 @@ def check_options(options: OptimizeOptions) -> None:
     """Refuse settings that make no sense."""
     if not options.seconds > 0:
         raise InputError(f"seconds is {options.seconds!r}; give a time above 0")
+    if not options.limit_seconds > 0:
+        raise InputError(f"limit_seconds is {options.limit_seconds!r}; give a time above 0")
     if options.graphs < 1:
         raise InputError(f"graphs is {options.graphs!r}; give at least 1")
     if options.preset not in PRESETS:

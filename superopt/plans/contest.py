@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,10 +12,13 @@ from superopt.clock import Clock
 from superopt.errors import SuperoptError
 from superopt.ir import Graph
 from superopt.plans.assembly import assemble, known_tensors
+from superopt.plans.guard import Guard
 from superopt.plans.peers import PEERS, peers
 from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work
 from superopt.targets import Kernel, Target
-from superopt.tune import Measurement, race
+from superopt.tune import Measurement
+from superopt.tune.halving import halve
+from superopt.tune.measure import HeadToHead
 from superopt.verify.report import FloatReport
 
 if TYPE_CHECKING:
@@ -33,6 +36,12 @@ _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
 _BUILDERS = 2
 _PREDICTED = 4  # muGraphs that also race in the configurations predicted to be best
+_TOGETHER = 6  # candidates measured in turns
+_HALVED = 0.6  # share of the time before the last few are compared
+_LEFT = 3
+_LEAST_ROUNDS = 3
+_MOST_ROUNDS = 400
+_SURELY = 0.95  # of its floor, below which a time cannot be right
 _HASTE_S = 1.0  # of the last race, once Ctrl-C asked to stop
 
 
@@ -44,6 +53,7 @@ class Outcome:
     kernels: dict[str, Kernel] = field(default_factory=dict)
     contenders: dict[str, Callable[..., Any]] = field(default_factory=dict)
     measurements: dict[str, Measurement] = field(default_factory=dict)
+    confirmed: HeadToHead | None = None  # ours against the best of PyTorch, once more
     floats: FloatReport | None = None
     interrupted: bool = False
 
@@ -55,7 +65,10 @@ class Outcome:
             return "eager"
         best = min(times, key=lambda name: times[name])
         ours = self.measurements.get("superopt")
-        return "superopt" if ours is not None and ours.median_us * _WIN < times[best] else best
+        faster = ours is not None and ours.median_us * _WIN < times[best]
+        if faster and self.confirmed is not None:
+            faster = self.confirmed.winner == "superopt" and self.confirmed.speedup > _WIN
+        return "superopt" if faster else best
 
 
 _Ready = dict[str, Kernel]
@@ -73,6 +86,7 @@ class Contest:
     clock: Clock
     tell: Callable[[str], None]
     interrupted: bool = False
+    guard: Guard | None = None
 
     def run(self, work: Sequence[Work]) -> Outcome:
         """Return the outcome: a plan for each region, and the measured times of whole programs."""
@@ -83,8 +97,9 @@ class Contest:
             with self.clock.phase("inputs"):
                 copies = self._copies()
                 known = known_tensors(self.traced, copies[0])
-            for one in work:
-                self._region(one, known, outcome, self.options.seconds / 2 / len(work))
+            with self._guarded():
+                for one in work:
+                    self._region(one, known, outcome, self.options.seconds / 2 / len(work))
             self._race_whole(copies, outcome)
         outcome.interrupted = self.interrupted
         return outcome
@@ -99,6 +114,15 @@ class Contest:
             ranked, ready = self._raced(goal, self._built([base], tensors), tensors, seconds / 3)
             ranked, more = self._tuned(goal, ranked, ready, tensors, seconds)
         return {**ready, **more}.get(ranked[0].name)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        if not self.options.guarded:
+            yield
+            return
+        with Guard(_BUILDERS, self.target.torch_device, self.options.limit_seconds) as self.guard:
+            yield
+        self.guard = None
 
     # -- one region
 
@@ -141,7 +165,13 @@ class Contest:
     ) -> list[tuple[Candidate, Kernel | None]]:
         """Compile candidates and run each once."""
         with ThreadPoolExecutor(_BUILDERS) as pool:
-            return list(pool.map(lambda one: self._build(one, tensors), candidates))
+            try:
+                return list(pool.map(lambda one: self._build(one, tensors), candidates))
+            except BaseException:  # Ctrl-C: nobody waits for what is under way
+                pool.shutdown(wait=False, cancel_futures=True)
+                if self.guard is not None:
+                    self.guard.stop()
+                raise
 
     def _build(
         self, candidate: Candidate, tensors: "Mapping[str, Tensor]"
@@ -158,6 +188,8 @@ class Contest:
                 kernels=candidate.kernels or self.target.reports(mugraph, configs),
             )
             candidate = replace(candidate, predicted_us=_total(candidate))
+            if self.guard is not None:
+                self.guard.check(mugraph, configs)
             kernel = self.target.make(mugraph, configs)
             made = kernel(**tensors)
             self.target.synchronize()
@@ -186,19 +218,67 @@ class Contest:
         """Race what was built; return all candidates ranked, and the kernels of those that run."""
         ready = {one.name: kernel for one, kernel in built if kernel is not None}
         self.tell(f"racing {len(ready)} kernels of {goal.name}")
-        runs = {name: self._called(kernel, tuple(tensors)) for name, kernel in ready.items()}
+        copies = _cloned(tuple(tensors.values()))
         with self.clock.phase("race"):
-            standings = race(runs, _cloned(tuple(tensors.values())), seconds=seconds)
-        order = {standing.name: i for i, standing in enumerate(standings)}
-        ranked = [
-            replace(one, measurement=standings[order[one.name]].measurement) if one.name in order else one
-            for one, _ in built
-        ]
-        ranked.sort(key=lambda one: order.get(one.name, len(order)))
-        if standings:
-            best = standings[0]
-            self.tell(f"best of {goal.name} so far: {best.measurement.median_us:.1f} µs, {best.name}")
-        return ranked, ready
+            found, why = self._times(
+                {one.name: one for one, kernel in built if kernel is not None},
+                {name: _called(kernel, tuple(tensors)) for name, kernel in ready.items()},
+                copies,
+                seconds,
+            )
+        floor = self.target.floor_us(goal) if self.target.clears_caches else None
+        ranked = []
+        for one, _ in built:
+            timing = found.get(one.name)
+            if timing is not None and floor is not None and timing.median_us < _SURELY * floor:
+                one = self._refused(one, f"{timing.median_us:.2f} µs, but its data takes {floor:.2f} µs")
+                ready.pop(one.name, None)
+            elif timing is not None:
+                one = replace(one, measurement=timing)
+            elif one.rejected is None:
+                one = replace(one, rejected=why.get(one.name, "not measured"))
+            ranked.append(one)
+        return _by_time(ranked), ready
+
+    def _times(
+        self,
+        candidates: Mapping[str, Candidate],
+        runs: Mapping[str, Callable[..., Any]],
+        copies: Sequence[tuple[Any, ...]],
+        seconds: float,
+    ) -> tuple[dict[str, Measurement], dict[str, str]]:
+        """Return the times of candidates, the best once more in turns, and why others have none."""
+        deadline = time.monotonic() + seconds
+
+        def measure(names: tuple[str, ...], repeats: int) -> dict[str, Measurement]:
+            left = max(deadline - time.monotonic(), 0.0)
+            chosen = {name: runs[name] for name in names}
+            return self.target.measure(
+                chosen, copies, seconds=left, least_rounds=min(repeats, _LEAST_ROUNDS), most_rounds=repeats
+            )
+
+        def on_best(name: str, timing: Measurement) -> None:
+            self.tell(f"best so far {timing.median_us:.1f} µs: {name}")
+
+        guesses = {
+            name: one.us if one.us < float("inf") else float(at)
+            for at, (name, one) in enumerate(candidates.items())
+        }
+        halved = halve(
+            guesses,
+            measure,
+            seconds=seconds * _HALVED,
+            seed=self.options.seed,
+            batch=_TOGETHER,
+            on_best=on_best,
+        )
+        found = {one.trial: one.measurement for one in halved.standings}
+        if halved.interrupted:
+            self._stop()
+        elif len(found) > 1:
+            last = tuple(one.trial for one in halved.standings[:_LEFT])
+            found |= measure(last, _MOST_ROUNDS)
+        return found, halved.reasons
 
     def _tuned(
         self,
@@ -293,7 +373,13 @@ class Contest:
         self.tell("racing against PyTorch")
         seconds = min(_HASTE_S, self.options.seconds / 2) if self.interrupted else self.options.seconds / 2
         with self.clock.phase("race"), self._stoppable():
-            outcome.measurements = self.target.measure(outcome.contenders, copies, seconds=seconds)
+            outcome.measurements = self.target.measure(outcome.contenders, copies, seconds=seconds * 0.7)
+            if outcome.winner == "superopt":
+                rivals = [name for name in outcome.measurements if name in PEERS]
+                best = min(rivals, key=lambda name: outcome.measurements[name].median_us)
+                outcome.confirmed = self.target.confirm(
+                    outcome.contenders, "superopt", best, copies, seconds=seconds * 0.3
+                )
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
@@ -304,17 +390,11 @@ class Contest:
         try:
             yield
         except KeyboardInterrupt:
-            self.interrupted = True
-            log.warning("interrupted: the best so far is what comes back")
+            self._stop()
 
-    def _called(self, kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
-        wait = self.target.synchronize
-
-        def run(*tensors: Any) -> None:
-            kernel(**dict(zip(names, tensors, strict=True)))
-            wait()
-
-        return run
+    def _stop(self) -> None:
+        self.interrupted = True
+        log.warning("interrupted: the best so far is what comes back")
 
     def _copies(self) -> list[tuple[Any, ...]]:
         from superopt.verify.floats import sample, tensors_of
@@ -322,6 +402,10 @@ class Contest:
         first = sample("normal", self.inputs, seed=self.options.seed)
         count = _count(tensors_of(first))
         return [first] + [sample("normal", self.inputs, seed=self.options.seed + i) for i in range(1, count)]
+
+
+def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
+    return lambda *tensors: kernel(**dict(zip(names, tensors, strict=True)))
 
 
 def likely(base: Candidate, number: int, target: Target, count: int) -> list[Any]:
@@ -369,11 +453,13 @@ def _not_finite(made: "Mapping[str, Tensor]", given: "Mapping[str, Tensor]") -> 
 
 
 def _merged(ranked: Sequence[Candidate], raced: Sequence[Candidate]) -> list[Candidate]:
-    """Return all candidates, those raced last at their new times; ones without a time come last."""
-    found = {one.name: one for one in ranked} | {one.name: one for one in raced}
-    return sorted(
-        found.values(), key=lambda one: one.measurement.median_us if one.measurement else float("inf")
-    )
+    """Return all candidates, those raced last at their new times."""
+    return _by_time(({one.name: one for one in ranked} | {one.name: one for one in raced}).values())
+
+
+def _by_time(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the measured candidates, the fastest first, and then the others."""
+    return sorted(candidates, key=lambda one: one.measurement.median_us if one.measurement else float("inf"))
 
 
 def _count(tensors: "Sequence[Tensor]") -> int:

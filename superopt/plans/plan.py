@@ -37,6 +37,8 @@ class OptimizeOptions:
     torch_compile: bool = True
     measure: bool = True  # without it, a plan with predicted times is made, as for a device not here
     retune: bool = False  # race configurations anew where sizes come that none were raced for
+    guarded: bool = True  # each kernel runs first in a process of its own, which may crash or hang
+    limit_seconds: float = 60.0  # of compiling a muGraph and running it that first time
     cache: bool = True  # use and keep what earlier runs found best
     seed: int = 0
     search: SearchOptions = _SEARCH

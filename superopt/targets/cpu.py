@@ -16,6 +16,7 @@ from superopt.targets.target import Configs, Job, Kernel, KernelReport
 if TYPE_CHECKING:
     from superopt.cost import Device
     from superopt.tune import Measurement
+    from superopt.tune.measure import HeadToHead
 
 __all__ = ["CpuTarget"]
 
@@ -29,6 +30,7 @@ class CpuTarget:
     name: str = "cpu"
     torch_device: str = "cpu"
     available: bool = True
+    clears_caches: bool = False
 
     @property
     def device_name(self) -> str:
@@ -133,11 +135,29 @@ class CpuTarget:
         inputs: Sequence[tuple[Any, ...]],
         *,
         seconds: float,
+        least_rounds: int = 5,
+        most_rounds: int = 400,
     ) -> "dict[str, Measurement]":
         """Return the times of functions, measured in turns."""
         from superopt.tune import measure_together
 
-        return measure_together(contenders, inputs, seconds=seconds)
+        return measure_together(
+            contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
+        )
+
+    def confirm(
+        self,
+        contenders: Mapping[str, Callable[..., Any]],
+        first: str,
+        second: str,
+        inputs: Sequence[tuple[Any, ...]],
+        *,
+        seconds: float,
+    ) -> "HeadToHead":
+        """Return which of two is faster."""
+        from superopt.tune import confirm
+
+        return confirm(contenders, first, second, inputs, seconds=seconds)
 
 
 @cache

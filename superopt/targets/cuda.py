@@ -1,8 +1,9 @@
 """CudaTarget: a CUDA device, here or elsewhere, through Triton."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
     from superopt.codegen.statements import KernelProgram
     from superopt.cost import Device, TileConfig
     from superopt.tune import Measurement
+    from superopt.tune.measure import HeadToHead
 
 __all__ = ["CudaTarget"]
 
-_WORKERS = 2
-_LONGEST_COMPILATION_S = 60.0
+_MOST_WORKERS = 8
+
+
+class _TimeUpError(Exception):
+    """No time is left to compile more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class CudaTarget:
     capability: int
     device: str = ""
     torch_device: str = "cuda"
+    clears_caches: bool = True
 
     @property
     def name(self) -> str:
@@ -121,33 +127,36 @@ class CudaTarget:
         self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]
     ) -> None:
         """Compile kernels in processes of their own, and hand over each one's report."""
+        from superopt.tune.pool import Outcome, TritonJob, compile_all
+
+        waiting = []
+        for at, (mugraph, number, config) in enumerate(jobs):
+            try:
+                waiting.append(TritonJob(str(at), self._source(mugraph, number, config), self.name))
+            except SuperoptError as error:
+                on_done(at, str(error).splitlines()[0])
         deadline = time.monotonic() + seconds
 
-        def compile_one(job: Job) -> KernelReport | str:
-            from superopt.codegen.triton import compile_ahead
-
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return f"not compiled within {seconds:g} s"
-            mugraph, number, config = job
-            try:
-                source = self._source(mugraph, number, config)
-                made = compile_ahead(
-                    source, target=self.name, limit_seconds=min(left, _LONGEST_COMPILATION_S)
+        def done(outcome: Outcome) -> None:
+            at = int(outcome.name)
+            if outcome.failure is not None:
+                on_done(at, outcome.failure)
+            else:
+                made = outcome.made
+                on_done(
+                    at,
+                    KernelReport(
+                        f"{jobs[at][0].graph.name.replace('.', '_')}_{jobs[at][1]}",
+                        shared_bytes=made.shared_bytes,
+                        registers=made.registers,
+                        spill_bytes=made.spill_bytes,
+                    ),
                 )
-            except SuperoptError as error:
-                return str(error).splitlines()[0]
-            return KernelReport(
-                source.name,
-                shared_bytes=made.shared_bytes,
-                registers=made.registers,
-                spill_bytes=made.spill_bytes,
-            )
+            if time.monotonic() > deadline:
+                raise _TimeUpError
 
-        with ThreadPoolExecutor(_WORKERS) as pool:
-            waiting = {pool.submit(compile_one, job): at for at, job in enumerate(jobs)}
-            for done in as_completed(waiting):
-                on_done(waiting[done], done.result())
+        with suppress(_TimeUpError):
+            compile_all(waiting, workers=_workers(), limit_seconds=max(seconds, 1.0), on_done=done)
 
     def synchronize(self) -> None:
         """Wait until all that was launched has ended."""
@@ -161,20 +170,30 @@ class CudaTarget:
         inputs: Sequence[tuple[Any, ...]],
         *,
         seconds: float,
+        least_rounds: int = 5,
+        most_rounds: int = 400,
     ) -> "dict[str, Measurement]":
-        """Return the times of functions, measured in turns."""
-        from superopt.tune import measure_together
+        """Return the times of functions, measured in turns, the cache cleared before each call."""
+        from superopt.tune.gpu import measure_cuda
 
-        def waited(contender: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*arguments: Any) -> None:
-                contender(*arguments)
-                self.synchronize()
-
-            return run
-
-        return measure_together(
-            {name: waited(one) for name, one in contenders.items()}, inputs, seconds=seconds
+        return measure_cuda(
+            contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
         )
+
+    def confirm(
+        self,
+        contenders: Mapping[str, Callable[..., Any]],
+        first: str,
+        second: str,
+        inputs: Sequence[tuple[Any, ...]],
+        *,
+        seconds: float,
+    ) -> "HeadToHead":
+        """Return which of two is faster."""
+        from superopt.tune import confirm
+        from superopt.tune.gpu import times_on_cuda
+
+        return confirm(contenders, first, second, inputs, seconds=seconds, times=times_on_cuda)
 
     def _device(self) -> "Device":
         return cuda_device(self.device_name if self.available else self.device, self.capability)
@@ -186,6 +205,11 @@ class CudaTarget:
 
         exact = exact_axes(config, mugraph.graph.sizes)
         return emit(lower_block(mugraph, number), replace(config, exact=exact))
+
+
+def _workers() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _MOST_WORKERS)
 
 
 def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":

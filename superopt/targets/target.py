@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from superopt.tune import Measurement
+    from superopt.tune.measure import HeadToHead
 
 __all__ = ["Configs", "Job", "Kernel", "KernelReport", "Target"]
 
@@ -96,6 +97,11 @@ class Target(Protocol):
         """Return the predicted time of one kernel in each of some configurations, None where unknown."""
         ...
 
+    @property
+    def clears_caches(self) -> bool:
+        """Whether nothing measured here can be faster than the memory of the device."""
+        ...
+
     def floor_us(self, graph: Graph) -> float | None:
         """Return the least time that a graph can take there, where that is known."""
         ...
@@ -116,6 +122,20 @@ class Target(Protocol):
         inputs: Sequence[tuple[Any, ...]],
         *,
         seconds: float,
+        least_rounds: int = 5,
+        most_rounds: int = 400,
     ) -> "dict[str, Measurement]":
         """Return the times of functions, measured in turns."""
+        ...
+
+    def confirm(
+        self,
+        contenders: Mapping[str, Callable[..., Any]],
+        first: str,
+        second: str,
+        inputs: Sequence[tuple[Any, ...]],
+        *,
+        seconds: float,
+    ) -> "HeadToHead":
+        """Return which of two is faster, measured anew against each other alone."""
         ...

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 QUICK = OptimizeOptions(
-    seconds=0.4, graphs=2, torch_compile=False, cache=False, search=SearchOptions(max_graphs=4)
+    seconds=0.4, graphs=2, torch_compile=False, guarded=False, cache=False, search=SearchOptions(max_graphs=4)
 )
 
 
