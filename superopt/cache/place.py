@@ -33,8 +33,10 @@ def cache_folder() -> Path:
             return Path(named).expanduser().absolute()
         except RuntimeError as error:
             raise OSError(f"{FOLDER_VARIABLE} is {named!r}: {error}") from error
-    from platformdirs import user_cache_path
-
+    try:
+        from platformdirs import user_cache_path
+    except ImportError:  # where plans are only tuned, it may be missing: the folder it would give on Linux
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "superopt"
     try:
         folder = user_cache_path("superopt", appauthor=False)
     except RuntimeError:  # newer versions of platformdirs

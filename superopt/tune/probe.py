@@ -121,13 +121,13 @@ def probe(mugraph: MuGraph, kernel: Kernel, device: Device, *, seed: int = 0) ->
     from superopt.trace.run import TORCH_DTYPES, run_graph
 
     graph = mugraph.graph
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator(device).manual_seed(seed)
 
     def shape(dims: Sequence[Sequence[str]]) -> tuple[int, ...]:
         return tuple(prod(graph.sizes[axis] for axis in dim) for dim in dims)
 
     inputs = {
-        port.name: torch.randn(shape(port.dims), generator=random).to(device, TORCH_DTYPES[port.dtype])
+        port.name: torch.randn(shape(port.dims), generator=random, device=device).to(TORCH_DTYPES[port.dtype])
         for port in graph.inputs
     }
     run_guarded(

@@ -43,11 +43,11 @@ _PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
 
 def _normal(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
+    return torch.randn(tuple(shape), generator=random, dtype=torch.float64, device=random.device)
 
 
 def _uniform(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return torch.rand(*shape, generator=random, dtype=torch.float64)
+    return torch.rand(tuple(shape), generator=random, dtype=torch.float64, device=random.device)
 
 
 def _large(shape: Sequence[int], random: torch.Generator) -> Tensor:
@@ -59,7 +59,7 @@ def _huge(shape: Sequence[int], random: torch.Generator) -> Tensor:
 
 
 def _near_zero_rows(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    row = torch.rand(*shape[:-1], 1, generator=random, dtype=torch.float64) if shape else torch.zeros(())
+    row = _uniform((*shape[:-1], 1) if shape else (), random)
     return _normal(shape, random) * torch.where(row < 0.5, 2.0**-12, 1.0)
 
 
@@ -87,9 +87,14 @@ ONLY_FINITE = frozenset({"huge"})
 
 
 def sample(name: str, inputs: Sequence[Any], *, seed: int = 0) -> tuple[Any, ...]:
-    """Return inputs like the given ones, floats drawn anew; integers, numbers and others are kept."""
+    """Return inputs like the given ones, floats drawn anew where they are; all else is kept."""
     number = list(DISTRIBUTIONS).index(name)
-    random = torch.Generator().manual_seed((seed * 1009 + number) % 2**63)
+    randoms: dict[torch.device, torch.Generator] = {}
+
+    def random_on(device: torch.device) -> torch.Generator:
+        if device not in randoms:
+            randoms[device] = torch.Generator(device).manual_seed((seed * 1009 + number) % 2**63)
+        return randoms[device]
 
     def draw(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -98,14 +103,14 @@ def sample(name: str, inputs: Sequence[Any], *, seed: int = 0) -> tuple[Any, ...
             return {key: draw(item) for key, item in value.items()}
         if not isinstance(value, Tensor):
             return value
+        random = random_on(_device(value))
         if value.dtype == torch.bool:
-            bits = torch.rand(*value.shape, generator=random) < 0.5
-            return bits.to(_device(value))
+            return torch.rand(*value.shape, generator=random, device=random.device) < 0.5
         if not value.dtype.is_floating_point:
             return torch.zeros_like(value, device=_device(value)) if value.is_meta else value
         drawn = DISTRIBUTIONS[name](value.shape, random).to(value.dtype)
         fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_device(value))
-        return drawn.to(fresh.device) if 0 in value.stride() else fresh.copy_(drawn)
+        return drawn if 0 in value.stride() else fresh.copy_(drawn)
 
     return tuple(draw(value) for value in inputs)
 
