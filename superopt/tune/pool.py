@@ -38,7 +38,9 @@ class Worker:
 
     def server(self, command: tuple[str, ...]) -> Server:
         """Return the server that a command starts."""
-        return self._servers.setdefault(command, Server(command, self.children))
+        if command not in self._servers:
+            self._servers[command] = Server(command, self.children)
+        return self._servers[command]
 
     def close(self) -> None:
         """End all servers."""

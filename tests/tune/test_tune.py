@@ -1,10 +1,15 @@
 """Measurement and racing, on functions whose times are known."""
 
+import pkgutil
+import subprocess
+import sys
 import time
 
 import pytest
 
-from superopt.tune import measure_together, race
+import superopt.tune
+from superopt.tune import confirm, measure_together, race
+from superopt.tune.measure import Times
 
 
 def _sleeper(seconds: float):
@@ -44,3 +49,50 @@ def test_race_finds_the_fastest_and_drops_the_slow_ones_first() -> None:
 def test_race_of_few(count: int) -> None:
     candidates = {f"c{i}": _sleeper(0.0) for i in range(count)}
     assert len(race(candidates, [(0,)], seconds=0.05)) == count
+
+
+def test_race_goes_on_without_what_raises() -> None:
+    def broken(value: object) -> None:
+        raise RuntimeError("broken")
+
+    standings = race({"good": _sleeper(0.001), "broken": broken}, [(0,)], seconds=0.05)
+    assert [one.name for one in standings] == ["good"]
+
+
+def test_race_passes_an_interrupt_on() -> None:
+    def interrupted(value: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        race({"a": interrupted}, [(0,)], seconds=0.05)
+
+
+def test_the_rounds_have_a_limit() -> None:
+    found = measure_together({"a": len}, [((),)], seconds=60.0, most_rounds=7)
+    assert found["a"].rounds == 7
+
+
+def test_a_summary() -> None:
+    found = Times([float(one) for one in range(21)], note="why").summary()
+    assert (found.median_us, found.low_us, found.high_us, found.rounds) == (10.0, 2.0, 18.0, 21)
+    assert dict(found.quantiles_us) == {0.1: 2.0, 0.25: 5.0, 0.5: 10.0, 0.75: 15.0, 0.9: 18.0}
+    assert (found.method, found.note) == ("clock", "why")
+
+
+def test_the_winner_is_confirmed() -> None:
+    contenders = {"slow": _sleeper(0.004), "fast": _sleeper(0.001)}
+    found = confirm(contenders, "slow", "fast", [(0,)], seconds=0.15)
+    assert (found.winner, found.loser) == ("fast", "slow")
+    assert found.speedup > 1.5
+
+
+def test_tuning_imports_neither_egglog_nor_z3() -> None:
+    modules = [f"superopt.tune.{one.name}" for one in pkgutil.iter_modules(superopt.tune.__path__)]
+    assert len(modules) > 8
+    code = (
+        "import sys\n"
+        "sys.modules['egglog'] = sys.modules['z3'] = None\n"  # an import of either would fail
+        f"import {', '.join(modules)}\n"
+        "assert not any(one.startswith(('egglog.', 'z3.')) for one in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,208 @@
+"""Measuring on CUDA: the logic on a made-up device, and a few real kernels where there is a GPU."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from superopt.errors import InputError
+from superopt.tune import confirm
+from superopt.tune.errors import DeviceLostError, MeasurementError
+from superopt.tune.gpu import TorchCuda, measure_cuda, times_on_cuda
+
+
+class FakeDevice:
+    """A device whose clock moves by what kernels take; a launch outside a graph costs as well."""
+
+    l2_bytes = 1000
+    launch_us = 5.0
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.log: list[str] = []
+        self.flushed: list[int] = []
+        self.capturing = False
+        self.broken: Exception | None = None
+
+    def kernel(self, name: str, time_us: float, *, capturable: bool = True) -> Callable[[int], str]:
+        def run(value: int) -> str:
+            if self.capturing and not capturable:
+                raise RuntimeError("operation not permitted when stream is capturing\nmore")
+            self.log.append(f"{name}{value}")
+            self.now += time_us if self.capturing else time_us + self.launch_us
+            return name
+
+        return run
+
+    def overwrite(self, size: int) -> None:
+        self.flushed.append(size)
+        self.log.append("flush")
+        self.now += 40.0
+
+    def mark(self) -> float:
+        return self.now
+
+    def elapsed_us(self, start: float, end: float) -> float:
+        return end - start
+
+    def wait(self) -> None:
+        if self.broken is not None:
+            raise self.broken
+
+    def capture(self, call: Callable[[], object]) -> Callable[[], object]:
+        def replay() -> object:
+            self.capturing = True
+            try:
+                return call()
+            finally:
+                self.capturing = False
+
+        replay()
+        return replay
+
+
+INPUTS = [(0,), (1,), (2,)]
+
+
+def measure(device: FakeDevice, contenders: dict[str, Any], **options: Any):
+    options = {"seconds": 0.0, "least_rounds": 6} | options
+    return measure_cuda(contenders, INPUTS, device=device, **options)
+
+
+def test_long_kernels_are_timed_by_events_between_flushes_in_turns() -> None:
+    device = FakeDevice()
+    contenders = {name: device.kernel(name, us) for name, us in (("a", 100.0), ("b", 200.0))}
+    found = measure(device, contenders)
+    assert found["a"].median_us == 105.0
+    assert found["b"].median_us == 205.0
+    assert {one.method for one in found.values()} == {"events"}
+    assert found["a"].rounds == 6
+    assert set(device.flushed) == {2000}
+    timed = [one for one in device.log[-24:] if one != "flush"]
+    assert timed == ["a0", "b0", "b1", "a1", "a2", "b2", "b0", "a0", "a1", "b1", "b2", "a2"]
+    assert device.log[-24::2] == ["flush"] * 12
+    assert dict(found["a"].quantiles_us)[0.9] == 105.0
+
+
+def test_one_short_kernel_makes_graphs_of_all() -> None:
+    device = FakeDevice()
+    contenders = {name: device.kernel(name, us) for name, us in (("a", 4.0), ("b", 200.0))}
+    found = measure(device, contenders)
+    assert found["a"].median_us == 4.0
+    assert found["b"].median_us == 200.0
+    assert {one.method for one in found.values()} == {"graph"}
+    replayed = {one for one in device.log[-24:] if one.startswith("a")}
+    assert replayed == {"a0", "a1", "a2"}
+
+
+def test_a_call_that_cannot_be_captured_says_so() -> None:
+    device = FakeDevice()
+    contenders = {"a": device.kernel("a", 4.0, capturable=False), "b": device.kernel("b", 4.0)}
+    found = measure(device, contenders)
+    assert found["a"].method == "events"
+    assert found["a"].median_us == 9.0
+    assert found["a"].note.endswith("no CUDA graph: operation not permitted when stream is capturing")
+    assert found["b"].method == "graph"
+    assert found["b"].note == ""
+
+
+def test_graphs_by_order() -> None:
+    device = FakeDevice()
+    assert measure(device, {"a": device.kernel("a", 4.0)}, graph="never")["a"].method == "events"
+    assert measure(device, {"a": device.kernel("a", 400.0)}, graph="always")["a"].method == "graph"
+    with pytest.raises(InputError, match="graph is 'maybe'"):
+        measure(device, {}, graph="maybe")
+
+
+def test_flushing_as_much_as_was_asked() -> None:
+    device = FakeDevice()
+    measure(device, {"a": device.kernel("a", 100.0)}, flush_bytes=77)
+    assert set(device.flushed) == {77}
+    device.flushed.clear()
+    measure(device, {"a": device.kernel("a", 100.0)}, flush_bytes=0)
+    assert device.flushed == []
+
+
+def test_faster_than_possible_is_an_error() -> None:
+    device = FakeDevice()
+    contenders = {"a": device.kernel("a", 100.0), "b": device.kernel("b", 200.0)}
+    assert measure(device, contenders, floors_us={"a": 105.0, "b": 1.0, "c": 9e9})
+    with pytest.raises(MeasurementError, match=r"^b: 205\.00 µs is less than the 300\.00 µs"):
+        measure(device, contenders, floors_us={"b": 300.0})
+
+
+def test_without_inputs() -> None:
+    with pytest.raises(InputError, match="no inputs"):
+        measure_cuda({}, [], seconds=0.0, device=FakeDevice())
+
+
+def test_a_fault_of_one_call_passes_and_one_of_the_device_is_told_apart() -> None:
+    device = FakeDevice()
+
+    def wrong(value: int) -> None:
+        raise ValueError("of its own")
+
+    with pytest.raises(ValueError, match="of its own"):
+        measure(device, {"a": wrong})
+
+    def poison(value: int) -> None:
+        device.broken = RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+
+    with pytest.raises(DeviceLostError, match="lost to this process: CUDA error: an illegal memory access"):
+        measure(device, {"a": poison})
+
+
+def test_a_winner_is_confirmed_head_to_head() -> None:
+    device = FakeDevice()
+    contenders = {name: device.kernel(name, us) for name, us in (("a", 100.0), ("b", 80.0), ("c", 1.0))}
+    times = partial(times_on_cuda, device=device, least_rounds=20, graph="never")
+    found = confirm(contenders, "a", "b", INPUTS, seconds=0.0, times=times)
+    assert (found.winner, found.loser, found.share, found.sure) == ("b", "a", 1.0, True)
+    assert found.speedup == pytest.approx(105 / 85)
+    assert set(found.measurements) == {"a", "b"}
+    assert not any(one.startswith("c") for one in device.log)
+
+
+def test_alike_contenders_have_no_sure_winner() -> None:
+    device = FakeDevice()
+    contenders = {name: device.kernel(name, 100.0) for name in "ab"}
+    times = partial(times_on_cuda, device=device, least_rounds=20, graph="never")
+    assert not confirm(contenders, "a", "b", INPUTS, seconds=0.0, times=times).sure
+    with pytest.raises(InputError, match="'a' against 'a'; there are a, b"):
+        confirm(contenders, "a", "a", INPUTS, seconds=0.0, times=times)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_no_device_is_a_clear_error() -> None:
+    with pytest.raises(InputError, match="no CUDA device"):
+        measure_cuda({}, INPUTS, seconds=0.0)
+
+
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@on_cuda
+def test_real_kernels_small_and_large() -> None:
+    inputs = [tuple(torch.randn(2, 4096, 4096, device="cuda")) for _ in range(3)]
+    found = measure_cuda({"add": torch.add, "matmul": torch.matmul}, inputs, seconds=0.3)
+    assert found["add"].median_us < found["matmul"].median_us
+    small = [tuple(torch.randn(2, 64, device="cuda")) for _ in range(3)]
+    assert measure_cuda({"add": torch.add}, small, seconds=0.1)["add"].method == "graph"
+
+
+@on_cuda
+def test_a_real_call_that_cannot_be_captured() -> None:
+    inputs = [(torch.randn(64, device="cuda"),)]
+    [found] = measure_cuda({"item": lambda x: x.sum().item()}, inputs, seconds=0.1).values()
+    assert found.method == "events"
+    assert "no CUDA graph" in found.note
+
+
+@on_cuda
+def test_a_real_flush_is_twice_the_cache() -> None:
+    device = TorchCuda()
+    assert device.l2_bytes > 1 << 20
+    device.overwrite(2 * device.l2_bytes)
+    device.wait()
