@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from superopt.clock import Clock
 from superopt.errors import SuperoptError
-from superopt.ir import Graph
+from superopt.ir import Graph, MuGraph
 from superopt.plans.assembly import assemble, known_tensors
 from superopt.plans.guard import Guard
 from superopt.plans.peers import PEERS, peers
@@ -411,13 +412,10 @@ def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
 def likely(base: Candidate, number: int, target: Target, count: int) -> list[Any]:
     """Return the configurations of one kernel worth compiling: by prediction, or else the nearest."""
     current = base.configs[number]
-    others = [one for one in target.configs(base.mugraph, number) if one != current]
-    times = target.predictions(base.mugraph, number, others)
-    changes = [sum(a != b for a, b in zip(one.tiles, current.tiles, strict=False)) for one in others]
-    order = sorted(
-        range(len(others)), key=lambda i: (float("inf") if times[i] is None else times[i], changes[i], i)
-    )
-    return [others[i] for i in order[:count]]
+    others = [(config, us) for config, us in _ranked(target, base.mugraph, number) if config != current]
+    if others and others[0][1] is None:
+        others.sort(key=lambda one: sum(a != b for a, b in zip(one[0].tiles, current.tiles, strict=False)))
+    return [config for config, _ in others[:count]]
 
 
 def as_predicted(candidate: Candidate, target: Target) -> Candidate:
@@ -425,11 +423,17 @@ def as_predicted(candidate: Candidate, target: Target) -> Candidate:
     configs = list(candidate.configs or target.default_configs(candidate.mugraph))
     for number, default in enumerate(configs):
         if default is not None:
-            others = list(target.configs(candidate.mugraph, number))
-            times = target.predictions(candidate.mugraph, number, [default, *others])
-            known = [(us, at) for at, us in enumerate(times) if us is not None]
-            configs[number] = [default, *others][min(known)[1]] if known else default
+            config, us = _ranked(target, candidate.mugraph, number)[0]
+            configs[number] = default if us is None else config
     return replace(candidate, configs=tuple(configs))
+
+
+@lru_cache(maxsize=256)
+def _ranked(target: Target, mugraph: MuGraph, number: int) -> tuple[tuple[Any, float | None], ...]:
+    """Return the configurations of a kernel with their predicted times, the shortest first."""
+    found = list(target.configs(mugraph, number))
+    timed = zip(found, target.predictions(mugraph, number, found), strict=True)
+    return tuple(sorted(timed, key=lambda one: float("inf") if one[1] is None else one[1]))
 
 
 def _total(candidate: Candidate) -> float | None:

@@ -41,8 +41,10 @@ def _region(
 ) -> RegionPlan:
     with clock.phase("emit"):
         candidates = [_written(one, target) for one in work.candidates]
-    candidates.sort(key=lambda one: (one.rejected is not None, one.us))
+    candidates.sort(key=_place)
     if not work.recalled:
+        with clock.phase("predict"):
+            candidates = _as_predicted(candidates, _COMPILED[options.preset] + 1, target)
         with clock.phase("compile"):
             best = [one for one in candidates if one.rejected is None][: _COMPILED[options.preset]]
             tell(f"compiling kernels of {work.goal.name} for {target.name}")
@@ -53,11 +55,24 @@ def _region(
     return RegionPlan(work.goal, tuple(candidates), chosen, work.dropped)
 
 
+def _as_predicted(candidates: Sequence[Candidate], count: int, target: Target) -> list[Candidate]:
+    """Return the candidates, the best of them in the configurations that are predicted to be best."""
+    first = [
+        _written(replace(as_predicted(one, target), kernels=()), target) if one.rejected is None else one
+        for one in candidates[:count]
+    ]
+    return sorted([*first, *candidates[count:]], key=_place)
+
+
+def _place(candidate: Candidate) -> tuple[bool, float]:
+    return candidate.rejected is not None, candidate.us
+
+
 def _written(candidate: Candidate, target: Target) -> Candidate:
     """Return a candidate with its configurations, sources and predictions, or rejected."""
     mugraph = candidate.mugraph
     try:
-        configs = candidate.configs or as_predicted(candidate, target).configs
+        configs = candidate.configs or target.default_configs(mugraph)
         sources = target.sources(mugraph, configs)
     except SuperoptError as error:
         return replace(candidate, rejected=str(error).splitlines()[0])

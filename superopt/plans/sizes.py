@@ -100,7 +100,7 @@ def read_sizes(traced: "Traced", inputs: tuple[Any, ...], changing: frozenset[st
                 fixed = ", ".join(f"{axis}={found.get(axis, known.get(axis))}" for axis in dim) or "1"
                 raise InputError(
                     f"{traced.program.name}: {port.name!r} is {list(tensor.shape)}; it was built for {fixed}"
-                    f" there, and only {', '.join(sorted(changing)) or 'no axis'} may have another size"
+                    f" there, and only {', '.join(sorted(changing)) or 'no axis'} may be of another size above 1"
                 )
             found[free[0]] = size // rest
     return found

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CudaTarget"]
 
 _MOST_WORKERS = 8
+_LEAST_LIMIT_S = 20.0  # of one kernel
 
 
 class _TimeUpError(Exception):
@@ -156,7 +157,7 @@ class CudaTarget:
                 raise _TimeUpError
 
         with suppress(_TimeUpError):
-            compile_all(waiting, workers=_workers(), limit_seconds=max(seconds, 1.0), on_done=done)
+            compile_all(waiting, workers=_workers(), limit_seconds=max(seconds, _LEAST_LIMIT_S), on_done=done)
 
     def synchronize(self) -> None:
         """Wait until all that was launched has ended."""
