@@ -3,6 +3,7 @@
 Names become code in an exported module: whatever is no plain name is refused.
 """
 
+import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,7 +126,8 @@ def _text(data: Mapping[str, Any], key: str) -> str:
 def _identifier(name: str) -> str:
     """Return a name that Python, Triton and C++ take, as near to a given one as can be."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "program"
-    return f"program_{plain}" if plain[0].isdigit() else plain
+    is_free = plain.isidentifier() and not keyword.iskeyword(plain)
+    return plain if is_free else f"program_{plain}"
 
 
 def _check_names(graph: Graph) -> None:

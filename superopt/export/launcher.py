@@ -42,6 +42,7 @@ class Launcher:
             self.device = f"{next(iter(self.ports.values()))}.device"
         self.lines: list[str] = []
         self.checks: list[str] = []
+        self.is_narrow = False  # whether a kernel counts elements in 32 bits
         self.results: dict[str, str] = {}
         self.held: dict[int, Held] = {}
         for value, port in enumerate(self.graph.inputs):

@@ -10,7 +10,7 @@ from superopt.errors import InputError
 from superopt.export.choice import Choice
 from superopt.export.launcher import Held, Launcher
 from superopt.export.names import wrapped
-from superopt.ir.mugraph import Call, Kernel
+from superopt.ir.mugraph import Call, Kernel, MuGraph
 
 __all__ = ["IMPORTS", "triton_parts"]
 
@@ -47,6 +47,18 @@ class _TritonLauncher(Launcher):
 
     around = "with torch.cuda.device_of({}):"
 
+    def __init__(self, name: str, mugraph: MuGraph, *, taken: tuple[str, ...] = ()) -> None:
+        super().__init__(name, mugraph, taken=taken)
+        self.counts: dict[str, None] = {}  # of elements that offsets of 32 bits must reach
+
+    def text(self) -> list[str]:
+        """Return the whole function."""
+        if self.counts:
+            largest = next(iter(self.counts)) if len(self.counts) == 1 else f"max({', '.join(self.counts)})"
+            message = "these kernels count elements in 32 bits"
+            self.checks += [f"if {largest} >= 2**31:", f'    raise ValueError("{message}")']
+        return super().text()
+
     def launch(self, program: KernelProgram, source: TritonSource, kernel: Kernel) -> None:
         """Add the lines that allocate what a kernel writes and run it."""
         config, roles = source.config, make_plan(program, source.config).roles
@@ -57,10 +69,13 @@ class _TritonLauncher(Launcher):
                 size = self.sizes[axis]
                 condition = f"{size} == {sizes[axis]}" if whole else f"{size} % {tile} == 0"
                 self._require(size, condition)
+        self.is_narrow |= not source.config.wide
         written: dict[str, Held] = {}
         for tensor in program.stores:
             axes = tuple(axis for axis in tensor.axes if axis in self.axes[tensor.value])
             written[tensor.name] = self.allocate(tensor, axes)
+            if not config.wide and axes:
+                self.counts[" * ".join(self.sizes[axis] for axis in axes)] = None
         held = {tensor.name: self.held[tensor.value] for tensor in program.loads} | written
         groups: dict[str, list[str]] = {}
         for one in source.arguments:

@@ -1,0 +1,88 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from superopt.driver import search
+from superopt.ir import fuse, is_matmul, parse_mugraph, stabilize
+from superopt.trace import trace
+from superopt.workloads import WORKLOADS
+
+# Runs an exported module as a person would, where superopt cannot be imported.
+RUN = (
+    "import runpy, sys\n"
+    "sys.modules['superopt'] = None\n"
+    "scope = runpy.run_path(sys.argv[1])\n"
+    "for sizes in eval(sys.argv[2]):\n"
+    "    assert scope['check'](**sizes) < 1\n"
+)
+
+
+def result_of(target, regions):
+    """A result of (goal, candidates by name) pairs; the first candidate of each is chosen."""
+    return {
+        "superopt": "result",
+        "version": 1,
+        "name": "tested",
+        "target": target,
+        "device": None,
+        "regions": [
+            {
+                "goal": str(goal),
+                "chosen": 0,
+                "candidates": [
+                    {"name": name, "graph": str(one.graph), "mugraph": str(one), "configs": []}
+                    for name, one in candidates.items()
+                ],
+            }
+            for goal, candidates in regions
+        ],
+    }
+
+
+@pytest.fixture
+def searched():
+    """Make a result of a workload: its best graph, fused, and with matmuls as library calls."""
+
+    def make(name, target, dtype, **sizes):
+        workload = WORKLOADS[name]
+        program = trace(workload.function, *workload.inputs(dtype=dtype, **sizes), name=name).program
+        regions = []
+        for one in search(program, name=name).regions:
+            graph = stabilize(one.found[0].graph)
+            regions.append((one.goal, {"fused": fuse(graph), "library": fuse(graph, library=is_matmul)}))
+        return result_of(target, regions)
+
+    return make
+
+
+@pytest.fixture
+def written():
+    """Make a result of one muGraph in text form, which is its own goal."""
+
+    def make(text, target):
+        mugraph = parse_mugraph(text)
+        return result_of(target, [(mugraph.graph, {"written": mugraph})])
+
+    return make
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Run the check of an exported module on inputs of several sizes; return what it printed."""
+
+    def run(text, *sizes):
+        path = Path(tmp_path, "exported.py")
+        path.write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", RUN, str(path), repr(sizes or ({},))],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run

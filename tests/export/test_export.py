@@ -1,0 +1,196 @@
+"""Exported modules run without superopt and compute what their reference does."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from superopt.errors import InputError
+from superopt.export import export_module
+
+CPU, CUDA = ("cpu", "f32"), ("cuda:90", "f16")
+
+TWO_OUTPUTS = """
+graph two
+axes m=6 k=40 n=24
+in x: {dtype}[m, k]
+in w: {dtype}[k, n] strides(1, 40)
+kernel grid[m]
+  loop[k]
+    t2 += contract[k](x, x)
+  t3 = sqrt(t2)
+kernel call
+  t4 = contract[k](x, w)
+kernel grid[m, n]
+  t5 = div(t4, t3)
+out norm: {dtype}[m] = t3
+out y: {dtype}[m, n] = t5
+out same: {dtype}[k, m] = x
+"""
+
+
+@pytest.mark.parametrize(("target", "dtype"), [CPU, CUDA, ("cuda:90", "f32")])
+@pytest.mark.parametrize("candidate", ["fused", "library"])
+def test_rmsnorm_linear(searched, runs, target, dtype, candidate) -> None:
+    result = searched("rmsnorm-linear", target, dtype, M=5, K=96, N=80)
+    text = export_module(result, candidate=candidate)
+    printed = runs(text, {}, {"m": 3, "n": 48}) if candidate == "fused" and target == "cpu" else runs(text)
+    assert "out: largest error" in printed
+    assert "fine" in printed
+
+
+@pytest.mark.parametrize(("target", "dtype"), [CPU, CUDA])
+def test_causal_attention_of_groups(searched, runs, target, dtype) -> None:
+    result = searched("gqa", target, dtype, H=4, G=2, S=40, D=16)
+    text = export_module(result)
+    assert "h * g" in text
+    assert "fine" in runs(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "dtype"), [CPU, CUDA])
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("gqa-decode", {"B": 2, "H": 4, "G": 2, "T": 70, "D": 16}),
+        ("layernorm-linear-gelu", {"M": 5, "K": 96, "N": 80}),
+        ("linear-cross-entropy", {"M": 5, "K": 64, "V": 100}),
+        ("rmsnorm-mlp", {"M": 5, "K": 64, "N": 96}),
+        ("lora", {"M": 5, "K": 64, "N": 96, "R": 4}),
+        ("mla", {"B": 2, "H": 3, "T": 40, "L": 32, "R": 16}),
+        ("llama-layer", {"S": 20, "E": 64, "D": 16, "Q": 64, "P": 32, "N": 96}),
+    ],
+)
+def test_workloads(searched, runs, name, sizes, target, dtype) -> None:
+    result = searched(name, target, dtype, **sizes)
+    for region in range(1, len(result["regions"]) + 1):
+        for candidate in ("fused", "library"):
+            assert "fine" in runs(export_module(result, region=region, candidate=candidate))
+
+
+@pytest.mark.parametrize(("target", "dtype"), [CPU, CUDA])
+def test_several_kernels_a_call_and_several_outputs(written, runs, target, dtype) -> None:
+    text = export_module(written(TWO_OUTPUTS.format(dtype=dtype), target))
+    printed = runs(text)
+    assert [line.partition(":")[0] for line in printed.splitlines()] == ["norm", "y", "same"]
+    assert "torch.randn(n, k)" in text  # w lies transposed, as it was
+
+
+def test_masks_and_integers(written, runs) -> None:
+    text = """
+graph masked
+axes i=9 j=7
+in x: f32[i, j]
+in keep: bool[i, j]
+in number: i64[j]
+kernel grid[i]
+  t3 = index[i]()
+  t4 = index[j]()
+  t5 = ge(t3, t4)
+  t6 = and(keep, t5)
+  t7 = mul(t6, x)
+  t8 = add(t7, number)
+  t9 = sum[j](t8)
+out y: f32[i] = t9
+"""
+    assert "fine" in runs(export_module(written(text, "cpu")))
+
+
+def test_the_same_result_gives_the_same_module(searched) -> None:
+    result = searched("softmax", *CPU, M=4, N=300)
+    text = export_module(result)
+    assert text == export_module(result)
+    ast.parse(text)
+    assert "superopt" not in text.replace("exported by superopt", "").replace("superopt::", "").replace(
+        "namespace superopt", ""
+    )
+
+
+def test_names_that_mean_something_in_python(written, runs) -> None:
+    text = """
+graph class
+axes torch=5 lambda=6
+in max: f32[torch, lambda]
+in launch.1: f32[lambda]
+kernel grid[torch, lambda]
+  t2 = mul(max, launch.1)
+out def: f32[torch, lambda] = t2
+"""
+    text = export_module(written(text, "cuda:90"))
+    assert "def program_class(max_, launch_1):" in text
+    assert "fine" in runs(text)
+
+
+def test_configurations_of_the_result_are_used(searched) -> None:
+    result = searched("rmsnorm-linear", *CUDA, M=16, K=128, N=128)
+    tiles = [["m", 16], ["k", 32], ["n", 64]]
+    config = {"tiles": tiles, "exact": ["m", "k", "n"], "num_warps": 8, "num_stages": 2}
+    result["regions"][0]["candidates"][0]["configs"] = [config]
+    text = export_module(result)
+    assert "BLOCK_M=16, BLOCK_K=32, BLOCK_N=64, num_warps=8, num_stages=2" in text
+    assert "if not k % 32 == 0:" in text
+
+
+def test_sources_of_the_file_are_never_used(searched) -> None:
+    result = searched("rmsnorm-linear", *CPU, M=5, K=32, N=16)
+    result["regions"][0]["candidates"][0]["sources"] = ["import os; os.abort()"]
+    assert "abort" not in export_module(result)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda result: result.update(regions=[]), "nothing was optimized"),
+        (lambda result: result.update(regions="none"), "no list of objects 'regions'"),
+        (lambda result: result.update(target="tpu"), "target is 'tpu'"),
+        (lambda result: result["regions"].append(result["regions"][0]), "choose one with --region"),
+        (
+            lambda result: result["regions"][0].update(chosen=None),
+            "name one with --candidate: 'fused', 'library'",
+        ),
+        (lambda result: result["regions"][0].update(chosen=7), "'chosen' is 7"),
+        (lambda result: result["regions"][0]["candidates"][0].update(configs=[{"tiles": "x"}]), "wrong"),
+        (lambda result: result["regions"][0]["candidates"][0].update(configs=[None]), "wrong kind"),
+    ],
+)
+def test_results_that_cannot_be_exported(searched, change, said) -> None:
+    result = searched("rmsnorm-linear", *CPU, M=5, K=32, N=16)
+    change(result)
+    with pytest.raises(InputError, match=said):
+        export_module(result)
+
+
+def test_a_candidate_that_computes_something_else(searched) -> None:
+    result = searched("rmsnorm-linear", *CPU, M=5, K=32, N=16)
+    one = result["regions"][0]["candidates"][0]
+    one["mugraph"] = one["mugraph"].replace("sqrt(", "neg(")
+    with pytest.raises(InputError, match="is not equal to its region"):
+        export_module(result)
+
+
+def test_names_become_no_code(searched) -> None:
+    result = searched("softmax", *CPU, M=4, N=32)
+    one = result["regions"][0]["candidates"][0]
+    one["name"] = '"""\nimport os\n'
+    assert ast.get_docstring(ast.parse(export_module(result))) is not None
+    result["regions"][0]["goal"] = result["regions"][0]["goal"].replace("m=4", "m=4 os.abort()=4")
+    with pytest.raises(InputError, match="no plain name"):
+        export_module(result)
+
+
+def test_wrong_inputs_are_refused(searched, tmp_path) -> None:
+    path = tmp_path / "exported.py"
+    path.write_text(export_module(searched("softmax", *CPU, M=4, N=32)))
+    code = (
+        "import runpy, sys, torch\n"
+        "softmax = runpy.run_path(sys.argv[1])['softmax']\n"
+        "for wrong in (torch.zeros(4, 32, dtype=torch.float64), torch.zeros(0, 32), torch.zeros(4)):\n"
+        "    try:\n"
+        "        softmax(wrong)\n"
+        "    except ValueError:\n"
+        "        continue\n"
+        "    raise SystemExit(f'took {wrong.shape}')\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
