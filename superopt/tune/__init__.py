@@ -1,6 +1,31 @@
-"""Tuning: measurement that can be trusted, and the race of candidates by it."""
+"""Tuning: measurement that can be trusted, and the race of candidates by it.
 
-from superopt.tune.measure import Measurement, confirm, measure_together
+Compiling in a pool (`tune.pool`), first runs in a process of their own (`tune.probe`) and the learned
+ranker (`tune.ranker`) are imported by themselves: they need more than a race does.
+"""
+
+from superopt.tune.errors import DeviceLostError, KernelFaultError, MeasurementError, TuneError
+from superopt.tune.gpu import measure_cuda, times_on_cuda
+from superopt.tune.halving import BUDGETS, Budget, Halving, budget_named, halve
+from superopt.tune.measure import HeadToHead, Measurement, confirm, measure_together
 from superopt.tune.race import Standing, race
 
-__all__ = ["Measurement", "Standing", "confirm", "measure_together", "race"]
+__all__ = [
+    "BUDGETS",
+    "Budget",
+    "DeviceLostError",
+    "Halving",
+    "HeadToHead",
+    "KernelFaultError",
+    "Measurement",
+    "MeasurementError",
+    "Standing",
+    "TuneError",
+    "budget_named",
+    "confirm",
+    "halve",
+    "measure_cuda",
+    "measure_together",
+    "race",
+    "times_on_cuda",
+]

@@ -19,7 +19,7 @@ from superopt.tune.checks import run_guarded
 from superopt.tune.errors import DeviceLostError, KernelFaultError
 from superopt.tune.pool import Worker
 
-__all__ = ["PROBE", "ProbeJob", "Prober", "make_kernel", "probe", "serve"]
+__all__ = ["PROBE", "ProbeJob", "Prober", "make_kernel", "probe", "request_of", "serve"]
 
 Device = Literal["cpu", "cuda"]
 Kernel = Callable[..., Any]
@@ -64,7 +64,7 @@ def _ask(
     server: Server, mugraph: MuGraph, configs: Sequence[Any], device: Device, limit_seconds: float
 ) -> None:
     name = mugraph.graph.name
-    request = {"mugraph": str(mugraph), "configs": [_plain(one) for one in configs], "device": device}
+    request = request_of(mugraph, configs, device)
     try:
         answer = server.ask(request, limit_seconds=limit_seconds)
     except LateError as error:
@@ -75,6 +75,11 @@ def _ask(
         server.stop()
     if answer.get("fault"):
         raise KernelFaultError(f"{name}: {answer['fault']}")
+
+
+def request_of(mugraph: MuGraph, configs: Sequence[Any], device: Device) -> dict[str, Any]:
+    """Return a request, as JSON data: all that `make_kernel` needs."""
+    return {"mugraph": str(mugraph), "configs": [_plain(one) for one in configs], "device": device}
 
 
 def _plain(config: Any) -> dict[str, Any] | None:

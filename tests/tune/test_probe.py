@@ -1,5 +1,6 @@
 """First runs: kernels that are right, wrong, crash and hang, here and in a process of their own."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from superopt.ir import MuGraph, fuse, parse_graph
 from superopt.tune.checks import run_guarded
 from superopt.tune.errors import DeviceLostError, KernelFaultError
 from superopt.tune.pool import compile_all
-from superopt.tune.probe import ProbeJob, Prober, probe, serve
+from superopt.tune.probe import ProbeJob, Prober, make_kernel, probe, request_of, serve
 
 TEXT = """
 graph {0}
@@ -181,3 +182,12 @@ def test_a_lost_device_ends_the_server(tmp_path: Path) -> None:
     with (tmp_path / "requests").open() as requests, (tmp_path / "answers").open("w") as answers:
         serve(requests, answers, lost)
     assert (tmp_path / "answers").read_text().count("\n") == 2  # ready, and one answer
+
+
+def test_configurations_travel_to_the_process_and_back() -> None:
+    triton = pytest.importorskip("superopt.codegen.triton")
+    made = mugraph()
+    config = triton.default_config(lower_block(made, 0), made.graph.sizes)
+    for configs in ((config,), (None,)):
+        request = json.loads(json.dumps(request_of(made, configs, "cuda")))
+        assert make_kernel(request)[1].configs == configs
