@@ -235,9 +235,13 @@ class _Fusion:
                 path = self._path(shift, axis)
                 read = any(axis in self.work[v] and shift in self._operands(v) for v in self.values)
                 grows = any(axis in self._reduced_by(value) for value in path)
-                if read and grows and not self._reduced_by(shift):
+                if read and grows and not self._reduced_by(shift) and not self._leaves(shift, axis):
                     found.setdefault(axis, []).append(_Shift(shift, path, self._rescalable(shift, axis)))
         return found
+
+    def _leaves(self, shift: int, axis: str) -> bool:
+        """Whether a value along an axis that depends on a shift is stored: the shift must not move then."""
+        return any(axis in self.axes[v] and v in self.facts.growths(shift) for v in self.stored)
 
     def _path(self, shift: int, axis: str) -> frozenset[int]:
         """Return the values from maxima over an axis to a shift, all included; empty if there are others."""

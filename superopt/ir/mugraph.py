@@ -414,6 +414,11 @@ class _Checker:
                 loop.axis in self.axes[value],
                 f"it stores {name} in every turn of the loop over {loop.axis!r}; compute it outside",
             )
+            for shift in loop.running:
+                self.require(
+                    value not in growths(self.graph, shift),
+                    f"it stores {name} while {self.names[shift]}, on which it depends, still moves",
+                )
 
 
 def _starts_with(loops: tuple[Loop, ...], start: tuple[Loop, ...]) -> bool:

@@ -1,0 +1,13 @@
+"""Schedules: the ways in which a graph may run as kernels, ranked by what they are estimated to take.
+
+    found = schedules(graph, device_of("h200"))
+    for one in found.kept:
+        print(one.name, one.estimate.us)
+
+`rank` does the same for several equal graphs and keeps the best of them all.
+"""
+
+from superopt.schedule.ranking import Dropped, FoundGraph, Scheduled, Schedules, rank, schedules
+from superopt.schedule.recipe import Recipe
+
+__all__ = ["Dropped", "FoundGraph", "Recipe", "Scheduled", "Schedules", "rank", "schedules"]

@@ -1,0 +1,260 @@
+"""Ranking: the schedules of a graph that are worth a look, the best first, and why not the others.
+
+From the default recipe and those of other shape, reduced axes are split; then the best few are changed
+in one decision after another. A decision counts by the estimate of the muGraph that it leads to, and
+what takes several times as long as the best is dropped. Estimates are lower bounds and many are equal,
+so what is kept is varied: each schedule counts for more, the more of its kind are kept already.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+from superopt.cost import Device, Estimate, estimate
+from superopt.errors import GraphError
+from superopt.ir import Graph, Kernel, MuGraph
+from superopt.schedule.moves import Refused, matmuls_of, moves_from, shapes_of, splits_from
+from superopt.schedule.recipe import Prepared, Recipe, followed, notes_of, prepared, recipe_name
+
+__all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "rank", "schedules"]
+
+_FAR = 3.0  # times the best: what is estimated to take longer is dropped
+_IDEA = 0.1  # of its estimate: what a schedule counts for more by each one of its idea that is kept,
+_KIND = 0.05  # by each one of its kind,
+_GRAPH = 0.02  # and by each one of its graph
+_WORK = 1500  # recipes tried for one graph, times its steps
+_CHANGED = 2  # of the best recipes, changed further
+_GRAPHS = 3  # of the best graphs, changed further
+_NEAR = 0.01  # of the best estimate: what differs by less is taken as equal, the simpler one is first
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One way to run a graph."""
+
+    name: str
+    mugraph: MuGraph
+    estimate: Estimate
+    library: bool  # whether it calls one
+    notes: tuple[str, ...]
+    number: int  # of its graph among those that were given, from 1
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A way that is not kept, and the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """What is kept, the best first, and what is not."""
+
+    kept: tuple[Scheduled, ...]
+    dropped: tuple[Dropped, ...]
+
+
+class FoundGraph(Protocol):
+    """A graph that a search found."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, its shifts still free."""
+
+    @property
+    def is_original(self) -> bool:
+        """Whether it is the one that the search began with."""
+
+
+def schedules(
+    graph: Graph, device: Device, *, library: bool = True, keep: int = 8, name: str = "graph"
+) -> Schedules:
+    """Return the best ways to run a graph on a device, the default one among them."""
+    explorer = _Explorer(graph, device, name, 1, library=library)
+    explorer.begin()
+    explorer.change()
+    return _selected([explorer], keep, required=[explorer.default])
+
+
+def rank(found: Sequence[FoundGraph], device: Device, *, library: bool = True, keep: int = 8) -> Schedules:
+    """Return the best ways to run any of several equal graphs.
+
+    The default schedule of the original graph always stays; so does the best one with calls of a
+    library on a processor, whose libraries are hard to beat.
+    """
+    explorers = [
+        _Explorer(one.graph, device, f"graph {number}", number, library=library)
+        for number, one in enumerate(found, 1)
+    ]
+    for explorer in explorers:
+        explorer.begin()
+    by_time = sorted(explorers, key=lambda explorer: explorer.best_us)
+    originals = [explorer for explorer, one in zip(explorers, found, strict=True) if one.is_original]
+    for explorer in dict.fromkeys((*by_time[:_GRAPHS], *originals)):
+        explorer.change()
+    required = [explorer.default for explorer in originals]
+    called = [one for explorer in explorers for one in explorer.made.values() if one.library]
+    if device.kind == "cpu" and called:
+        required.append(min(called, key=_order))
+    return _selected(explorers, keep, required)
+
+
+def _order(one: Scheduled) -> tuple[float, int, int, str]:
+    return one.estimate.us, one.recipe.changes, one.number, one.name
+
+
+class _Explorer:
+    """The schedules of one graph that were tried so far."""
+
+    def __init__(self, graph: Graph, device: Device, name: str, number: int, *, library: bool) -> None:
+        self.graph = graph
+        self.device = device
+        self.name = name
+        self.number = number
+        self.library = library
+        self.ready: dict[tuple[tuple[str, int], ...], Prepared | GraphError] = {}
+        self.tried: set[Recipe] = set()
+        self.seen: set[tuple[tuple[tuple[str, int], ...], tuple[Kernel, ...]]] = set()
+        self.made: dict[Recipe, Scheduled] = {}
+        self.untried = 0
+        self.dropped: dict[str, Dropped] = {}
+
+    @property
+    def default(self) -> Scheduled:
+        """The default schedule."""
+        return self.made[Recipe()]
+
+    @property
+    def best_us(self) -> float:
+        """The least estimate."""
+        return min((one.estimate.us for one in self.made.values()), default=inf)
+
+    def begin(self) -> None:
+        """Try the default and other shapes, with their reduced axes whole and in parts."""
+        ready = self._prepared(())
+        assert isinstance(ready, Prepared)
+        for shape in shapes_of(ready):
+            one = self._try(shape)
+            if one is not None and shape.online:
+                self._split(one)
+
+    def change(self) -> None:
+        """Change the best recipes, and what becomes of them once more."""
+        for round_number in range(2):
+            best = sorted(self.made.values(), key=_order)
+            families: dict[Recipe, Scheduled] = {}
+            for one in best:
+                families.setdefault(one.recipe.family, one)
+            chosen = list(families.values())[: _CHANGED - round_number]
+            if round_number == 0 and self.default not in chosen:
+                chosen.append(self.default)
+            for one in chosen:
+                ready = self._prepared(one.recipe.splits)
+                assert isinstance(ready, Prepared)
+                moves = moves_from(
+                    ready, one.recipe, one.mugraph, one.estimate, self.device, library=self.library
+                )
+                for recipe in list(moves):
+                    self._try(recipe)
+                if round_number or len(one.recipe.splits) == 1:
+                    self._split(one)
+        if self.untried:
+            name = f"{self.name}, changed further"
+            self.dropped[name] = Dropped(name, f"{self.untried} more schedules were not tried")
+
+    def _split(self, one: Scheduled) -> None:
+        ready = self._prepared(one.recipe.splits)
+        assert isinstance(ready, Prepared)
+        for move in splits_from(ready, one.recipe, one.mugraph, one.estimate, self.device):
+            if isinstance(move, Refused):
+                self._drop(move.recipe, ready, move.reason)
+            else:
+                self._try(move)
+
+    def _prepared(self, splits: tuple[tuple[str, int], ...]) -> Prepared | GraphError:
+        if splits not in self.ready:
+            try:
+                self.ready[splits] = prepared(self.graph, splits)
+            except GraphError as error:
+                self.ready[splits] = error
+        return self.ready[splits]
+
+    def _try(self, recipe: Recipe) -> Scheduled | None:
+        """Return the schedule of a recipe, unless there is none or another recipe led to the same."""
+        if recipe in self.tried:
+            return self.made.get(recipe)
+        if len(self.tried) * len(self.graph.steps) > _WORK and recipe.changes > 1:
+            self.untried += 1
+            return None
+        self.tried.add(recipe)
+        ready = self._prepared(recipe.splits)
+        if isinstance(ready, GraphError):
+            self._drop(recipe.family, None, str(ready))
+            return None
+        try:
+            mugraph = followed(ready, recipe)
+        except GraphError as error:
+            self._drop(recipe, ready, str(error))
+            return None
+        if (recipe.splits, mugraph.kernels) in self.seen:
+            return None
+        self.seen.add((recipe.splits, mugraph.kernels))
+        self.made[recipe] = Scheduled(
+            self._named(recipe, ready),
+            mugraph,
+            estimate(mugraph, self.device),
+            bool(recipe.called),
+            notes_of(mugraph, recipe),
+            self.number,
+            recipe,
+        )
+        return self.made[recipe]
+
+    def _named(self, recipe: Recipe, ready: Prepared) -> str:
+        return recipe_name(self.name, recipe, ready.graph, matmuls_of(ready.graph))
+
+    def _drop(self, recipe: Recipe, ready: Prepared | None, reason: str) -> None:
+        known = ready or self._prepared(())
+        assert isinstance(known, Prepared)
+        name = self._named(recipe, known)
+        self.dropped.setdefault(name, Dropped(name, reason))
+
+
+def _selected(explorers: Iterable[_Explorer], keep: int, required: Sequence[Scheduled]) -> Schedules:
+    """Return the best of all that was tried, varied; what must stay takes its place before all others."""
+    made = [one for explorer in explorers for one in explorer.made.values()]
+    dropped = [one for explorer in explorers for one in explorer.dropped.values()]
+    best_us = min(one.estimate.us for one in made)
+
+    def order(one: Scheduled) -> tuple[float, int, int, str]:
+        steps = (one.estimate.us / best_us - 1) // _NEAR if best_us else 0.0
+        return steps, one.recipe.changes, one.number, one.name
+
+    kept = list({id(one): one for one in required}.values())
+    left = sorted((one for one in made if all(one is not other for other in kept)), key=order)
+    far = [one for one in left if one.estimate.us > _FAR * best_us]
+    left = [one for one in left if one.estimate.us <= _FAR * best_us]
+    while left and len(kept) < keep:
+        kinds = Counter(one.recipe.kind for one in kept)
+        numbers = Counter(one.number for one in kept)
+        best = min(
+            left,
+            key=lambda one: (
+                one.estimate.us * (1 + _KIND * kinds[one.recipe.kind] + _GRAPH * numbers[one.number])
+            ),
+        )
+        kept.append(best)
+        left.remove(best)
+    for one in far:
+        reason = f"estimated at {one.estimate.us:.1f} us; the best takes {best_us:.1f} us"
+        dropped.append(Dropped(one.name, reason))
+    for one in left:
+        dropped.append(
+            Dropped(one.name, f"estimated at {one.estimate.us:.1f} us; {len(kept)} others are kept")
+        )
+    return Schedules(tuple(sorted(kept, key=order)), tuple(dropped))

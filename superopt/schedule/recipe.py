@@ -1,0 +1,145 @@
+"""Recipe: the decisions from which one muGraph of a graph follows, and their name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from superopt.ir import (
+    Block,
+    FusionChoices,
+    Graph,
+    Loop,
+    MuGraph,
+    Split,
+    fuse,
+    live_graph,
+    split_axis,
+    stabilize,
+    value_names,
+)
+
+__all__ = ["Prepared", "Recipe", "followed", "notes_of", "prepared", "recipe_name"]
+
+_TILE = FusionChoices().tile
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is decided otherwise than by default; values are those of the prepared graph."""
+
+    splits: tuple[tuple[str, int], ...] = ()  # axes and into how many parts
+    online: bool = True
+    joined: bool = False
+    tile: int = _TILE
+    looped: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
+    cuts: frozenset[int] = frozenset()
+    called: frozenset[int] = frozenset()  # values that a library computes
+
+    @property
+    def changes(self) -> int:
+        """In how many ways it differs from the default."""
+        flags = (not self.online, self.joined, self.tile != _TILE)
+        sets = (self.splits, self.looped, self.whole, self.cuts, self.called)
+        return sum(flags) + sum(len(one) for one in sets)
+
+    @property
+    def idea(self) -> tuple[bool, bool, bool, bool]:
+        """What it is about, at large: parts, a second pass, places in memory, a library."""
+        return bool(self.splits), self.online, bool(self.cuts), bool(self.called)
+
+    @property
+    def kind(self) -> "Recipe":
+        """The recipe without axes, values and numbers: those alike differ in where they are changed."""
+        return Recipe(
+            splits=(("", 0),) * len(self.splits),
+            online=self.online,
+            joined=self.joined,
+            tile=self.tile,
+            looped=frozenset({""} if self.looped else ()),
+            whole=frozenset({""} if self.whole else ()),
+            cuts=frozenset({-1} if self.cuts else ()),
+            called=frozenset({-1} if self.called else ()),
+        )
+
+    @property
+    def family(self) -> "Recipe":
+        """The recipe without the numbers: those alike differ in numbers of parts only."""
+        return replace(self, splits=tuple((axis, 0) for axis, _ in self.splits))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A graph with its axes split and its shifts chosen, ready to be fused."""
+
+    graph: Graph
+    splits: tuple[Split, ...]
+
+
+def prepared(graph: Graph, splits: tuple[tuple[str, int], ...]) -> Prepared:
+    """Return the graph with these axes in parts, and every free shift chosen, that of each part for itself.
+
+    Raises GraphError where an axis cannot be split.
+    """
+    made = []
+    for axis, parts in splits:
+        graph, split = split_axis(graph, axis, parts)
+        made.append(split)
+    graph = stabilize(graph, tuple(split.outer for split in made))
+    return Prepared(live_graph(graph), tuple(made))
+
+
+def followed(ready: Prepared, recipe: Recipe) -> MuGraph:
+    """Return the muGraph of a recipe; raises GraphError where it leads to none."""
+    return fuse(
+        ready.graph,
+        library=lambda graph, value: value in recipe.called,
+        splits=ready.splits,
+        online=recipe.online,
+        choices=FusionChoices(recipe.cuts, recipe.joined, recipe.tile, recipe.looped, recipe.whole),
+    )
+
+
+def recipe_name(start: str, recipe: Recipe, graph: Graph, matmuls: frozenset[int]) -> str:
+    """Return a name to read: "graph 1 + split t into 16, two passes"."""
+    names = value_names(graph)
+    name = start
+    for axis, parts in recipe.splits:
+        name += f" + split {axis} into {parts}" if parts else f" + split {axis}"
+    if recipe.called and recipe.called == matmuls:
+        name += " + library"
+    elif recipe.called:
+        name += f" + library for {_listed(names, recipe.called)}"
+    if not recipe.online:
+        name += ", two passes"
+    if recipe.joined:
+        name += ", reductions joined"
+    if recipe.tile != _TILE:
+        name += ", wide grid" if recipe.tile > _TILE else ", narrow grid"
+    for axis in sorted(recipe.looped):
+        name += f", {axis} looped"
+    for axis in sorted(recipe.whole):
+        name += f", {axis} whole"
+    if recipe.cuts:
+        name += f", cut after {_listed(names, recipe.cuts)}"
+    return name
+
+
+def notes_of(mugraph: MuGraph, recipe: Recipe) -> tuple[str, ...]:
+    """Return what is worth knowing about a muGraph, in words."""
+    sizes: Mapping[str, int] = mugraph.graph.sizes
+    names = value_names(mugraph.graph)
+    notes = [
+        f"{split.axis} in {sizes[split.outer]} parts of up to {sizes[split.inner]}"
+        for split in mugraph.splits
+    ]
+    for number, kernel in enumerate(mugraph.kernels):
+        if isinstance(kernel, Block):
+            runs = [item.axis for item in kernel.body if isinstance(item, Loop) and item.running]
+            notes += [f"kernel {number} finds maxima over {axis} while it uses them" for axis in runs]
+    if recipe.called:
+        notes.append(f"{_listed(names, recipe.called)} by a library")
+    return tuple(notes)
+
+
+def _listed(names: Sequence[str], values: frozenset[int]) -> str:
+    return ", ".join(names[value] for value in sorted(values))
