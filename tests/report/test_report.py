@@ -1,0 +1,369 @@
+"""The page of a result: complete, safe, the same each time, and nothing in it overlaps."""
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import combinations
+
+import pytest
+
+from superopt.errors import InputError
+from superopt.ir import fuse, parse_graph
+from superopt.report import report_html
+from superopt.report.drawing import draw_graph, draw_mugraph
+from superopt.report.layers import place
+from superopt.report.source import coloured
+
+GOAL = """graph rmsnorm_linear
+axes m=16 k=4096 n=6144
+in x: f16[m, k]
+in g: f16[k]
+in w: f16[k, n]
+t3 = square(x)
+t4 = sum[k](t3)
+t5 = size[k]()
+t6 = div(t4, t5)
+t7 = rsqrt(t6)
+t8 = mul(x, t7)
+t9 = mul(t8, g)
+t10 = contract[k](t9, w)
+out out: f16[m, n] = t10
+"""
+
+FOUND = """graph rmsnorm_linear
+axes m=16 k=4096 n=6144
+in x: f16[m, k]
+in g: f16[k]
+in w: f16[k, n]
+kernel grid[m, n]
+  t6 = size[k]()
+  loop[k]
+    t3 = mul(x, g)
+    t4 += contract[k](t3, w)
+    t5 += contract[k](x, x)
+  t7 = div(t5, t6)
+  t8 = sqrt(t7)
+  t9 = div(t4, t8)
+out out: f16[m, n] = t9
+"""
+
+SMALL_GOAL = """graph small
+axes k=8
+in x: f32[k]
+t1 = neg(x)
+out y: f32[k] = t1
+"""
+
+SMALL = SMALL_GOAL.replace("t1 =", "kernel grid[k]\n  t1 =")
+
+KERNEL = {
+    "name": "rmsnorm_linear_0",
+    "bytes": 50_000_000,
+    "flops": 10**9,
+    "predicted_us": 11.5,
+    "shared_bytes": 49152,
+    "registers": 128,
+    "spill_bytes": 0,
+}
+
+
+def candidate(name, **more):
+    return {
+        "name": name,
+        "graph": GOAL,
+        "mugraph": FOUND,
+        "configs": [{"tiles": [["m", 16], ["k", 64], ["n", 64]], "num_warps": 4}],
+        "sources": ["import triton\n\ndef kernel(x):  # a comment\n    return x // 2\n"],
+        "kernels": [KERNEL],
+        "predicted_us": 11.5,
+        **more,
+    }
+
+
+def measured():
+    return {
+        "superopt": "result",
+        "version": 1,
+        "name": "rmsnorm-linear",
+        "target": "cuda:90",
+        "device": "NVIDIA H200",
+        "versions": {"superopt": "0.1.0", "torch": "2.13.0"},
+        "regions": [
+            {
+                "goal": GOAL,
+                "chosen": 0,
+                "candidates": [
+                    candidate("graph 1", median_us=12.0, low_us=11.8, high_us=12.9),
+                    candidate("graph 2", median_us=9.0, low_us=8.8, high_us=9.9, rejected="floats: NaN"),
+                    candidate("graph 3", median_us=None, rejected=None),
+                ],
+                "dropped": [{"name": "graph 5 + split k", "reason": "bound 31.2 us is above 2x the best"}],
+            }
+        ],
+        "winner": "superopt",
+        "speedup": 1.73,
+        "measurements": {
+            "eager": {"median_us": 31.0},
+            "torch.compile": {"median_us": 20.8},
+            "superopt": {"median_us": 12.0},
+        },
+        "floor_us": 10.9,
+        "floats": {
+            "dtype": "float16",
+            "factor": 2.0,
+            "distributions": [
+                {"name": "normal", "eager_error": 1e-3, "candidate_error": 9e-4, "ratio": 0.4, "skipped": ""}
+            ],
+        },
+        "verdicts": ["equal: 16 random trials over finite fields, chance of error below 2^-171"],
+        "opaque": [{"target": "aten.embedding.default", "reason": "reads rows by number"}],
+        "phases_ms": {"search": 150.0, "compile": 900.0},
+    }
+
+
+def plan():
+    result = measured()
+    del result["measurements"], result["floats"]
+    result.update(winner=None, speedup=None, device=None, predicted_us=11.5)
+    for one in result["regions"][0]["candidates"]:
+        one.update(median_us=None, low_us=None, high_us=None)
+    return result
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its tags, in balance, its texts, and the tags' attributes."""
+
+    VOID = ("meta", "link", "img", "br", "input")
+
+    def __init__(self, text):
+        super().__init__()
+        self.stack, self.tags, self.texts = [], [], []
+        self.feed(text)
+        assert not self.stack
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if not self.stack or self.stack[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1.73×",
+        "NVIDIA H200",
+        "torch.compile 20.8 µs",
+        "roofline floor 10.9 µs",
+        "rejected: floats: NaN",
+        "bound 31.2 us is above 2x the best",
+        "chance of error below 2^-171",
+        "aten.embedding.default",
+        "reads rows by number",
+        "kernel 0 · grid[m, n] · 11.5 µs predicted",
+        "loop k",
+        "t4 += contract[k](t3, w)",
+        "m=16, k=64, n=64, num_warps 4",
+        "2.13.0",
+        "compile",
+    ],
+)
+def test_a_measured_result_shows(text) -> None:
+    assert text in "".join(Page(report_html(measured())).texts)
+
+
+def test_a_plan_says_that_it_is_one() -> None:
+    text = "".join(Page(report_html(plan())).texts)
+    assert "A plan: 11.5 µs predicted, not measured" in text
+    assert "Predicted times" in text
+    assert "measured on" not in text
+    assert "1.73" not in text
+
+
+@pytest.mark.parametrize("winner", ["eager", "torch.compile"])
+def test_pytorch_wins(winner) -> None:
+    result = measured()
+    result.update(winner=winner, speedup=1.0)
+    result["regions"][0]["chosen"] = None
+    text = "".join(Page(report_html(result)).texts)
+    assert f"{winner} stays the fastest" in text
+    assert "no candidate was chosen" in text
+
+
+def test_the_page_needs_nothing_else() -> None:
+    page = Page(report_html(measured()))
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "img", "iframe", "object")
+        assert not {"src", "href", "srcset"} & set(attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+    assert "url(" not in report_html(measured())
+    assert "prefers-color-scheme: dark" in report_html(measured())
+
+
+def test_the_same_result_gives_the_same_page() -> None:
+    code = (
+        "import json, sys\n"
+        "from superopt.report import report_html\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.stdout.write(report_html(json.load(sys.stdin)))\n"
+    )
+    pages = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            input=json.dumps(measured()),
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert pages == {report_html(measured())}
+
+
+EVIL = "</style></script><script>alert(1)</script>\"'><img src=x onerror=alert(1)>&\x00"
+
+
+def poisoned(value):
+    """Put a text that wants to be markup into every text of a result, keys included."""
+    if isinstance(value, dict):
+        keys = {"measurements", "phases_ms", "versions"}
+        return {
+            name: {EVIL + str(key): poisoned(one) for key, one in inner.items()}
+            if name in keys and isinstance(inner, dict)
+            else poisoned(inner)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [poisoned(one) for one in value]
+    return EVIL if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("keeps_graphs", [True, False])
+def test_no_text_becomes_markup(keeps_graphs) -> None:
+    result = poisoned(measured())
+    if keeps_graphs:
+        region = result["regions"][0]
+        region["goal"] = (
+            GOAL.replace("graph rmsnorm_linear", "graph <script>alert(1)</script>")
+            .replace("m=16", "<b>=16")
+            .replace("[m", "[<b>")
+        )
+        for one in region["candidates"]:
+            one["mugraph"] = FOUND
+    text = report_html(result)
+    page = Page(text)
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert "img" not in [tag for tag, _ in page.tags]
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert "alert(1)" in "".join(page.texts)
+    assert "\x00" not in text
+
+
+def removals(value, path=()):
+    """Yield every place of a result."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from removals(inner, (*path, key))
+
+
+@pytest.mark.parametrize("change", [None, "text", -1, [], {}, [None], float("nan"), "delete"])
+def test_whatever_is_missing_or_wrong_the_rest_shows(change) -> None:
+    whole = measured()
+    [region] = whole["regions"]
+    region["candidates"] = [region["candidates"][0] | {"mugraph": SMALL, "graph": SMALL_GOAL}]
+    region["goal"] = SMALL_GOAL
+    for *path, last in removals(whole):
+        result = copy.deepcopy(whole)
+        at = result
+        for key in path:
+            at = at[key]
+        if change == "delete":
+            del at[last]
+        else:
+            at[last] = change
+        if isinstance(result.get("regions"), list):
+            Page(report_html(result))
+        else:
+            with pytest.raises(InputError, match="no list of regions"):
+                report_html(result)
+
+
+# -- drawings
+
+
+def boxes(svg):
+    """Return the rectangles of the nodes of a drawing."""
+    found = re.findall(
+        r'class="node.*?<rect x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', svg, re.DOTALL
+    )
+    return [tuple(map(float, one)) for one in found]
+
+
+def apart(a, b):
+    return a[0] + a[2] <= b[0] or b[0] + b[2] <= a[0] or a[1] + a[3] <= b[1] or b[1] + b[3] <= a[1]
+
+
+def wide_graph(count):
+    """A graph of many steps, some of which skip far ahead."""
+    lines = ["graph wide", "axes i=8", "in a: f32[i]", "in b: f32[i]"]
+    names = ["a", "b"]
+    for at in range(2, count + 2):
+        lines.append(f"t{at} = add({names[-1]}, {names[(at * 7) % len(names)]})")
+        names.append(f"t{at}")
+    return parse_graph("\n".join([*lines, f"out y: f32[i] = {names[-1]}"]))
+
+
+@pytest.mark.parametrize("count", [1, 5, 80])
+def test_nodes_do_not_overlap(count) -> None:
+    graph = wide_graph(count)
+    for svg in (draw_graph(graph, "before"), draw_mugraph(fuse(graph), "after")):
+        found = boxes(svg)
+        assert len(found) == count + 3
+        assert all(apart(a, b) for a, b in combinations(found, 2))
+        width, height = map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', svg).groups())
+        assert all(x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in found)
+
+
+def test_texts_fit_into_their_boxes() -> None:
+    svg = draw_graph(parse_graph(GOAL), "before")
+    found = re.findall(
+        r'class="node.*?<rect.*?width="(.*?)".*?</rect>(.*?)</g>', svg, re.DOTALL
+    ):
+        for text in re.findall(r"<text.*?>(.*?)</text>", content):
+            assert len(text) * 7.3 <= float(width)
+
+
+def test_layers_go_down_and_sources_stand_near() -> None:
+    sizes = dict.fromkeys("abdc", (20.0, 10.0))
+    placed = place(sizes, [("a", "b", 0), ("b", "c", 1), ("d", "c", 2), ("a", "c", 0)])
+    rows = {key: y for key, (_, y) in placed.corners.items()}
+    assert rows["a"] < rows["b"] == rows["d"] < rows["c"]
+    assert len(placed.bends["a", "c", 0]) == 1
+
+
+def test_edges_do_not_cross_where_they_need_not() -> None:
+    sizes = dict.fromkeys("abcxyz", (20.0, 10.0))
+    placed = place(sizes, [("a", "z", 0), ("b", "y", 1), ("c", "x", 2)])
+    order = sorted("abc", key=lambda key: placed.corners[key])
+    below = sorted("xyz", key=lambda key: placed.corners[key])
+    assert [{"a": "z", "b": "y", "c": "x"}[key] for key in order] == below
+
+
+def test_colours() -> None:
+    text = coloured('x = 1 // 2  # a "comment"\n')
+    assert '<span class="n">1</span> // <span class="n">2</span>' in text
+    assert '<span class="c"># a &quot;comment&quot;</span>' in text
+    text = coloured("#include <a>\nint x = 2;  // <b>\n")
+    assert '<span class="k">#include &lt;a&gt;</span>' in text
+    assert '<span class="c">// &lt;b&gt;</span>' in text
