@@ -4,6 +4,7 @@ A worker keeps its servers for the next job, so that many kernels share the seco
 is loaded. What fails is recorded in one line; the rest goes on.
 """
 
+import contextlib
 import json
 import queue
 import threading
@@ -169,8 +170,9 @@ def compile_all(
                 if on_done is not None:
                     on_done(outcome)
         finally:
-            while not waiting.empty():
-                waiting.get()
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    waiting.get_nowait()
             children.close()
             for thread in threads:
                 thread.join()
