@@ -98,9 +98,10 @@ def read_sizes(traced: "Traced", inputs: tuple[Any, ...], changing: frozenset[st
             rest = prod(found.get(axis, known[axis]) for axis in dim if axis not in free[:1])
             if not free or rest == 0 or size % rest or size == rest:
                 fixed = ", ".join(f"{axis}={found.get(axis, known.get(axis))}" for axis in dim) or "1"
+                others = ", ".join(sorted(changing)) or "no axis"
                 raise InputError(
                     f"{traced.program.name}: {port.name!r} is {list(tensor.shape)}; it was built for {fixed}"
-                    f" there, and only {', '.join(sorted(changing)) or 'no axis'} may be of another size above 1"
+                    f" there, and only {others} may be of another size above 1"
                 )
             found[free[0]] = size // rest
     return found

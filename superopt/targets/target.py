@@ -45,6 +45,8 @@ class KernelReport:
 class Target(Protocol):
     """What kernels are made for: how they are configured, written, compiled, run and timed there."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def name(self) -> str:
         """The name that chooses it, as "cpu" or "cuda:90"."""

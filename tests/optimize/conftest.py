@@ -1,0 +1,75 @@
+"""What the tests of optimizing share: quick options, and one optimized function with our kernels in use."""
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import superopt
+from superopt import Optimized, OptimizeOptions, SearchOptions
+
+collect_ignore_glob = [] if shutil.which("g++") or shutil.which("clang++") else ["*"]
+
+Shapes = tuple[int, ...]
+
+
+def norm_linear(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g) @ w
+
+
+@pytest.fixture(scope="session")
+def quick() -> OptimizeOptions:
+    """Options with which nothing takes long."""
+    return OptimizeOptions(
+        target="cpu",
+        seconds=0.4,
+        graphs=2,
+        torch_compile=False,
+        guarded=False,
+        cache=False,
+        search=SearchOptions(max_graphs=4),
+    )
+
+
+@pytest.fixture(scope="session")
+def random() -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Makes the same normal inputs each time."""
+
+    def make(*shapes: Shapes) -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(0)
+        return tuple(torch.randn(shape) for shape in shapes)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def in_use() -> Callable[[Optimized], Optimized]:
+    """Puts our kernels in use, whoever was faster just now."""
+
+    def remade(best: Optimized) -> Optimized:
+        chosen = {plan.goal.name: plan.chosen for plan in best.regions if plan.chosen}
+        assert chosen
+        return Optimized(
+            best.function,
+            traced=best.traced,
+            target=best.target,
+            options=best.options,
+            inputs=best.inputs,
+            regions=best.regions,
+            winner="superopt",
+            kernels={name: best.target.make(one.mugraph, one.configs) for name, one in chosen.items()},
+            measurements=best.measurements,
+            floats=best.floats,
+            device=best.device,
+            source=best.source,
+            open_axes=best.open_axes,
+        )
+
+    return remade
+
+
+@pytest.fixture(scope="session")
+def best(quick: OptimizeOptions, random: Callable, in_use: Callable) -> Optimized:
+    """RMS norm and a matmul, for x[5, 64] and w[64, 96]."""
+    return in_use(superopt.optimize(norm_linear, *random((5, 64), (64,), (64, 96)), options=quick))

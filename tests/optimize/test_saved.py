@@ -1,0 +1,222 @@
+"""Results as files: what is saved is loaded again; nothing in a file is believed, no code is run from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import superopt
+from superopt import InputError, Optimized, OptimizeOptions
+from superopt.plans.record import candidate_from_json, candidate_json
+from superopt.targets import config_json, pick_target
+
+
+@pytest.fixture(scope="module")
+def file(best: Optimized, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "best.json"
+    best.save(path)
+    return path
+
+
+def changed(file: Path, tmp_path: Path, change) -> Path:
+    data = json.loads(file.read_text(encoding="utf-8"))
+    change(data)
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def chosen(data: dict) -> dict:
+    region = data["regions"][0]
+    return region["candidates"][region["chosen"]]
+
+
+@pytest.mark.parametrize("with_function", [True, False])
+@pytest.mark.parametrize("shape", [(5, 64, 96), (9, 32, 40)])
+def test_loaded_computes_the_same(best, random, file: Path, with_function: bool, shape) -> None:
+    loaded = superopt.load(file, best.function if with_function else None)
+    m, k, n = shape
+    inputs = random((m, k), (k,), (k, n))
+    assert loaded.winner == "superopt"
+    assert loaded.sources == best.sources
+    torch.testing.assert_close(loaded(*inputs), best.function(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_saved_again_it_is_the_same_file(file: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.json"
+    superopt.load(file).save(again)
+    first, second = json.loads(file.read_text()), json.loads(again.read_text())
+    for data in (first, second):
+        data.pop("verdicts")  # they tell how long the proof took
+        for candidate in data["regions"][0]["candidates"]:
+            candidate.pop("sources")  # only those of the chosen one are written anew
+    assert first == second
+
+
+def test_explain_of_a_loaded_result(best, file: Path) -> None:
+    assert [line for line in superopt.load(file).explain().splitlines() if line.startswith("region")] == [
+        line for line in best.explain().splitlines() if line.startswith("region")
+    ]
+
+
+def test_a_structure_of_arguments_and_results(quick, random, in_use, tmp_path: Path) -> None:
+    def function(pair: list[torch.Tensor], options: dict[str, float]) -> dict[str, object]:
+        a, b = pair
+        made = (a * options["scale"]) @ b
+        return {"made": made, "both": (a.sum(-1), [made.exp()]), "none": None}
+
+    inputs = (list(random((4, 8), (8, 6))), {"scale": 0.5})
+    best = in_use(superopt.optimize(function, *inputs, options=quick))
+    best.save(tmp_path / "best.json")
+    found, expected = superopt.load(tmp_path / "best.json")(*inputs), function(*inputs)
+    assert list(found) == list(expected)
+    assert found["none"] is None
+    torch.testing.assert_close(found["both"], expected["both"], rtol=1e-4, atol=1e-4)
+
+
+def test_operators_outside_the_algebra_need_the_function(quick, random, tmp_path: Path) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x.exp(), -1) * 2.0
+
+    best = superopt.optimize(function, *random((4, 16)), options=quick)
+    best.save(tmp_path / "best.json")
+    with pytest.raises(InputError, match=r"operators of PyTorch's \(aten.cumsum.*give function="):
+        superopt.load(tmp_path / "best.json")
+    loaded = superopt.load(tmp_path / "best.json", function)
+    torch.testing.assert_close(loaded(*random((4, 16))), function(*random((4, 16))))
+    with pytest.raises(InputError, match="not the one that this result was made for"):
+        superopt.load(tmp_path / "best.json", lambda x: torch.cumsum(x.exp(), -1) * 3.0)
+
+
+def test_tensors_that_a_module_holds_need_the_function(quick, random, tmp_path: Path) -> None:
+    module = torch.nn.Linear(16, 8)
+    best = superopt.optimize(module, *random((4, 16)), options=quick)
+    best.save(tmp_path / "best.json")
+    with pytest.raises(InputError, match="holds tensors of its own"):
+        superopt.load(tmp_path / "best.json")
+    torch.testing.assert_close(
+        superopt.load(tmp_path / "best.json", module)(*random((4, 16))), module(*random((4, 16)))
+    )
+
+
+def wrong_mugraph(data: dict) -> None:
+    chosen(data)["mugraph"] = chosen(data)["mugraph"].replace("sqrt(", "square(")
+
+
+def foreign_name(data: dict) -> None:
+    for text in ("graph", "mugraph"):
+        chosen(data)[text] = chosen(data)[text].replace("graph norm_linear", "graph x(){abort();}//", 1)
+
+
+def foreign_schedule(data: dict) -> None:
+    config = next(one for one in chosen(data)["configs"] if one)
+    config["schedule"] = "static)\nabort();//"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data.update(version=7), "version 7 is not known"),
+        (lambda data: data.pop("regions"), "'regions' is missing"),
+        (lambda data: data.update(superopt="report"), "is not a result of superopt"),
+        (lambda data: data.update(winner="magic"), "the winner is 'magic'"),
+        (lambda data: data.update(target="tpu"), "target is 'tpu'"),
+        (lambda data: data.update(program="program p\nnonsense"), "the program cannot be read"),
+        (lambda data: data["regions"][0].update(chosen=99), "no candidate 99"),
+        (lambda data: data["regions"].pop(), "its regions are not those of its program"),
+        (lambda data: chosen(data)["configs"].pop(), "configurations for"),
+        (lambda data: chosen(data).pop("mugraph"), "no good 'mugraph'"),
+        (lambda data: data.update(inputs=3), "damaged"),
+        (wrong_mugraph, "computes something else"),
+        (foreign_name, "is not a name"),
+        (foreign_schedule, "schedule of a configuration is wrong"),
+    ],
+)
+def test_a_file_is_not_believed(file: Path, tmp_path: Path, change, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        superopt.load(changed(file, tmp_path, change))
+
+
+def test_sources_in_a_file_are_for_reading_only(best, random, file: Path, tmp_path: Path) -> None:
+    path = changed(file, tmp_path, lambda data: chosen(data).update(sources=["abort();"]))
+    loaded = superopt.load(path)
+    assert loaded.sources == best.sources
+    loaded(*random((5, 64), (64,), (64, 96)))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '"result"', "\0"])
+def test_no_result_at_all(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(InputError):
+        superopt.load(path)
+    with pytest.raises(InputError, match="does not exist"):
+        superopt.load(tmp_path / "none.json")
+
+
+def test_a_file_is_written_whole_or_not_at_all(best, tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "best.json"
+    path.write_text("before")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fdopen", full)
+    with pytest.raises(InputError, match=r"cannot write .*best.json.*: No space left"):
+        best.save(path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(InputError, match="cannot write"):
+        best.save(tmp_path / "no folder" / "best.json")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:90"])
+def test_configurations_survive_exactly(best: Optimized, target: str) -> None:
+    place = pick_target(target)
+    mugraph = best.regions[0].candidates[0].mugraph
+    for config in place.configs(mugraph, 0):
+        data = json.loads(json.dumps(config_json(config), sort_keys=True))
+        assert place.config_from_json(data) == config
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_warps": 3},
+        {"num_warps": True},
+        {"num_stages": -1},
+        {"precision": "exact"},
+        {"tiles": [["m"]]},
+        {"tiles": [["m", "16"]]},
+        {"tiles": {"m": 16}},
+        {"color": "red"},
+        {"whole": [1]},
+    ],
+)
+def test_wrong_configurations(best: Optimized, change: dict) -> None:
+    place = pick_target("cuda:90")
+    config = place.default_configs(best.regions[0].candidates[0].mugraph)[0]
+    with pytest.raises(InputError, match="configuration"):
+        place.config_from_json({**config_json(config), **change})
+
+
+def test_candidates_survive_exactly(best: Optimized) -> None:
+    for candidate in best.regions[0].candidates:
+        data = json.loads(json.dumps(candidate_json(candidate)))
+        found = candidate_from_json(data, best.target)
+        assert found.mugraph == candidate.mugraph
+        assert found.configs == candidate.configs
+        assert found.kernels == candidate.kernels
+        assert candidate_json(found) == candidate_json(candidate) | {"sources": []}
+
+
+def test_a_plan_survives(tmp_path: Path, random) -> None:
+    options = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)
+    plan = superopt.optimize(lambda x: x.softmax(-1), *random((6, 32)), options=options)
+    plan.save(tmp_path / "plan.json")
+    loaded = superopt.load(tmp_path / "plan.json")
+    assert loaded.winner is None
+    assert loaded.speedup is None
+    assert loaded.predicted_us == plan.predicted_us
+    assert "predicted, not measured" in loaded.explain()

@@ -1,0 +1,121 @@
+"""Other sizes: kernels serve them where the program stays the same, else the original does."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+import superopt
+from superopt import InputError
+from superopt.plans.sizes import open_axes
+from superopt.trace import trace
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return ((q @ k.mT) * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+def heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x.unflatten(-1, (4, x.shape[-1] // 4)) * w).sum(-1)
+
+
+@pytest.mark.parametrize("shape", [(7, 64, 96), (5, 32, 33), (100, 80, 7), (2, 2, 2)])
+def test_kernels_serve_other_sizes(best, random, caplog, shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    inputs = random((m, k), (k,), (k, n))
+    with caplog.at_level(logging.INFO, "superopt"):
+        found = best(*inputs)
+    assert "the original computes" not in caplog.text
+    torch.testing.assert_close(found, best.function(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_a_range_of_sizes_gets_its_kernels_once(best, random, caplog) -> None:
+    with caplog.at_level(logging.INFO, "superopt"):
+        for m in (150, 200, 256, 200):
+            best(*random((m, 64), (64,), (64, 96)))
+    assert len([one for one in caplog.records if "by default configurations" in one.message]) == 1
+
+
+def test_sizes_that_make_another_program_go_to_the_original(quick, random, in_use, caplog) -> None:
+    served = in_use(superopt.optimize(attention, *random((8, 16), (24, 16), (24, 16)), options=quick))
+    for shapes, other in (
+        (((9, 16), (40, 16), (40, 16)), False),
+        (((8, 32), (24, 32), (24, 16)), True),  # the scale is another number
+        (((8, 16), (24, 16), (24, 8)), False),
+        (((1, 16), (24, 16), (24, 16)), True),  # a row alone has no axis
+    ):
+        caplog.clear()
+        inputs = random(*shapes)
+        with caplog.at_level(logging.INFO, "superopt"):
+            torch.testing.assert_close(served(*inputs), attention(*inputs), rtol=1e-4, atol=1e-4)
+        assert ("another program" in caplog.text) == other, shapes
+
+
+def test_the_original_computes_where_a_kernel_cannot_be_made(best, random, monkeypatch, caplog) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such kernel\nsecond line")
+
+    monkeypatch.setattr(type(best.target), "make", fail)
+    inputs = random((3000, 64), (64,), (64, 96))
+    torch.testing.assert_close(best(*inputs), best.function(*inputs))
+    assert "the original computes float32[3000, 64]" in caplog.text
+    assert "no such kernel" in caplog.text
+    assert "second line" not in caplog.text
+
+
+def test_retuning_races_configurations_for_new_sizes(best, random, in_use, caplog) -> None:
+    served = in_use(best)
+    served.options = replace(best.options, retune=True)
+    inputs = random((40, 64), (64,), (64, 96))
+    with caplog.at_level(logging.INFO, "superopt"):
+        torch.testing.assert_close(served(*inputs), best.function(*inputs), rtol=1e-4, atol=1e-4)
+    assert "by tuned configurations" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, g, w: (x[0], g, w), r"input 1 is float32\[64\] on cpu; it was built for float32\[5, 64\]"),
+        (lambda x, g, w: (x.double(), g, w), r"input 1 is float64"),
+        (
+            lambda x, g, w: (x, g, w.to("meta")),
+            r"input 3 is float32\[64, 96\] on meta; .* on cpu, of any sizes",
+        ),
+        (lambda x, g, w: (x, g), "as 3 arguments"),
+        (lambda x, g, w: (x, g, 2), "input 3 is 2; it was built for float32"),
+    ],
+)
+def test_what_it_was_not_built_for(best, random, change, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        best(*change(*random((5, 64), (64,), (64, 96))))
+
+
+def test_other_numbers_are_refused(quick, random, in_use) -> None:
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return (x * factor).sum(-1)
+
+    (x,) = random((6, 32))
+    served = in_use(superopt.optimize(scaled, x, 2.0, options=quick))
+    torch.testing.assert_close(served(x, 2.0), scaled(x, 2.0), rtol=1e-4, atol=1e-4)
+    with pytest.raises(InputError, match=r"input 2 is 3.0; it was built for 2.0"):
+        served(x, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "expected"),
+    [
+        (attention, ((8, 16), (24, 16), (24, 20)), {"m", "n", "r"}),
+        (heads, ((6, 32), (8,)), {"m", "n"}),
+    ],
+)
+def test_axes_that_may_change_are_found_by_tracing(function, shapes, expected: set[str]) -> None:
+    inputs = tuple(torch.empty(shape, device="meta") for shape in shapes)
+    program = trace(function, *inputs).program
+    found = open_axes(function, program, inputs)
+    if function is attention:
+        assert found == expected
+    else:  # the number of heads is written in the program; how long each is is not
+        [region] = program.regions
+        fixed = {axis for axis, size in region.graph.sizes.items() if size == 4}
+        assert found == set(region.graph.sizes) - fixed
