@@ -3,23 +3,32 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 
-from superopt.codegen.statements import KernelProgram, LoopStatement, Statement, Tensor
+from superopt.codegen.cpp.plan import make_plan
+from superopt.codegen.cpp.whole import keep_whole
+from superopt.codegen.statements import KernelProgram, LoopStatement, Move, Statement, Tensor
+from superopt.ir import value_axes
 
 __all__ = ["CppConfig", "configs", "default_config", "loop_axes"]
 
 _ROW = 512  # positions of an axis that lies contiguous in memory
 _FEW = 16  # positions up to which a grid axis whose programs share what they read is one tile
 _REUSE = 64  # positions of a longer one
+_KEPT = 32768  # floats of scratch memory that stay in the second cache
 _SUMMED = 64  # positions of a reduction between two touches of its accumulators
 
 
 @dataclass(frozen=True, slots=True)
 class CppConfig:
-    """The tile length of each axis on the grid or looped over, and how OpenMP shares out the grid."""
+    """The tile length of each axis on the grid or looped over, and how OpenMP shares out the grid.
+
+    The axes in `whole` are not looped over, but lie whole inside a tile.
+    """
 
     tiles: tuple[tuple[str, int], ...]
     schedule: str = "static"
+    whole: tuple[str, ...] = ()
 
     def tile(self, axis: str) -> int:
         """Return the tile length of an axis."""
@@ -57,7 +66,12 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
     for axis in loop_axes(program):
         length = 2 * _ROW if _streams(program, axis) else _SUMMED
         tiles[axis] = max(1, min(sizes[axis], length))
-    return CppConfig(tuple(tiles.items()))
+    config = CppConfig(tuple(tiles.items()))
+    whole = tuple(axis for axis in loop_axes(program) if _walks(program, axis) > 1)
+    for axes in (whole, *((axis,) for axis in whole)):
+        if axes and _floats(program, replace(config, whole=axes), sizes) <= _KEPT:
+            return replace(config, whole=axes)
+    return config
 
 
 def configs(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2) -> Iterator[CppConfig]:
@@ -76,6 +90,27 @@ def configs(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2)
             if config not in seen:
                 seen.add(config)
                 yield config
+
+
+def _walks(program: KernelProgram, axis: str) -> int:
+    """Return how often the kernel walks along an axis; a walk with a running shift counts twice."""
+    loops = [around for one, around in program.flat() if isinstance(one, Move)]
+    count = sum(around[-1] == axis for around in loops)
+
+    def found(statements: tuple[Statement, ...]) -> int:
+        inner = [one for one in statements if isinstance(one, LoopStatement)]
+        return sum((one.axis == axis) + found(one.body) for one in inner)
+
+    return count + found(program.statements)
+
+
+def _floats(program: KernelProgram, config: CppConfig, sizes: Mapping[str, int]) -> int:
+    """Return how many floats of scratch memory a program of the grid takes."""
+    axes = value_axes(program.graph)
+    single = frozenset(axis for axis, tile in config.tiles if tile == 1 and axis in program.grid)
+    plan = make_plan(keep_whole(program, config.whole), single)
+    lengths = {**sizes, **{axis: tile for axis, tile in config.tiles if axis not in config.whole}}
+    return sum(prod(max(1, lengths[axis]) for axis in axes[value] - single) for value in plan.kept)
 
 
 def _volume(tensor: Tensor, sizes: Mapping[str, int]) -> int:

@@ -9,6 +9,7 @@ from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.nest import print_nest, print_shift
 from superopt.codegen.cpp.plan import VIEWS, Contraction, Fill, Item, Nest, Shift, Walk, make_plan
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
+from superopt.codegen.cpp.whole import keep_whole
 from superopt.codegen.statements import Compute, KernelProgram, Tensor
 from superopt.ir import Step, print_step, value_axes, value_names
 
@@ -27,6 +28,7 @@ class Emitter:
     """The state of emission: lines so far, loops that are open, where values lie."""
 
     def __init__(self, program: KernelProgram, config: CppConfig) -> None:
+        program = keep_whole(program, config.whole)
         self.program = program
         self.graph = program.graph
         self.config = config
@@ -50,6 +52,7 @@ class Emitter:
         self.places: dict[int, Place] = {}
         self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
         self.sized: set[str] = set()
+        self.lined: set[str] = set()  # strides along which vectors are read or written
         for tensor in (*program.loads, *program.stores):
             if tensor.dtype not in CPP_TYPES or (tensor in program.stores and tensor.dtype not in _WRITTEN):
                 known = ", ".join(sorted(_WRITTEN if tensor in program.stores else CPP_TYPES))
@@ -64,7 +67,7 @@ class Emitter:
         self.lines.append("    " * self.depth + text if text else "")
 
     @contextmanager
-    def block(self, head: str) -> Iterator[None]:
+    def block(self, head: str, *, end: str = "") -> Iterator[None]:
         """Open braces, and a scope for pointers; close them at the end."""
         self.line(f"{head} {{" if head else "{")
         self.depth += 1
@@ -72,7 +75,7 @@ class Emitter:
         yield
         self.pointers.pop()
         self.depth -= 1
-        self.line("}")
+        self.line(f"}}{end}")
 
     def size(self, axis: str) -> str:
         """Return the extent of an axis, a field of the kernel."""
@@ -130,9 +133,7 @@ class Emitter:
                 for axis, tile in self.tiled.items()
             ),
             *([""] if self.tiled else []),
-            "    void run() const {",
-            *body,
-            "    }",
+            *self.functions(body),
             "};",
             "",
             "}  // namespace superopt",
@@ -143,6 +144,32 @@ class Emitter:
             "",
         ]
         return CppSource(program.name, "\n".join(lines), arguments)
+
+    def functions(self, body: list[str]) -> list[str]:
+        """Return the functions of the kernel; memory that vectors run along usually lies in one piece."""
+        strides = [
+            name
+            for stored, tensors in ((False, self.program.loads), (True, self.program.stores))
+            for tensor in tensors
+            for axis in tensor.axes
+            if (name := self.stride(tensor, axis, stored=stored)) in self.lined
+        ]
+        if not strides:
+            return ["    void run() const {", *body, "    }"]
+        at = next((i for i, line in enumerate(body) if line.endswith("{")), 0) + 1
+        known = [f"            const index_t {name} = LINED ? 1 : this->{name};" for name in strides]
+        return [
+            "    void run() const {",
+            f"        {' && '.join(f'{name} == 1' for name in strides)} ? run<true>() : run<false>();",
+            "    }",
+            "",
+            "    template <bool LINED>",
+            "    void run() const {",
+            *body[:at],
+            *known,
+            *body[at:],
+            "    }",
+        ]
 
     def steps_text(self) -> list[str]:
         """Return what stands above the kernel."""

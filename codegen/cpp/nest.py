@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["print_nest", "print_shift"]
 
+_TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the one before
+_LONG = frozenset({"exp", "tanh", "sigmoid", "silu", "gelu", "erf", "log", "softplus", "sin", "cos", "pow"})
+"""Steps so long that what they feed need not take turns."""
+
 
 def print_nest(emitter: "Emitter", nest: Nest) -> None:
     """Print a nest at the emitter's place."""
@@ -38,6 +42,9 @@ class _NestPrinter:
         self.kept = [axis for axis in axes if axis not in nest.reduced and axis != self.vector]
         self.reduced = reduced
         self.in_registers = self.vector is not None and self.vector in nest.reduced
+        self.apart = self.in_registers and not any(
+            isinstance(one, Compute) and one.step.op in _LONG for one in nest.statements
+        )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
 
@@ -63,16 +70,16 @@ class _NestPrinter:
         with emitter.loops(self.kept) if self._loops else emitter.block(""):
             if self.in_registers:
                 for one in reductions:
-                    start = "splat(-infinity)" if one.step.op == "max" else "{}"
-                    emitter.line(f"Vec {self._register(one)} = {start};".replace(" = {}", "{}"))
+                    self._start(one)
             with emitter.loops(self.reduced):
                 self._read(operands, pointers, vector=False)
                 if self.vector is None:
                     self._statements(targets)
                 else:
                     name, count = self.name(self.vector), emitter.count(self.vector)
-                    with emitter.block(f"for (index_t {name} = 0; {name} < {count}; {name} += lanes)"):
-                        emitter.line(f"const index_t {name}_lanes = least(lanes, {count} - {name});")
+                    turns, turn = (f"<{_TURNS}>", ", int turn") if self.apart else ("", ", int")
+                    head = f"along{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
+                    with emitter.block(head, end=");"):
                         self._read(operands, pointers, vector=True)
                         self._statements(targets)
             if self.in_registers:
@@ -142,6 +149,8 @@ class _NestPrinter:
     def _read(self, operands: list[int], pointers: dict[int, str], *, vector: bool) -> None:
         for value in operands:
             place = self.emitter.place(value)
+            if vector and self.vector in place.strides:
+                self.emitter.lined.add(place.strides[self.vector])
             runs = self.vector is not None and self.vector in place.strides
             if runs != vector:
                 continue
@@ -232,6 +241,13 @@ class _NestPrinter:
         ending = "max" if one.step.op == "max" else "sum"
         return f"{self.emitter.names.values[one.value]}_{ending}"
 
+    def _start(self, one: Compute) -> None:
+        """Declare the registers of a reduction; without long steps in between there are several."""
+        count = f"[{_TURNS}]" if self.apart else ""
+        self.emitter.line(f"Vec {self._register(one)}{count}{{}};")
+        if one.step.op == "max":
+            self.emitter.line(f"start({self._register(one)}, -infinity);")
+
     def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
         text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
         largest = one.step.op == "max"
@@ -240,9 +256,9 @@ class _NestPrinter:
             lanes = f"{self.name(self.vector)}_lanes"
             vector = text.code if text.vector else f"splat({text.code})"
             part = f"first_lanes({vector}, {lanes}, {'-infinity' if largest else '0.0f'})"
-            register = self._register(one)
+            register = self._register(one) + ("[turn]" if self.apart else "")
             self.emitter.line(
-                f"{register} = maximum({register}, {part});" if largest else f"{register} += {part};"
+                f"{register} = maximum({part}, {register});" if largest else f"{register} += {part};"
             )
             return
         place = targets[one.value]
@@ -280,6 +296,7 @@ class _NestPrinter:
             return
         code = text.code if text.vector else f"splat({text.code})"
         lanes = f"{self.name(self.vector)}_lanes"
+        self.emitter.lined.add(strides[self.vector])
         self.emitter.line(f"store({at}, {strides[self.vector]}, {lanes}, {code});")
 
     def _store_tensor(self, one: Store) -> None:

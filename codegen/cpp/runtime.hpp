@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define INLINE __attribute__((always_inline))
+
 namespace superopt {
 
 using index_t = int64_t;
@@ -176,6 +178,17 @@ inline void store(T* to, Vec value) {
     for (int lane = 0; lane < lanes; ++lane) to[lane] = write<T>(value[lane]);
 }
 
+#if defined(__F16C__)
+inline void store(f16* to, Vec value) {
+    for (int lane = 0; lane < lanes; lane += 8) {
+        float __attribute__((vector_size(32))) part;
+        memcpy(&part, reinterpret_cast<const float*>(&value) + lane, sizeof part);
+        const auto halves = __builtin_ia32_vcvtps2ph256(part, 0);  // to nearest, ties to even
+        memcpy(to + lane, &halves, sizeof halves);
+    }
+}
+#endif
+
 template <class T>
 __attribute__((noinline)) void store_apart(T* to, index_t stride, index_t count, Vec value) {
     for (int lane = 0; lane < lanes; ++lane)
@@ -194,9 +207,13 @@ inline Vec truth(Int condition) { return condition ? splat(1.0f) : Vec{}; }
 inline Vec where(Vec mask, Vec a, Vec b) { return mask != 0.0f ? a : b; }
 inline Vec keep(Vec mask, Vec a) { return mask != 0.0f ? a : Vec{}; }  // 0 even where a is infinite
 
-inline Vec maximum(Vec a, Vec b) {
+inline Vec maximum(Vec a, Vec b) {  // NaN wins
+#if defined(__AVX__) && !defined(__AVX512F__)
+    const Vec larger = __builtin_ia32_maxps256(a, b);  // b where either is NaN
+#else
     const Vec larger = a > b ? a : b;
-    return a == a ? larger : a;  // NaN wins
+#endif
+    return a == a ? larger : a;
 }
 inline Vec minimum(Vec a, Vec b) {
     const Vec smaller = a < b ? a : b;
@@ -357,12 +374,53 @@ inline float largest(Vec v) {
     return result;
 }
 
+// The same of registers that took turns.
+template <int TURNS>
+inline float sum(const Vec (&v)[TURNS]) {
+    Vec whole = v[0];
+    for (int turn = 1; turn < TURNS; ++turn) whole += v[turn];
+    return sum(whole);
+}
+
+template <int TURNS>
+inline float largest(const Vec (&v)[TURNS]) {
+    Vec whole = v[0];
+    for (int turn = 1; turn < TURNS; ++turn) whole = maximum(whole, v[turn]);
+    return largest(whole);
+}
+
+inline void start(Vec& v, float neutral) { v = splat(neutral); }
+
+template <int TURNS>
+inline void start(Vec (&v)[TURNS], float neutral) {
+    for (Vec& one : v) one = splat(neutral);
+}
+
 // The first `count` lanes of a value, a neutral element in the others.
 inline Vec first_lanes(Vec value, index_t count, float neutral) {
     if (count >= lanes) return value;
     for (int lane = 0; lane < lanes; ++lane)
         if (lane >= count) value[lane] = neutral;
     return value;
+}
+
+// -- loops of vectors
+
+struct AllLanes {
+    constexpr operator index_t() const { return lanes; }
+};
+
+// Walk along `count` positions, vector by vector; the last vector may have fewer lanes.
+template <int TURNS = 1, class Body>
+INLINE inline void along(index_t count, Body body) {
+    index_t at = 0;
+    if constexpr (TURNS > 1)
+        for (; at + TURNS * lanes <= count; at += TURNS * lanes) {
+#pragma GCC unroll 8
+            for (int turn = 0; turn < TURNS; ++turn) body(at + turn * lanes, AllLanes{}, turn);
+        }
+    for (; at + lanes <= count; at += lanes) body(at, AllLanes{}, 0);
+    if (at < count) body(at, count - at, 0);
 }
 
 // -- tiles

@@ -1,15 +1,19 @@
 """Shifts that run inside loops and axes split in parts, against float64 and against eager."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
-from superopt.codegen.cpp import CppMuGraph
+from superopt.codegen.cpp import CppConfig, CppMuGraph, default_config
+from superopt.codegen.cpp.config import loop_axes
+from superopt.codegen.statements import lower_block
 from superopt.driver import search
-from superopt.ir import Graph, fuse, release_shifts, split_axis, stabilize
+from superopt.ir import Graph, MuGraph, fuse, release_shifts, split_axis, stabilize
 from superopt.trace import trace
 from superopt.workloads import WORKLOADS
 
@@ -72,15 +76,27 @@ def split_at(graph: Graph, size: int) -> str:
     return next(axis for axis in read if axis not in out and graph.sizes[axis] == size)
 
 
+def looped(mugraph: MuGraph) -> CppMuGraph:
+    """Return kernels whose loops take several turns, no axis being whole in a tile."""
+    chosen: dict[int, CppConfig] = {}
+    for number in range(len(mugraph.kernels)):
+        program = lower_block(mugraph, number)
+        first = default_config(program, mugraph.graph.sizes)
+        walked = loop_axes(program)
+        tiles = tuple((axis, min(tile, 16) if axis in walked else tile) for axis, tile in first.tiles)
+        chosen[number] = replace(first, tiles=tiles, whole=())
+    return CppMuGraph(mugraph, chosen, flags=FAST)
+
+
 @cache
 def programs(name: str, kind: str, dtype: str, parts: int) -> CppMuGraph:
     graph = graphs(name, kind, dtype)
     if not parts:
-        return CppMuGraph(fuse(stabilize(graph), online=True), flags=FAST)
+        return looped(fuse(stabilize(graph), online=True))
     graph, split = split_axis(graph, split_at(graph, SIZES[name][SPLIT[name]]), parts)
     mugraph = fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True)
     assert any(split.outer in kernel.grid for kernel in mugraph.kernels if hasattr(kernel, "grid"))
-    return CppMuGraph(mugraph, flags=FAST)
+    return looped(mugraph)
 
 
 def agree(run: CppMuGraph, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
@@ -117,6 +133,18 @@ def test_shifts_run() -> None:
     for name in ("softmax", "mha", "gqa", "qknorm-attention", "linear-cross-entropy"):
         assert "running" in str(programs(name, "found", "f32", 0).mugraph)
     assert any("if (" in code and "rescale(" in code for code in programs("gqa", "found", "f32", 0).sources)
+
+
+def test_whole_rows_need_no_second_pass() -> None:
+    mugraph = programs("softmax", "found", "f32", 0).mugraph
+    whole = CppMuGraph(mugraph, flags=FAST)
+    computed = r"const \w+ \w+ = exp\("
+    assert len(re.findall(computed, whole.sources[0])) == 1
+    assert "_base" not in whole.sources[0]
+    assert len(re.findall(computed, programs("softmax", "found", "f32", 0).sources[0])) == 3  # one rescales
+    for size in (0, 1, 17, 4097):
+        inputs = WORKLOADS["softmax"].inputs(device="cpu", M=3, N=size)
+        agree(whole, WORKLOADS["softmax"].function, inputs)
 
 
 @pytest.mark.parametrize("name", ONLINE)
@@ -177,9 +205,9 @@ def masked(parts: int) -> CppMuGraph:
     inputs = (torch.ones(5, 8), torch.ones(37, 8), torch.ones(37, 9), torch.ones(5, 37, dtype=torch.bool))
     graph = search(attention, *inputs, name="masked").regions[0].found[0].graph
     if not parts:
-        return CppMuGraph(fuse(stabilize(graph), online=True), flags=FAST)
+        return looped(fuse(stabilize(graph), online=True))
     graph, split = split_axis(graph, split_at(graph, 37), parts)
-    return CppMuGraph(fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True), flags=FAST)
+    return looped(fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True))
 
 
 @pytest.mark.parametrize("parts", [0, 4])

@@ -26,9 +26,15 @@ struct gated_mlp_0 {
     static constexpr index_t k_tile = 64;
 
     void run() const {
+        out_stride_n == 1 ? run<true>() : run<false>();
+    }
+
+    template <bool LINED>
+    void run() const {
         #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
         for (index_t m_base = 0; m_base < m_size; m_base += m_tile)
         for (index_t n_base = 0; n_base < n_size; n_base += n_tile) {
+            const index_t out_stride_n = LINED ? 1 : this->out_stride_n;
             const index_t m_count = least(m_tile, m_size - m_base);
             const index_t n_count = least(n_tile, n_size - n_base);
             Scratch scratch;
@@ -54,8 +60,7 @@ struct gated_mlp_0 {
             }
             bf16* const out_tile = out_data + m_base * out_stride_m + n_base * out_stride_n;
             for (index_t m = 0; m < m_count; ++m) {
-                for (index_t n = 0; n < n_count; n += lanes) {
-                    const index_t n_lanes = least(lanes, n_count - n);
+                along(n_count, [&](index_t n, auto n_lanes, int) INLINE {
                     const Vec t4 = load(t4_tile + m * n_tile + n, 1, n_lanes);
                     const Vec t3 = load(t3_tile + m * n_tile + n, 1, n_lanes);
                     // t5 = silu(t4)
@@ -63,7 +68,7 @@ struct gated_mlp_0 {
                     // t6 = mul(t3, t5)
                     const Vec t6 = t3 * t5;
                     store(out_tile + m * out_stride_m + n * out_stride_n, out_stride_n, n_lanes, t6);
-                }
+                });
             }
         }
     }

@@ -31,9 +31,16 @@ struct gqa_decode_0 {
     static constexpr index_t s_tile = 64;
 
     void run() const {
+        q_stride_d == 1 && out_stride_e == 1 ? run<true>() : run<false>();
+    }
+
+    template <bool LINED>
+    void run() const {
         #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
         for (index_t h = 0; h < h_size; ++h)
         for (index_t g_base = 0; g_base < g_size; g_base += g_tile) {
+            const index_t q_stride_d = LINED ? 1 : this->q_stride_d;
+            const index_t out_stride_e = LINED ? 1 : this->out_stride_e;
             const index_t g_count = least(g_tile, g_size - g_base);
             Scratch scratch;
             float* const t4_tile = scratch.floats(g_tile * d_size);
@@ -43,13 +50,12 @@ struct gqa_decode_0 {
             float* const t6_tile = scratch.floats(g_tile * s_tile);
             const bf16* const q_tile = q_data + h * q_stride_h + g_base * q_stride_g;
             for (index_t g = 0; g < g_count; ++g) {
-                for (index_t d = 0; d < d_size; d += lanes) {
-                    const index_t d_lanes = least(lanes, d_size - d);
+                along(d_size, [&](index_t d, auto d_lanes, int) INLINE {
                     const Vec q = load(q_tile + g * q_stride_g + d * q_stride_d, q_stride_d, d_lanes);
                     // t4 = mul(q, t3)
                     const Vec t4 = q * 0.088388346f;
                     store(t4_tile + g * d_size + d, 1, d_lanes, t4);
-                }
+                });
             }
             fill(t7_tile, g_tile * e_size, 0.0f);
             fill(t8_tile, g_tile, 0.0f);
@@ -64,15 +70,14 @@ struct gqa_decode_0 {
                          t5_tile, s_tile);
                 for (index_t g = 0; g < g_count; ++g) {
                     Vec t8_sum{};
-                    for (index_t s = 0; s < s_count; s += lanes) {
-                        const index_t s_lanes = least(lanes, s_count - s);
+                    along(s_count, [&](index_t s, auto s_lanes, int) INLINE {
                         const Vec t5 = load(t5_tile + g * s_tile + s, 1, s_lanes);
                         // t6 = exp(t5)
                         const Vec t6 = exp(t5);
                         store(t6_tile + g * s_tile + s, 1, s_lanes, t6);
                         // t8 += sum[s](t6)
                         t8_sum += first_lanes(t6, s_lanes, 0.0f);
-                    }
+                    });
                     t8_tile[g] += sum(t8_sum);
                 }
                 // t7 += contract[s](t6, v)
@@ -85,13 +90,12 @@ struct gqa_decode_0 {
             bf16* const out_tile = out_data + h * out_stride_h + g_base * out_stride_g;
             for (index_t g = 0; g < g_count; ++g) {
                 const float t8 = read(t8_tile[g]);
-                for (index_t e = 0; e < e_size; e += lanes) {
-                    const index_t e_lanes = least(lanes, e_size - e);
+                along(e_size, [&](index_t e, auto e_lanes, int) INLINE {
                     const Vec t7 = load(t7_tile + g * e_size + e, 1, e_lanes);
                     // t9 = div(t7, t8)
                     const Vec t9 = t7 / t8;
                     store(out_tile + g * out_stride_g + e * out_stride_e, out_stride_e, e_lanes, t9);
-                }
+                });
             }
         }
     }

@@ -25,9 +25,17 @@ struct rmsnorm_linear_0 {
     static constexpr index_t k_tile = 64;
 
     void run() const {
+        x_stride_k == 1 && g_stride_k == 1 && out_stride_n == 1 ? run<true>() : run<false>();
+    }
+
+    template <bool LINED>
+    void run() const {
         #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
         for (index_t m_base = 0; m_base < m_size; m_base += m_tile)
         for (index_t n_base = 0; n_base < n_size; n_base += n_tile) {
+            const index_t x_stride_k = LINED ? 1 : this->x_stride_k;
+            const index_t g_stride_k = LINED ? 1 : this->g_stride_k;
+            const index_t out_stride_n = LINED ? 1 : this->out_stride_n;
             const index_t m_count = least(m_tile, m_size - m_base);
             const index_t n_count = least(n_tile, n_size - n_base);
             Scratch scratch;
@@ -42,17 +50,16 @@ struct rmsnorm_linear_0 {
                 const bf16* const x_tile = x_data + m_base * x_stride_m + k_base * x_stride_k;
                 const bf16* const g_tile = g_data + k_base * g_stride_k;
                 for (index_t m = 0; m < m_count; ++m) {
-                    Vec t5_sum{};
-                    for (index_t k = 0; k < k_count; k += lanes) {
-                        const index_t k_lanes = least(lanes, k_count - k);
+                    Vec t5_sum[4]{};
+                    along<4>(k_count, [&](index_t k, auto k_lanes, int turn) INLINE {
                         const Vec x = load(x_tile + m * x_stride_m + k * x_stride_k, x_stride_k, k_lanes);
                         const Vec g = load(g_tile + k * g_stride_k, g_stride_k, k_lanes);
                         // t3 = mul(x, g)
                         const Vec t3 = x * g;
                         store(t3_tile + m * k_tile + k, 1, k_lanes, t3);
                         // t5 += contract[k](x, x)
-                        t5_sum += first_lanes(x * x, k_lanes, 0.0f);
-                    }
+                        t5_sum[turn] += first_lanes(x * x, k_lanes, 0.0f);
+                    });
                     t5_tile[m] += sum(t5_sum);
                 }
                 // t4 += contract[k](t3, w)
@@ -62,8 +69,7 @@ struct rmsnorm_linear_0 {
                          Matrix<bf16>{w_tile, w_stride_k, w_stride_n},
                          t4_tile, n_tile);
             }
-            for (index_t m = 0; m < m_count; m += lanes) {
-                const index_t m_lanes = least(lanes, m_count - m);
+            along(m_count, [&](index_t m, auto m_lanes, int) INLINE {
                 const Vec t5 = load(t5_tile + m, 1, m_lanes);
                 // t7 = div(t5, t6)
                 const Vec t7 = t5 / float(k_size);
@@ -72,17 +78,16 @@ struct rmsnorm_linear_0 {
                 // t10 = sqrt(t9)
                 const Vec t10 = sqrt(t9);
                 store(t10_tile + m, 1, m_lanes, t10);
-            }
+            });
             bf16* const out_tile = out_data + m_base * out_stride_m + n_base * out_stride_n;
             for (index_t m = 0; m < m_count; ++m) {
                 const float t10 = read(t10_tile[m]);
-                for (index_t n = 0; n < n_count; n += lanes) {
-                    const index_t n_lanes = least(lanes, n_count - n);
+                along(n_count, [&](index_t n, auto n_lanes, int) INLINE {
                     const Vec t4 = load(t4_tile + m * n_tile + n, 1, n_lanes);
                     // t11 = div(t4, t10)
                     const Vec t11 = t4 / t10;
                     store(out_tile + m * out_stride_m + n * out_stride_n, out_stride_n, n_lanes, t11);
-                }
+                });
             }
         }
     }
