@@ -1,11 +1,13 @@
-"""Runs a MuGraph tile by tile in float64, as any code generator's kernels must.
+"""Execute: runs a muGraph tile by tile in float64, as the kernels of any code generator have to.
 
 Every kernel is lowered to statements; its programs run one after another, each on its own tiles. What
 was not written is NaN, positions that lie beyond the end of a split axis included: reading them shows.
+It says what a muGraph means, loops, running shifts and parts included, and is as slow as that sounds.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import product
 from math import inf
 
@@ -23,9 +25,11 @@ from superopt.codegen.statements import (
     Store,
     lower_block,
 )
-from superopt.ir import Block, Graph, MuGraph, Port, Split, Step
+from superopt.ir import Block, Graph, MuGraph, Port, Split, Step, value_axes
 from superopt.ops import OPS
 from superopt.trace.run import TorchScalars
+
+__all__ = ["execute"]
 
 _SCALARS = TorchScalars(torch.float64, torch.device("cpu"))
 
@@ -87,8 +91,8 @@ def _entered(graph: Graph, port: Port, tensor: Tensor, splits: tuple[Split, ...]
             shape = [*tensor.shape]
             shape[at] = missing
             tensor = torch.cat([tensor, torch.full(shape, torch.nan, dtype=tensor.dtype)], at)
-            tensor = tensor.unflatten(at, (sizes[split.outer], sizes[split.inner]))
             axes[at : at + 1] = [split.outer, split.inner]
+            tensor = tensor.reshape([sizes[axis] for axis in axes])
     return _Array(tensor, tuple(axes), port.dtype == "bool")
 
 
@@ -154,13 +158,17 @@ class _Kernel:
 
     def _read(self, value: int, moved: Mapping[str, str | int] | None = None) -> _Array:
         """Return the tile of a tensor in memory, some of its axes read at other places."""
-        array, moved = self.memory[value], moved or {}
-        places = [self.at[str(moved.get(axis, axis))] if not isinstance(moved.get(axis), int) else moved[axis]
-                  for axis in array.axes]  # fmt: skip
-        kept = tuple(
-            str(moved.get(axis, axis)) for axis in array.axes if not isinstance(moved.get(axis), int)
-        )
-        return _Array(array.tensor[tuple(places)], kept, array.mask)
+        array = self.memory[value]
+        places: list[slice | int] = []
+        axes: list[str] = []
+        for axis in array.axes:
+            to = (moved or {}).get(axis, axis)
+            if isinstance(to, int):
+                places.append(to)
+            else:
+                places.append(self.at[to])
+                axes.append(to)
+        return _Array(array.tensor[tuple(places)], tuple(axes), array.mask)
 
     def _write(self, value: int, key: int | str, axes: tuple[str, ...]) -> None:
         if key not in self.memory:
@@ -169,26 +177,12 @@ class _Kernel:
 
     def _neutral(self, value: int) -> _Array:
         step = self.program.graph.step_of(value)
-        axes = self._axes(step)
+        axes = tuple(sorted(value_axes(self.program.graph)[value]))
         shape = [self.at[axis].stop - self.at[axis].start for axis in axes]
-        return _Array(torch.full(shape, -inf if step.op == "max" else 0.0, dtype=torch.float64), axes)
+        least = -inf if step is not None and step.op == "max" else 0.0
+        return _Array(torch.full(shape, least, dtype=torch.float64), axes)
 
-    def _axes(self, step: Step) -> tuple[str, ...]:
-        axes: dict[str, None] = {}
-        for i in step.inputs:
-            made = self.program.graph.step_of(i)
-            known = self.memory[i].axes if i in self.memory else self.tiles[i].axes if i in self.tiles else ()
-            if not known and made is not None:
-                known = tuple(made.axes) if made.op == "index" else self._axes_of_step(i)
-            axes |= dict.fromkeys(known)
-        return tuple(axis for axis in axes if axis not in step.axes)
-
-    def _axes_of_step(self, value: int) -> tuple[str, ...]:
-        from superopt.ir import value_axes
-
-        return tuple(sorted(value_axes(self.program.graph)[value]))
-
-    def _move(self, value: int, step: Step, rescales: tuple[tuple[int, object], ...]) -> None:
+    def _move(self, value: int, step: Step, rescales: tuple[tuple[int, Fraction], ...]) -> None:
         old, new = self.tiles[value], self._computed(step)
         self.tiles[value] = new
         moved = _Array(new.tensor - old.spread(new.axes), new.axes)
@@ -205,6 +199,7 @@ class _Kernel:
     def _computed(self, step: Step) -> _Array:
         match step.op:
             case "const":
+                assert step.value is not None
                 return _Array(_SCALARS.const(step.value), (), step.value in (0, 1))
             case "infinity":
                 return _Array(_SCALARS.infinity(), ())
