@@ -337,9 +337,10 @@ def test_nodes_do_not_overlap(count) -> None:
 
 def test_texts_fit_into_their_boxes() -> None:
     svg = draw_graph(parse_graph(GOAL), "before")
-    found = re.findall(
-        r'class="node.*?<rect.*?width="(.*?)".*?</rect>(.*?)</g>', svg, re.DOTALL
-    ):
+    pattern = r'class="node.*?<rect.*?width="(.*?)".*?</rect>(.*?)</g>'
+    found = re.findall(pattern, svg, re.DOTALL)
+    assert len(found) == 11
+    for width, content in found:
         for text in re.findall(r"<text.*?>(.*?)</text>", content):
             assert len(text) * 7.3 <= float(width)
 
