@@ -18,7 +18,7 @@ from superopt.frontier.space import Exploration, LevelStats, Limits
 from superopt.frontier.split import merge_halves, split_reductions
 from superopt.frontier.universe import Universe, universe_of
 from superopt.interrupts import interrupts_noted
-from superopt.ir import Graph, MuGraph, Program, Region, cut_graph, fuse
+from superopt.ir import Graph, MuGraph, Program, Region, cut_graph, fuse, release_shifts
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
 
@@ -145,7 +145,11 @@ def search(
     options: SearchOptions = _DEFAULTS,
     on_progress: ProgressListener | None = None,
 ) -> Search:
-    """Return all equivalent graphs that a search finds for a function, a module, a Graph or a Program."""
+    """Return all equivalent graphs that a search finds for a function, a module, a Graph or a Program.
+
+    Shifts of exponentials that would do with any other value, such as the maximum that a softmax written
+    by hand takes away, are left out of the goals: a schedule chooses them again.
+    """
     start = time.perf_counter()
     _check_options(options)
     run = _Run(options, start + options.seconds, on_progress or (lambda progress: None))
@@ -153,7 +157,7 @@ def search(
     regions: list[RegionSearch] = []
     for number, region in enumerate(program.regions, 1):
         run.region, run.regions = number, len(program.regions)
-        regions += run.search_graph(region.graph)
+        regions += run.search_graph(release_shifts(region.graph))
     run.report("done", program.name)
     return Search(program.name, program, tuple(regions), time.perf_counter() - start, run.interrupted)
 

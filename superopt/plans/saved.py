@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.errors import GraphError, InputError, SuperoptError
-from superopt.ir import Program, parse_program, print_graph, print_program
+from superopt.ir import Program, parse_program, print_graph, print_program, release_shifts
 from superopt.plans.assembly import in_parts
 from superopt.plans.optimized import Optimized
 from superopt.plans.peers import PEERS, compiled_by_torch
@@ -150,7 +150,7 @@ class Result:
         found = trace(function, *self.inputs, name=self.program.name)
         goals = [plan.goal for plan in self.regions]
         names = {goal.name: None for goal in goals}
-        parts = [parts_of(region.graph, names) or [] for region in found.program.regions]
+        parts = [parts_of(release_shifts(region.graph), names) or [] for region in found.program.regions]
         traced = in_parts(found, goals)
         same = [goal for found_parts in parts for goal in found_parts] == goals
         if not same or print_program(traced.program) != print_program(self.program):
