@@ -248,8 +248,8 @@ class Optimized:
         """Return the kernel of a region for the sizes of a program, made where there is none yet."""
         goal = next(one.graph for one in traced.program.regions if one.graph.name == name)
         mugraph = mugraph_for(chosen.mugraph, goal)
-        place = bucket(mugraph.graph)
-        if place == bucket(chosen.mugraph.graph):
+        place = bucket(mugraph)
+        if place == bucket(chosen.mugraph):
             return self._kernels[name]
         key = name, place
         if key not in self._made:

@@ -19,8 +19,9 @@ from superopt.plans.assembly import in_parts
 from superopt.plans.optimized import Optimized
 from superopt.plans.peers import PEERS, compiled_by_torch
 from superopt.plans.plan import Candidate, Dropped, OptimizeOptions, RegionPlan, Work
+from superopt.plans.proof import proven
 from superopt.plans.record import candidate_from_json, candidate_json, checked_graph, checked_names, member
-from superopt.plans.shelf import parts_of, proven
+from superopt.plans.shelf import parts_of
 from superopt.plans.sizes import open_axes
 from superopt.targets import Kernel, Target, pick_target
 from superopt.tune import Measurement
@@ -195,7 +196,7 @@ class Result:
         for plan in self.regions:
             good: list[Candidate] = []
             for one in plan.candidates:
-                verdict = proven(plan.goal, one.mugraph.graph, seed=self.options.seed)
+                verdict = proven(plan.goal, one.mugraph, seed=self.options.seed)
                 if verdict is None:
                     log.warning("%s: %s of %s computes something else", self.place, one.name, plan.goal.name)
                     continue
@@ -247,7 +248,7 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
     for plan in result.regions:
         chosen = plan.chosen
         if chosen is not None:
-            verdict = proven(plan.goal, chosen.mugraph.graph, seed=result.options.seed)
+            verdict = proven(plan.goal, chosen.mugraph, seed=result.options.seed)
             if verdict is None:
                 raise InputError(
                     f"{path}: the kernel of {plan.goal.name} computes something else than its region"

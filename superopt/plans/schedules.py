@@ -1,27 +1,32 @@
-"""Schedules: how the graphs that a search found may run, as candidates."""
+"""Schedules: the graphs that a search found as candidates, in the ways they are estimated to run fastest."""
 
 from collections.abc import Sequence
 
 from superopt.driver import Found
-from superopt.ir import Call, Graph, fuse, is_matmul, stabilize
-from superopt.plans.plan import Candidate, Work
+from superopt.ir import Graph
+from superopt.plans.plan import Candidate, Dropped, Work
+from superopt.schedule import rank
 from superopt.targets import Target
 
 __all__ = ["schedules"]
 
 
 def schedules(goal: Graph, found: Sequence[Found], target: Target, *, graphs: int) -> Work:
-    """Return how the best graphs of a region may run: fused, and with matmuls as calls of a library."""
-    candidates: list[Candidate] = []
-    for number, one in enumerate(found[:graphs], 1):
-        candidates.append(_schedule(f"graph {number}", one, library=False))
-        called = _schedule(f"graph {number} + library", one, library=True)
-        if any(isinstance(kernel, Call) for kernel in called.mugraph.kernels):
-            candidates.append(called)
-    return Work(goal, tuple(candidates))
+    """Return the best ways to run the best graphs of a region on a target, and why others are dropped.
 
-
-def _schedule(name: str, found: Found, *, library: bool) -> Candidate:
-    graph = stabilize(found.graph)
-    mugraph = fuse(graph, library=is_matmul) if library else fuse(graph)
-    return Candidate(name, found.graph, mugraph, verdict=found.verdict, library=library)
+    Twice as many ways are kept as graphs are tried, the original graph among them.
+    """
+    tried = [*found[:graphs], *(one for one in found[graphs:] if one.is_original)]
+    ranked = rank(tried, target.cost_device(), keep=2 * graphs)
+    candidates = [
+        Candidate(
+            one.name,
+            tried[one.number - 1].graph,
+            one.mugraph,
+            verdict=tried[one.number - 1].verdict,
+            library=one.library,
+            predicted_us=one.estimate.us,
+        )
+        for one in ranked.kept
+    ]
+    return Work(goal, tuple(candidates), tuple(Dropped(one.name, one.reason) for one in ranked.dropped))

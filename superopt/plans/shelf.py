@@ -8,28 +8,18 @@ from typing import TYPE_CHECKING, Any
 from superopt.errors import SuperoptError
 from superopt.ir import Graph, cut_graph
 from superopt.plans.plan import OptimizeOptions, RegionPlan, Work
+from superopt.plans.proof import proven
 from superopt.plans.record import candidate_from_json, candidate_json
 from superopt.targets import Target
 
 if TYPE_CHECKING:
     from superopt.cache import Key
 
-__all__ = ["Shelf", "parts_of", "proven"]
+__all__ = ["Shelf", "parts_of"]
 
 log = logging.getLogger("superopt")
 
 _KEPT = 3  # candidates of a region
-
-
-def proven(goal: Graph, graph: Graph, *, seed: int) -> Any:
-    """Return the verdict on a graph that a file or the cache claims equal to a goal; None where it is not."""
-    from superopt.verify.many import equal_to_all
-
-    try:
-        verdict = equal_to_all(goal, [graph], seed=seed)[0]
-    except (ValueError, IndexError, KeyError):  # ports that have nothing to do with the goal's
-        return None
-    return verdict if verdict.equal else None
 
 
 class Shelf:
@@ -74,7 +64,7 @@ class Shelf:
         for number, data in enumerate(saved if isinstance(saved, list) else (), 1):
             try:
                 candidate = candidate_from_json(data, self._target)
-                verdict = proven(goal, candidate.mugraph.graph, seed=self._options.seed)
+                verdict = proven(goal, candidate.mugraph, seed=self._options.seed)
             except SuperoptError as error:
                 log.warning("cache: a plan of %s is not used: %s", goal.name, error)
                 continue

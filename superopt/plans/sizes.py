@@ -57,6 +57,8 @@ def mugraph_for(mugraph: MuGraph, goal: Graph) -> MuGraph:
     shapes = {port.name: goal.shape(port) for port in goal.inputs}
     old = mugraph.graph.sizes
     for split in mugraph.splits:
+        if split.axis not in known:  # a part of an axis, whose length stays
+            continue
         known[split.outer] = old[split.outer]
         known[split.inner] = -(-known[split.axis] // old[split.outer])
     for port in mugraph.graph.inputs:
@@ -74,12 +76,19 @@ def mugraph_for(mugraph: MuGraph, goal: Graph) -> MuGraph:
     return replace(mugraph, graph=resized(mugraph.graph, known))
 
 
-def bucket(graph: Graph) -> tuple[object, ...]:
+def bucket(mugraph: MuGraph) -> tuple[object, ...]:
     """Return what kernels are chosen by: powers of two of axes that are read off tensors, others exactly."""
-    free = {dim[0] for port in graph.inputs for dim in port.dims if len(dim) == 1}
+    dims = {dim for port in mugraph.graph.inputs for dim in port.dims}
+    free = {dim[0] for dim in dims if len(dim) == 1}
+    parts: set[str] = set()
+    for split in mugraph.splits:
+        if (split.outer, split.inner) in dims:
+            free.add(split.axis)
+            parts |= {split.outer, split.inner}
     return tuple(
         ("up to", 1 << max(axis.size - 1, 0).bit_length()) if axis.name in free else axis.size
-        for axis in graph.axes
+        for axis in mugraph.graph.axes
+        if axis.name not in parts
     )
 
 

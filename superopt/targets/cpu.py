@@ -106,7 +106,7 @@ class CpuTarget:
 
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
         """Return what is predicted of each kernel."""
-        return predicted(mugraph, configs, self._device(), None)
+        return predicted(mugraph, configs, self.cost_device(), None)
 
     def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
         """Return no predictions: the model of a CPU knows no tiles."""
@@ -114,14 +114,15 @@ class CpuTarget:
 
     def floor_us(self, graph: Graph) -> float | None:
         """Return the least time that a graph can take there."""
-        return floor(graph, self._device())
+        return floor(graph, self.cost_device())
 
     def compile_ahead(
         self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]
     ) -> None:
         """Do nothing: the system's compiler reports no resources."""
 
-    def _device(self) -> "Device":
+    def cost_device(self) -> "Device":
+        """Return the device that the cost model reckons with."""
         import torch
 
         return host(torch.get_num_threads())

@@ -114,15 +114,15 @@ class CudaTarget:
 
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
         """Return what is predicted of each kernel."""
-        return predicted(mugraph, configs, self._device(), _tiles)
+        return predicted(mugraph, configs, self.cost_device(), _tiles)
 
     def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
         """Return the predicted time of one kernel in each of some configurations."""
-        return predictions(mugraph, number, configs, self._device(), _tiles)
+        return predictions(mugraph, number, configs, self.cost_device(), _tiles)
 
     def floor_us(self, graph: Graph) -> float | None:
         """Return the least time that a graph can take there."""
-        return floor(graph, self._device())
+        return floor(graph, self.cost_device())
 
     def compile_ahead(
         self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]
@@ -196,7 +196,8 @@ class CudaTarget:
 
         return confirm(contenders, first, second, inputs, seconds=seconds, times=times_on_cuda)
 
-    def _device(self) -> "Device":
+    def cost_device(self) -> "Device":
+        """Return the device that the cost model reckons with."""
         return cuda_device(self.device_name if self.available else self.device, self.capability)
 
     def _source(self, mugraph: MuGraph, number: int, config: Any) -> Any:
@@ -204,8 +205,9 @@ class CudaTarget:
         from superopt.codegen.triton import emit
         from superopt.codegen.triton.choices import exact_axes
 
-        exact = exact_axes(config, mugraph.graph.sizes)
-        return emit(lower_block(mugraph, number), replace(config, exact=exact))
+        program = lower_block(mugraph, number)
+        exact = exact_axes(config, mugraph.graph.sizes, program.splits)
+        return emit(program, replace(config, exact=exact))
 
 
 def _workers() -> int:

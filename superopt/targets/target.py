@@ -9,6 +9,7 @@ from superopt.ir import Graph, MuGraph
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from superopt.cost import Device
     from superopt.tune import Measurement
     from superopt.tune.measure import HeadToHead
 
@@ -93,6 +94,10 @@ class Target(Protocol):
 
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
         """Return what is predicted of each kernel."""
+        ...
+
+    def cost_device(self) -> "Device":
+        """Return the device that the cost model reckons with."""
         ...
 
     def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> "list[float | None]":

