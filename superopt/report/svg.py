@@ -46,9 +46,9 @@ def time_text(us: float) -> str:
     """Return microseconds with the unit that suits."""
     if us >= 1e6:
         return f"{us / 1e6:.3g} s"
-    if us >= 1e4:
+    if us >= 1e3:
         return f"{us / 1e3:.3g} ms"
-    return f"{us:.3g} µs" if us < 1000 else f"{us:.0f} µs"
+    return f"{us:.3g} µs"
 
 
 def count_text(value: float) -> str:

@@ -77,6 +77,47 @@ def test_several_kernels_a_call_and_several_outputs(written, runs, target, dtype
     assert "torch.randn(n, k)" in text  # w lies transposed, as it was
 
 
+SPLIT = """
+graph split
+axes m=4 k_part=4 k_at=18 n=48 k=70
+in x: f32[m, (k_part k_at)]
+in w: f32[(k_part k_at), n]
+split k into k_part k_at
+kernel grid[m, k_part, n]
+  loop[k_at]
+    t2 += contract[k_at](x, w)
+kernel grid[m, n]
+  loop[k_part]
+    t3 += sum[k_part](t2)
+  t4 = size[k]()
+  t5 = div(t3, t4)
+out y: f32[m, n] = t5
+"""
+
+WHOLE = """
+graph split
+axes m=4 k=70 n=48
+in x: f32[m, k]
+in w: f32[k, n]
+t2 = contract[k](x, w)
+t3 = size[k]()
+t4 = div(t2, t3)
+out y: f32[m, n] = t4
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:90"])
+def test_an_axis_in_parts_the_last_of_which_is_shorter(written, runs, target) -> None:
+    result = written(SPLIT, target)
+    result["regions"][0]["goal"] = WHOLE
+    text = export_module(result)
+    assert "k_at = -(-k // k_part)" in text
+    assert "fine" in runs(text)
+    result["regions"][0]["goal"] = WHOLE.replace("div(t2, t3)", "mul(t2, t3)")
+    with pytest.raises(InputError, match="is not equal to its region"):
+        export_module(result)
+
+
 def test_masks_and_integers(written, runs) -> None:
     text = """
 graph masked
