@@ -250,10 +250,12 @@ def _release(graph: Graph) -> Graph | None:
     return None
 
 
-def _difference(graph: Graph, exp: int) -> tuple[int, int] | None:
-    """Return x and m where an exponential is of x - m."""
+def _difference(graph: Graph, exp: int) -> tuple[int | None, int] | None:
+    """Return x and m where an exponential is of x - m; x is None where it is of -m."""
     step = graph.step_of(exp)
     inner = graph.step_of(step.inputs[0]) if step else None
+    if inner is not None and inner.op == "neg":
+        return None, inner.inputs[0]
     if inner is None or inner.op not in ("sub", "add"):
         return None
     x, m = inner.inputs
@@ -283,7 +285,8 @@ def _without(graph: Graph, shift: Shift, amount: int) -> Graph:
         if value in shift.exps:
             pair = _difference(graph, value)
             assert pair is not None
-            at.append(emit(Step("exp", (at[pair[0]],))))
+            x = pair[0]
+            at.append(emit(Step("const", value=Fraction(1)) if x is None else Step("exp", (at[x],))))
             continue
         bare = [lowered(i) for i in inputs]
         if step.op == "add" and amount in step.inputs and any(one is not None for one in bare):
@@ -319,6 +322,7 @@ class _Rewrite:
         self.local: set[tuple[int, int]] = set()  # (value, number of a shift): still under a part's maximum
         self.common: dict[tuple[int, int], int] = {}  # the same, under the maximum of all parts
         self.shift_values: dict[tuple[int, bool], int] = {}
+        self.logarithms: dict[int, tuple[int, int]] = {}  # value l + c -> l and c
 
     def run(self) -> Graph:
         """Return the graph; steps keep their order, so that a shift stands after all it is made from."""
@@ -330,6 +334,10 @@ class _Rewrite:
                 self.at[value] = self._exp(value)
             else:
                 inputs = self._inputs(value, step)
+                if step.op == "sub" and inputs[1] in self.logarithms:
+                    # (a - c) - l, not a - (l + c): c may be large and near a.
+                    log, shift = self.logarithms[inputs[1]]
+                    inputs = (self._emit(Step("sub", (inputs[0], shift))), log)
                 self.at[value] = self._emit(replace(step, inputs=inputs))
                 if step.op == "log":
                     self.at[value] = self._log(value, step)
@@ -420,7 +428,9 @@ class _Rewrite:
             if degree:
                 added = self._shift(number, (value, number) in self.local)
                 self.local.discard((value, number))
-                result = self._emit(Step("add", (result, self._times(added, degree))))
+                added = self._times(added, degree)
+                bare, result = result, self._emit(Step("add", (result, added)))
+                self.logarithms[result] = (bare, added)
         return result
 
     def _shift(self, number: int, local: bool) -> int:

@@ -1,0 +1,59 @@
+"""Kernels of programs with exponentials: right and finite wherever PyTorch is, in one pass."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SLOW = pytest.mark.slow
+TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+NOTHING = 1e-30  # absolute: below this an error does not count
+ONE_PASS = ["causal", "alibi", "additive-mask", "padded", "soft-capped", "entropy", "softmax"]
+
+
+def answers(target, dtype, *names):
+    """Return what the runner says of each case."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TRITON_INTERPRET": "1" if target == "triton" else "0",
+    }
+    command = [sys.executable, str(Path(__file__).with_name("runner.py")), target, dtype, *names]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert not done.returncode, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [
+        pytest.param("triton", "f32", marks=TRITON),
+        pytest.param("triton", "f16", marks=TRITON),
+        pytest.param("cpp", "f32", marks=SLOW),
+        pytest.param("cpp", "f16", marks=SLOW),
+        pytest.param("cpp", "bf16", marks=SLOW),
+    ],
+)
+@pytest.mark.parametrize("half", ["even", "odd"])
+def test_no_worse_than_pytorch(target, dtype, half):
+    for answer in answers(target, dtype, half):
+        allowed = 2 * answer["eager"] + 4 * answer["rounding"] + NOTHING
+        assert answer["shape"], answer
+        assert not answer["wrong"], answer
+        assert answer["error"] <= allowed, answer
+        if "found" in answer["case"]:
+            assert answer["running"] == answer["shifted"], answer
+            assert answer["kernels"] == 1 or answer["name"] not in ONE_PASS or "parts" in answer["case"], (
+                answer
+            )
+
+
+@pytest.mark.parametrize("name", ["causal", "cross-entropy", "sink"])
+def test_on_this_machine(name):
+    for answer in answers("cpp", "f32", name):
+        assert not answer["wrong"], answer
+        assert answer["error"] <= 2 * answer["eager"] + 4 * answer["rounding"], answer
