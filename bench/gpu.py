@@ -1,0 +1,345 @@
+"""Kernels against PyTorch on a GPU: medians of interleaved calls, losses included.
+
+    python -m bench.plans                                          on any machine: makes bench/plans
+    python -m bench.gpu --suite all --minutes 8 --json OUT         on the machine with the GPU
+
+The second needs torch, triton, numpy and rich only. Cases come in order, the most telling first; each is
+tuned from its plan and raced against eager PyTorch, torch.compile and scaled_dot_product_attention. Where
+time is left at the end, cases are raced once more with torch.compile's max-autotune. OUT is written after
+every case; `--resume` goes on after those that it has.
+
+    python -m bench.gpu --list                                     the cases
+    python -m bench.gpu --dry-run [--check]                        all but launching; kernels run once, small
+    python -m bench.gpu --kernel rmsnorm-linear --case decode-8 --profile
+                                                                   every candidate of one case
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.gpucases import PEERS, SUITES, Case
+from bench.plans import FOLDER, chosen_cases
+from superopt.errors import InputError, SuperoptError
+
+__all__ = ["main"]
+
+VERSION = 1
+_CHUNK = 6  # cases whose kernels are compiled together
+_LEAST_S = 15.0  # below it, no more cases are begun
+_AUTOTUNE_S = 40.0  # that a case with max-autotune may take, as long as none was timed
+_TRIALS = (8, 48)
+
+
+@dataclass(slots=True)
+class _Suite:
+    """A run: what was asked for, what it found so far, and where that goes."""
+
+    cases: list[Case]
+    settings: Any
+    out: Path
+    deadline: float
+    document: dict[str, Any]
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end."""
+        return self.deadline - time.monotonic()
+
+    @property
+    def records(self) -> dict[str, dict[str, Any]]:
+        """What is known of each case."""
+        found: dict[str, dict[str, Any]] = self.document["cases"]
+        return found
+
+    def keep(self, name: str, record: Mapping[str, Any]) -> None:
+        """Note the record of a case, and write everything."""
+        from bench.gpureport import geometric_means
+        from superopt.plans.saved import write_json
+
+        self.records[name] = dict(record)
+        self.document["geometric_mean"] = geometric_means(self.records.values())
+        self.document["not_reached"] = [one.name for one in self.cases if one.name not in self.records]
+        write_json(self.document, self.out)
+
+
+def tell(message: str) -> None:
+    """Show what happens, with the time."""
+    print(f"[{time.strftime('%H:%M:%S')}] {message}", file=sys.stderr, flush=True)
+
+
+def run_suite(suite: _Suite) -> None:
+    """Race all cases that have no record, in chunks that are compiled together."""
+    from bench.gpurun import load_case, run_case, warm
+    from superopt.tune.errors import DeviceLostError
+
+    todo = [case for case in suite.cases if case.name not in suite.records]
+    first_peers = tuple(name for name in suite.settings.peers if "autotune" not in name)
+    for start in range(0, len(todo), _CHUNK):
+        if suite.left < _LEAST_S:
+            return
+        loaded = []
+        for case in todo[start : start + _CHUNK]:
+            try:
+                loaded.append(load_case(case, suite.settings))
+            except SuperoptError as error:
+                suite.keep(case.name, {**_failed(case, error), "begun": False})
+        deadline = time.monotonic() + suite.left / 2
+        loaded, failures = warm(loaded, suite.settings, deadline=deadline, tell=tell)
+        for at, one in enumerate(loaded):
+            if suite.left < _LEAST_S / 3:
+                return
+            share = suite.left / (len(todo) - start - at) / 2
+            try:
+                record = run_case(
+                    one,
+                    suite.settings,
+                    seconds=min(max(share, 2.0), 20.0),
+                    peers=first_peers,
+                    failures=failures,
+                    tell=lambda message: None,
+                )
+            except DeviceLostError as error:
+                suite.keep(one.case.name, _failed(one.case, error))
+                raise
+            except Exception as error:  # one case must not end the others
+                record = _failed(one.case, error)
+                record["traceback"] = traceback.format_exception(error)[-4:]
+            suite.keep(one.case.name, record)
+            tell(_line(record))
+
+
+def race_autotuned(suite: _Suite) -> None:
+    """Race cases against max-autotune, too, as long as there is time."""
+    from bench.gpurun import OUT_OF_TIME, load_case, race_again
+
+    took = 0.0
+    for case in suite.cases:
+        record = suite.records.get(case.name, {})
+        if OUT_OF_TIME not in record.get("not_run", {}).values():
+            continue
+        if suite.left < (took * 1.5 or _AUTOTUNE_S):
+            return
+        start = time.monotonic()
+        try:
+            loaded = load_case(case, suite.settings)
+            suite.keep(case.name, race_again(loaded, suite.settings, record, seconds=2.0, tell=tell))
+        except SuperoptError as error:
+            reason = str(error).splitlines()[0]
+            absent = {name: reason if why == OUT_OF_TIME else why for name, why in record["not_run"].items()}
+            suite.keep(case.name, {**record, "not_run": absent})
+        took = max(took, time.monotonic() - start)
+        tell(_line(suite.records[case.name]))
+
+
+def _failed(case: Case, error: BaseException) -> dict[str, Any]:
+    first = next((line for line in str(error).splitlines() if line.strip()), "no message")
+    return {
+        "case": case.name,
+        "suite": case.suite,
+        "workload": case.workload,
+        "sizes": dict(case.sizes),
+        "error": f"{type(error).__name__}: {first}",
+    }
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    if record.get("ratio") is None:
+        return f"{record['case']}: {record['error']}"
+    times = ", ".join(f"{name} {one['median_us']:.1f}" for name, one in record["measured"].items())
+    return f"{record['case']}: {record['ratio']:.2f} of {record['best_peer']}; µs: {times}"
+
+
+# -- without launching
+
+
+def dry_run(cases: Sequence[Case], settings: Any, *, check: bool, say: Callable[[str], None] = print) -> int:
+    """Load every plan, prove its first candidate, emit every kernel; with `check`, run each once, small."""
+    from bench.gpucheck import check_case
+    from bench.gpurun import load_case
+    from superopt.plans.proof import proven
+
+    bad = 0
+    for case in cases:
+        try:
+            loaded = load_case(case, settings)
+            kernels = 0
+            for work in loaded.work:
+                if proven(work.goal, work.candidates[0].mugraph, seed=settings.seed) is None:
+                    raise InputError(f"{work.candidates[0].name} is not equal to {work.goal.name}")
+                for one in work.candidates:
+                    kernels += len(loaded.target.sources(one.mugraph, one.configs))
+            faults = check_case(loaded) if check else []
+        except SuperoptError as error:
+            faults = [str(error)]
+        bad += bool(faults)
+        if faults:
+            say(f"{case.name:36} {faults[0]}" + (f" (and {len(faults) - 1} more)" if faults[1:] else ""))
+        else:
+            count = sum(len(work.candidates) for work in loaded.work)
+            say(f"{case.name:36} fine: {count} candidates, {kernels} kernels")
+    return 1 if bad else 0
+
+
+# -- the command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.check and not _has_cuda():
+        os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+    os.environ["TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE"] = (
+        "0"  # what was picked beside other processes is no good
+    )
+    os.environ["PYTHONPATH"] = _with_root(os.environ.get("PYTHONPATH", ""))
+    workloads = [options.kernel] if options.kernel else _listed(options.workloads)
+    cases = chosen_cases(options.suite, workloads, _listed(options.case))
+    if not cases:
+        parser.error("no case is of these names; --list shows all")
+    if options.list:
+        print("\n".join(f"{case.name:36} {_sizes(case)}" for case in cases))
+        return 0
+    from bench.gpurun import Settings
+
+    settings = Settings(
+        options.plans,
+        options.dtype,
+        options.trials or _trials(options.minutes, len(cases)),
+        ("eager", *(name for name in _listed(options.peers) if name != "eager")),
+        options.seed,
+    )
+    if options.dry_run or options.check:
+        return dry_run(cases, settings, check=options.check)
+    if options.kernel:
+        from bench.gpuprofile import profile
+
+        settings = replace(settings, trials=options.trials or 64)
+        return max(profile(case, settings, minutes=options.minutes, tell=tell) for case in cases[:1])
+    if options.json is None:
+        parser.error("give --json OUT, where the results go")
+    return _measure(cases, settings, options, arguments)
+
+
+def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, arguments: list[str]) -> int:
+    from bench.gpureport import machine, show
+    from superopt.tune.errors import DeviceLostError
+
+    document = _resumed(options.json) if options.resume else {"cases": {}}
+    document |= {
+        "version": VERSION,
+        "suite": f"gpu {options.suite}",
+        "machine": machine(),
+        "settings": {
+            "dtype": settings.dtype,
+            "trials": settings.trials,
+            "peers": list(settings.peers),
+            "seed": settings.seed,
+            "minutes": options.minutes,
+        },
+    }
+    deadline = time.monotonic() + options.minutes * 60
+    suite = _Suite(cases, settings, options.json, deadline, document)
+    try:
+        run_suite(suite)
+        race_autotuned(suite)
+    except DeviceLostError as error:
+        tell(f"{error}; another process goes on with the cases that are left")
+        _start_again(arguments, suite.left / 60)
+    except KeyboardInterrupt:
+        tell("interrupted; what was measured is kept")
+    show(suite.records.values(), suite.document)
+    return 0 if any(one.get("ratio") is not None for one in suite.records.values()) else 1
+
+
+def _resumed(place: Path) -> dict[str, Any]:
+    if not place.exists():
+        return {"cases": {}}
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SystemExit(
+            f"cannot read {place}: it is not JSON; give another --json, or leave out --resume"
+        ) from error
+    if (
+        not isinstance(found, dict)
+        or found.get("version") != VERSION
+        or not isinstance(found.get("cases"), dict)
+    ):
+        raise SystemExit(f"{place} is not a result of this benchmark; give another --json")
+    begun = {name: one for name, one in found["cases"].items() if one.get("begun", True)}
+    return {**found, "cases": begun}
+
+
+def _start_again(arguments: list[str], minutes: float) -> None:
+    """Go on in this process's place: the device can only be used by a fresh one."""
+    kept = [one for one in arguments if one != "--resume"]
+    command = [sys.executable, "-m", "bench.gpu", *kept, "--resume", "--minutes", f"{max(minutes, 0.0):.2f}"]
+    os.execv(sys.executable, command)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gpu",
+        description=(__doc__ or "").strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--suite", choices=SUITES, default="all", help="which cases (default: all)")
+    parser.add_argument("--workloads", default="", help="only these, by commas")
+    parser.add_argument("--case", default="", help="only cases of these names, by commas, as in decode-8")
+    parser.add_argument("--dtype", default="f16", help="of the tensors (default: f16)")
+    parser.add_argument("--plans", type=Path, default=FOLDER, metavar="FOLDER", help="where the plans are")
+    parser.add_argument("--minutes", type=float, default=8.0, help="of everything, about (default: 8)")
+    parser.add_argument(
+        "--trials", type=int, default=0, help="candidates of a region (default: as time allows)"
+    )
+    parser.add_argument("--peers", default=",".join(PEERS), help="by commas (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="where the results go, after every case")
+    parser.add_argument("--resume", action="store_true", help="keep what OUT has, and go on after it")
+    parser.add_argument("--dry-run", action="store_true", help="load plans and emit kernels, launch nothing")
+    parser.add_argument("--check", action="store_true", help="run every kernel once at small sizes")
+    parser.add_argument("--kernel", metavar="NAME", default="", help="measure all candidates of one workload")
+    parser.add_argument(
+        "--profile", action="store_true", help="with --kernel: registers, and each kernel's time"
+    )
+    parser.add_argument("--list", action="store_true", help="print the cases")
+    return parser
+
+
+def _trials(minutes: float, cases: int) -> int:
+    least, most = _TRIALS
+    return int(min(max(3 * minutes * 60 / cases, least), most))
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _with_root(path: str) -> str:
+    """Return a search path with the folder of bench in it, for the processes that compile."""
+    root = str(Path(__file__).resolve().parent.parent)
+    return os.pathsep.join([root, *(one for one in path.split(os.pathsep) if one and one != root)])
+
+
+def _sizes(case: Case) -> str:
+    return " ".join(f"{size}={value}" for size, value in case.sizes.items())
+
+
+def _listed(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

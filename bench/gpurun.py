@@ -1,0 +1,401 @@
+"""One case of `bench.gpu`: its plan read, its kernels raced, and the best of them raced against PyTorch.
+
+Candidates are made, raced and checked in floats by the same contest that `superopt tune` holds. What it
+finds best then meets every peer, in turns, on inputs that no cache holds, and loses where it is slower.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.gpucases import PEERS, Case, hand_written
+from bench.gpuwarm import CompileJob, compiled
+from superopt.clock import Clock
+from superopt.errors import InputError, SuperoptError
+from superopt.plans.assembly import assemble, in_parts
+from superopt.plans.optimized import Optimized
+from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan, Work
+from superopt.plans.proof import proven
+from superopt.plans.saved import Result, read_result
+from superopt.plans.settle import settle
+from superopt.targets import Target, config_json
+from superopt.tune.errors import DeviceLostError
+from superopt.tune.pool import Outcome, compile_all
+from superopt.tune.probe import ProbeJob
+
+__all__ = ["Loaded", "Settings", "load_case", "race_again", "run_case", "warm"]
+
+OUT_OF_TIME = "not run: out of time"
+_KERNEL = ", kernel "
+_COPIES = 3
+_SURELY = 0.95  # of a floor, below which a time cannot be right
+_CALLED_S = 0.15  # of timing calls with their launches
+_JOB_S = 60.0
+_MORE_THAN_SDPA = ("qknorm-attention", "llama-layer")  # there torch.compile helps what is written by hand
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for all cases of a run."""
+
+    folder: Path
+    dtype: str = "f16"
+    trials: int = 16  # candidates of a region, each in one configuration for every kernel
+    peers: tuple[str, ...] = PEERS
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A case with its plan, ready to be raced."""
+
+    case: Case
+    result: Result
+    traced: Any
+    work: tuple[Work, ...]
+
+    @property
+    def target(self) -> Target:
+        """What its kernels are for."""
+        return self.result.target
+
+
+def load_case(case: Case, settings: Settings) -> Loaded:
+    """Return a case with the candidates that its plan gives; InputError where there is no good plan."""
+    place = case.plan(settings.folder, settings.dtype)
+    if not place.exists():
+        raise InputError(f"{case.name} has no plan in {settings.folder}; `python -m bench.plans` makes it")
+    result = read_result(place)
+    work = tuple(
+        Work(
+            plan.goal, tuple(_trials(plan, data["candidates"], result.target, settings.trials)), recalled=True
+        )
+        for plan, data in zip(result.regions, result.data["regions"], strict=True)
+    )
+    if empty := [one.goal.name for one in work if not one.candidates]:
+        raise InputError(f"{place}: no candidate for {empty[0]}")
+    return Loaded(case, result, result.traced(case.function), work)
+
+
+def _trials(
+    plan: RegionPlan, data: Sequence[Mapping[str, Any]], target: Target, count: int
+) -> list[Candidate]:
+    """Return the candidates of a plan, then the best of them in other configurations, kernel by kernel."""
+    found = [one for one in plan.candidates if not one.rejected]
+    variants = [
+        list(_variants(one, saved.get("others") or [], target))
+        for one, saved in zip(plan.candidates, data, strict=True)
+        if not one.rejected
+    ]
+    for turn in range(max(map(len, variants), default=0)):
+        found += [several[turn] for several in variants if turn < len(several)]
+    return found[:count]
+
+
+def _variants(candidate: Candidate, others: Sequence[Sequence[Any]], target: Target) -> Iterator[Candidate]:
+    """Yield a candidate with other configurations of one kernel: the next best of each, then those after."""
+    for turn in range(max(map(len, others), default=0)):
+        for number, several in enumerate(others):
+            if turn < len(several):
+                config = target.config_from_json(several[turn])
+                yield replace(
+                    candidate,
+                    name=f"{candidate.name}{_KERNEL}{number} as guess {turn + 2}",
+                    configs=(*candidate.configs[:number], config, *candidate.configs[number + 1 :]),
+                    kernels=(),
+                    predicted_us=None,
+                )
+
+
+# -- compiled beside one another, before anything is timed
+
+
+class _TimeUpError(Exception):
+    """No time is left to compile more."""
+
+
+def warm(
+    loaded: Sequence[Loaded], settings: Settings, *, deadline: float, tell: Callable[[str], None]
+) -> tuple[list[Loaded], dict[str, str]]:
+    """Run every kernel once in processes of their own, and compile the peers of torch.compile there, too.
+
+    Returns the cases without the candidates that failed or were not reached, and why each is missing.
+    The kernels stay in the caches of Triton and of the C++ compiler, where this process finds them.
+    """
+    jobs: list[Any] = []
+    for one in loaded:
+        device = one.target.torch_device
+        if "torch.compile" in settings.peers:
+            names = one.case.workload, one.case.case, settings.dtype, "torch.compile", device
+            jobs.append(CompileJob(f"{one.case.name} torch.compile", *names))
+        jobs += [
+            ProbeJob(_job(one, work, candidate), candidate.mugraph, candidate.configs, device)
+            for work in one.work
+            for candidate in work.candidates
+        ]
+    done: dict[str, str | None] = {}
+
+    def on_done(outcome: Outcome) -> None:
+        done[outcome.name] = outcome.failure
+        if time.monotonic() > deadline:
+            raise _TimeUpError
+
+    tell(f"compiling {len(jobs)} kernels and peers of {len(loaded)} cases")
+    limit = min(max(deadline - time.monotonic(), 5.0), _JOB_S)
+    with suppress(_TimeUpError):
+        compile_all(jobs, workers=_workers(), limit_seconds=limit, on_done=on_done)
+    why = {job.name: done.get(job.name, "not compiled in time") for job in jobs}
+    kept = []
+    for one in loaded:
+        work = tuple(
+            replace(
+                work,
+                candidates=tuple(other for other in work.candidates if why[_job(one, work, other)] is None),
+            )
+            for work in one.work
+        )
+        kept.append(replace(one, work=work))
+    return kept, {name: reason for name, reason in why.items() if reason is not None}
+
+
+def _job(one: Loaded, work: Work, candidate: Candidate) -> str:
+    return f"{one.case.name} {work.goal.name} {candidate.name}"
+
+
+def _workers() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# -- raced
+
+
+def run_case(
+    loaded: Loaded,
+    settings: Settings,
+    *,
+    seconds: float,
+    peers: Sequence[str],
+    failures: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return the record of one case, raced for about so many seconds."""
+    start = time.monotonic()
+    clock = Clock()
+    record = _started(loaded, settings)
+    record["candidates"] = {
+        name.removeprefix(f"{loaded.case.name} "): reason
+        for name, reason in failures.items()
+        if name.startswith(f"{loaded.case.name} ")
+    }
+    if not all(work.candidates for work in loaded.work):
+        first = next(iter(record["candidates"].values()), "none was left")
+        return record | {"error": f"no candidate ran: {first}"}
+    best = _best(loaded, settings, seconds / 2, clock, tell)
+    for plan in best.regions:
+        record["candidates"] |= {
+            f"{plan.goal.name} {one.name}": one.measurement.median_us if one.measurement else one.rejected
+            for one in plan.candidates
+        }
+    record["phases_ms"] = {name: round(ms) for name, ms in clock.ms.items()}
+    if best.fused is None or any(plan.chosen is None for plan in best.regions):
+        return record | {"error": "no candidate was right, or none was measured"}
+    chosen = [plan.chosen for plan in best.regions if plan.chosen is not None]
+    record["chosen"] = [_chosen_json(one) for one in chosen]
+    record["floats"] = None if best.floats is None else str(best.floats)
+    for work, one in zip(loaded.work, chosen, strict=True):
+        if proven(work.goal, one.mugraph, seed=settings.seed) is None:
+            return record | {"error": f"{one.name} is not equal to {work.goal.name}"}
+    floor = _floor(loaded, chosen)
+    left = max(seconds - (time.monotonic() - start), 1.0)
+    record |= _raced(loaded, settings, best.fused, peers, left, floor, tell)
+    record["seconds"] = round(time.monotonic() - start, 1)
+    return record
+
+
+def race_again(
+    loaded: Loaded,
+    settings: Settings,
+    record: Mapping[str, Any],
+    *,
+    seconds: float,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return the record of a case with the kernels that it chose raced once more, against every peer."""
+    everything = {one.name: one for work in loaded.work for one in work.candidates}
+    kernels = {}
+    chosen = []
+    for work, saved in zip(loaded.work, record["chosen"], strict=True):
+        configs = tuple(
+            None if one is None else loaded.target.config_from_json(one) for one in saved["configs"]
+        )
+        base = everything.get(saved["name"].partition(_KERNEL)[0])
+        if base is None:
+            raise InputError(f"{loaded.case.name}: the plan has no {saved['name']!r} any more")
+        chosen.append(base)
+        kernels[work.goal.name] = loaded.target.make(base.mugraph, configs)
+    fused = assemble(in_parts(loaded.traced, [work.goal for work in loaded.work]), kernels)
+    floor = _floor(loaded, chosen)
+    return {**record, **_raced(loaded, settings, fused, settings.peers, seconds, floor, tell)}
+
+
+def _started(loaded: Loaded, settings: Settings) -> dict[str, Any]:
+    case = loaded.case
+    return {
+        "case": case.name,
+        "suite": case.suite,
+        "workload": case.workload,
+        "sizes": dict(case.sizes),
+        "dtype": settings.dtype,
+        "seed": settings.seed,
+        "error": None,
+    }
+
+
+def _chosen_json(one: Candidate) -> dict[str, Any]:
+    configs = [None if config is None else config_json(config) for config in one.configs]
+    return {"name": one.name, "configs": configs}
+
+
+def _best(
+    loaded: Loaded, settings: Settings, seconds: float, clock: Clock, tell: Callable[[str], None]
+) -> Optimized:
+    """Return what the contest of all candidates gives; their first runs were guarded before."""
+    options = OptimizeOptions(
+        target=loaded.target.name,
+        seconds=seconds,
+        torch_compile=False,
+        guarded=False,
+        cache=False,
+        seed=settings.seed,
+    )
+    return settle(
+        loaded.case.function,
+        loaded.traced,
+        loaded.work,
+        target=loaded.target,
+        options=options,
+        inputs=loaded.result.inputs,
+        clock=clock,
+        tell=tell,
+        source=loaded.result.source,
+    )
+
+
+def _floor(loaded: Loaded, chosen: Sequence[Candidate]) -> float | None:
+    """Return the least time of the program as it was written, or as it was found where that takes less."""
+    floors = []
+    for work, one in zip(loaded.work, chosen, strict=True):
+        known = [loaded.target.floor_us(graph) for graph in (work.goal, one.graph)]
+        floors.append(min((us for us in known if us is not None), default=None))
+    return None if None in floors else sum(us for us in floors if us is not None)
+
+
+def contenders(
+    loaded: Loaded,
+    fused: Callable[..., Any],
+    peers: Sequence[str],
+    settings: Settings,
+    inputs: tuple[Any, ...],
+) -> tuple[dict[str, Callable[..., Any]], dict[str, str]]:
+    """Return all that can be raced, each called once, and why others cannot."""
+    function = loaded.case.function
+    found: dict[str, Callable[..., Any]] = {"superopt": fused}
+    wanted = {name: (function, None if name == "eager" else name) for name in settings.peers}
+    for name, other in hand_written(loaded.case.workload).items():
+        wanted[name] = (other, None)
+        if loaded.case.workload in _MORE_THAN_SDPA and "torch.compile" in peers:
+            wanted[f"torch.compile {name}"] = (other, "torch.compile")
+    absent: dict[str, str] = {}
+    for name, (other, mode) in wanted.items():
+        if name in settings.peers and name not in peers:
+            absent[name] = OUT_OF_TIME
+            continue
+        try:
+            found[name] = other if mode is None else compiled(other, mode)
+            found[name](*inputs)
+            loaded.target.synchronize()
+        except Exception as error:  # whatever stops a peer must not stop the race
+            first = next((line for line in str(error).splitlines() if line.strip()), "no message")
+            absent[name] = f"{type(error).__name__}: {first}"
+            found.pop(name, None)
+    return found, absent
+
+
+def _raced(
+    loaded: Loaded,
+    settings: Settings,
+    fused: Callable[..., Any],
+    peers: Sequence[str],
+    seconds: float,
+    floor: float | None,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return the part of a record that a race against peers gives."""
+    import torch
+
+    from superopt.verify.floats import sample
+
+    target = loaded.target
+    torch._dynamo.reset()  # another case of the same function must not make it one of any sizes
+    like = tuple(
+        torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=target.torch_device)
+        for one in loaded.result.inputs
+    )
+    copies = [sample("normal", like, seed=settings.seed + at) for at in range(_COPIES)]
+    with torch.no_grad():
+        tell(f"{loaded.case.name}: compiling peers")
+        runs, absent = contenders(loaded, fused, peers, settings, copies[0])
+        tell(f"{loaded.case.name}: racing {', '.join(runs)}")
+        timed = target.measure(runs, copies, seconds=min(seconds, 2.0))
+        called = _called(runs, copies, target)
+    ours = timed["superopt"].median_us
+    rivals = {name: one.median_us for name, one in timed.items() if name != "superopt"}
+    best = min(rivals, key=lambda name: rivals[name])
+    impossible = floor is not None and target.clears_caches and ours < _SURELY * floor
+    return {
+        "measured": {
+            name: {key: _plain(value) for key, value in asdict(one).items()} for name, one in timed.items()
+        },
+        "called_us": called,
+        "not_run": absent,
+        "floor_us": floor,
+        "floor_share": None if floor is None else floor / ours,
+        "best_peer": best,
+        "ratio": None if impossible else rivals[best] / ours,
+        "ratios": {name: us / ours for name, us in rivals.items()},
+        "error": f"{ours:.2f} µs is less than its floor of {floor:.2f} µs: not counted"
+        if impossible
+        else None,
+    }
+
+
+def _called(
+    runs: Mapping[str, Callable[..., Any]], copies: Sequence[tuple[Any, ...]], target: Target
+) -> dict[str, float]:
+    """Return the times of calls from Python until the device is idle: launches are in them."""
+    from superopt.tune import measure_together
+
+    def waited(run: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*inputs: Any) -> None:
+            run(*inputs)
+            target.synchronize()
+
+        return call
+
+    try:
+        timed = measure_together(
+            {name: waited(run) for name, run in runs.items()}, copies, seconds=_CALLED_S, most_rounds=50
+        )
+    except SuperoptError as error:
+        if isinstance(error, DeviceLostError):
+            raise
+        return {}
+    return {name: one.median_us for name, one in timed.items()}
+
+
+def _plain(value: Any) -> Any:
+    return [list(one) for one in value] if isinstance(value, tuple) else value

@@ -1,0 +1,163 @@
+"""Plans for the cases of `bench.gpu`, made without a GPU: searched, scheduled, compiled ahead of time.
+
+    python -m bench.plans [--suite all|decode|prefill] [--workloads A,B] [--dtype f16] [--out bench/plans]
+
+Each plan is a result file that `superopt tune` takes, too. It holds muGraphs and configurations, no
+sources: kernels are written anew where they run. Beside its configuration a candidate has the `others`
+that are predicted to be the next best of each kernel, so that nothing is predicted on the GPU's time.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from bench.gpucases import CASES, SUITES, Case
+from superopt.errors import SuperoptError
+from superopt.plans.plan import Candidate
+from superopt.targets import config_json
+
+__all__ = ["FOLDER", "chosen_cases", "make_plan", "write_plan"]
+
+FOLDER = Path(__file__).with_name("plans")
+_CANDIDATES = 8  # of a region
+_WIDE = 4  # of them with other configurations
+_OTHERS = 8  # of each kernel
+
+
+def make_plan(case: Case, dtype: str, target: str) -> dict[str, Any]:
+    """Return the plan of a case as plain data that is the same on every machine."""
+    from superopt import optimize
+    from superopt.plans import OptimizeOptions
+    from superopt.plans.saved import result_json
+
+    best = optimize(
+        case.function,
+        *case.inputs(dtype),
+        name=case.workload,
+        options=OptimizeOptions(target=target, measure=False, cache=False),
+        source={"workload": case.workload, "sizes": dict(case.sizes)},
+    )
+    data = result_json(best)
+    data |= {"versions": {}, "phases_ms": {}, "verdicts": []}
+    for plan, region in zip(best.regions, data["regions"], strict=True):
+        good = [at for at, one in enumerate(plan.candidates) if not one.rejected][:_CANDIDATES]
+        region["candidates"] = [
+            _bare(plan.candidates[at], region["candidates"][at])
+            | {"others": _others(plan.candidates[at], best.target, place)}
+            for place, at in enumerate(good)
+        ]
+        region["chosen"] = good.index(region["chosen"]) if region["chosen"] in good else None
+        region["dropped"] = []
+    return data
+
+
+def _bare(candidate: Candidate, data: dict[str, Any]) -> dict[str, Any]:
+    """Return a candidate as data without what follows from the rest."""
+    kept = {name: value for name, value in data.items() if value is not None}
+    return kept | {
+        "sources": [],
+        "configs": [None if one is None else _short(one) for one in candidate.configs],
+    }
+
+
+def _short(config: Any) -> dict[str, Any]:
+    """Return a configuration without fields that have their default, or are found anew where it runs."""
+    usual = {one.name: one.default for one in fields(config)}
+    data: dict[str, Any] = config_json(config)
+    return {
+        name: value
+        for name, value in data.items()
+        if name != "exact" and getattr(config, name) != usual[name]
+    }
+
+
+def _others(candidate: Candidate, target: Any, place: int) -> list[list[dict[str, Any]]]:
+    """Return the configurations of each kernel that are predicted to be the next best."""
+    from superopt.plans.contest import likely
+
+    if place >= _WIDE:
+        return []
+    return [
+        [] if config is None else [_short(one) for one in likely(candidate, number, target, _OTHERS)]
+        for number, config in enumerate(candidate.configs)
+    ]
+
+
+def write_plan(data: dict[str, Any], place: Path) -> None:
+    """Write a plan, its keys sorted and its times rounded."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(
+        _rounded(data), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
+    scratch = place.with_suffix(".part")
+    scratch.write_text(text.replace('{"configs":', '\n{"configs":') + "\n", encoding="utf-8")
+    scratch.replace(place)
+
+
+def _rounded(data: Any) -> Any:
+    if isinstance(data, float):
+        return float(f"{data:.6g}")
+    if isinstance(data, dict):
+        return {name: _rounded(one) for name, one in data.items()}
+    return [_rounded(one) for one in data] if isinstance(data, list) else data
+
+
+def chosen_cases(suite: str, workloads: Sequence[str] = (), names: Sequence[str] = ()) -> list[Case]:
+    """Return the cases of a suite, of some workloads or all, of some names or all."""
+    return [
+        case
+        for case in CASES
+        if suite in ("all", case.suite)
+        and (not workloads or case.workload in workloads)
+        and (not names or case.case in names)
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the plans; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.plans", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--suite", choices=SUITES, default="all", help="which cases (default: all)")
+    parser.add_argument("--workloads", default="", help="only these, by commas")
+    parser.add_argument("--case", default="", help="only cases of these names, by commas, as in decode-8")
+    parser.add_argument("--dtype", default="f16", help="of the tensors (default: f16)")
+    parser.add_argument("--target", default="cuda:90", help="the device to plan for (default: cuda:90)")
+    parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER.name}")
+    parser.add_argument("--missing", action="store_true", help="only those that are not there yet")
+    options = parser.parse_args(arguments)
+    cases = chosen_cases(options.suite, _listed(options.workloads), _listed(options.case))
+    if not cases:
+        parser.error("no case is of these names; `python -m bench.gpu --list` shows all")
+    failed = 0
+    for case in cases:
+        place = case.plan(options.out, options.dtype)
+        if options.missing and place.exists():
+            continue
+        start = time.perf_counter()
+        try:
+            data = make_plan(case, options.dtype, options.target)
+        except SuperoptError as error:
+            failed += 1
+            print(f"{case.name:36} no plan: {error}", file=sys.stderr, flush=True)
+            continue
+        write_plan(data, place)
+        seconds = time.perf_counter() - start
+        count = sum(len(region["candidates"]) for region in data["regions"])
+        us = data["predicted_us"]
+        predicted = "" if us is None else f"{us:9.1f} µs predicted, {data['floor_us'] or 0:.1f} at least"
+        print(f"{case.name:36} {count:3} candidates {predicted}  {seconds:.1f} s", flush=True)
+    return 1 if failed else 0
+
+
+def _listed(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
