@@ -24,6 +24,7 @@ __all__ = ["FusionChoices", "fuse", "is_matmul"]
 _WHOLE = 1024  # positions: an axis up to here may be whole inside a tile
 _FAVOUR = 4  # so many times longer than the outer one may an inner reduction be and still stay whole
 _REDUCTIONS = ("sum", "max", "contract")
+_PARTS = {"sum": ("sum", "contract"), "max": ("max",)}  # of what each may combine partial results
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ def _rounds(graph: Graph, splits: Sequence[Split], *, joined: bool) -> list[int]
     rounds = [0] * len(graph.inputs)
     parted = [0] * len(graph.inputs)  # the last round in which something on the way went along a part
     for step in graph.steps:
-        operands = [graph.step_of(i) for i in step.inputs]
-        nested = step.op in ("sum", "max") and operands[0] is not None and operands[0].op in _REDUCTIONS
+        made = graph.step_of(step.inputs[0]) if step.op in _PARTS else None
+        nested = made is not None and made.op in _PARTS[step.op]
         meets = step.op in _REDUCTIONS and not outer.isdisjoint(step.axes)
         found = max((rounds[i] for i in step.inputs), default=0)
         last = max((parted[i] for i in step.inputs), default=0)
