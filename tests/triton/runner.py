@@ -15,7 +15,7 @@ import torch
 
 from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config
-from superopt.codegen.triton.plan import kept_axes
+from superopt.codegen.triton.plan import kept_axes, kept_splits
 from superopt.driver import search
 from superopt.ir import (
     Graph,
@@ -187,8 +187,11 @@ def random_choices(mugraph: MuGraph, count: int = 6):
 
 
 def random_config(draw: random.Random, program: KernelProgram) -> TritonConfig:
-    tiles = tuple((axis, draw.choice([1, 2, 8, 16])) for axis in kept_axes(program))
-    whole = frozenset(axis for axis in program.grid if draw.random() < 0.3)
+    parts = {split.outer for split in kept_splits(program)}
+    axes = kept_axes(program)
+    lengths = [1, 2, 8, 16] if len(axes) <= 4 else [1, 2, 4, 8]
+    tiles = tuple((axis, 1 if axis in parts else draw.choice(lengths)) for axis in axes)
+    whole = frozenset(axis for axis in program.grid if draw.random() < 0.3 and axis not in parts)
     return TritonConfig(tiles, whole)
 
 

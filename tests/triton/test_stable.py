@@ -5,10 +5,10 @@ import pytest
 from superopt.workloads import WORKLOADS
 
 LONG = {
-    "B": 2, "M": 64, "K": 4096, "N": 4096, "R": 16, "S": 2048, "T": 4096, "H": 4, "G": 2, "D": 16, "L": 32,
+    "B": 1, "M": 64, "K": 4096, "N": 4096, "R": 16, "S": 2048, "T": 4096, "H": 4, "G": 2, "D": 16, "L": 32,
     "V": 4096, "E": 32, "Q": 64, "P": 32,
 }  # fmt: skip
-SHORT = {**LONG, "M": 17, "K": 129, "N": 129, "S": 65, "T": 129, "V": 129}
+SHORT = {**LONG, "M": 17, "K": 129, "N": 129, "S": 20, "T": 129, "V": 129}
 SHIFTED = [
     "softmax", "mha", "gqa", "mqa", "mha-decode", "gqa-decode", "mqa-decode", "qknorm-attention", "mla",
     "linear-cross-entropy",
@@ -18,9 +18,8 @@ DECODE = {"S": 1}
 
 def of(name, table, **sizes):
     chosen = {size: table[size] for size in WORKLOADS[name].sizes}
-    if name.endswith("decode"):
-        chosen |= DECODE
-    return chosen | {size: value for size, value in sizes.items() if size in chosen}
+    chosen |= {size: value for size, value in sizes.items() if size in chosen}
+    return chosen | (DECODE if name.endswith("decode") else {})
 
 
 def run(agrees, name, kind, dtype="f32", *, sizes=None, **more):
@@ -35,8 +34,75 @@ def run(agrees, name, kind, dtype="f32", *, sizes=None, **more):
     )
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f16"])
 @pytest.mark.parametrize("kind", ["original", "found"])
 @pytest.mark.parametrize("name", SHIFTED)
 def test_running(agrees, name, kind, dtype):
     run(agrees, name, kind, dtype)
+
+
+SPLIT = {
+    "mha": "k.S",
+    "gqa": "k.S",
+    "mha-decode": "k.T",
+    "gqa-decode": "k.T",
+    "mqa-decode": "k.T",
+    "qknorm-attention": "k.T",
+    "mla": "c.T",
+    "linear-cross-entropy": "w.V",
+    "rmsnorm-linear": "w.K",
+    "gated-mlp": "w1.K",
+    "layernorm-linear-gelu": "w.K",
+    "matmul-matmul": "w1.R",
+}
+
+
+@pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f16"])
+@pytest.mark.parametrize("name", SPLIT)
+def test_in_parts(agrees, name, dtype):
+    answer = run(agrees, name, "found", dtype, split=SPLIT[name])
+    assert answer["kernels"] > 1
+    assert answer["running"] == (name in SHIFTED)
+
+
+@pytest.mark.parametrize("size", [1, 7, 17, 64, 256, 300, 4097])
+@pytest.mark.parametrize("name", ["gqa-decode", "rmsnorm-linear"])
+def test_parts_of_any_size(agrees, name, size):
+    sizes = {"T": size, "K": size, "H": 2, "G": 1, "B": 1, "M": 3, "N": 20}
+    run(agrees, name, "found", sizes=sizes, split=SPLIT[name])
+
+
+@pytest.mark.parametrize("parts", [1, 3, 7])
+def test_any_number_of_parts(agrees, parts):
+    run(agrees, "gqa-decode", "found", sizes={"T": 600}, split="k.T", parts=parts)
+
+
+TILED = [("gqa", ""), ("gqa", "k.S"), ("gqa-decode", "k.T"), ("mla", "c.T"), ("rmsnorm-linear", "w.K")]
+STRIDED = [pytest.param("strided", marks=pytest.mark.slow), "contiguous"]
+
+
+@pytest.mark.parametrize("layout", STRIDED)
+@pytest.mark.parametrize(("name", "split"), TILED)
+def test_configurations_of_the_tuner_agree(agrees, name, split, layout):
+    sizes = {"S": 20, "T": 77, "K": 77, "M": 5, "N": 40, "B": 1, "H": 2, "G": 1}
+    run(agrees, name, "found", sizes=sizes, split=split, configs="tuner", layout=layout)
+
+
+@pytest.mark.parametrize("layout", STRIDED)
+@pytest.mark.parametrize(("name", "split"), TILED)
+def test_any_tiles_agree(agrees, name, split, layout):
+    sizes = {"S": 5, "T": 40, "K": 40, "M": 3, "N": 9, "B": 1, "H": 2, "G": 1}
+    run(agrees, name, "found", sizes=sizes, split=split, configs="random", layout=layout)
+
+
+@pytest.mark.parametrize("split", ["", "k.T"])
+@pytest.mark.parametrize("kind", ["original", "found"])
+@pytest.mark.parametrize(("dtype", "scale"), [("f32", 1e4), ("f16", 4e3), ("f32", 1e-4)])
+def test_logits_of_any_size(agrees, kind, dtype, scale, split):
+    run(agrees, "gqa-decode", kind, dtype, split=split, scale=scale)
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear-cross-entropy"])
+@pytest.mark.parametrize("size", [1, 7, 129, 4097])
+def test_rows_of_any_size(agrees, name, size):
+    run(agrees, name, "found", sizes={"M": 3, "N": size, "V": size, "K": 40}, scale=1e3)
