@@ -53,6 +53,8 @@ def splits_from(
     ready: Prepared, recipe: Recipe, mugraph: MuGraph, cost: Estimate, device: Device
 ) -> Iterator[Recipe | Refused]:
     """Yield the recipe with one more reduced axis in parts, as many as give the device's cores work."""
+    if recipe.called:
+        return  # a library computes no parts
     graph = ready.graph
     sizes = graph.sizes
     parts_of = {name for split in ready.splits for name in (split.axis, split.outer, split.inner)}

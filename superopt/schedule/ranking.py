@@ -7,7 +7,7 @@ so what is kept is varied: each schedule counts for more, the more of its kind a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -225,6 +225,19 @@ class _Explorer:
         self.dropped.setdefault(name, Dropped(name, reason))
 
 
+def _weigher(kept: Sequence[Scheduled]) -> Callable[[Scheduled], float]:
+    """Return what a schedule counts for, given those that are kept."""
+    ideas = Counter(one.recipe.idea for one in kept)
+    kinds = Counter(one.recipe.kind for one in kept)
+    numbers = Counter(one.number for one in kept)
+
+    def weight(one: Scheduled) -> float:
+        alike = _IDEA * ideas[one.recipe.idea] + _KIND * kinds[one.recipe.kind] + _GRAPH * numbers[one.number]
+        return one.estimate.us * (1 + alike)
+
+    return weight
+
+
 def _selected(explorers: Iterable[_Explorer], keep: int, required: Sequence[Scheduled]) -> Schedules:
     """Return the best of all that was tried, varied; what must stay takes its place before all others."""
     made = [one for explorer in explorers for one in explorer.made.values()]
@@ -240,14 +253,7 @@ def _selected(explorers: Iterable[_Explorer], keep: int, required: Sequence[Sche
     far = [one for one in left if one.estimate.us > _FAR * best_us]
     left = [one for one in left if one.estimate.us <= _FAR * best_us]
     while left and len(kept) < keep:
-        kinds = Counter(one.recipe.kind for one in kept)
-        numbers = Counter(one.number for one in kept)
-        best = min(
-            left,
-            key=lambda one: (
-                one.estimate.us * (1 + _KIND * kinds[one.recipe.kind] + _GRAPH * numbers[one.number])
-            ),
-        )
+        best = min(left, key=_weigher(kept))
         kept.append(best)
         left.remove(best)
     for one in far:
