@@ -62,6 +62,7 @@ def optimize(
         source=source,
         search=found,
     )
+    best.interrupted |= found is not None and found.interrupted
     if not best.interrupted:
         for region in traced.program.regions:
             parts = [plan for plan in best.regions if plan.goal.name.partition(".")[0] == region.graph.name]

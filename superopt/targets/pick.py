@@ -14,8 +14,6 @@ _VALID = "auto, cpu, cuda (the device here), or a capability as in cuda:80 and c
 
 def pick_target(name: str) -> Target:
     """Return the target of a name, or raise InputError with all that are valid."""
-    if not isinstance(name, str):
-        raise InputError(f"target is {name!r}; valid are {_VALID}")
     if name == "cpu":
         return CpuTarget()
     if name in ("auto", "cuda"):
@@ -27,14 +25,17 @@ def pick_target(name: str) -> Target:
         raise InputError(f"target is 'cuda', and no CUDA device with Triton is here; valid are {_VALID}")
     from superopt.cost import DEVICES
 
+    named = ", ".join(one for one in DEVICES if DEVICES[one].kind == "cuda")
+    unknown = InputError(f"target is {name!r}; valid are {_VALID}, and the names {named}")
+    if not isinstance(name, str):
+        raise unknown
     device = {one.lower(): DEVICES[one] for one in DEVICES}.get(name.lower())
     if device is not None and device.kind == "cuda":
         return CudaTarget(int(device.capability), device.name)
     kind, _, number = name.partition(":")
     if kind == "cuda" and number.isascii() and number.isdigit() and 70 <= int(number) <= 129:
         return CudaTarget(int(number))
-    named = ", ".join(one for one in DEVICES if DEVICES[one].kind == "cuda")
-    raise InputError(f"target is {name!r}; valid are {_VALID}, and the names {named}")
+    raise unknown
 
 
 def _capability() -> int | None:

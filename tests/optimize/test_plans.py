@@ -1,0 +1,206 @@
+"""Plans for devices that are not here, tuning them, and programs that a search cuts in parts."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import superopt
+import superopt.driver
+from superopt import InputError, OptimizeOptions
+from superopt.cli import main
+from superopt.plans.tuning import tune
+from superopt.targets import KernelReport, pick_target
+from superopt.targets.cuda import CudaTarget
+
+PLAN = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)
+
+
+def norm_linear(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g) @ w
+
+
+def two_layers(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return ((x @ v).relu() @ w).softmax(-1)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A compiler that says at once that everything fits, but not four warps."""
+    names: list[str] = []
+
+    def answer(self, jobs, *, seconds, on_done) -> None:
+        for at, (mugraph, number, config) in enumerate(jobs):
+            names.append(f"{mugraph.graph.name}_{number}")
+            spills = 64 if config.num_warps == 4 else 0
+            on_done(at, KernelReport(names[-1], shared_bytes=1024, registers=99, spill_bytes=spills))
+
+    monkeypatch.setattr(CudaTarget, "compile_ahead", answer)
+    return names
+
+
+def half(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes)
+
+
+def test_a_plan_for_a_device_that_is_not_here(compiled, tmp_path: Path) -> None:
+    options = replace(PLAN, target="cuda:90", measure=True)
+    best = superopt.optimize(norm_linear, *half((16, 512), (512,), (512, 256)), options=options)
+    assert best.winner is None
+    assert best.speedup is None
+    assert best.fused is None
+    assert best.predicted_us is not None
+    assert best.predicted_us >= best.floor_us > 0
+    assert "a plan for cuda:90" in best.explain()
+    assert "predicted, not measured" in best.explain()
+    [plan] = best.regions
+    assert compiled
+    reports = [one for one in plan.chosen.kernels if one.registers]
+    assert all(one.spill_bytes == 0 for one in reports) or len(reports) == 0
+    assert all("@triton.jit" in source for source in best.sources)
+    x, g, w = (torch.randn(shape) for shape in ((3, 8), (8,), (8, 4)))
+    torch.testing.assert_close(best(x, g, w), norm_linear(x, g, w))  # the original computes
+    best.save(tmp_path / "plan.json")
+    loaded = superopt.load(tmp_path / "plan.json")
+    assert loaded.sources == best.sources
+    with pytest.raises(InputError, match="made for cuda:90, which is not on this machine"):
+        tune(tmp_path / "plan.json")
+
+
+def test_a_plan_is_kept_with_what_the_compiler_said(
+    compiled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    options = replace(PLAN, target="cuda:90", cache=True)
+    inputs = half((16, 512), (512,), (512, 256))
+    first = superopt.optimize(norm_linear, *inputs, options=options)
+    compiled.clear()
+    again = superopt.optimize(norm_linear, *inputs, options=options)
+    assert not compiled
+    assert again.search is None
+    assert again.sources == first.sources
+    assert again.regions[0].chosen.kernels == first.regions[0].chosen.kernels
+    for changed, other in (
+        (replace(options, target="cuda:80"), inputs),
+        (replace(options, graphs=3), inputs),
+        (options, half((16, 512), (512,), (512, 255))),
+    ):
+        assert superopt.optimize(norm_linear, *other, options=changed).search is not None
+
+
+def test_what_cannot_be_compiled_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self, jobs, *, seconds, on_done) -> None:
+        for at in range(len(jobs)):
+            on_done(at, "the compiler stopped: ended by SIGSEGV")
+
+    monkeypatch.setattr(CudaTarget, "compile_ahead", fail)
+    options = replace(PLAN, target="cuda:90")
+    best = superopt.optimize(norm_linear, *half((16, 512), (512,), (512, 256)), options=options)
+    refused = [one for one in best.regions[0].candidates if one.rejected]
+    assert refused
+    assert "ended by SIGSEGV" in best.explain()
+    assert best.regions[0].chosen not in refused
+
+
+@pytest.mark.slow
+def test_a_plan_by_the_real_compiler() -> None:
+    pytest.importorskip("triton")
+    options = replace(PLAN, target="cuda:90")
+    best = superopt.optimize(norm_linear, *half((16, 512), (512,), (512, 256)), options=options)
+    assert any(one.registers for plan in best.regions for one in plan.chosen.kernels)
+
+
+@pytest.mark.parametrize("name", ["cuda:x", "cuda:", "rocm", "", "cuda:9", 7])
+def test_unknown_targets_are_listed(name) -> None:
+    with pytest.raises(InputError, match=r"valid are auto, cpu, cuda .*cuda:80.*H100"):
+        pick_target(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("cpu", "cpu"), ("cuda:80", "cuda:80"), ("H100", "cuda:90"), ("rtx 4090", "cuda:89")]
+)
+def test_targets_by_name(name: str, found: str) -> None:
+    assert pick_target(name).name == found
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    inputs = (torch.empty(5, 64), torch.empty(64), torch.empty(64, 96))
+    superopt.optimize(norm_linear, *inputs, options=PLAN).save(path)
+    return path
+
+
+def test_tuning_measures_a_plan(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "out.json"
+    arguments = ["tune", str(plan), "--seconds", "0.4", "-o", str(out), "--no-torch-compile", "--json"]
+    assert main(arguments) in (0, 1)
+    shown = json.loads(capsys.readouterr().out)
+    data = json.loads(out.read_text(encoding="utf-8"))
+    assert shown["winner"] == data["winner"]
+    assert set(data["measurements"]) == {"eager", "superopt"}
+    assert data["device"]
+    assert data["floats"]["ok"]
+    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
+    found = superopt.load(out)(*inputs)
+    torch.testing.assert_close(found, norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_tuning_needs_neither_egglog_nor_z3(plan: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['egglog'] = sys.modules['z3'] = None  # importing either fails\n"
+        "from superopt.plans.tuning import tune\n"
+        f"best = tune({str(plan)!r}, seconds=0.2, torch_compile=False)\n"
+        f"best.save({str(tmp_path / 'out.json')!r})\n"
+        "assert sys.modules['egglog'] is None and sys.modules['z3'] is None\n"
+        "print(best.winner)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip() in ("superopt", "eager")
+
+
+def test_a_command_tells_what_is_wrong_with_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["tune", str(tmp_path / "none.json")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_command_writes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "cache"))
+    out = tmp_path / "plan.json"
+    sizes = ["--size", "M=4", "K=64", "N=64", "--dtype", "f32"]
+    assert (
+        main(["optimize", "gated-mlp", *sizes, "--target", "cpu", "--plan", "-o", str(out), "--quiet"]) == 0
+    )
+    assert "a plan for cpu" in capsys.readouterr().out
+    data = json.loads(out.read_text(encoding="utf-8"))
+    assert data["winner"] is None
+    assert data["device"] is None
+    assert data["source"] == {"workload": "gated-mlp", "sizes": {"M": 4, "K": 64, "N": 64}}
+
+
+def test_programs_cut_in_parts(quick, random, in_use, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(superopt.driver, "_TOO_MANY_REDUCTIONS", 1)
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    inputs = random((6, 32), (32, 48), (48, 20))
+    best = superopt.optimize(two_layers, *inputs, options=replace(quick, cache=True))
+    names = [plan.goal.name for plan in best.regions]
+    assert len(names) > 1
+    assert all(name.startswith("two_layers.") for name in names)
+    served = in_use(best)
+    torch.testing.assert_close(served(*inputs), two_layers(*inputs), rtol=1e-4, atol=1e-4)
+    other = random((9, 40), (40, 33), (33, 20))
+    torch.testing.assert_close(served(*other), two_layers(*other), rtol=1e-4, atol=1e-4)
+    served.save(tmp_path / "best.json")
+    for function in (None, two_layers):
+        loaded = superopt.load(tmp_path / "best.json", function)
+        torch.testing.assert_close(loaded(*inputs), two_layers(*inputs), rtol=1e-4, atol=1e-4)
+    if all(plan.chosen for plan in best.regions):
+        again = superopt.optimize(two_layers, *inputs, options=replace(quick, cache=True))
+        assert again.search is None
+        assert [plan.goal.name for plan in again.regions] == names
