@@ -1,10 +1,11 @@
 """Contest: kernels made, raced against one another, checked in floats, and raced against PyTorch."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,7 @@ class Contest:
     tell: Callable[[str], None]
     interrupted: bool = False
     guard: Guard | None = None
+    lock: Any = field(default_factory=threading.Lock)
 
     def run(self, work: Sequence[Work]) -> Outcome:
         """Return the outcome: a plan for each region, and the measured times of whole programs."""
@@ -191,15 +193,13 @@ class Contest:
             candidate = replace(candidate, predicted_us=_total(candidate))
             if self.guard is not None:
                 self.guard.check(mugraph, configs)
-            kernel = self.target.make(mugraph, configs)
-            made = kernel(**tensors)
-            self.target.synchronize()
-        except SuperoptError as error:
-            return self._refused(candidate, str(error)), None
-        except Exception as error:  # Triton's compiler and the CUDA driver raise errors of any kind
-            if self.target.torch_device == "cpu":
-                raise
-            return self._refused(candidate, f"{type(error).__name__}: {error}"), None
+            with nullcontext() if self.target.threadsafe else self.lock:
+                kernel = self.target.make(mugraph, configs)
+                made = kernel(**tensors)
+                self.target.synchronize()
+        except self.target.errors as error:
+            said = str(error) if isinstance(error, SuperoptError) else f"{type(error).__name__}: {error}"
+            return self._refused(candidate, said), None
         if bad := _not_finite(made, tensors):
             return self._refused(candidate, bad), None
         return candidate, kernel
@@ -236,7 +236,7 @@ class Contest:
                 ready.pop(one.name, None)
             elif timing is not None:
                 one = replace(one, measurement=timing)
-            elif one.rejected is None:
+            elif one.rejected is None and one.measurement is None:
                 one = replace(one, rejected=why.get(one.name, "not measured"))
             ranked.append(one)
         return _by_time(ranked), ready

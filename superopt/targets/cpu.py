@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superopt.errors import InputError
+from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, Graph, MuGraph
 from superopt.targets.configs import config_from_json
 from superopt.targets.predict import floor, host, predicted
@@ -31,6 +31,8 @@ class CpuTarget:
     torch_device: str = "cpu"
     available: bool = True
     clears_caches: bool = False
+    threadsafe: bool = True
+    errors: tuple[type[Exception], ...] = (SuperoptError,)
 
     @property
     def device_name(self) -> str:

@@ -38,6 +38,8 @@ class CudaTarget:
     device: str = ""
     torch_device: str = "cuda"
     clears_caches: bool = True
+    threadsafe: bool = False
+    errors: tuple[type[Exception], ...] = (Exception,)  # of the compiler and the driver, of any kind
 
     @property
     def name(self) -> str:

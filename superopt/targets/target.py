@@ -105,6 +105,16 @@ class Target(Protocol):
         ...
 
     @property
+    def threadsafe(self) -> bool:
+        """Whether several threads may make kernels at a time."""
+        ...
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What making and running a kernel may raise that is the kernel's own fault."""
+        ...
+
+    @property
     def clears_caches(self) -> bool:
         """Whether nothing measured here can be faster than the memory of the device."""
         ...
