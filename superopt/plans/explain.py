@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["explained"]
 
 _MOST_DROPPED = 8
+_NOTABLE_MS = 50
 
 
 def explained(best: "Optimized") -> Iterator[str]:
@@ -28,9 +29,9 @@ def explained(best: "Optimized") -> Iterator[str]:
         yield from _region(plan, planned=best.winner is None)
     for node in best.traced.program.opaque:
         yield f"not optimized: {node.target}: {node.reason}"
-    if best.phases_ms:
-        phases = sorted(best.phases_ms.items(), key=lambda item: -item[1])
-        yield "time: " + ", ".join(f"{name} {ms / 1e3:.1f} s" for name, ms in phases if ms >= 50)
+    phases = sorted(best.phases_ms.items(), key=lambda item: -item[1])
+    if long := [f"{name} {ms / 1e3:.1f} s" for name, ms in phases if ms >= _NOTABLE_MS]:
+        yield "time: " + ", ".join(long)
 
 
 def _headline(best: "Optimized") -> str:
@@ -44,11 +45,14 @@ def _headline(best: "Optimized") -> str:
 def _region(plan: RegionPlan, *, planned: bool) -> Iterator[str]:
     floor = f", at least {plan.floor_us:.1f} µs" if plan.floor_us is not None else ""
     yield f"region {plan.goal.name}{floor}"
+    shown = plan.dropped[:_MOST_DROPPED]
+    names = [*(one.name for one in plan.candidates), *(one.name for one in shown)]
+    width = max(map(len, names), default=0)
     for candidate in plan.candidates:
         fate = _fate(plan, candidate, planned=planned)
-        yield f"  {candidate.name:32} {_time(candidate)}  {fate}"
-    for dropped in plan.dropped[:_MOST_DROPPED]:
-        yield f"  {dropped.name:32} {'dropped':>24}  {dropped.reason}"
+        yield f"  {candidate.name:{width}} {_time(candidate)}  {fate}"
+    for dropped in shown:
+        yield f"  {dropped.name:{width}} {'dropped':34}  {dropped.reason}"
     if len(plan.dropped) > _MOST_DROPPED:
         yield f"  {len(plan.dropped) - _MOST_DROPPED} more were dropped"
 

@@ -41,27 +41,29 @@ def _region(
 ) -> RegionPlan:
     with clock.phase("emit"):
         candidates = [_written(one, target) for one in work.candidates]
-    candidates.sort(key=_place)
     if not work.recalled:
         with clock.phase("predict"):
-            candidates = _as_predicted(candidates, _COMPILED[options.preset] + 1, target)
+            candidates = _as_predicted(candidates, 2 * _COMPILED[options.preset], target)
+        candidates.sort(key=_place)
         with clock.phase("compile"):
             best = [one for one in candidates if one.rejected is None][: _COMPILED[options.preset]]
             tell(f"compiling kernels of {work.goal.name} for {target.name}")
             compiled = _compiled(best, target, _CONFIGS[options.preset], seconds)
         candidates = [compiled.get(one.name, one) for one in candidates]
         candidates.sort(key=lambda one: (one.rejected is not None, one.name not in compiled, one.us))
+    else:
+        candidates.sort(key=_place)
     chosen = next((one for one in candidates if one.rejected is None), None)
     return RegionPlan(work.goal, tuple(candidates), chosen, work.dropped)
 
 
 def _as_predicted(candidates: Sequence[Candidate], count: int, target: Target) -> list[Candidate]:
-    """Return the candidates, the best of them in the configurations that are predicted to be best."""
+    """Return the candidates, the likeliest in the configurations that are predicted to be best."""
     first = [
         _written(replace(as_predicted(one, target), kernels=()), target) if one.rejected is None else one
         for one in candidates[:count]
     ]
-    return sorted([*first, *candidates[count:]], key=_place)
+    return [*first, *candidates[count:]]
 
 
 def _place(candidate: Candidate) -> tuple[bool, float]:
