@@ -55,7 +55,7 @@ def _fault(one: Candidate, goal: Any, tensors: Any, target: Target, tolerance: f
         return str(error).splitlines()[0]
     wanted = run_graph(goal, tensors, torch.float64)
     for name, right in wanted.items():
-        error = (made[name].double() - right).abs().max() / right.abs().max().clamp(min=1e-30)
-        if not error <= tolerance:
-            return f"{name!r} is off by {error:.1e} of its largest magnitude"
+        share = (made[name].double() - right).abs().max() / right.abs().max().clamp(min=1e-30)
+        if not share <= tolerance:
+            return f"{name!r} is off by {share:.1e} of its largest magnitude"
     return None

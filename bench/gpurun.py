@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bench.gpucases import PEERS, Case, hand_written
 from bench.gpuwarm import CompileJob, compiled
@@ -23,6 +23,7 @@ from superopt.plans.proof import proven
 from superopt.plans.saved import Result, read_result
 from superopt.plans.settle import settle
 from superopt.targets import Target, config_json
+from superopt.tune import Measurement
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.pool import Outcome, compile_all
 from superopt.tune.probe import ProbeJob
@@ -33,6 +34,7 @@ OUT_OF_TIME = "not run: out of time"
 _KERNEL = ", kernel "
 _COPIES = 3
 _SURELY = 0.95  # of a floor, below which a time cannot be right
+_RACE_S = 2.0
 _CALLED_S = 0.15  # of timing calls with their launches
 _JOB_S = 60.0
 _MORE_THAN_SDPA = ("qknorm-attention", "llama-layer")  # there torch.compile helps what is written by hand
@@ -128,7 +130,7 @@ def warm(
     """
     jobs: list[Any] = []
     for one in loaded:
-        device = one.target.torch_device
+        device: Literal["cpu", "cuda"] = "cuda" if one.target.torch_device == "cuda" else "cpu"
         if "torch.compile" in settings.peers:
             names = one.case.workload, one.case.case, settings.dtype, "torch.compile", device
             jobs.append(CompileJob(f"{one.case.name} torch.compile", *names))
@@ -350,7 +352,7 @@ def _raced(
         tell(f"{loaded.case.name}: compiling peers")
         runs, absent = contenders(loaded, fused, peers, settings, copies[0])
         tell(f"{loaded.case.name}: racing {', '.join(runs)}")
-        timed = target.measure(runs, copies, seconds=min(seconds, 2.0))
+        timed = _times(runs, copies, target, min(seconds, _RACE_S))
         called = _called(runs, copies, target)
     ours = timed["superopt"].median_us
     rivals = {name: one.median_us for name, one in timed.items() if name != "superopt"}
@@ -371,6 +373,17 @@ def _raced(
         if impossible
         else None,
     }
+
+
+def _times(
+    runs: Mapping[str, Callable[..., Any]], copies: Sequence[tuple[Any, ...]], target: Target, seconds: float
+) -> dict[str, Measurement]:
+    """Return the times of all; on CUDA as graphs, so that nobody's launches count, however many they are."""
+    if target.torch_device != "cuda":
+        return target.measure(runs, copies, seconds=seconds)
+    from superopt.tune.gpu import measure_cuda
+
+    return measure_cuda(runs, copies, seconds=seconds, graph="always")
 
 
 def _called(

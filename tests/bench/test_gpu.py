@@ -1,0 +1,332 @@
+"""The race on a GPU, as far as it goes without one: plans, cases, peers, and results that survive."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench import gpu, gpurun  # noqa: E402
+from bench.gpucases import CASES, Case, case_named, hand_written  # noqa: E402
+from bench.gpureport import geometric_means  # noqa: E402
+from bench.plans import FOLDER, chosen_cases, make_plan, write_plan  # noqa: E402
+from superopt.errors import InputError  # noqa: E402
+from superopt.workloads import WORKLOADS  # noqa: E402
+
+ABSENT = ("egglog", "z3", "platformdirs", "multiprocessing_logging")
+WITHOUT = f"""
+import runpy, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {ABSENT!r}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+sys.argv[0] = "bench.gpu"
+runpy.run_module("bench.gpu", run_name="__main__")
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the benchmark where nothing of the search can be imported."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+
+
+# -- cases and peers
+
+
+def test_cases_are_named_once_and_the_most_telling_comes_first() -> None:
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names))
+    assert names[0] == "rmsnorm-linear/decode-8"
+    assert {case.workload for case in CASES} == set(WORKLOADS)
+    assert {case.suite for case in CASES} == {"decode", "prefill"}
+    assert case_named("mla", "decode-1") in CASES
+    assert case_named("mla", "decode-3") is None
+
+
+def test_suites_are_parts() -> None:
+    decode, prefill = chosen_cases("decode"), chosen_cases("prefill")
+    assert len(decode) + len(prefill) == len(CASES)
+    assert [case.name for case in chosen_cases("all", ["mla"], ["decode-16"])] == ["mla/decode-16"]
+    assert chosen_cases("prefill", ["mla"]) == []
+
+
+SMALL: dict[str, dict[str, int]] = {
+    "mha": {"B": 2, "H": 2, "S": 9, "D": 16},
+    "gqa": {"B": 2, "H": 4, "G": 2, "S": 9, "D": 16},
+    "mqa": {"B": 2, "H": 4, "S": 9, "D": 16},
+    "mha-decode": {"B": 2, "H": 2, "T": 11, "D": 16},
+    "gqa-decode": {"B": 2, "H": 6, "G": 2, "T": 11, "D": 16},
+    "mqa-decode": {"B": 2, "H": 4, "T": 11, "D": 16},
+    "qknorm-attention": {"B": 1, "H": 2, "S": 3, "T": 11, "D": 16},
+    "mla": {"B": 2, "H": 4, "T": 11, "L": 16, "R": 8},
+    "llama-layer": {"B": 1, "S": 6, "E": 32, "D": 8, "Q": 32, "P": 16, "N": 48},
+}
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_what_is_written_by_hand_computes_the_same(name: str) -> None:
+    torch.manual_seed(0)
+    inputs = WORKLOADS[name].inputs(dtype="f32", device="cpu", **SMALL[name])
+    inputs = tuple(one / 4 for one in inputs)
+    wanted = WORKLOADS[name].function(*inputs)
+    peers = hand_written(name)
+    assert peers
+    for peer in peers.values():
+        torch.testing.assert_close(peer(*inputs), wanted, rtol=2e-4, atol=2e-5)
+
+
+def test_only_attention_is_written_by_hand() -> None:
+    assert set(SMALL) == {name for name in WORKLOADS if hand_written(name)}
+
+
+# -- plans
+
+
+def test_every_case_has_a_plan_and_all_are_small() -> None:
+    missing = [case.name for case in CASES if not case.plan(FOLDER, "f16").exists()]
+    assert not missing
+    assert sum(place.stat().st_size for place in FOLDER.glob("*.json")) < 2 << 20
+
+
+@pytest.mark.parametrize("name", ["rmsnorm-linear.decode-8", "gqa.prefill-2048"])
+def test_plans_hold_nothing_of_the_machine_that_made_them(name: str) -> None:
+    text = (FOLDER / f"{name}.json").read_text()
+    plan = json.loads(text)
+    assert list(plan) == sorted(plan)
+    assert (plan["winner"], plan["device"], plan["versions"], plan["phases_ms"]) == (None, None, {}, {})
+    for region in plan["regions"]:
+        assert region["candidates"]
+        assert all(one["sources"] == [] for one in region["candidates"])
+        assert any(others for one in region["candidates"] for others in one["others"])
+
+
+def test_a_dry_run_needs_nothing_of_the_search() -> None:
+    done = run(
+        "--dry-run", "--trials", "6", "--case", "decode-8", "--workloads", "rmsnorm-linear,gqa-decode,mla"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine: 6 candidates") == 3
+
+
+def test_a_dry_run_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = CASES[0]
+    place = case.plan(tmp_path, "f16")
+    plan = json.loads(case.plan(FOLDER, "f16").read_text())
+    first = plan["regions"][0]["candidates"][0]
+    assert " sqrt(" in first["mugraph"]
+    first["mugraph"] = first["mugraph"].replace(" sqrt(", " exp(")
+    place.write_text(json.dumps(plan))
+    settings = gpurun.Settings(tmp_path, trials=1)
+    assert gpu.dry_run([case], settings, check=False) == 1
+    assert "is not equal to" in capsys.readouterr().out
+    assert gpu.dry_run([CASES[1]], settings, check=False) == 1
+    assert "has no plan" in capsys.readouterr().out
+
+
+def test_candidates_come_before_their_other_configurations() -> None:
+    case = case_named("rmsnorm-linear", "decode-8")
+    assert case is not None
+    few = gpurun.load_case(case, gpurun.Settings(FOLDER, trials=4))
+    many = gpurun.load_case(case, gpurun.Settings(FOLDER, trials=40))
+    names = [one.name for one in many.work[0].candidates]
+    assert [one.name for one in few.work[0].candidates] == names[:4]
+    assert len(names) == len(set(names))
+    assert "as guess 2" in " ".join(names[4:])
+    configs = {(one.mugraph, one.configs) for one in many.work[0].candidates}
+    assert len(configs) == len(names)  # no configuration is tried twice
+
+
+def test_a_damaged_configuration_is_refused(tmp_path: Path) -> None:
+    case = CASES[0]
+    plan = json.loads(case.plan(FOLDER, "f16").read_text())
+    first = plan["regions"][0]["candidates"][0]
+    first["others"] = [[{"tiles": [["m", "import os"]]}] for _ in first["configs"]]
+    case.plan(tmp_path, "f16").write_text(json.dumps(plan))
+    with pytest.raises(InputError, match="tiles"):
+        gpurun.load_case(case, gpurun.Settings(tmp_path, trials=40))
+
+
+# -- results
+
+
+def record(case: Case, ratio: float) -> dict[str, Any]:
+    """Return a record as a race gives it."""
+    return {
+        "case": case.name,
+        "suite": case.suite,
+        "error": None,
+        "ratio": ratio,
+        "ratios": {"eager": ratio},
+        "best_peer": "eager",
+        "measured": {"superopt": {"median_us": 1.0}, "eager": {"median_us": ratio}},
+        "floor_share": None,
+        "chosen": [{"name": "graph 1", "configs": []}],
+        "not_run": {},
+    }
+
+
+def test_losses_count_in_geometric_means() -> None:
+    decode, prefill = chosen_cases("decode"), chosen_cases("prefill")
+    lost = {**record(decode[2], 1.0), "ratio": None, "error": "it broke"}
+    means = geometric_means([record(decode[0], 2.0), record(decode[1], 0.5), lost, record(prefill[0], 4.0)])
+    assert means["decode"]["best peer"] == {"mean": pytest.approx(1.0), "cases": 2}
+    assert means["prefill"]["eager"] == {"mean": pytest.approx(4.0), "cases": 1}
+    assert means["all"]["eager"]["cases"] == 3
+
+
+@pytest.fixture
+def stubbed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replace loading, compiling and racing; return the names of the cases that are raced."""
+    raced: list[str] = []
+
+    class Loaded:
+        def __init__(self, case: Case) -> None:
+            self.case = case
+
+    def run_case(one: Any, settings: Any, **options: Any) -> dict[str, Any]:
+        raced.append(one.case.name)
+        if one.case.name == os.environ.get("BREAKS_AT"):
+            raise KeyboardInterrupt
+        return record(one.case, 2.0)
+
+    monkeypatch.setattr(gpurun, "load_case", lambda case, settings: Loaded(case))
+    monkeypatch.setattr(gpurun, "warm", lambda loaded, settings, **options: (list(loaded), {}))
+    monkeypatch.setattr(gpurun, "run_case", run_case)
+    return raced
+
+
+def test_a_run_that_is_interrupted_is_resumed(
+    stubbed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.json"
+    names = [case.name for case in chosen_cases("prefill")]
+    monkeypatch.setenv("BREAKS_AT", names[2])
+    command = ["--suite", "prefill", "--json", str(out)]
+    assert gpu.main(command) == 0
+    found = json.loads(out.read_text())
+    assert list(found["cases"]) == names[:2]
+    assert found["not_reached"] == names[2:]
+    monkeypatch.delenv("BREAKS_AT")
+    stubbed.clear()
+    assert gpu.main([*command, "--resume"]) == 0
+    assert stubbed == names[2:]
+    assert list(json.loads(out.read_text())["cases"]) == names
+
+
+def test_without_time_no_case_is_begun(stubbed: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert gpu.main(["--json", str(out), "--minutes", "0"]) == 1
+    assert stubbed == []
+
+
+def test_a_case_that_breaks_does_not_end_the_others(
+    stubbed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(one: Any, settings: Any, **options: Any) -> dict[str, Any]:
+        if one.case == CASES[0]:
+            raise RuntimeError("an illegal instruction\nmore")
+        return record(one.case, 0.5)
+
+    monkeypatch.setattr(gpurun, "run_case", breaks)
+    out = tmp_path / "out.json"
+    assert gpu.main(["--json", str(out), "--case", "decode-8"]) == 0
+    found = json.loads(out.read_text())
+    assert found["cases"][CASES[0].name]["error"] == "RuntimeError: an illegal instruction"
+    assert len(found["cases"]) == len(chosen_cases("all", (), ["decode-8"]))
+
+
+def test_a_case_without_a_plan_is_tried_again(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    command = ["--json", str(out), "--plans", str(tmp_path), "--workloads", "mla", "--case", "decode-8"]
+    assert gpu.main(command) == 1
+    assert "has no plan" in json.loads(out.read_text())["cases"]["mla/decode-8"]["error"]
+    assert gpu._resumed(out)["cases"] == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 99, "cases": {}}'])
+def test_a_file_that_is_no_result_is_not_resumed(text: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    out.write_text(text)
+    with pytest.raises(SystemExit, match="another --json"):
+        gpu._resumed(out)
+    assert out.read_text() == text
+
+
+KILLED = """
+import sys, time
+from bench import gpu, gpurun
+
+class Loaded:
+    def __init__(self, case):
+        self.case = case
+
+def run_case(one, settings, **options):
+    if one.case.name == sys.argv[2]:
+        print("hangs", flush=True)
+        time.sleep(60)
+    return {"case": one.case.name, "suite": "decode", "ratio": None, "error": "a stub"}
+
+gpurun.load_case = lambda case, settings: Loaded(case)
+gpurun.warm = lambda loaded, settings, **options: (list(loaded), {})
+gpurun.run_case = run_case
+gpu.main(["--suite", "decode", "--json", sys.argv[1]])
+"""
+
+
+def test_what_was_measured_survives_a_kill(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    names = [case.name for case in chosen_cases("decode")]
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(out), names[3]], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "hangs\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert list(json.loads(out.read_text())["cases"]) == names[:3]
+    assert [place.name for place in tmp_path.iterdir()] == ["out.json"]
+
+
+# -- the whole, on the CPU
+
+
+@pytest.mark.slow
+def test_a_plan_for_this_cpu_is_raced(tmp_path: Path) -> None:
+    case = Case("rmsnorm-linear", "decode-8", {"M": 8, "K": 128, "N": 128})
+    write_plan(make_plan(case, "f32", "cpu"), case.plan(tmp_path, "f32"))
+    out = tmp_path / "out.json"
+    command = ["--plans", str(tmp_path), "--dtype", "f32", "--workloads", case.workload, "--case", case.case]
+    done = run(*command, "--peers", "eager", "--json", str(out), "--minutes", "2", "--trials", "2")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())["cases"][case.name]
+    assert found["error"] is None
+    assert set(found["measured"]) == {"superopt", "eager"}
+    assert found["ratio"] == pytest.approx(
+        found["measured"]["eager"]["median_us"] / found["measured"]["superopt"]["median_us"]
+    )
+    assert "fine" in found["floats"]
+    before = time.monotonic()
+    assert run(*command, "--json", str(out), "--resume", "--peers", "eager").returncode == 0
+    assert time.monotonic() - before < 60  # nothing was raced again
+
+
+@pytest.mark.slow
+def test_kernels_of_plans_run_interpreted() -> None:
+    done = run("--check", "--trials", "2", "--case", "decode-8", "--workloads", "rmsnorm-linear,gqa-decode")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine: 2 candidates") == 2
