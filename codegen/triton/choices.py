@@ -8,7 +8,7 @@ group of heads; columns and inner axes are tiled to match.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
-from math import prod
+from math import prod, sqrt
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, Start
 from superopt.codegen.triton.config import TritonConfig, next_power
@@ -29,7 +29,9 @@ FLAT_TILE = 1024  # elements of a tile where there is no matrix product
 _FROM_LARGE_TO_SMALL = (
     (64, 64, 4, 3),
     (64, 64, 4, 2),
+    (64, 32, 4, 2),
     (32, 64, 4, 2),
+    (32, 32, 4, 2),
     (16, 64, 4, 2),
     (16, 64, 8, 2),
     (16, 32, 8, 2),
@@ -42,7 +44,7 @@ class Footprint:
     """What a program of a kernel holds on chip."""
 
     shared_bytes: int  # tiles that loops prefetch
-    register_bytes: int  # accumulators, and the two largest tiles beside them
+    register_bytes: int  # accumulators, and the two largest tiles or the operands of a product beside them
 
     def fits(self, config: TritonConfig, shared_bytes: int = SHARED_BYTES) -> bool:
         """Return whether it can run without spilling, as far as an estimate can say."""
@@ -62,14 +64,13 @@ class _Shape:
 
 def default_config(program: KernelProgram, sizes: Mapping[str, int]) -> TritonConfig:
     """Return one sane configuration for these sizes."""
-    half = _half(program)
-    inner = 64 if half else 32
+    inner = 64 if _half(program) else 32
     aligned = all(sizes[axis] % 16 == 0 for axis in _shape(program).rows[-1:])
-    # Products of fp32 numbers, and rows that do not align, take more registers than the estimate says.
+    # Rows that do not align take more registers than the estimate says.
     found = [
         _config(program, sizes, rows, columns, min(inner, columns), warps, stages)
         for rows, columns, warps, stages in _FROM_LARGE_TO_SMALL
-        if (half or columns <= 32) and (rows <= 32 or aligned)
+        if rows <= 32 or aligned
     ]
     fitting = (one for one in found if footprint(program, one).fits(one, SHARED_BYTES_EVERYWHERE))
     return next(fitting, found[-1])
@@ -262,6 +263,11 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
         return prod(blocks.get(axis, 1) for axis in axes[value])
 
     shared = kept = largest = 0
+    for rows, columns, inner in _contractions(program) if not _half(program) else ():
+        if rows and columns and config.precision == "ieee":
+            made = prod(blocks.get(axis, 1) for axis in (*rows, *columns))
+            summed = prod(blocks.get(axis, 1) for axis in inner)
+            largest = max(largest, _multiplied(made, summed, config.num_warps * 32) // 2)
     for statement, loops in program.flat():
         if isinstance(statement, Load):
             size = elements(statement.value) * DTYPES[tensors[statement.value].dtype]
@@ -271,6 +277,15 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
         elif isinstance(statement, Compute):
             largest = max(largest, elements(statement.value) * 4)
     return Footprint(shared, kept + 2 * largest)
+
+
+def _multiplied(made: int, summed: int, lanes: int) -> int:
+    """Return the bytes of registers that a product of fp32 numbers without tensor cores takes.
+
+    Each thread holds the rows and columns of its elements, of which the compiler saves about two in five.
+    """
+    side = sqrt(max(made / lanes, 1))
+    return int(2 * side * summed * 0.6) * 4 * lanes
 
 
 def _half(program: KernelProgram) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from textwrap import wrap
 from typing import Literal
 
 from superopt.codegen.statements import (
@@ -23,7 +24,7 @@ from superopt.codegen.triton.lanes import Lanes, after_operator
 from superopt.codegen.triton.plan import INTEGERS
 from superopt.codegen.triton.reductions import TYPES, Reductions
 from superopt.codegen.triton.source import Argument, TritonSource
-from superopt.codegen.triton.text import Lines, used
+from superopt.codegen.triton.text import WIDTH, Lines, used
 from superopt.codegen.triton.tiles import Held, transposed
 from superopt.ir import Step
 from superopt.ir.text import format_constant
@@ -90,7 +91,8 @@ class _Emitter(Reductions):
     def _docstring(self) -> list[str]:
         read = ", ".join(f"{one.name}[{', '.join(one.axes)}]" for one in self.program.loads)
         made = ", ".join(dict.fromkeys(f"{one.name}[{', '.join(one.axes)}]" for one in self.program.stores))
-        return [f'    """{made} from {read or "nothing"}."""']
+        lines = wrap(f'"""{made} from {read or "nothing"}."""', WIDTH - 8)
+        return [f"    {line}" for line in lines]
 
     def _grid_order(self) -> tuple[str, ...]:
         """Return the grid axes that have several programs: single positions first, then tiles, rows last."""

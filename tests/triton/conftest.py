@@ -39,17 +39,24 @@ class Interpreter:
 
 
 @pytest.fixture
-def source_of():
-    """Return the source of a golden muGraph's kernel, in the default configuration."""
+def sources_of():
+    """Return the sources of a golden muGraph's kernels, in the default configurations."""
     from superopt.codegen.triton import TritonMuGraph
     from superopt.ir import parse_mugraph
 
-    def source(name):
+    def sources(name):
         text = Path(__file__).with_name("golden").joinpath(f"{name}.txt").read_text()
         mugraph = parse_mugraph(text)
-        return TritonMuGraph(mugraph).source(0, mugraph.graph.sizes)
+        built = TritonMuGraph(mugraph)
+        return [built.source(at, mugraph.graph.sizes) for at in range(len(mugraph.kernels))]
 
-    return source
+    return sources
+
+
+@pytest.fixture
+def source_of(sources_of):
+    """Return the source of a golden muGraph's first kernel, in the default configuration."""
+    return lambda name: sources_of(name)[0]
 
 
 @pytest.fixture(scope="session")

@@ -27,21 +27,31 @@ def gqa_prefill_0(
 
     q = tl.load(q_ptr + offs_s[:, None] * stride_q_s + offs_d[None, :] * stride_q_d).to(tl.float32)
     t4 = q * 0.08838834764831843  # mul(q, 0.08838834764831843)
-    t11 = tl.zeros((BLOCK_S, BLOCK_E), dtype=tl.float32)
-    t12 = tl.zeros((BLOCK_S,), dtype=tl.float32)
+    t12 = tl.full((BLOCK_S,), float("-inf"), dtype=tl.float32)
+    t18 = tl.zeros((BLOCK_S, BLOCK_E), dtype=tl.float32)
+    t19 = tl.zeros((BLOCK_S,), dtype=tl.float32)
+    t14 = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
     # Beyond this, ge(index[s], index[t]) holds nowhere.
     for t0 in range(0, tl.minimum(T, (pid_s + 1) * BLOCK_S), BLOCK_T):
         offs_t = t0 + tl.arange(0, BLOCK_T)
         t7 = offs_s[:, None] >= offs_t[None, :]  # ge(index[s], index[t])
         k = tl.load(k_ptr + offs_d[:, None] * stride_k_d + offs_t[None, :] * stride_k_t)
         t8 = tl.dot(t4.to(tl.bfloat16), k)  # contract[d](t4, k)
-        t9 = tl.exp(t8)  # exp(t8)
-        t10 = tl.where(t7, t9, 0.0)  # mul(t7, t9)
+        t11 = tl.where(t7, t8, float("-inf"))  # where(t7, t8, -infinity)
+        t12 = tl.maximum(t12, tl.max(t11, axis=1))  # max[t](t11)
+        t14_new = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+        scale_t14 = tl.exp(t14 - t14_new)
+        t18 *= scale_t14[:, None]
+        t19 *= scale_t14
+        t14 = t14_new
+        t15 = t11 - t14[:, None]  # sub(t11, t14)
+        t16 = tl.exp(t15)  # exp(t15)
+        t17 = tl.where(t7, t16, 0.0)  # mul(t7, t16)
         v = tl.load(v_ptr + offs_t[:, None] * stride_v_t + offs_e[None, :] * stride_v_e)
-        t11 = tl.dot(t10.to(tl.bfloat16), v, t11)  # contract[t](t10, v)
-        t12 += tl.sum(t10, axis=1)  # sum[t](t10)
-    t13 = t11 / t12[:, None]  # div(t11, t12)
+        t18 = tl.dot(t17.to(tl.bfloat16), v, t18)  # contract[t](t17, v)
+        t19 += tl.sum(t17, axis=1)  # sum[t](t17)
+    t20 = t18 / t19[:, None]  # div(t18, t19)
     tl.store(
         out_ptr + offs_s[:, None] * stride_out_s + offs_e[None, :] * stride_out_e,
-        t13.to(tl.bfloat16),
+        t20.to(tl.bfloat16),
     )
