@@ -88,6 +88,7 @@ class Contest:
     clock: Clock
     tell: Callable[[str], None]
     interrupted: bool = False
+    lost: bool = False  # the device, to this process
     guard: Guard | None = None
     lock: Any = field(default_factory=threading.Lock)
 
@@ -227,10 +228,10 @@ class Contest:
                 copies,
                 seconds,
             )
-        floor = self.target.floor_us(goal) if self.target.clears_caches else None
         ranked = []
         for one, _ in built:
             timing = found.get(one.name)
+            floor = self._floor_us(goal, one) if timing is not None else None
             if timing is not None and floor is not None and timing.median_us < _SURELY * floor:
                 one = self._refused(one, f"{timing.median_us:.2f} µs, but its data takes {floor:.2f} µs")
                 ready.pop(one.name, None)
@@ -240,6 +241,13 @@ class Contest:
                 one = replace(one, rejected=why.get(one.name, "not measured"))
             ranked.append(one)
         return _by_time(ranked), ready
+
+    def _floor_us(self, goal: Graph, candidate: Candidate) -> float | None:
+        """Return the least time that a candidate can take: its graph may do less than the goal as written."""
+        if not self.target.clears_caches:
+            return None
+        known = [self.target.floor_us(graph) for graph in (goal, candidate.graph)]
+        return min((us for us in known if us is not None), default=None)
 
     def _times(
         self,
@@ -274,7 +282,10 @@ class Contest:
             on_best=on_best,
         )
         found = {one.trial: one.measurement for one in halved.standings}
-        if halved.interrupted:
+        if halved.ended == "device lost":
+            self.lost = True
+            self._stop("the device is lost to this process: nothing more is measured")
+        elif halved.interrupted:
             self._stop()
         elif len(found) > 1:
             last = tuple(one.trial for one in halved.standings[:_LEFT])
@@ -346,7 +357,8 @@ class Contest:
         chosen = None
         checked = 0
         for one in ranked:
-            if chosen is None and one.name in ready and one.measurement and checked < _MOST_CHECKS:
+            may = one.name in ready and one.measurement is not None and not self.lost
+            if chosen is None and may and checked < _MOST_CHECKS:
                 checked += 1
                 trial = {**outcome.kernels, work.goal.name: ready[one.name]}
                 report = compare_floats(
@@ -362,6 +374,9 @@ class Contest:
     # -- the whole program
 
     def _race_whole(self, copies: Sequence[tuple[Any, ...]], outcome: Outcome) -> None:
+        if self.lost:
+            outcome.kernels.clear()
+            return
         wanted = self.options.torch_compile and not self.interrupted
         with self.clock.phase("torch.compile"), self._stoppable():
             found = peers(self.function, copies[0], self.target, compiled=wanted, tell=self.tell)
@@ -393,9 +408,9 @@ class Contest:
         except KeyboardInterrupt:
             self._stop()
 
-    def _stop(self) -> None:
+    def _stop(self, why: str = "interrupted: the best so far is what comes back") -> None:
         self.interrupted = True
-        log.warning("interrupted: the best so far is what comes back")
+        log.warning(why)
 
     def _copies(self) -> list[tuple[Any, ...]]:
         from superopt.verify.floats import sample, tensors_of

@@ -18,6 +18,8 @@ import superopt
 from superopt import OptimizeOptions
 from superopt.codegen.cpp import find_compiler
 from superopt.codegen.cpp.launch import CppMuGraph
+from superopt.targets.cpu import CpuTarget
+from superopt.tune.errors import DeviceLostError
 
 
 def norm(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
@@ -173,6 +175,19 @@ def test_two_processes_at_once(cache: Path) -> None:
         assert process.returncode == 0, errors
         assert "Traceback" not in errors
     assert (cache / "cache.db").exists()
+
+
+def test_a_device_that_is_lost_while_racing(one, random, monkeypatch, caplog) -> None:
+    def lost(self, *_: object, **__: object) -> None:
+        raise DeviceLostError("an illegal memory access")
+
+    monkeypatch.setattr(CpuTarget, "measure", lost)
+    inputs = random((6, 32), (32,))
+    best = superopt.optimize(norm, *inputs, options=one)
+    is_right(best, inputs)
+    assert best.winner == "eager"
+    assert not best.measurements
+    assert "the device is lost to this process" in caplog.text
 
 
 @pytest.mark.parametrize("during", ["compiling", "racing", "tuning", "racing against"])
