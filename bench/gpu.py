@@ -32,7 +32,9 @@ from superopt.errors import InputError, SuperoptError
 __all__ = ["main"]
 
 VERSION = 1
-_CHUNK = 6  # cases whose kernels are compiled together
+_FIRST_CHUNK, _CHUNK = 6, 12  # cases whose kernels are compiled together
+_START_S = 8.0  # until the processes that compile are ready
+_COMPILING = 0.6  # share of a case's time
 _LEAST_S = 15.0  # below it, no more cases are begun
 _AUTOTUNE_S = 40.0  # that a case with max-autotune may take, as long as none was timed
 _TRIALS = (8, 48)
@@ -82,16 +84,20 @@ def run_suite(suite: _Suite) -> None:
 
     todo = [case for case in suite.cases if case.name not in suite.records]
     first_peers = tuple(name for name in suite.settings.peers if "autotune" not in name)
-    for start in range(0, len(todo), _CHUNK):
+    if not todo:
+        return
+    starts = [0, *range(_FIRST_CHUNK, len(todo), _CHUNK)]
+    for start, end in zip(starts, [*starts[1:], len(todo)], strict=True):
         if suite.left < _LEAST_S:
             return
         loaded = []
-        for case in todo[start : start + _CHUNK]:
+        for case in todo[start:end]:
             try:
                 loaded.append(load_case(case, suite.settings))
             except SuperoptError as error:
                 suite.keep(case.name, {**_failed(case, error), "begun": False})
-        deadline = time.monotonic() + suite.left / 2
+        compiling = _START_S + _COMPILING * suite.left * (end - start) / (len(todo) - start)
+        deadline = time.monotonic() + compiling
         loaded, failures = warm(loaded, suite.settings, deadline=deadline, tell=tell)
         for at, one in enumerate(loaded):
             if suite.left < _LEAST_S / 3:

@@ -35,6 +35,7 @@ _KERNEL = ", kernel "
 _COPIES = 3
 _SURELY = 0.95  # of a floor, below which a time cannot be right
 _RACE_S = 2.0
+_CONTEST_S = 6.0
 _CALLED_S = 0.15  # of timing calls with their launches
 _JOB_S = 60.0
 _MORE_THAN_SDPA = ("qknorm-attention", "llama-layer")  # there torch.compile helps what is written by hand
@@ -196,7 +197,9 @@ def run_case(
     if not all(work.candidates for work in loaded.work):
         first = next(iter(record["candidates"].values()), "none was left")
         return record | {"error": f"no candidate ran: {first}"}
-    best = _best(loaded, settings, seconds / 2, clock, tell)
+    # What the contest may take at most; it ends as soon as every candidate has its rounds.
+    longest = max(2 * seconds, _CONTEST_S) * len(loaded.work)
+    best = _best(loaded, settings, longest, clock, tell)
     for plan in best.regions:
         record["candidates"] |= {
             f"{plan.goal.name} {one.name}": one.measurement.median_us if one.measurement else one.rejected
