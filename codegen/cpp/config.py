@@ -2,33 +2,39 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
 from superopt.codegen.cpp.plan import make_plan
 from superopt.codegen.cpp.whole import keep_whole
-from superopt.codegen.statements import KernelProgram, LoopStatement, Move, Statement, Tensor
+from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Tensor
 from superopt.ir import value_axes
 
 __all__ = ["CppConfig", "configs", "default_config", "loop_axes"]
 
 _ROW = 512  # positions of an axis that lies contiguous in memory
 _FEW = 16  # positions up to which a grid axis whose programs share what they read is one tile
-_REUSE = 64  # positions of a longer one
+_REUSE = 96  # positions of a longer one, a multiple of the six rows of a block in registers
+_MOST = 24  # configurations that are tried
+_SMALL = 32768  # element operations that one thread does sooner than two
+_SPILLED = 8 * 32768  # floats of scratch memory that a program may take at most
 _KEPT = 32768  # floats of scratch memory that stay in the second cache
-_SUMMED = 64  # positions of a reduction between two touches of its accumulators
+_SUMMED = (256, 128, 64)  # positions of a reduction between two touches of its accumulators
 
 
 @dataclass(frozen=True, slots=True)
 class CppConfig:
     """The tile length of each axis on the grid or looped over, and how OpenMP shares out the grid.
 
-    The axes in `whole` are not looped over, but lie whole inside a tile.
+    The axes in `whole` are not looped over, but lie whole inside a tile. `order` is that of the loops
+    over the grid, outermost first, where it is not the program's; `threads` is how many run at most,
+    0 being all.
     """
 
     tiles: tuple[tuple[str, int], ...]
     schedule: str = "static"
     whole: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    threads: int = 0
 
     def tile(self, axis: str) -> int:
         """Return the tile length of an axis."""
@@ -64,9 +70,20 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
         else:
             tiles[axis] = 1
     for axis in loop_axes(program):
-        length = 2 * _ROW if _streams(program, axis) else _SUMMED
+        length = 2 * _ROW if _streams(program, axis) else _SUMMED[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
-    config = CppConfig(tuple(tiles.items()))
+    threads = 1 if _little(program, sizes) else 0
+    config = CppConfig(tuple(tiles.items()), threads=threads)
+    for length in _SUMMED:
+        longer = {
+            axis: tile if _streams(program, axis) else max(1, min(sizes[axis], length))
+            for axis, tile in tiles.items()
+            if axis not in program.grid
+        }
+        longest = replace(config, tiles=tuple({**tiles, **longer}.items()))
+        if _floats(program, longest, sizes) <= _KEPT:
+            config = longest
+            break
     whole = tuple(axis for axis in loop_axes(program) if _walks(program, axis) > 1)
     for axes in (whole, *((axis,) for axis in whole)):
         if axes and _floats(program, replace(config, whole=axes), sizes) <= _KEPT:
@@ -75,21 +92,56 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
 
 
 def configs(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2) -> Iterator[CppConfig]:
-    """Yield configurations worth a try, the default one first."""
+    """Yield configurations worth a try, the default one first, at most 24 of them.
+
+    Each differs from the default in one choice, the later ones in two.
+    """
     first = default_config(program, sizes, cores=cores)
-    yield first
-    seen = {first}
-    options = []
-    for axis, tile in first.tiles:
-        longer = [tile // 4, tile // 2, tile, tile * 2, tile * 4] if tile > 1 else [1]
-        options.append([max(1, min(length, max(1, sizes[axis]))) for length in longer])
-    for schedule in ("static", "dynamic"):
-        for lengths in product(*options):
-            tiles = tuple((axis, length) for (axis, _), length in zip(first.tiles, lengths, strict=True))
-            config = replace(first, tiles=tiles, schedule=schedule)
-            if config not in seen:
-                seen.add(config)
-                yield config
+    single = list(_other_choices(program, first, sizes))
+    pairs = [
+        two for one in single for two in _other_choices(program, one, sizes) if _distance(first, two) == 2
+    ]
+    yield from list(dict.fromkeys([first, *single, *pairs]))[:_MOST]
+
+
+def _other_choices(program: KernelProgram, first: CppConfig, sizes: Mapping[str, int]) -> Iterator[CppConfig]:
+    """Yield configurations that make one choice otherwise."""
+    parts = {split.outer for split in program.splits if split.inner in program.axes}
+    tiles = dict(first.tiles)
+    for factor in (2, 0.5, 4, 0.25):
+        for axis, tile in first.tiles:
+            length = max(1, min(int(tile * factor), max(1, sizes[axis])))
+            if length != tile and axis not in parts and axis not in first.whole:
+                other = replace(first, tiles=tuple({**tiles, axis: length}.items()))
+                if _floats(program, other, sizes) <= _SPILLED:
+                    yield other
+    if program.grid:
+        yield replace(first, schedule="dynamic" if first.schedule == "static" else "static")
+        yield replace(first, threads=0 if first.threads else 1)
+    if len(program.grid) > 1:
+        yield replace(first, order=() if first.order else tuple(reversed(program.grid)))
+    looped = loop_axes(program)
+    for whole in dict.fromkeys([(), looped, *((axis,) for axis in looped)]):
+        other = replace(first, whole=whole)
+        if other != first and _floats(program, other, sizes) <= _SPILLED:
+            yield other
+
+
+def _distance(a: CppConfig, b: CppConfig) -> int:
+    """Return how many choices differ."""
+    rest = (a.schedule != b.schedule) + (a.whole != b.whole) + (a.order != b.order) + (a.threads != b.threads)
+    return rest + sum(one != two for one, two in zip(a.tiles, b.tiles, strict=True))
+
+
+def _little(program: KernelProgram, sizes: Mapping[str, int]) -> bool:
+    """Whether there is less to do than it takes to start threads."""
+    axes = value_axes(program.graph)
+    work = [
+        axes[one.value].union(*(axes[i] for i in one.step.inputs))
+        for one, _ in program.flat()
+        if isinstance(one, (Compute, Move))
+    ]
+    return sum(prod(max(1, sizes[axis]) for axis in every) for every in work) <= _SMALL
 
 
 def _walks(program: KernelProgram, axis: str) -> int:

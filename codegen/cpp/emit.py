@@ -35,7 +35,9 @@ class Emitter:
         self.axes = value_axes(self.graph)
         self.texts = value_names(self.graph)
         self.names = Names(self.graph)
-        self.grid = program.grid
+        self.grid = config.order or program.grid
+        if sorted(self.grid) != sorted(program.grid):
+            raise UnsupportedError(f"{program.name}: the order {self.grid} is not one of {program.grid}")
         self.single = frozenset(axis for axis in self.grid if config.tile(axis) == 1)
         self.tiled = {axis: config.tile(axis) for axis in self.grid if axis not in self.single}
         self.tiled |= {axis: max(2, config.tile(axis)) for axis in loop_axes(program)}
@@ -202,7 +204,7 @@ class Emitter:
                 for axis in tensor.axes:
                     fields.append(f"index_t {self.stride(tensor, axis, stored=stored)}")
                     arguments.append(Argument("stride", position, axis, stored))
-        if self.grid:
+        if self.grid and self.config.threads != 1:
             fields.append("index_t threads")
             arguments.append(Argument("threads"))
         return fields, tuple(arguments)
@@ -215,9 +217,11 @@ class Emitter:
         """Print the loops over the grid, and the body in them."""
         if self.grid:
             collapse = f" collapse({len(self.grid)})" if len(self.grid) > 1 else ""
-            self.line(
-                f"#pragma omp parallel for{collapse} schedule({self.config.schedule}) num_threads(threads)"
-            )
+            most = self.config.threads
+            if most != 1:
+                threads = f"least({most}, threads)" if most else "threads"
+                schedule = self.config.schedule
+                self.line(f"#pragma omp parallel for{collapse} schedule({schedule}) num_threads({threads})")
             for axis in self.grid:
                 name = self.names.axes[axis]
                 index = name if axis in self.single else f"{name}_base"

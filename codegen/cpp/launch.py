@@ -1,9 +1,9 @@
 """Launch: a whole muGraph run on torch tensors, its block kernels as compiled C++."""
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from struct import Struct
 
 import torch
 from torch import Tensor as TorchTensor
@@ -32,54 +32,39 @@ _DTYPES = {
     "i64": torch.int64,
 }
 
+_PLANS = 256  # for so many combinations of shapes, calls are prepared
+_SMALL = 16384  # elements: copying a small tensor's form takes less time than stating it
 _PART = 16  # positions: the parts of a split axis start at cache lines
 
 
 class CppKernel:
-    """One compiled kernel, and the record of arguments that it is called with."""
+    """One compiled kernel; it is called with a record of eight-byte fields, addresses first."""
 
     def __init__(self, program: KernelProgram, config: CppConfig, *, flags: Sequence[str] = ()) -> None:
         self.program = program
-        self.reads = [tensor.value for tensor in program.loads]
+        self.reads = tuple(tensor.value for tensor in program.loads)
         self.source = emit(program, config)
-        self._kernel = load_kernel(compile_source(self.source, flags=flags), program.name)
-        self._record = array("q", [0]) * len(self.source.arguments)
-        self._address = self._record.buffer_info()[0]
-        self._sizes: Mapping[str, int] = {}
-        self._layout: list[object] = []
+        self.call = load_kernel(compile_source(self.source, flags=flags), program.name)
+        self.pack = Struct(f"{len(program.loads) + len(program.stores)}Q").pack
 
-    def __call__(
+    def fields(
         self,
-        loads: Sequence[TorchTensor],
-        stores: Sequence[TorchTensor],
+        loads: Sequence[Sequence[int]],
+        stores: Sequence[Sequence[int]],
         sizes: Mapping[str, int],
         threads: int,
-    ) -> None:
-        """Run on tensors, in the order of the program's loads and stores."""
-        record = self._record
-        tensors = (*loads, *stores)
-        for position, tensor in enumerate(tensors):
-            record[position] = tensor.data_ptr()
-        layout: list[object] = [threads, *[tensor.stride() for tensor in tensors]]
-        if sizes is not self._sizes or layout != self._layout:
-            self._fill(loads, stores, sizes, threads)
-            self._sizes, self._layout = sizes, layout
-        self._kernel(self._address)
-
-    def _fill(
-        self,
-        loads: Sequence[TorchTensor],
-        stores: Sequence[TorchTensor],
-        sizes: Mapping[str, int],
-        threads: int,
-    ) -> None:
+    ) -> bytes:
+        """Return the fields after the addresses, for tensors of these strides."""
         strides = [
             [_strides(tensor, found, sizes) for tensor, found in zip(tensors, given, strict=True)]
             for tensors, given in ((self.program.loads, loads), (self.program.stores, stores))
         ]
-        for at, argument in enumerate(self.source.arguments):
-            if argument.kind not in ("load", "store"):
-                self._record[at] = _number(argument, strides, sizes, threads)
+        rest = [one for one in self.source.arguments if one.kind not in ("load", "store")]
+        return Struct(f"{len(rest)}q").pack(*(_number(one, strides, sizes, threads) for one in rest))
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(max(1, size) for size in shape[at + 1 :]) for at in range(len(shape)))
 
 
 def _number(
@@ -92,9 +77,9 @@ def _number(
     return strides[argument.stored][argument.position][argument.axis]
 
 
-def _strides(tensor: Tensor, found: TorchTensor, sizes: Mapping[str, int]) -> dict[str, int]:
+def _strides(tensor: Tensor, found: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
     port = tensor.port or Port(tensor.name, tensor.dtype, tuple((axis,) for axis in tensor.axes))
-    return axis_strides(port, found.stride(), sizes)
+    return axis_strides(port, found, sizes)
 
 
 class LibraryCall:
@@ -136,6 +121,13 @@ class LibraryCall:
         for value, _ in self._steps:
             values[value] = values[value].float().contiguous()
 
+    def shapes(self, sizes: Mapping[str, int]) -> dict[int, tuple[int, ...]]:
+        """Return the shape of each value that it computes, one dimension for each axis."""
+        return {
+            value: tuple(sizes[axis] for axis in sizes if axis in self._axes[value])
+            for value, _ in self._steps
+        }
+
     def _by_axes(
         self, value: int, tensor: TorchTensor, sizes: Mapping[str, int]
     ) -> tuple[TorchTensor, tuple[str, ...]]:
@@ -160,15 +152,16 @@ def spread(
     return view.reshape(shape).to(_DTYPES[port.dtype], copy=True, memory_format=torch.contiguous_format)
 
 
-_Made = tuple[tuple[int, ...], torch.dtype, int, str | None]  # shape, dtype, value, name where it leaves
+_Made = tuple[tuple[int, ...], torch.dtype, int, str | None, TorchTensor | None]
+"""Shape, dtype and value of a result, its name where it leaves, and one like it where that is small."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The size of each axis, and the tensors that each kernel writes, for inputs of certain shapes."""
+    """What follows from the shapes, strides and dtypes of the inputs, and from the number of threads."""
 
     sizes: dict[str, int]
-    stores: list[list[_Made]]
+    launches: list[tuple[CppKernel | LibraryCall, list[_Made], bytes]]
 
 
 class CppMuGraph:
@@ -183,7 +176,7 @@ class CppMuGraph:
     ) -> None:
         self.mugraph = mugraph
         self.graph: Graph = mugraph.graph
-        self._inputs = [(value, port.name) for value, port in enumerate(self.graph.inputs)]
+        self._names = tuple(port.name for port in self.graph.inputs)
         self._dims = {port.name: self._unsplit(port) for port in self.graph.inputs}
         self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
         self._plans: dict[object, _Plan] = {}
@@ -205,43 +198,62 @@ class CppMuGraph:
 
     def __call__(self, **tensors: TorchTensor) -> dict[str, TorchTensor]:
         """Run the kernels in order."""
-        key = tuple([(name, tensor.shape, tensor.dtype, tensor.is_cpu) for name, tensor in tensors.items()])
+        threads = torch.get_num_threads()
+        try:
+            given = [tensors[name] for name in self._names]
+        except KeyError as missing:
+            raise InputError(f"{self.graph.name}: no tensor for input {missing}") from None
+        key = (threads, *[(one.shape, one.stride(), one.dtype, one.is_cpu) for one in given])
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans.setdefault(key, self._plan(tensors))
-        threads = torch.get_num_threads()
-        values = {value: tensors[name] for value, name in self._inputs}
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(tensors, threads)
+        values = dict(enumerate(given))
         results: dict[str, TorchTensor] = {}
-        for kernel, made in zip(self._kernels, plan.stores, strict=True):
+        for kernel, made, fields in plan.launches:
             if isinstance(kernel, LibraryCall):
                 kernel(values, results, plan.sizes)
                 continue
-            stores = [torch.empty(shape, dtype=dtype) for shape, dtype, _, _ in made]
-            for tensor, (_, _, value, name) in zip(stores, made, strict=True):
+            addresses = [values[value].data_ptr() for value in kernel.reads]
+            for shape, dtype, value, name, like in made:
+                tensor = torch.empty(shape, dtype=dtype) if like is None else torch.empty_like(like)
+                addresses.append(tensor.data_ptr())
                 if name is None:
                     values[value] = tensor
                 else:
                     results[name] = tensor
-            kernel([values[value] for value in kernel.reads], stores, plan.sizes, threads)
+            kernel.call(kernel.pack(*addresses) + fields)
         for output in self._carried:
             carried = values[output.value]
             strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
             results[output.port.name] = spread(carried, strides, output.port, plan.sizes)
         return results
 
-    def _plan(self, tensors: Mapping[str, TorchTensor]) -> "_Plan":
-        """Return what follows from the shapes of the inputs."""
+    def _plan(self, tensors: Mapping[str, TorchTensor], threads: int) -> "_Plan":
+        """Return what need not be worked out at every call."""
         sizes = self._sizes(tensors)
-        stores = []
+        strides = {value: tensors[name].stride() for value, name in enumerate(self._names)}
+        launches: list[tuple[CppKernel | LibraryCall, list[_Made], bytes]] = []
         for kernel in self._kernels:
+            if isinstance(kernel, LibraryCall):
+                strides |= {value: _contiguous(shape) for value, shape in kernel.shapes(sizes).items()}
+                launches.append((kernel, [], b""))
+                continue
             made: list[_Made] = []
-            for tensor in kernel.program.stores if isinstance(kernel, CppKernel) else ():
+            for tensor in kernel.program.stores:
                 dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
                 shape = tuple(prod(sizes[axis] for axis in dim) for dim in dims)
                 name = tensor.name if tensor.port else None
-                made.append((shape, _DTYPES[tensor.dtype], tensor.value, name))
-            stores.append(made)
-        return _Plan(sizes, stores)
+                dtype = _DTYPES[tensor.dtype]
+                like = torch.empty(shape, dtype=dtype) if prod(shape) <= _SMALL else None
+                made.append((shape, dtype, tensor.value, name, like))
+                if name is None:
+                    strides[tensor.value] = _contiguous(shape)
+            reads = [strides[value] for value in kernel.reads]
+            fields = kernel.fields(reads, [_contiguous(shape) for shape, *_ in made], sizes, threads)
+            launches.append((kernel, made, fields))
+        return _Plan(sizes, launches)
 
     def _sizes(self, tensors: Mapping[str, TorchTensor]) -> dict[str, int]:
         """Return the size of each axis, read off the tensors; sizes may differ from the graph's."""

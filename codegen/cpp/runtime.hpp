@@ -506,13 +506,16 @@ inline Vec held(Vec value) {
 template <int ROWS, int VECTORS, class A, class B>
 inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c, index_t c_row) {
     Vec sums[ROWS][VECTORS] = {};
+#pragma GCC unroll 4
     for (index_t k = 0; k < k_count; ++k) {
         const B* const from = b.data + k * b.row;
         Vec values[VECTORS];
         if constexpr (VECTORS == 1)
             values[0] = held(load(from, 1, count));
-        else
+        else {
+            __builtin_prefetch(from + VECTORS * lanes);
             for (int v = 0; v < VECTORS; ++v) values[v] = held(load(from + v * lanes));
+        }
         for (int m = 0; m < ROWS; ++m) {
             const Vec factor = splat(read(a.data[m * a.row + k * a.column]));
             for (int v = 0; v < VECTORS; ++v) sums[m][v] += factor * values[v];
@@ -528,26 +531,22 @@ inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t co
         }
 }
 
-// Up to VECTORS vectors of columns, all rows, ROWS at a time.
+template <int ROWS, int VECTORS, class A, class B>
+inline void contract_some(index_t rows, index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c,
+                          index_t c_row) {
+    if (rows == ROWS) return contract_block<ROWS, VECTORS>(k_count, a, b, count, c, c_row);
+    if constexpr (ROWS > 1) contract_some<ROWS - 1, VECTORS>(rows, k_count, a, b, count, c, c_row);
+}
+
+// Up to VECTORS vectors of columns, all rows, in equal blocks of at most ROWS.
 template <int ROWS, int VECTORS, class A, class B>
 inline void contract_rows(index_t m_count, index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c,
                           index_t c_row) {
-    index_t m = 0;
-    for (; m + ROWS <= m_count; m += ROWS)
-        contract_block<ROWS, VECTORS>(k_count, a.at(m, 0), b, count, c + m * c_row, c_row);
-    if constexpr (ROWS > 1)
-        if (m < m_count)
-            contract_rows<ROWS / 2, VECTORS>(m_count - m, k_count, a.at(m, 0), b, count, c + m * c_row, c_row);
-}
-
-template <int ROWS, int VECTORS, class A, class B>
-inline void contract_columns(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b,
-                             float* c, index_t c_row) {
-    index_t n = 0;
-    for (; n + VECTORS * lanes <= n_count; n += VECTORS * lanes)
-        contract_rows<ROWS, VECTORS>(m_count, k_count, a, b.at(0, n), lanes, c + n, c_row);
-    for (; n < n_count; n += lanes)
-        contract_rows<ROWS, 1>(m_count, k_count, a, b.at(0, n), least(lanes, n_count - n), c + n, c_row);
+    for (index_t m = 0, blocks = (m_count + ROWS - 1) / ROWS; blocks > 0; --blocks) {
+        const index_t rows = (m_count - m + blocks - 1) / blocks;
+        contract_some<ROWS, VECTORS>(rows, k_count, a.at(m, 0), b, count, c + m * c_row, c_row);
+        m += rows;
+    }
 }
 
 // Both operands lie along k: ROWS x COLUMNS dot products at a time.
@@ -630,23 +629,110 @@ inline Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scrat
     return {to, columns, 1};
 }
 
+// A copy in fp32 as panels of WIDTH columns, row after row in each, so that what is read together lies together.
+// Panels are a row longer than needed: else they would compete for the same lines of the cache.
+template <int WIDTH, class T>
+inline void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
+    const auto at = [&](index_t i, index_t j) { return to + (j / WIDTH * (rows + 1) + i) * WIDTH + j % WIDTH; };
+    if (from.row == 1 && from.column != 1) {
+        for (index_t i = 0; i < rows; i += lanes)
+            for (index_t j = 0; j < columns; j += lanes) {
+                const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
+                Vec block[lanes] = {};
+                for (index_t v = 0; v < width; ++v) block[v] = load(from.at(i, j + v).data, 1, height);
+                transpose(block);
+                for (index_t v = 0; v < height; ++v) store(at(i + v, j), block[v]);
+            }
+        return;
+    }
+    for (index_t i = 0; i < rows; ++i) {
+        const T* const ahead = from.at(least(i + 8, rows - 1), 0).data;  // rows are too short for the hardware to guess
+        along(columns, [&](index_t j, auto count, int) INLINE {
+            __builtin_prefetch(ahead + j * from.column);
+            store(at(i, j), load(from.at(i, j).data, from.column, count));
+        });
+    }
+}
+
+// Many rows: blocks of B that fit the second cache are packed, and met by all rows.
+template <class A, class B>
+inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+                            index_t c_row) {
+    constexpr int vectors = registers == 32 ? 4 : 2;
+    constexpr int width = vectors * lanes;
+    constexpr index_t deep = 256, broad = 256;
+    Scratch scratch;
+    float* const panels = scratch.floats((least(deep, k_count) + 1) * ((least(broad, n_count) + width - 1) / width * width));
+    for (index_t k = 0; k < k_count; k += deep) {
+        const index_t depth = least(deep, k_count - k);
+        Scratch inner;
+        Matrix<float> rows;
+        if constexpr (sizeof(A) == sizeof(float))
+            rows = a.column == 1 ? a.at(0, k) : packed(m_count, depth, a.at(0, k), inner);
+        else
+            rows = packed(m_count, depth, a.at(0, k), inner);
+        for (index_t n = 0; n < n_count; n += broad) {
+            const index_t breadth = least(broad, n_count - n);
+            pack_panels<width>(depth, breadth, b.at(k, n), panels);
+            for (index_t j = 0; j < breadth; j += width) {
+                const Matrix<float> panel{panels + j * (depth + 1), width, 1};
+                float* const to = c + n + j;
+                if (j + width <= breadth)
+                    contract_rows<6, vectors>(m_count, depth, rows, panel, lanes, to, c_row);
+                else
+                    for (index_t v = 0; v < breadth - j; v += lanes)
+                        contract_rows<6, 1>(m_count, depth, rows, panel.at(0, v), least(lanes, breadth - j - v), to + v,
+                                            c_row);
+            }
+        }
+    }
+}
+
+// Few rows: the rows of B stream past, STREAMS at a time, and C stays in the first cache.
+template <int STREAMS, class A, class B>
+inline void contract_streams(index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c) {
+    index_t k = 0;
+    for (; k + STREAMS <= k_count; k += STREAMS) {
+        Vec factors[STREAMS];
+        for (int one = 0; one < STREAMS; ++one) factors[one] = splat(read(*a.at(0, k + one).data));
+        const B* const from = b.data + k * b.row;
+        along(n_count, [&](index_t n, auto count, int) INLINE {
+            Vec value = load(c + n, 1, count);
+            for (int one = 0; one < STREAMS; ++one) value += factors[one] * load(from + one * b.row + n, 1, count);
+            store(c + n, 1, count, value);
+        });
+    }
+    if constexpr (STREAMS > 1)
+        if (k < k_count) contract_streams<1>(n_count, k_count - k, a.at(0, k), b.at(k, 0), c);
+}
+
 template <class A, class B>
 inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                      index_t c_row) {
     constexpr int wide = registers == 32 ? 2 : 1;
-    Scratch scratch;
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= 8)
         return m_count == 1 ? dot_rows<1, 8>(m_count, n_count, k_count, a, b, c, c_row)
                             : dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
-    if constexpr (sizeof(A) != sizeof(float))
-        return contract(m_count, n_count, k_count, packed(m_count, k_count, a, scratch), b, c, c_row);
-    else if (b.column != 1 || m_count > 16) {
-        const Matrix<float> rows = packed(k_count, n_count, b, scratch);
-        return contract_columns<6, 2 * wide>(m_count, n_count, k_count, a, rows, c, c_row);
-    } else if (m_count == 1)
-        return contract_columns<1, 8>(m_count, n_count, k_count, a, b, c, c_row);
-    else
-        return contract_columns<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
+    if (b.column != 1 || m_count > 16) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
+    if (m_count <= 2) {
+        for (index_t m = 0; m < m_count; ++m) contract_streams<4>(n_count, k_count, a.at(m, 0), b, c + m * c_row);
+        return;
+    }
+    constexpr index_t deep = 64;
+    for (index_t k = 0; k < k_count; k += deep) {
+        const index_t depth = least(deep, k_count - k);
+        Scratch scratch;
+        Matrix<float> rows;
+        if constexpr (sizeof(A) == sizeof(float))
+            rows = a.at(0, k);
+        else
+            rows = packed(m_count, depth, a.at(0, k), scratch);
+        index_t n = 0;
+        for (; n + 2 * wide * lanes <= n_count; n += 2 * wide * lanes)
+            contract_rows<6, 2 * wide>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
+        for (; n < n_count; n += lanes)
+            contract_rows<6, 1>(m_count, depth, rows, b.at(k, n), least(lanes, n_count - n), c + n, c_row);
+    }
 }
 
 }  // namespace superopt

@@ -97,6 +97,8 @@ def _config(kind: type[Any], data: Mapping[str, Any] | None) -> Any:
     values = {
         name: tuple((axis, length) for axis, length in one)
         if name == "tiles"
+        else tuple(one)
+        if name in ("whole", "order")
         else frozenset(one)
         if isinstance(one, list)
         else one
