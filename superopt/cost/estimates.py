@@ -309,9 +309,9 @@ class _Kernel:
         return all(_volume(side, self.sizes) > 1 for side in sides)
 
     def _narrow(self) -> list[frozenset[str]]:
-        """Return groups of grid axes that a tile takes several positions of."""
+        """Return groups of grid axes that a tile takes several positions of; never of parts."""
         groups: list[frozenset[str]] = []
-        left = set(self.program.grid)
+        left = set(self.program.grid) - {split.outer for split in self.program.splits}
         for one in self.computed:
             if self._is_matrix(one):
                 for side in product_sides(self.graph, self.axes, one.step.inputs):

@@ -21,13 +21,14 @@ from superopt.schedule.recipe import Prepared, Recipe, followed, notes_of, prepa
 __all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "rank", "schedules"]
 
 _FAR = 3.0  # times the best: what is estimated to take longer is dropped
-_IDEA = 0.1  # of its estimate: what a schedule counts for more by each one of its idea that is kept,
+_DECISION = 0.02  # of its estimate: what a schedule counts for more by each decision unlike the default's
+_SPARE = 2  # programs for each core: while one waits for memory another one runs
+_IDEA = 0.1  # of its estimate: what a schedule counts for more by each one kept that shares an idea,
 _KIND = 0.05  # by each one of its kind,
 _GRAPH = 0.02  # and by each one of its graph
 _WORK = 1500  # recipes tried for one graph, times its steps
 _CHANGED = 2  # of the best recipes, changed further
 _GRAPHS = 3  # of the best graphs, changed further
-_NEAR = 0.01  # of the best estimate: what differs by less is taken as equal, the simpler one is first
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ def schedules(
 def rank(found: Sequence[FoundGraph], device: Device, *, library: bool = True, keep: int = 8) -> Schedules:
     """Return the best ways to run any of several equal graphs.
 
-    The default schedule of the original graph always stays; so does the best one with calls of a
-    library on a processor, whose libraries are hard to beat.
+    The default schedule of the original graph always stays, and where there is room the best default
+    one; so does the best one with calls of a library on a processor, whose libraries are hard to beat.
     """
     explorers = [
         _Explorer(one.graph, device, f"graph {number}", number, library=library)
@@ -101,11 +102,19 @@ def rank(found: Sequence[FoundGraph], device: Device, *, library: bool = True, k
     called = [one for explorer in explorers for one in explorer.made.values() if one.library]
     if device.kind == "cpu" and called:
         required.append(min(called, key=_order))
-    return _selected(explorers, keep, required)
+    required.append(min((explorer.default for explorer in explorers), key=_order))
+    return _selected(explorers, keep, required[: max(keep, len(originals))])
+
+
+def _score(one: Scheduled) -> float:
+    """Return the estimate of a schedule, a little more for decisions and for cores without work to spare."""
+    slowest = max(one.estimate.kernels, key=lambda kernel: kernel.us)
+    idle = max(1 - slowest.programs / (_SPARE * one.estimate.device.cores), 0.0)
+    return one.estimate.us * (1 + _DECISION * (one.recipe.changes + idle))
 
 
 def _order(one: Scheduled) -> tuple[float, int, int, str]:
-    return one.estimate.us, one.recipe.changes, one.number, one.name
+    return round(_score(one), 3), one.recipe.changes, one.number, one.name
 
 
 class _Explorer:
@@ -227,13 +236,14 @@ class _Explorer:
 
 def _weigher(kept: Sequence[Scheduled]) -> Callable[[Scheduled], float]:
     """Return what a schedule counts for, given those that are kept."""
-    ideas = Counter(one.recipe.idea for one in kept)
+    ideas = Counter(idea for one in kept for idea in one.recipe.ideas)
     kinds = Counter(one.recipe.kind for one in kept)
     numbers = Counter(one.number for one in kept)
 
     def weight(one: Scheduled) -> float:
-        alike = _IDEA * ideas[one.recipe.idea] + _KIND * kinds[one.recipe.kind] + _GRAPH * numbers[one.number]
-        return one.estimate.us * (1 + alike)
+        alike = _IDEA * sum(ideas[idea] for idea in one.recipe.ideas)
+        alike += _KIND * kinds[one.recipe.kind] + _GRAPH * numbers[one.number]
+        return _score(one) * (1 + alike)
 
     return weight
 
@@ -244,12 +254,8 @@ def _selected(explorers: Iterable[_Explorer], keep: int, required: Sequence[Sche
     dropped = [one for explorer in explorers for one in explorer.dropped.values()]
     best_us = min(one.estimate.us for one in made)
 
-    def order(one: Scheduled) -> tuple[float, int, int, str]:
-        steps = (one.estimate.us / best_us - 1) // _NEAR if best_us else 0.0
-        return steps, one.recipe.changes, one.number, one.name
-
     kept = list({id(one): one for one in required}.values())
-    left = sorted((one for one in made if all(one is not other for other in kept)), key=order)
+    left = sorted((one for one in made if all(one is not other for other in kept)), key=_order)
     far = [one for one in left if one.estimate.us > _FAR * best_us]
     left = [one for one in left if one.estimate.us <= _FAR * best_us]
     while left and len(kept) < keep:
@@ -263,4 +269,4 @@ def _selected(explorers: Iterable[_Explorer], keep: int, required: Sequence[Sche
         dropped.append(
             Dropped(one.name, f"estimated at {one.estimate.us:.1f} us; {len(kept)} others are kept")
         )
-    return Schedules(tuple(sorted(kept, key=order)), tuple(dropped))
+    return Schedules(tuple(sorted(kept, key=_order)), tuple(dropped))

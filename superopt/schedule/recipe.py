@@ -43,9 +43,15 @@ class Recipe:
         return sum(flags) + sum(len(one) for one in sets)
 
     @property
-    def idea(self) -> tuple[bool, bool, bool, bool]:
-        """What it is about, at large: parts, a second pass, places in memory, a library."""
-        return bool(self.splits), self.online, bool(self.cuts), bool(self.called)
+    def ideas(self) -> tuple[str, ...]:
+        """What it is about, at large."""
+        found = {
+            "parts": bool(self.splits),
+            "passes": not self.online,
+            "cuts": bool(self.cuts),
+            "library": bool(self.called),
+        }
+        return tuple(name for name, present in found.items() if present) or ("plain",)
 
     @property
     def kind(self) -> "Recipe":

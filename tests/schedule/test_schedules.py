@@ -83,8 +83,9 @@ def test_what_is_kept_is_right_ranked_and_has_names(name: str) -> None:
     found = schedules(best(name), H200, keep=6)
     assert 1 <= len(found.kept) <= 6
     times = [one.estimate.us for one in found.kept]
-    assert all(early <= late * 1.011 for early, late in pairwise(times))
-    assert all(time <= 3 * min(times) for time in times)
+    assert all(early <= late * 1.15 for early, late in pairwise(times))
+    assert times[0] <= 1.1 * min(times)
+    assert max(times) <= 3 * min(times)
     names = [one.name for one in (*found.kept, *found.dropped)]
     assert len(set(names)) == len(names)
     for one in found.kept:
@@ -133,15 +134,13 @@ def test_logits_are_never_stored() -> None:
     x, w = torch.empty(16, 4096, device="meta"), torch.empty(4096, 32000, device="meta")
     graph = release_shifts(trace(loss, x, w, name="loss").graph)
     found = schedules(graph, H200, keep=ALL).kept
-    joined = next(
-        one for one in found if one.recipe.joined and [axis for axis, _ in one.recipe.splits] == ["n"]
-    )
-    kernel, combining = joined.mugraph.kernels
+    split = next(one for one in found if one.mugraph.splits and one.recipe.looped == {"n_at"})
+    kernel, combining = split.mugraph.kernels
     assert kernel.grid == ("m", "n_part")
-    assert loops_of(joined.mugraph)[0] == [("n_at",), ("n_at", "k")]
+    assert loops_of(split.mugraph)[0] == [("n_at",), ("n_at", "k")]
     assert combining.grid == ("m",)
-    assert set().union(*stored_axes(joined.mugraph)) == {"m", "n_part"}
-    assert any(one.recipe.splits == joined.recipe.splits for one in schedules(graph, H200).kept)
+    assert set().union(*stored_axes(split.mugraph)) == {"m", "n_part"}
+    assert any(one.recipe.splits == split.recipe.splits for one in schedules(graph, H200).kept)
 
 
 def test_a_softmax_waits_for_its_maximum_or_does_not() -> None:
@@ -228,7 +227,7 @@ def test_a_library_stays_on_a_processor() -> None:
 
 def test_what_is_kept_is_varied() -> None:
     kept = rank(found_for("gqa-decode"), H200).kept
-    assert len({one.recipe.idea for one in kept}) >= 3
+    assert len({idea for one in kept for idea in one.recipe.ideas}) >= 4
     assert any(one.mugraph.splits for one in kept)
 
 
