@@ -129,6 +129,43 @@ def run_stable(
     return max(answers, key=lambda answer: answer["error"]) | shown
 
 
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def filled(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    return (q @ k.transpose(-2, -1)).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+
+def run_masked(function: str, dtype: str, parts: int, dominating: float) -> dict[str, object]:
+    """Return the errors of attention where some rows see no key and one key has a large score."""
+    attention = {"attended": attended, "filled": filled}[function]
+    meta = [torch.empty(shape, device="meta") for shape in ((1, 2, 64, 16), *[(1, 2, 4096, 16)] * 2)]
+    mask = torch.empty((64, 4096), dtype=torch.bool, device="meta")
+    goal = release_shifts(trace(attention, *meta, mask).graph)
+    floats = in_dtype(goal, dtype)
+    goal = replace(floats, inputs=(*floats.inputs[:3], goal.inputs[3]))
+    graph = search(goal).regions[0].found[0].graph
+    splits: list[Split] = []
+    if parts:
+        graph, split = split_axis(graph, graph.inputs[1].dims[2][0], parts)
+        splits.append(split)
+    mugraph = fuse(stabilize(graph, [one.outer for one in splits]), splits=splits, online=True)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, size, 16).to(DTYPES[dtype]) for size in (9, 77, 77))
+    k[:, :, 5] *= dominating
+    seen = torch.rand(9, 77) < 0.5
+    seen[3] = False
+    seen[4, :40] = False
+    named = {port.name: one for port, one in zip(graph.inputs, (q, k, v, seen), strict=True)}
+    found = next(iter(TritonMuGraph(mugraph)(**named).values()))
+    eager = attention(q, k, v, seen)
+    assert torch.equal(found.isnan(), eager.isnan()), "rows that see no key"
+    exact = attention(q.double(), k.double(), v.double(), seen)
+    answer = compared(*(one.nan_to_num(7.0) for one in (found, eager, exact)))
+    return answer | {"running": "running" in str(mugraph)}
+
+
 def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> dict[str, object]:
     assert found.shape == exact.shape
     assert found.dtype == eager.dtype
@@ -215,7 +252,13 @@ def run_operator(op: str, domain: list[float]) -> dict[str, object]:
     return run_text("\n".join(lines), domain)
 
 
-ACTIONS = {"stable": run_stable, "workload": run_workload, "text": run_text, "operator": run_operator}
+ACTIONS = {
+    "masked": run_masked,
+    "stable": run_stable,
+    "workload": run_workload,
+    "text": run_text,
+    "operator": run_operator,
+}
 
 
 def main() -> None:

@@ -16,15 +16,6 @@ from superopt.ops import OPS
 from superopt.trace import trace
 from superopt.workloads import WORKLOADS
 
-
-@pytest.fixture(scope="module")
-def compiler():
-    with Children() as children:
-        running = AheadCompiler(children)
-        yield running
-        running.close()
-
-
 GOLDEN = Path(__file__).with_name("golden")
 PROGRAMS = sorted(path.stem for path in GOLDEN.glob("*.txt"))
 QUICK = [("rmsnorm_linear", "cuda:80"), ("gqa_prefill", "cuda:90")]
@@ -33,6 +24,14 @@ CASES = [
     for name in PROGRAMS
     for target in ("cuda:80", "cuda:90")
 ]
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    with Children() as children:
+        running = AheadCompiler(children)
+        yield running
+        running.close()
 
 
 @pytest.mark.parametrize(("name", "target"), CASES)

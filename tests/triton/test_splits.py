@@ -1,9 +1,35 @@
 """Axes in parts: extents that fit whatever size comes, and kernels that stop where the axis does."""
 
+from dataclasses import replace
+
 import pytest
 
-from superopt.codegen.statements import split_extents
-from superopt.ir import Split
+from superopt.codegen.statements import lower_block, split_extents
+from superopt.codegen.triton import TritonMuGraph, UnsupportedError, default_config, emit
+from superopt.ir import Split, fuse, parse_graph, split_axis, stabilize
+
+CAUSAL = """graph causal
+axes s=2048 d=64 t=2048 e=64
+in q: f16[s, d]
+in k: f16[t, d]
+in v: f16[t, e]
+t3 = contract[d](q, k)
+t4 = exp(t3)
+t5 = index[s]()
+t6 = index[t]()
+t7 = ge(t5, t6)
+t8 = mul(t7, t4)
+t9 = contract[t](t8, v)
+t10 = sum[t](t8)
+t11 = div(t9, t10)
+out o: f16[s, e] = t11
+"""
+
+
+def causal(parts):
+    graph, split = split_axis(parse_graph(CAUSAL), "t", parts)
+    return fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True), split
+
 
 SPLIT = Split("t", "part", "at")
 
@@ -27,3 +53,42 @@ def test_extents_of_parts(size, parts, multiple, expected):
     assert found["t"] == size
     assert found["m"] == 3
     assert found["part"] * found["at"] >= size > (found["part"] - 1) * found["at"] or size == 0
+
+
+def test_a_loop_with_a_running_shift_stops_at_the_diagonal():
+    mugraph = fuse(stabilize(parse_graph(CAUSAL)), online=True)
+    text = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
+    assert "in range(0, tl.minimum(T, (pid_s + 1) * BLOCK_S), BLOCK_T):" in text
+
+
+def test_parts_beyond_the_diagonal_take_no_turn():
+    mugraph, _ = causal(4)
+    text = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
+    assert "in range(0, tl.minimum(T_AT, (pid_s + 1) * BLOCK_S - pid_t_part * T_AT), BLOCK_T_AT):" in text
+
+
+def test_a_shift_that_is_no_maximum_of_what_is_masked_hides_nothing():
+    text = CAUSAL.replace("t8 = mul(t7, t4)", "t8 = mul(t4, t4)")
+    mugraph = fuse(stabilize(parse_graph(text)), online=True)
+    assert "tl.minimum" not in TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
+
+
+def test_a_part_that_may_be_short_ends_where_the_axis_does():
+    mugraph, split = causal(4)
+    built = TritonMuGraph(mugraph)
+    sizes = {**mugraph.graph.sizes, "t": 2000}
+    text = built.source(0, sizes).text
+    assert "end_t_at = tl.minimum(T_AT, T - pid_t_part * T_AT)" in text
+    assert "mask_t_at = offs_t_at < end_t_at" in text
+    found = built.extents(sizes)
+    assert (found[split.outer], found[split.inner]) == (4, 512)
+    assert "end_t_at" not in built.source(0, {**sizes, "t": 1024}).text
+
+
+def test_a_program_is_in_one_part():
+    mugraph, split = causal(4)
+    program = lower_block(mugraph, 0)
+    config = default_config(program, mugraph.graph.sizes)
+    tiles = tuple((axis, 2 if axis == split.outer else tile) for axis, tile in config.tiles)
+    with pytest.raises(UnsupportedError, match="the tile of 't_part' is 2; a program is in one part"):
+        emit(program, replace(config, tiles=tiles))

@@ -106,3 +106,11 @@ def test_logits_of_any_size(agrees, kind, dtype, scale, split):
 @pytest.mark.parametrize("size", [1, 7, 129, 4097])
 def test_rows_of_any_size(agrees, name, size):
     run(agrees, name, "found", sizes={"M": 3, "N": size, "V": size, "K": 40}, scale=1e3)
+
+
+@pytest.mark.parametrize("dominating", [1.0, 1e3])
+@pytest.mark.parametrize("parts", [0, 4])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("function", ["attended", "filled"])
+def test_rows_that_see_no_key(agrees, function, dtype, parts, dominating):
+    assert agrees("masked", function=function, dtype=dtype, parts=parts, dominating=dominating)["running"]
