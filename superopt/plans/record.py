@@ -114,10 +114,16 @@ def _check_configs(mugraph: MuGraph, configs: tuple[Any, ...]) -> None:
     for number, (kernel, config) in enumerate(zip(mugraph.kernels, configs, strict=True)):
         if isinstance(kernel, Block) != (config is not None):
             raise InputError(f"kernel {number} has a configuration of the wrong kind")
-        if config is not None and (
-            bad := [axis for axis, _ in config.tiles if axis not in mugraph.graph.sizes]
-        ):
-            raise InputError(f"kernel {number}: its configuration has a tile of the unknown axis {bad[0]!r}")
+        if config is None:
+            continue
+        named = [axis for axis, _ in config.tiles] + [
+            axis
+            for one in fields(config)
+            if one.name != "tiles" and isinstance(value := getattr(config, one.name), tuple | frozenset)
+            for axis in value
+        ]
+        if bad := [axis for axis in named if axis not in mugraph.graph.sizes]:
+            raise InputError(f"kernel {number}: its configuration names the unknown axis {bad[0]!r}")
 
 
 def _report(data: Any) -> KernelReport:

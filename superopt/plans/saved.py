@@ -248,16 +248,18 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
     for plan in result.regions:
         chosen = plan.chosen
         if chosen is not None:
+            if not chosen.configs:
+                chosen = replace(chosen, configs=target.default_configs(chosen.mugraph))
             verdict = proven(plan.goal, chosen.mugraph, seed=result.options.seed)
             if verdict is None:
                 raise InputError(
                     f"{path}: the kernel of {plan.goal.name} computes something else than its region"
                 )
-            fresh = replace(chosen, verdict=verdict, sources=target.sources(chosen.mugraph, chosen.configs))
+            fresh = replace(chosen, verdict=verdict, sources=_sources(target, chosen, result.place))
             plan = replace(
                 plan,
                 chosen=fresh,
-                candidates=tuple(fresh if one is chosen else one for one in plan.candidates),
+                candidates=tuple(fresh if one is plan.chosen else one for one in plan.candidates),
             )
             if winner == "superopt" and target.available:
                 try:
@@ -295,6 +297,14 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
         open_axes=result.open_axes if function is None else None,
         interrupted=bool(data.get("interrupted")),
     )
+
+
+def _sources(target: Target, chosen: Candidate, place: str) -> tuple[str, ...]:
+    """Return the text of the kernels, or raise InputError where their configurations do not fit them."""
+    try:
+        return target.sources(chosen.mugraph, chosen.configs)
+    except (KeyError, IndexError, ValueError, AssertionError) as error:
+        raise InputError(f"{place}: a configuration of {chosen.name!r} does not fit its kernel") from error
 
 
 def _checked(data: Any, place: str) -> dict[str, Any]:

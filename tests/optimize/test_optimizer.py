@@ -1,5 +1,6 @@
 """optimize(): what comes back is right, whichever program won, and says what was tried."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -149,7 +150,7 @@ def test_what_was_best_before_needs_no_search(
         wrong = str(first.regions[0].goal).replace("rsqrt", "sqrt")
         [goal] = first.regions
         good = candidate_json(goal.chosen)
-        swapped = {**good, "mugraph": good["mugraph"].replace("sqrt", "square")}
+        swapped = {**good, "mugraph": re.sub(r"\br?sqrt\(", "square(", good["mugraph"])}
         assert swapped != good
         saved = [{"graph": wrong}, {"no": 1}, 7, swapped]
         cache.put(key_of("plan", **entry.parts), Record({"parts": {goal.goal.name: saved}}, "wrong"))

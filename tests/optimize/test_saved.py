@@ -1,6 +1,7 @@
 """Results as files: what is saved is loaded again; nothing in a file is believed, no code is run from it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ def test_tensors_that_a_module_holds_need_the_function(quick, random, tmp_path: 
 
 
 def wrong_mugraph(data: dict) -> None:
-    chosen(data)["mugraph"] = chosen(data)["mugraph"].replace("sqrt(", "square(")
+    chosen(data)["mugraph"] = re.sub(r"\br?sqrt\(", "square(", chosen(data)["mugraph"])
 
 
 def foreign_name(data: dict) -> None:
@@ -109,9 +110,16 @@ def foreign_name(data: dict) -> None:
         chosen(data)[text] = chosen(data)[text].replace("graph norm_linear", "graph x(){abort();}//", 1)
 
 
+def config_of(data: dict) -> dict:
+    return next(one for one in chosen(data)["configs"] if one)
+
+
+def foreign_axis(data: dict) -> None:
+    config_of(data)["tiles"].append(["elsewhere", 4])
+
+
 def foreign_schedule(data: dict) -> None:
-    config = next(one for one in chosen(data)["configs"] if one)
-    config["schedule"] = "static)\nabort();//"
+    config_of(data)["schedule"] = "static)\nabort();//"
 
 
 @pytest.mark.parametrize(
@@ -125,11 +133,13 @@ def foreign_schedule(data: dict) -> None:
         (lambda data: data.update(program="program p\nnonsense"), "the program cannot be read"),
         (lambda data: data["regions"][0].update(chosen=99), "no candidate 99"),
         (lambda data: data["regions"].pop(), "its regions are not those of its program"),
-        (lambda data: chosen(data)["configs"].pop(), "configurations for"),
+        (lambda data: chosen(data)["configs"].append(None), "configurations for"),
         (lambda data: chosen(data).pop("mugraph"), "no good 'mugraph'"),
         (lambda data: data.update(inputs=3), "damaged"),
         (wrong_mugraph, "computes something else"),
         (foreign_name, "is not a name"),
+        (foreign_axis, "names the unknown axis 'elsewhere'"),
+        (lambda data: config_of(data).update(tiles=[]), "does not fit its kernel"),
         (foreign_schedule, "schedule of a configuration is wrong"),
     ],
 )
