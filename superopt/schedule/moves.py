@@ -62,7 +62,7 @@ def splits_from(
     for number, kernel in enumerate(mugraph.kernels):
         if isinstance(kernel, Block):
             for axis in {axis for tile, _ in walk(kernel) for axis in _reduced(graph, tile.value)}:
-                found = cost.kernels[number].programs
+                found = max(cost.kernels[number].programs, 1)
                 programs[axis] = min(found, programs.get(axis, found))
     for axis in sizes:
         if axis not in programs or axis in parts_of:

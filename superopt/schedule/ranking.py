@@ -13,7 +13,7 @@ from math import inf
 from typing import Protocol
 
 from superopt.cost import Device, Estimate, estimate
-from superopt.errors import GraphError
+from superopt.errors import GraphError, InputError
 from superopt.ir import Graph, Kernel, MuGraph
 from superopt.schedule.moves import Refused, matmuls_of, moves_from, shapes_of, splits_from
 from superopt.schedule.recipe import Prepared, Recipe, followed, notes_of, prepared, recipe_name
@@ -76,6 +76,7 @@ def schedules(
     graph: Graph, device: Device, *, library: bool = True, keep: int = 8, name: str = "graph"
 ) -> Schedules:
     """Return the best ways to run a graph on a device, the default one among them."""
+    _check_keep(keep)
     explorer = _Explorer(graph, device, name, 1, library=library)
     explorer.begin()
     explorer.change()
@@ -88,6 +89,9 @@ def rank(found: Sequence[FoundGraph], device: Device, *, library: bool = True, k
     The default schedule of the original graph always stays, and where there is room the best default
     one; so does the best one with calls of a library on a processor, whose libraries are hard to beat.
     """
+    _check_keep(keep)
+    if not found:
+        return Schedules((), ())
     explorers = [
         _Explorer(one.graph, device, f"graph {number}", number, library=library)
         for number, one in enumerate(found, 1)
@@ -104,6 +108,11 @@ def rank(found: Sequence[FoundGraph], device: Device, *, library: bool = True, k
         required.append(min(called, key=_order))
     required.append(min((explorer.default for explorer in explorers), key=_order))
     return _selected(explorers, keep, required[: max(keep, len(originals))])
+
+
+def _check_keep(keep: int) -> None:
+    if keep < 1:
+        raise InputError(f"keep is {keep}; give a number of schedules from 1 up")
 
 
 def _score(one: Scheduled) -> float:

@@ -9,6 +9,7 @@ import torch
 
 from superopt.cost import DEVICES, Device
 from superopt.driver import Found, search
+from superopt.errors import InputError
 from superopt.ir import (
     Call,
     Graph,
@@ -237,3 +238,20 @@ def test_graphs_are_told_apart_by_number() -> None:
     for one in ranked.kept:
         assert one.name.startswith(f"graph {one.number}")
         assert one.mugraph.graph.outputs == graphs[one.number - 1].graph.outputs or one.mugraph.splits
+
+
+def test_nothing_found_is_nothing_kept() -> None:
+    assert rank([], H200) == Schedules((), ())
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_a_number_below_one_is_refused(keep: int) -> None:
+    with pytest.raises(InputError, match="keep is"):
+        schedules(best("matmul"), H200, keep=keep)
+    with pytest.raises(InputError, match="keep is"):
+        rank(found_for("matmul"), H200, keep=keep)
+
+
+def test_an_empty_axis_is_scheduled_too() -> None:
+    text = "graph none\naxes m=0 k=4096 n=64\nin x: f16[m, k]\nin w: f16[k, n]\nt = contract[k](x, w)\n"
+    assert schedules(parse_graph(text + "out y: f16[m, n] = t\n"), H200).kept
