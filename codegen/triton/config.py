@@ -27,6 +27,7 @@ class TritonConfig:
     exact: frozenset[str] = frozenset()  # axes whose tile divides their size: they need no masks
     num_warps: int = 4
     num_stages: int = 3
+    group: int = 1  # tiles of the slower of two grid axes whose programs run together, to share a cache
     wide: bool = False  # offsets of 64 bits, where a tensor may have more than 2^31 elements
     precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
 

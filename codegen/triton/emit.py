@@ -135,11 +135,34 @@ class _Emitter(Reductions):
         else:
             lines.append("pid = tl.program_id(0)")
             rest = "pid"
+            if self._grouped():
+                lines += self._group_lines(grid[-2], grid[-1], last=len(grid) == 2)
+                rest = f"pid // ({self._programs(grid[-1])} * {self._programs(grid[-2])})"
+                grid = grid[:-2]
             for axis in reversed(grid):
                 found = rest if axis == grid[0] else f"{rest} % {self._programs(axis)}"
                 lines.append(f"{self.pid[axis]} = {self.wide(found)}")
                 rest = f"{rest} // {self._programs(axis)}"
         return [*lines, *places, ""]
+
+    def _grouped(self) -> bool:
+        """Return whether programs run in groups: where exactly two axes of the grid are tiled."""
+        tiled = [axis for axis in self.program.grid if self.plan.roles[axis] == "tile"]
+        return self.config.group > 1 and len(tiled) == 2
+
+    def _group_lines(self, slow: str, fast: str, *, last: bool) -> list[str]:
+        """Return where a program stands when so many tiles of the slow axis take turns with the fast one."""
+        names = self.unique
+        within, width, first, count = (names.take(one) for one in ("within", "width", "first", "count"))
+        number, group = self._programs(slow), self.config.group
+        return [
+            f"{within} = pid" if last else f"{within} = pid % ({self._programs(fast)} * {number})",
+            f"{width} = {group} * {self._programs(fast)}",
+            f"{first} = {within} // {width} * {group}",
+            f"{count} = tl.minimum({number} - {first}, {group})",
+            f"{self.pid[slow]} = {self.wide(f'{first} + {within} % {width} % {count}')}",
+            f"{self.pid[fast]} = {self.wide(f'{within} % {width} // {count}')}",
+        ]
 
     def _place_lines(self, axis: str, start: str) -> list[str]:
         lanes = f"tl.arange(0, {self.block[axis]})"

@@ -216,6 +216,13 @@ def tuner_choices(mugraph: MuGraph, count: int = 6):
     return [[one[at * (len(one) - 1) // (count - 1)] for one in found] for at in range(count)]
 
 
+def grouped_choices(mugraph: MuGraph):
+    """Small tiles whose programs run in groups."""
+    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
+    smaller = [replace(default_config(one, mugraph.graph.sizes), group=3) for one in programs]
+    return [[replace(one, tiles=tuple((a, min(t, 16)) for a, t in one.tiles)) for one in smaller]]
+
+
 def random_choices(mugraph: MuGraph, count: int = 6):
     """Any tiles at all, single positions and whole axes among them."""
     draw = random.Random(0)
@@ -237,6 +244,7 @@ CHOICES = {
     "wide": wide_choice,
     "tuner": tuner_choices,
     "random": random_choices,
+    "grouped": grouped_choices,
 }
 
 

@@ -113,3 +113,12 @@ def test_configurations(name):
     assert all(footprint(program, config).fits(config) for config in found)
     for config in found[:: len(found) // 10]:
         compile(emit(program, config).text, name, "exec")
+
+
+@pytest.mark.parametrize(("rows", "group"), [(16, 1), (2048, 8)])
+def test_programs_of_many_rows_run_in_groups(rows, group):
+    text = (GOLDEN / "gated_mlp.txt").read_text().replace("m=16", f"m={rows}")
+    mugraph = parse_mugraph(text)
+    found = configs(lower_block(mugraph, 0), mugraph.graph.sizes)
+    assert found[0].group == group
+    assert {one.group for one in found} == {1, group}

@@ -95,6 +95,12 @@ def test_any_tiles_agree(agrees, name, split, layout):
     run(agrees, name, "found", sizes=sizes, split=split, configs="random", layout=layout)
 
 
+@pytest.mark.parametrize(("name", "split"), [("gated-mlp", ""), ("gated-mlp", "w1.K"), ("matmul", "")])
+@pytest.mark.parametrize("sizes", [{"M": 70, "N": 130}, {"M": 1, "N": 40}, {"M": 100, "N": 17}])
+def test_groups_of_programs_agree(agrees, name, split, sizes):
+    run(agrees, name, "original", sizes={"K": 24, **sizes}, split=split, configs="grouped")
+
+
 @pytest.mark.parametrize("split", ["", "k.T"])
 @pytest.mark.parametrize("kind", ["original", "found"])
 @pytest.mark.parametrize(("dtype", "scale"), [("f32", 1e4), ("f16", 4e3), ("f32", 1e-4)])
