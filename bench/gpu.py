@@ -170,7 +170,7 @@ def dry_run(cases: Sequence[Case], settings: Any, *, check: bool, say: Callable[
     """Load every plan, prove its first candidate, emit every kernel; with `check`, run each once, small."""
     from bench.gpucheck import check_case
     from bench.gpurun import load_case
-    from superopt.plans.proof import proven
+    from superopt.plans.proof import proven_by_graph
 
     bad = 0
     for case in cases:
@@ -178,8 +178,9 @@ def dry_run(cases: Sequence[Case], settings: Any, *, check: bool, say: Callable[
             loaded = load_case(case, settings)
             kernels = 0
             for work in loaded.work:
-                if proven(work.goal, work.candidates[0].mugraph, seed=settings.seed) is None:
-                    raise InputError(f"{work.candidates[0].name} is not equal to {work.goal.name}")
+                first = work.candidates[0]
+                if proven_by_graph(work.goal, first.graph, first.mugraph, seed=settings.seed) is None:
+                    raise InputError(f"{first.name} is not equal to {work.goal.name}")
                 for one in work.candidates:
                     kernels += len(loaded.target.sources(one.mugraph, one.configs))
             faults = check_case(loaded) if check else []

@@ -19,7 +19,7 @@ from superopt.errors import InputError, SuperoptError
 from superopt.plans.assembly import assemble, in_parts
 from superopt.plans.optimized import Optimized
 from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan, Work
-from superopt.plans.proof import proven
+from superopt.plans.proof import proven_by_graph
 from superopt.plans.saved import Result, read_result
 from superopt.plans.settle import settle
 from superopt.targets import Target, config_json
@@ -212,7 +212,7 @@ def run_case(
     record["chosen"] = [_chosen_json(one) for one in chosen]
     record["floats"] = None if best.floats is None else str(best.floats)
     for work, one in zip(loaded.work, chosen, strict=True):
-        if proven(work.goal, one.mugraph, seed=settings.seed) is None:
+        if proven_by_graph(work.goal, one.graph, one.mugraph, seed=settings.seed) is None:
             return record | {"error": f"{one.name} is not equal to {work.goal.name}"}
     floor = _floor(loaded, chosen)
     left = max(seconds - (time.monotonic() - start), 1.0)

@@ -1,20 +1,42 @@
 """Proof: that a muGraph which a file or the cache brings computes what it claims to, and nothing else."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 from superopt.errors import GraphError
 from superopt.ir import Graph, MuGraph, Step, check_graph, live_graph
+from superopt.schedule.recipe import prepared
 
-__all__ = ["proven"]
+__all__ = ["proven", "proven_by_graph"]
 
 
 def proven(goal: Graph, mugraph: MuGraph, *, seed: int) -> Any:
     """Return the verdict that a muGraph's graph is equal to a goal, or None where it is not shown to be."""
+    return _verdict(goal, mugraph.graph, lambda: _by_parts(mugraph), seed)
+
+
+def proven_by_graph(goal: Graph, graph: Graph, mugraph: MuGraph, *, seed: int) -> Any:
+    """Return the verdict that a muGraph, said to run a graph, is equal to a goal, or None.
+
+    To the field a logarithm is a function like any other, which no shift passes. There the graph must be
+    equal to the goal, and the muGraph's the very one that follows from it.
+    """
+    verdict = proven(goal, mugraph, seed=seed)
+    if verdict is not None:
+        return verdict
+    splits = tuple((one.axis, mugraph.graph.sizes[one.outer]) for one in mugraph.splits)
+    try:
+        follows = prepared(graph, splits).graph == mugraph.graph
+    except GraphError:
+        return None
+    return _verdict(goal, graph, lambda: graph, seed) if follows else None
+
+
+def _verdict(goal: Graph, graph: Graph, compared: Callable[[], Graph], seed: int) -> Any:
     from superopt.verify.many import equal_to_all
 
-    graph = mugraph.graph
     same_ports = [(port.name, port.dtype) for port in goal.inputs] == [
         (port.name, port.dtype) for port in graph.inputs
     ] and [(one.port.name, one.port.dtype) for one in goal.outputs] == [
@@ -23,7 +45,7 @@ def proven(goal: Graph, mugraph: MuGraph, *, seed: int) -> Any:
     if not same_ports:
         return None
     try:
-        verdict = equal_to_all(_stretched(goal, graph), [_by_parts(mugraph)], seed=seed)[0]
+        verdict = equal_to_all(_stretched(goal, graph), [compared()], seed=seed)[0]
     except (GraphError, ValueError, IndexError, KeyError):  # ports that have nothing to do with the goal's
         return None
     return verdict if verdict.equal else None
