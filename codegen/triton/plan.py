@@ -148,8 +148,6 @@ def _products(program: KernelProgram, base: list[str]) -> dict[int, Product]:
         free_b = tuple(axis for axis in base if axis in axes[b] - axes[a])
         if not (free_a and free_b and inner and set(inner) <= axes[a] & axes[b]):
             continue
-        if len(batch) > 1:
-            continue
         if base.index(free_a[0]) > base.index(free_b[0]):
             a, b, free_a, free_b = b, a, free_b, free_a
         found[statement.value] = Product(a, b, batch, free_a, inner, free_b)

@@ -126,12 +126,13 @@ class Reductions(Tiles):
         precision = [] if dtype != "f32" else [f'input_precision="{self.config.precision}"']
         groups = (product.rows, product.columns)
         made = (*product.batch, *product.rows, *product.columns)
-        if made == axes and all(len(group) == 1 for group in groups):
+        several = any(len(group) > 1 for group in (product.batch, *groups))
+        if made == axes and not several:
             into = [name] if compute.accumulates else []
             lines.call(f"{name} = ", "tl.dot", [*arguments, *into, *precision], "", comment)
             return
         text = f"tl.dot({', '.join([*arguments, *precision])})"
-        if any(len(group) > 1 for group in groups):
+        if several:
             text = f"tl.reshape({text}, {self.shape(made)})"
         text = transposed(text, made, axes)
         if compute.accumulates:
@@ -159,7 +160,7 @@ class Reductions(Tiles):
             text = atom(f"{text.inside(6)}.to({TYPES[dtype]})")
         wanted = tuple(axis for group in groups for axis in group)
         found = transposed(text.text, held.axes, wanted)
-        if any(len(group) > 1 for group in groups[-2:]):
+        if any(len(group) > 1 for group in groups):
             sizes = [" * ".join(self.block[axis] for axis in group) for group in groups if group]
             found = f"tl.reshape({found}, ({', '.join(sizes)}))"
         return found

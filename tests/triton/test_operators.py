@@ -185,6 +185,15 @@ kernel grid[b, h, g, q]
   t11 = div(t9, t10)
 out out: f32[b, (h g), q, e] = t11
 """,
+    "products in two batches": """graph g
+axes b=3 c=2 m=9 n=10 k=11
+in x: f32[b, m, c, k]
+in y: f32[k, b, c, n]
+kernel grid[b, c, m, n]
+  loop[k]
+    t2 += contract[k](x, y)
+out out: f32[c, b, n, m] = t2
+""",
     "two passes": """graph g
 axes m=5 k=37
 in x: f32[m, k]
