@@ -51,8 +51,9 @@ def _fault(one: Candidate, goal: Any, tensors: Any, target: Target, tolerance: f
     try:
         kernel = target.make(mugraph_for(one.mugraph, goal), one.configs)
         made = kernel(**tensors)
-    except SuperoptError as error:
-        return str(error).splitlines()[0]
+    except Exception as error:  # a kernel, its compiler or Triton's interpreter may raise anything
+        first = next((line for line in str(error).splitlines() if line.strip()), "no message")
+        return first if isinstance(error, SuperoptError) else f"{type(error).__name__}: {first}"
     wanted = run_graph(goal, tensors, torch.float64)
     for name, right in wanted.items():
         share = (made[name].double() - right).abs().max() / right.abs().max().clamp(min=1e-30)
