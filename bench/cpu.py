@@ -32,9 +32,13 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("rmsnorm-linear", {"M": 8, "K": 2048, "N": 2048}),
     ("gated-mlp", {"M": 8, "K": 2048, "N": 2048}),
     ("gqa-decode", {"B": 1, "H": 8, "G": 2, "S": 1, "T": 4096, "D": 128}),
+    ("gqa", {"B": 1, "H": 8, "G": 2, "S": 1024, "D": 64}),
     ("lora", {"M": 8, "K": 2048, "N": 2048, "R": 16}),
     ("softmax", {"M": 512, "N": 2048}),
     ("rmsnorm", {"M": 512, "K": 2048}),
+    ("matmul", {"M": 512, "K": 512, "N": 512}),
+    ("matmul", {"M": 1024, "K": 1024, "N": 1024}),
+    ("matmul", {"M": 2048, "K": 2048, "N": 2048}),
 ]
 
 
@@ -55,7 +59,7 @@ def medians(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float
 def measure(name: str, sizes: dict[str, int], dtype: str, args: argparse.Namespace) -> dict[str, Any]:
     workload = WORKLOADS[name]
     found = search(workload.function, *workload.inputs(dtype=dtype, **sizes), name=name)
-    mugraph = fuse(stabilize(found.regions[0].found[0].graph))
+    mugraph = fuse(stabilize(found.regions[0].found[0].graph), online=True)
     kernel = CppMuGraph(mugraph)
     torch.manual_seed(0)
     inputs = workload.inputs(dtype=dtype, device="cpu", **sizes)
@@ -64,8 +68,10 @@ def measure(name: str, sizes: dict[str, int], dtype: str, args: argparse.Namespa
         "superopt": lambda: kernel(**tensors),
         "eager": lambda: workload.function(*inputs),
     }
-    if name == "gqa-decode":
-        runs["sdpa"] = lambda: torch.nn.functional.scaled_dot_product_attention(*inputs, enable_gqa=True)
+    if name in ("gqa", "gqa-decode"):
+        runs["sdpa"] = lambda: torch.nn.functional.scaled_dot_product_attention(
+            *inputs, enable_gqa=True, is_causal=name == "gqa"
+        )
     if args.compile:
         compiled = torch.compile(workload.function)
         runs["compile"] = lambda: compiled(*inputs)

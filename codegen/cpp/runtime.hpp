@@ -506,7 +506,7 @@ inline Vec held(Vec value) {
 template <int ROWS, int VECTORS, class A, class B>
 inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c, index_t c_row) {
     Vec sums[ROWS][VECTORS] = {};
-#pragma GCC unroll 4
+
     for (index_t k = 0; k < k_count; ++k) {
         const B* const from = b.data + k * b.row;
         Vec values[VECTORS];
@@ -681,7 +681,7 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
                     contract_rows<6, vectors>(m_count, depth, rows, panel, lanes, to, c_row);
                 else
                     for (index_t v = 0; v < breadth - j; v += lanes)
-                        contract_rows<6, 1>(m_count, depth, rows, panel.at(0, v), least(lanes, breadth - j - v), to + v,
+                        contract_rows<3, 1>(m_count, depth, rows, panel.at(0, v), least(lanes, breadth - j - v), to + v,
                                             c_row);
             }
         }
@@ -729,9 +729,9 @@ inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A
             rows = packed(m_count, depth, a.at(0, k), scratch);
         index_t n = 0;
         for (; n + 2 * wide * lanes <= n_count; n += 2 * wide * lanes)
-            contract_rows<6, 2 * wide>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
+            contract_rows<4, 2 * wide>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
         for (; n < n_count; n += lanes)
-            contract_rows<6, 1>(m_count, depth, rows, b.at(k, n), least(lanes, n_count - n), c + n, c_row);
+            contract_rows<3, 1>(m_count, depth, rows, b.at(k, n), least(lanes, n_count - n), c + n, c_row);
     }
 }
 
