@@ -11,7 +11,7 @@ from superopt.codegen.triton import AheadCompiler, CompileError, TritonMuGraph, 
 from superopt.codegen.triton.choices import footprint
 from superopt.driver import search
 from superopt.errors import InputError
-from superopt.ir import fuse, parse_graph, parse_mugraph, release_shifts, stabilize
+from superopt.ir import fuse, parse_graph, parse_mugraph, release_shifts, split_axis, stabilize
 from superopt.ops import OPS
 from superopt.trace import trace
 from superopt.workloads import WORKLOADS
@@ -58,14 +58,39 @@ def test_workloads_do_not_spill(name, kind, dtype, target, compiler):
     graph = release_shifts(trace(workload.function, *workload.inputs(dtype=dtype)).graph)
     if kind == "found" and name != "llama-layer":
         graph = search(graph).regions[0].found[0].graph
-    mugraph = fuse(stabilize(graph), online=True)
-    built = TritonMuGraph(mugraph)
+    built = TritonMuGraph(fuse(stabilize(graph), online=True))
     for at, program in enumerate(built.programs):
         source = built.source(at, graph.sizes)
         if footprint(program, source.config).fits(source.config, 160 << 10):
             assert compiler.compile(source, target=target).spill_bytes == 0
         else:
             assert (name, dtype) in TOO_LARGE
+
+
+# The tensor and its dimension along which each is split.
+PARTS = {
+    "mha-decode": (1, -2),
+    "gqa-decode": (1, -2),
+    "mqa-decode": (1, -2),
+    "qknorm-attention": (1, -2),
+    "rmsnorm-linear": (0, -1),
+    "gated-mlp": (0, -1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_workloads_do_not_spill(name, dtype, target, compiler):
+    workload = WORKLOADS[name]
+    goal = release_shifts(trace(workload.function, *workload.inputs(dtype=dtype)).graph)
+    graph = search(goal).regions[0].found[0].graph
+    tensor, dim = PARTS[name]
+    graph, split = split_axis(graph, graph.inputs[tensor].dims[dim][0], 8)
+    built = TritonMuGraph(fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True))
+    for at in range(len(built.programs)):
+        assert compiler.compile(built.source(at, graph.sizes), target=target).spill_bytes == 0
 
 
 def test_every_operator_compiles():
