@@ -33,7 +33,7 @@ __all__ = ["Contest", "Outcome"]
 log = logging.getLogger("superopt")
 
 _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
-_MOST_CHECKS = 4  # candidates of a region that are checked in floats, the fastest first
+_MOST_CHECKS = 8  # muGraphs of a region that are checked in floats, the fastest first
 _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
 _BUILDERS = 2
@@ -355,11 +355,12 @@ class Contest:
         self.tell(f"checking {work.goal.name} in floats")
         judged: list[Candidate] = []
         chosen = None
-        checked = 0
+        failed: dict[MuGraph, str] = {}  # in another configuration it fails alike
         for one in ranked:
-            may = one.name in ready and one.measurement is not None and not self.lost
-            if chosen is None and may and checked < _MOST_CHECKS:
-                checked += 1
+            may = chosen is None and one.name in ready and one.measurement is not None and not self.lost
+            if may and one.mugraph in failed:
+                one = replace(one, rejected=failed[one.mugraph])
+            elif may and len(failed) < _MOST_CHECKS:
                 trial = {**outcome.kernels, work.goal.name: ready[one.name]}
                 report = compare_floats(
                     self.function, assemble(self.traced, trial), self.inputs, seed=self.options.seed
@@ -367,6 +368,7 @@ class Contest:
                 if report.ok:
                     chosen, outcome.kernels, outcome.floats = one, trial, report
                 else:
+                    failed[one.mugraph] = str(report)
                     one = replace(one, rejected=str(report))
             judged.append(one)
         return RegionPlan(work.goal, tuple(judged), chosen, work.dropped)
