@@ -73,10 +73,10 @@ def _lowest(
     match step.op:
         case "where" if _is_minus_infinity(graph, step.inputs[2]):
             return vanishing[0] | lowest[1]
-        case "sub" | "max":
-            return lowest[0]  # what is taken away is a shift, and a number
-        case "add":
-            return lowest[0] | lowest[1]
+        case "max":
+            return lowest[0]
+        case "sub" if _is_bounded(graph, step.inputs[1]):
+            return lowest[0]
         case "maximum":
             return lowest[0] & lowest[1]
         case "mul":
@@ -89,6 +89,14 @@ def _is_minus_infinity(graph: Graph, value: int) -> bool:
     step = graph.step_of(value)
     inner = graph.step_of(step.inputs[0]) if step is not None and step.op == "neg" else None
     return inner is not None and inner.op == "infinity"
+
+
+def _is_bounded(graph: Graph, value: int) -> bool:
+    """Return whether a value is never minus infinity: a number, or at least one."""
+    step = graph.step_of(value)
+    if step is None or step.op == "const":
+        return step is not None
+    return step.op == "maximum" and any(_is_bounded(graph, i) for i in step.inputs)
 
 
 def _is_positive(graph: Graph, value: int) -> bool:
