@@ -186,7 +186,7 @@ kernel grid[b, h, g, q]
 out out: f32[b, (h g), q, e] = t11
 """,
     "products in two batches": """graph g
-axes b=3 c=2 m=9 n=10 k=11
+axes b=2 c=2 m=3 n=4 k=11
 in x: f32[b, m, c, k]
 in y: f32[k, b, c, n]
 kernel grid[b, c, m, n]

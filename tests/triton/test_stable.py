@@ -89,14 +89,14 @@ def test_configurations_of_the_tuner_agree(agrees, name, split, layout):
 
 
 @pytest.mark.parametrize("layout", STRIDED)
-@pytest.mark.parametrize(("name", "split"), TILED)
+@pytest.mark.parametrize(("name", "split"), [case for case in TILED if case != ("gqa", "k.S")])
 def test_any_tiles_agree(agrees, name, split, layout):
     sizes = {"S": 5, "T": 40, "K": 40, "M": 3, "N": 9, "B": 1, "H": 2, "G": 1}
     run(agrees, name, "found", sizes=sizes, split=split, configs="random", layout=layout)
 
 
-@pytest.mark.parametrize(("name", "split"), [("gated-mlp", ""), ("gated-mlp", "w1.K"), ("matmul", "")])
-@pytest.mark.parametrize("sizes", [{"M": 70, "N": 130}, {"M": 1, "N": 40}, {"M": 100, "N": 17}])
+@pytest.mark.parametrize(("name", "split"), [("gated-mlp", ""), ("matmul", "w.K")])
+@pytest.mark.parametrize("sizes", [{"M": 40, "N": 66}, {"M": 1, "N": 40}, {"M": 70, "N": 17}])
 def test_groups_of_programs_agree(agrees, name, split, sizes):
     run(agrees, name, "original", sizes={"K": 24, **sizes}, split=split, configs="grouped")
 
