@@ -5,6 +5,7 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Literal
 
+from superopt.codegen.causal import Reach, find_reaches
 from superopt.codegen.statements import (
     Compute,
     KernelProgram,
@@ -16,7 +17,6 @@ from superopt.codegen.statements import (
     Store,
     Tensor,
 )
-from superopt.codegen.triton.causal import Reach, find_reaches
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
