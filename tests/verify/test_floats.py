@@ -155,3 +155,18 @@ def test_every_operator_runs_in_float64(op):
     result = run_graph(graph, tensors)["y"]
     assert result.isfinite().all()
     assert result.dtype == torch.float64
+
+
+def test_results_out_of_range_need_not_be_finite() -> None:
+    def overflows(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True)) * 1e6  # squares overflow: 0 where x is huge
+
+    def right(x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True)) * 1e6).to(x.dtype)
+
+    x = torch.ones(4, 64, dtype=torch.float16)
+    found = compare_floats(overflows, right, (x,), distributions=["huge"])
+    assert found.ok, found
+    broken = compare_floats(lambda x: x / 8192, lambda x: x * float("inf"), (x,), distributions=["huge"])
+    assert not broken.ok
