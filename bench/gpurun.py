@@ -190,24 +190,26 @@ def run_case(
     clock = Clock()
     record = _started(loaded, settings)
     record["candidates"] = {
-        name.removeprefix(f"{loaded.case.name} "): reason
+        name.removeprefix(f"{loaded.case.name} "): {"median_us": None, "rejected": reason}
         for name, reason in failures.items()
         if name.startswith(f"{loaded.case.name} ")
     }
     if not all(work.candidates for work in loaded.work):
-        first = next(iter(record["candidates"].values()), "none was left")
-        return record | {"error": f"no candidate ran: {first}"}
+        return record | {"error": f"no candidate ran: {_first_reason(record)}"}
     # What the contest may take at most; it ends as soon as every candidate has its rounds.
     longest = max(2 * seconds, _CONTEST_S) * len(loaded.work)
     best = _best(loaded, settings, longest, clock, tell)
     for plan in best.regions:
         record["candidates"] |= {
-            f"{plan.goal.name} {one.name}": one.measurement.median_us if one.measurement else one.rejected
+            f"{plan.goal.name} {one.name}": {
+                "median_us": None if one.measurement is None else one.measurement.median_us,
+                "rejected": one.rejected,
+            }
             for one in plan.candidates
         }
     record["phases_ms"] = {name: round(ms) for name, ms in clock.ms.items()}
     if best.fused is None or any(plan.chosen is None for plan in best.regions):
-        return record | {"error": "no candidate was right, or none was measured"}
+        return record | {"error": f"no candidate was right: {_first_reason(record)}"}
     chosen = [plan.chosen for plan in best.regions if plan.chosen is not None]
     record["chosen"] = [_chosen_json(one) for one in chosen]
     record["floats"] = None if best.floats is None else str(best.floats)
@@ -258,6 +260,11 @@ def _started(loaded: Loaded, settings: Settings) -> dict[str, Any]:
         "seed": settings.seed,
         "error": None,
     }
+
+
+def _first_reason(record: Mapping[str, Any]) -> str:
+    reasons = (one["rejected"] for one in record["candidates"].values())
+    return next((reason for reason in reasons if reason), "none was measured")
 
 
 def _chosen_json(one: Candidate) -> dict[str, Any]:
