@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from superopt._version import __version__
 
 if TYPE_CHECKING:
+    from superopt.backend import explain
     from superopt.driver import Search, SearchOptions, search
     from superopt.errors import (
         CheckpointError,
@@ -33,6 +34,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "equivalent",
+    "explain",
     "load",
     "optimize",
     "search",
@@ -51,6 +53,7 @@ _HOME = {
     "TraceError": "superopt.errors",
     "Verdict": "superopt.verify",
     "equivalent": "superopt.verify",
+    "explain": "superopt.backend",
     "load": "superopt.plans.saved",
     "optimize": "superopt.optimizer",
     "search": "superopt.driver",

@@ -1,0 +1,315 @@
+"""Choice: whether superopt computes a region, from a search, checks, and a race with Inductor's own code."""
+
+import logging
+import operator
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.hosting import alone, compiled_by_inductor
+from superopt.backend.nodes import flops_of, operator_name
+from superopt.backend.plans import plan_text
+from superopt.backend.region import REGION, runner_of
+from superopt.backend.subgraph import Subgraph
+from superopt.cache import Cache, Key, Record, key_of, program_text, versions
+from superopt.driver import SearchOptions
+from superopt.errors import SuperoptError
+from superopt.ir import Graph, Program, print_graph
+from superopt.optimizer import optimize
+from superopt.plans.plan import OptimizeOptions, RegionPlan
+from superopt.plans.sizes import same_program
+from superopt.targets import Target
+from superopt.trace import trace
+from superopt.verify.floats import compare_floats, sample, tensors_of
+
+__all__ = ["LEAST_S", "WIN", "Region", "choose", "region_of"]
+
+log = logging.getLogger("superopt")
+
+WIN = 1.03
+"""How much faster than Inductor's code a region must be to be taken."""
+
+LEAST_S = 4.0
+"""Seconds below which no search is begun."""
+
+_MOST_S = 40.0  # for one region
+_RECORDS = 1
+_TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
+_COPIES_BYTES = 96 << 20
+_MOST_COPIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A subgraph as algebra, with the key by which its decision is kept."""
+
+    subgraph: Subgraph
+    goal: Graph
+    names: tuple[str, ...]  # the goal's output that each result is
+    key: Key
+    floor_us: float
+
+
+def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
+    """Return a subgraph as algebra, or raise SuperoptError where it is none."""
+    program = _traced(subgraph, subgraph.example())
+    goal = program.regions[0].graph
+    made = {output.port.name for output in goal.outputs}
+    if not set(program.outputs) <= made:
+        raise SuperoptError("a result is one of the inputs")
+    options = {
+        "backend": _RECORDS,
+        "preset": ledger.options.preset,
+        "verify": ledger.options.verify,
+        "inductor": {name: str(value) for name, value in sorted(ledger.options.inductor.items())},
+        "results": list(program.outputs),
+        "symbols": [str(torch.Size(tensor.shape)) for tensor in subgraph.example(_others(subgraph))],
+    }
+    parts = {**versions(), **target.key_parts()}
+    key = key_of("plan", program=program_text(goal), options=options, **parts)
+    return Region(subgraph, goal, program.outputs, key, target.floor_us(goal) or 0.0)
+
+
+def choose(region: Region, target: Target, ledger: Ledger, seconds: float) -> Decision:
+    """Return the decision on a region: one that is known, one of an earlier run, or a new one."""
+    known = ledger.known.get(region.key.digest)
+    if known is not None:
+        return known
+    blank = _blank(region, target)
+    cache = Cache.open() if ledger.options.cache else None
+    found = _recalled(cache, region, blank) if cache is not None else None
+    if found is None and seconds < LEAST_S:
+        why = f"no time: {ledger.left_s:.0f} s of the budget are left"
+        return replace(blank, why=why, open=ledger.options.budget_s > 0)
+    if found is None:
+        found = _decided(region, target, ledger, seconds, blank)
+        if cache is not None:
+            cache.put(region.key, _record(found))
+    ledger.known[region.key.digest] = found
+    return found
+
+
+def _decided(region: Region, target: Target, ledger: Ledger, seconds: float, blank: Decision) -> Decision:
+    """Return a new decision; whatever goes wrong leaves the region to Inductor."""
+    start = time.monotonic()
+    ledger.searched += 1
+    try:
+        contest = _Contest(region, target, ledger, min(seconds, _MOST_S), blank)
+        found = alone(contest.decide)
+    except torch.OutOfMemoryError as error:
+        found = replace(blank, why=f"out of memory: {_line(error)}")
+    except Exception as error:  # no fault of ours may stop the compilation of a model
+        found = replace(blank, why=f"failed: {type(error).__name__}: {_line(error)}")
+    if not found.taken and found.why.startswith(("failed", "out of memory")):
+        log.warning("%s [%s] is left to Inductor: %s", found.operators, found.inputs, found.why)
+    ledger.spend(start)
+    return replace(found, seconds=time.monotonic() - start)
+
+
+class _Contest:
+    """One region against Inductor's code of it; all of it runs in a thread of its own."""
+
+    def __init__(
+        self, region: Region, target: Target, ledger: Ledger, seconds: float, blank: Decision
+    ) -> None:
+        self.region = region
+        self.target = target
+        self.options = ledger.options
+        self.seconds = seconds
+        self.blank = blank
+        self.module = region.subgraph.module
+
+    def decide(self) -> Decision:
+        """Return the decision."""
+        copies = self._copies()
+        rival = compiled_by_inductor(self.module, copies[0], self.options.inductor)
+        rivals = self.target.measure({"inductor": rival}, copies, seconds=0.3)
+        before = rivals["inductor"].median_us
+        known = replace(self.blank, before_us=before)
+        if before < _TOO_SHORT_US:
+            return replace(known, why=f"too short: a call costs what could be gained in {before:.0f} µs")
+        if before < WIN * self.region.floor_us:
+            return replace(known, why=f"Inductor is at the floor, {self.region.floor_us:.1f} µs")
+        best = optimize(
+            self.module, *self.region.subgraph.example(), name=self.region.goal.name, options=self._settings()
+        )
+        if best.fused is None or any(plan.chosen is None for plan in best.regions):
+            return replace(known, why=f"no kernels: {_reason(best.regions)}")
+        verdicts = dict.fromkeys(str(part.chosen.verdict) for part in best.regions if part.chosen)
+        known = replace(known, verdict="; ".join(verdicts))
+        plan = plan_text(self.region.goal, best.regions, self.target.name)
+        runner = runner_of(plan)
+        runner.by_kernels(dict(zip(runner.inputs, self._read(copies[0], runner.inputs), strict=True)))
+        if self.region.subgraph.symbols and (why := self._other_sizes(plan)):
+            return replace(known, why=why)
+        ours = compiled_by_inductor(self._calling(plan), copies[0], self.options.inductor)
+        if self.options.verify:
+            report = compare_floats(self.module, ours, copies[0], seed=1)
+            known = replace(known, verdict=f"{known.verdict}; {report}")
+            if not report.ok:
+                return replace(known, why="not as accurate as PyTorch")
+        raced = self.target.confirm(
+            {"superopt": ours, "inductor": rival},
+            "superopt",
+            "inductor",
+            copies,
+            seconds=min(1.5, 0.1 * self.seconds),
+        )
+        return self._judged(known, raced, plan)
+
+    def _judged(self, known: Decision, raced: Any, plan: str) -> Decision:
+        times = raced.measurements
+        known = replace(known, before_us=times["inductor"].median_us, after_us=times["superopt"].median_us)
+        if raced.winner != "superopt" or raced.speedup < WIN or not raced.sure:
+            factor = raced.speedup if raced.winner == "superopt" else 1 / raced.speedup
+            return replace(known, why=f"{factor:.2f} times Inductor's speed, {WIN} is needed")
+        return replace(known, taken=True, plan=plan, why=f"{raced.speedup:.2f} times Inductor's speed")
+
+    def _settings(self) -> OptimizeOptions:
+        return OptimizeOptions(
+            target=self.target.name,
+            preset=self.options.preset,  # type: ignore[arg-type]
+            seconds=0.3 * self.seconds,
+            torch_compile=False,
+            cache=self.options.cache,
+            search=SearchOptions(seconds=0.25 * self.seconds),
+        )
+
+    def _calling(self, plan: str) -> fx.GraphModule:
+        """Return a module that calls the region's operator, so that both contenders have the same host."""
+        goal = self.region.goal
+        graph = fx.Graph()
+        given = [graph.placeholder(f"x{at}") for at in range(len(self.region.subgraph.inputs))]
+        made = graph.call_function(REGION, (plan, self._read(given, [port.name for port in goal.inputs])))
+        places = {output.port.name: at for at, output in enumerate(goal.outputs)}
+        items = [graph.call_function(operator.getitem, (made, places[name])) for name in self.region.names]
+        graph.output(tuple(items))
+        return fx.GraphModule(torch.nn.Module(), graph, "Planned")
+
+    @staticmethod
+    def _read(given: Any, names: Any) -> list[Any]:
+        return [given[int(name.removeprefix("x"))] for name in names]
+
+    def _other_sizes(self, plan: str) -> str | None:
+        """Return why a plan does not serve other sizes, or None where it does."""
+        subgraph = self.region.subgraph
+        example = subgraph.example(_others(subgraph))
+        if not same_program(_traced(subgraph, example), _traced(subgraph, subgraph.example())):
+            return "another program at other sizes"
+        runner = runner_of(plan)
+
+        def ours(*tensors: Tensor) -> Any:
+            made = dict(zip(runner.outputs, runner.by_kernels(self._known(runner, tensors)), strict=True))
+            return [made[name] for name in self.region.names]
+
+        try:
+            report = compare_floats(
+                self.module, ours, self._drawn(example), distributions=("normal", "wide range")
+            )
+        except SuperoptError as error:
+            return f"its kernels do not take other sizes: {_line(error)}"
+        return None if report.ok else "wrong at other sizes"
+
+    def _known(self, runner: Any, tensors: Any) -> dict[str, Tensor]:
+        return dict(zip(runner.inputs, self._read(tensors, runner.inputs), strict=True))
+
+    def _copies(self) -> list[tuple[Tensor, ...]]:
+        """Return random inputs, several times over, so that no cache holds them all."""
+        drawn = self._drawn(self.region.subgraph.example())
+        size = sum(tensor.numel() * tensor.element_size() for tensor in drawn)
+        count = max(2, min(_MOST_COPIES, _COPIES_BYTES // max(size, 1)))
+        return [drawn] + [tuple(map(torch.clone, drawn)) for _ in range(count - 1)]
+
+    def _drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        drawn = tensors_of(sample("normal", example))
+        return tuple(tensor.to(self.target.torch_device) for tensor in drawn)
+
+
+def _traced(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Program:
+    program = alone(lambda: trace(subgraph.module, *example, name="region")).program
+    if program.opaque:
+        listed = "; ".join(f"{node.target}: {node.reason}" for node in program.opaque)
+        raise OpaqueError(listed, tuple(node.target for node in program.opaque))
+    if len(program.regions) != 1:
+        raise SuperoptError(f"it is {len(program.regions)} regions")
+    return program
+
+
+class OpaqueError(SuperoptError):
+    """A piece holds operators that are no algebra in the form they have there."""
+
+    def __init__(self, message: str, targets: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.targets = targets
+
+
+def _others(subgraph: Subgraph) -> dict[Any, int]:
+    """Return other sizes of all symbols."""
+    return {symbol: size + 3 + 2 * at for at, (symbol, size) in enumerate(subgraph.hints().items())}
+
+
+def _blank(region: Region, target: Target) -> Decision:
+    counted = Counter(operator_name(node) or "" for node in region.subgraph.piece.nodes)
+    counted.pop("", None)
+    operators = ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counted.items())
+    inputs = ", ".join(
+        f"{port.dtype}{list(region.goal.shape(port))}".replace(" ", "") for port in region.goal.inputs
+    )
+    nodes = region.subgraph.piece.nodes
+    return Decision(operators, inputs, False, "", flops=sum(map(flops_of, nodes)))
+
+
+def _reason(plans: tuple[RegionPlan, ...]) -> str:
+    for plan in plans:
+        for one in plan.candidates:
+            if plan.chosen is None and one.rejected:
+                return one.rejected
+    return "none could be made"
+
+
+# -- decisions of earlier runs
+
+_KEPT: Mapping[str, type | tuple[type, ...]] = {
+    "taken": bool,
+    "why": str,
+    "before_us": (int, float, type(None)),
+    "after_us": (int, float, type(None)),
+    "verdict": str,
+    "plan": (str, type(None)),
+}
+
+
+def _record(found: Decision) -> Record:
+    return Record({name: getattr(found, name) for name in _KEPT}, found.operators)
+
+
+def _recalled(cache: Cache, region: Region, blank: Decision) -> Decision | None:
+    """Return an earlier decision; a plan is proven equal to its region again."""
+    record = cache.get(region.key)
+    if record is None:
+        return None
+    data = record.data
+    if any(not isinstance(data.get(name), kind) for name, kind in _KEPT.items()):
+        return None
+    found = replace(blank, recalled=True, **{name: data[name] for name in _KEPT})
+    if not found.taken:
+        return found
+    try:
+        runner = runner_of(str(found.plan))
+        if print_graph(runner.goal) != print_graph(region.goal):
+            raise SuperoptError("it is for another region")
+        runner.prove()
+    except SuperoptError as error:
+        log.warning("cache: a plan of %s is not used: %s", found.operators, _line(error))
+        return None
+    return found
+
+
+def _line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

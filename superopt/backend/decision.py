@@ -1,0 +1,120 @@
+"""Decision: what became of a region, and the ledger of all decisions of one model."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from superopt.backend.options import BackendOptions
+
+__all__ = ["Decision", "Ledger"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A region: what it is, whether superopt computes it, why or why not, and the times of both."""
+
+    operators: str  # as `mm x3, mul x2`
+    inputs: str  # as `f32[8, 64], f32[64, 64]`
+    taken: bool
+    why: str
+    graph: str = ""  # the number of the compiled graph, and whether it is a forward or a backward one
+    before_us: float | None = None  # by Inductor
+    after_us: float | None = None  # by superopt
+    verdict: str = ""
+    plan: str | None = None
+    recalled: bool = False
+    open: bool = False  # there was no time to decide; a later run may
+    seconds: float = 0.0
+    flops: int = 0  # of its matmuls
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the decision as plain data, for reports."""
+        return {
+            "graph": self.graph,
+            "operators": self.operators,
+            "inputs": self.inputs,
+            "taken": self.taken,
+            "why": self.why,
+            "before_us": self.before_us,
+            "after_us": self.after_us,
+            "verdict": self.verdict,
+            "recalled": self.recalled,
+            "seconds": round(self.seconds, 3),
+            "flops": self.flops,
+        }
+
+    def text(self) -> str:
+        """Return the decision in words, in two lines or three."""
+        state = "taken" if self.taken else "left to Inductor"
+        lines = [f"{state}: {self.operators}  [{self.inputs}]"]
+        times = ""
+        if self.before_us is not None and self.after_us is not None:
+            times = f"Inductor {self.before_us:.1f} µs, superopt {self.after_us:.1f} µs; "
+        elif self.before_us is not None:
+            times = f"Inductor {self.before_us:.1f} µs; "
+        recalled = " (from the cache)" if self.recalled else ""
+        lines.append(f"  {times}{self.why}{recalled}")
+        if self.verdict:
+            lines.append(f"  {self.verdict}")
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What one call of torch.compile has decided so far, and the seconds it has left."""
+
+    options: BackendOptions
+    spent_s: float = 0.0
+    searched: int = 0  # regions that were searched or tuned, not recalled
+    graphs: int = 0
+    decisions: list[Decision] = field(default_factory=list)
+    known: dict[str, Decision] = field(default_factory=dict)  # by the region's key
+    total_flops: int = 0  # of the matmuls of all graphs
+
+    @property
+    def left_s(self) -> float:
+        """The seconds of search and tuning that are left."""
+        return max(self.options.budget_s - self.spent_s, 0.0)
+
+    def note(self, decision: Decision, graph: str) -> None:
+        """Add the decision on a region of a graph."""
+        self.decisions.append(replace(decision, graph=graph))
+
+    def spend(self, start: float) -> None:
+        """Count the seconds since a moment of `time.monotonic`."""
+        self.spent_s += time.monotonic() - start
+
+    def text(self) -> str:
+        """Return all decisions in words."""
+        taken = [one for one in self.decisions if one.taken]
+        searched = f"{self.searched} searched in {self.spent_s:.1f} s"
+        head = f"{len(self.decisions)} regions in {self.graphs} graphs, {len(taken)} taken, {searched}"
+        lines = [head]
+        shown = ""
+        for one in self.decisions:
+            if one.graph != shown:
+                shown = one.graph
+                lines.append(shown)
+            lines += [f"  {line}" for line in one.text().splitlines()]
+        return "\n".join(lines)
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Return all decisions as plain data."""
+        return {
+            "superopt": "backend report",
+            "version": 1,
+            "graphs": self.graphs,
+            "searched": self.searched,
+            "seconds": round(self.spent_s, 3),
+            "flops": self.total_flops,
+            "regions": [one.to_json() for one in self.decisions],
+        }
+
+    def write(self) -> None:
+        """Write the report, where the options ask for one."""
+        path = self.options.report
+        if path is not None:
+            text = json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"
+            path.write_text(text, encoding="utf-8")

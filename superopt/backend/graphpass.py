@@ -1,0 +1,203 @@
+"""Graphpass: the pass over Inductor's functional graph in which regions become calls of plans."""
+
+import hashlib
+import logging
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from superopt.backend.choice import OpaqueError, Region, choose, region_of
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.generation import generation, next_generation
+from superopt.backend.nodes import Kind, flops_of, kinds_of, operator_name, tensors_in, value_of
+from superopt.backend.pieces import Piece, pieces_of, worth_a_search
+from superopt.backend.region import REGION, runner_of
+from superopt.backend.subgraph import subgraph_of
+from superopt.cache import versions
+from superopt.errors import SuperoptError
+from superopt.targets import Target, pick_target
+
+__all__ = ["RegionPass"]
+
+log = logging.getLogger("superopt")
+
+_ROUNDS = 4  # in which operators that turn out to be opaque are taken out
+
+
+class RegionPass(CustomGraphPass):
+    """Replaces the regions of a graph that superopt computes faster than Inductor."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def uuid(self) -> bytes | None:
+        """Return what the pass depends on, or None where each graph must come by here, for a report."""
+        options = self.ledger.options
+        if options.report is not None:
+            return None
+        try:
+            parts = pick_target("auto").key_parts()
+        except SuperoptError:
+            return None
+        left = generation() if options.cache else 0
+        told = (versions(), parts, options.budget_s, options.preset, options.verify, options.cache, left)
+        return hashlib.sha256(repr(told).encode()).digest()
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Replace regions; a fault of ours leaves the graph as it is."""
+        try:
+            self._run(graph)
+        except Exception as error:  # Inductor goes on with the graph as it is
+            log.warning("a graph is left to Inductor: %s: %s", type(error).__name__, _line(error))
+
+    def _run(self, graph: fx.Graph) -> None:
+        self.ledger.graphs += 1
+        title = f"graph {self.ledger.graphs}, {_role(graph)}"
+        device = _device(graph)
+        if device is None:
+            return
+        target = pick_target(device)
+        kinds = kinds_of(graph, device)
+        regions: list[Region] = []
+        for piece in pieces_of(graph, kinds):
+            regions += self._regions(piece, kinds, target, title)
+        decided = self._decided(regions, target, title)
+        taken = [(region, decision) for region, decision in decided if decision.taken and decision.plan]
+        moved: dict[fx.Node, fx.Node] = {}
+        for region, decision in taken:
+            _replace(graph, region, str(decision.plan), moved)
+        if taken:
+            from torch._inductor.pattern_matcher import stable_topological_sort
+
+            stable_topological_sort(graph)
+            graph.eliminate_dead_code()
+            graph.lint()
+        if self.ledger.options.cache and any(decision.open for _, decision in decided):
+            next_generation()
+        self.ledger.total_flops += sum(map(flops_of, kinds))
+        self.ledger.write()
+
+    def _regions(
+        self, piece: Piece, kinds: dict[fx.Node, Kind], target: Target, title: str, rounds: int = _ROUNDS
+    ) -> list[Region]:
+        """Return a piece as regions: one, or several where some operators of it are no algebra."""
+        why = worth_a_search(piece)
+        if why is not None:
+            if piece.heavy:
+                self._note(piece, why, title)
+            return []
+        try:
+            return [region_of(subgraph_of(piece, kinds), target, self.ledger)]
+        except OpaqueError as error:
+            bad = {node for node in piece.nodes if str(node.target) in error.targets}
+            if not bad or not rounds:
+                self._note(piece, str(error), title)
+                return []
+            kinds.update(dict.fromkeys(bad, "outside"))
+        except SuperoptError as error:
+            self._note(piece, _line(error), title)
+            return []
+        except Exception as error:  # one piece that cannot be read does not spoil the others
+            log.warning("a region is left to Inductor: %s: %s", type(error).__name__, _line(error))
+            self._note(piece, f"failed: {type(error).__name__}: {_line(error)}", title)
+            return []
+        graph = piece.nodes[0].graph
+        left = set(piece.nodes) - bad
+        inner = {
+            node: kinds[node] if kinds[node] != "compute" or node in left else "outside" for node in kinds
+        }
+        found: list[Region] = []
+        for smaller in pieces_of(graph, inner):
+            found += self._regions(smaller, kinds, target, title, rounds - 1)
+        return found
+
+    def _note(self, piece: Piece, why: str, title: str) -> None:
+        counted = Counter(operator_name(node) or "" for node in piece.nodes)
+        names = ", ".join(
+            name if count == 1 else f"{name} x{count}" for name, count in counted.items() if name
+        )
+        self.ledger.decisions.append(Decision(names, "", False, why, graph=title))
+
+    def _decided(
+        self, regions: Sequence[Region], target: Target, title: str
+    ) -> list[tuple[Region, Decision]]:
+        """Decide on regions, those that may gain most first, each getting its share of the time."""
+        counted = Counter(region.key.digest for region in regions)
+        first = {region.key.digest: region for region in reversed(regions)}
+        gains = {digest: first[digest].floor_us * count for digest, count in counted.items()}
+        order = sorted(gains, key=lambda digest: -gains[digest])
+        found: dict[str, Decision] = {}
+        for at, digest in enumerate(order):
+            rest = sum(gains[one] for one in order[at:]) or 1.0
+            fair = max(gains[digest] / rest, 1 / max(len(order) - at, 1))
+            found[digest] = choose(first[digest], target, self.ledger, self.ledger.left_s * fair)
+        decided = []
+        for region in regions:
+            decision = found[region.key.digest]
+            self.ledger.note(decision, title)
+            decided.append((region, decision))
+        return decided
+
+
+def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx.Node]) -> None:
+    """Put a call of a plan in the place of a region; note what its results are now."""
+    subgraph = region.subgraph
+    runner = runner_of(plan)
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    given = [subgraph.inputs[int(name.removeprefix("x"))] for name in runner.inputs]
+    inputs = [moved.get(node, node) for node in given]
+    last = max(inputs, key=order.__getitem__)
+    if last.op == "placeholder":
+        last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    place = {name: at for at, name in enumerate(runner.outputs)}
+    with graph.inserting_after(last):
+        call = graph.call_function(REGION, (plan, inputs))
+    call.meta["val"] = _fake(plan, inputs)
+    point = call
+    for result, name in zip(subgraph.results, region.names, strict=True):
+        with graph.inserting_after(point):
+            made = graph.call_function(operator.getitem, (call, place[name]))
+        made.meta["val"] = call.meta["val"][place[name]]
+        point = made
+        if result.back is not None:
+            with graph.inserting_after(point):
+                made = graph.call_function(torch.ops.aten.permute.default, (made, list(result.back)))
+            point = made
+        made.meta = {**result.node.meta}
+        result.node.replace_all_uses_with(made)
+        moved[result.node] = made
+    for node in reversed(subgraph.piece.nodes):
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _fake(plan: str, inputs: Sequence[fx.Node]) -> Any:
+    from torch._guards import detect_fake_mode
+
+    values = [value_of(node) for node in inputs]
+    mode = detect_fake_mode(values)
+    assert mode is not None
+    with mode:
+        return REGION(plan, values)
+
+
+def _device(graph: fx.Graph) -> str | None:
+    """Return the one type of device that we have kernels for and a graph's tensors are on."""
+    found = {tensor.device.type for node in graph.nodes for tensor in tensors_in(value_of(node))}
+    return "cuda" if "cuda" in found else "cpu" if "cpu" in found else None
+
+
+def _role(graph: fx.Graph) -> str:
+    names = [node.name for node in graph.nodes if node.op == "placeholder"]
+    if any(name.startswith("tangents") for name in names):
+        return "backward"
+    return "forward" if any(name.startswith("primals") for name in names) else "inference"
+
+
+def _line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,57 @@
+"""Hosting: Inductor as the compiler of everything, with patches of its settings."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, fx
+
+__all__ = ["alone", "compiled_by_inductor", "with_inductor"]
+
+T = TypeVar("T")
+
+_ALONE = {"post_grad_custom_pre_pass": None, "fx_graph_cache": False, "cpp_wrapper": False}
+
+
+def with_inductor(
+    module: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return what Inductor makes of a graph."""
+    from torch._inductor.compile_fx import compile_fx
+
+    compiled = compile_fx(module, inputs, config_patches=dict(patches))
+    assert callable(compiled)
+    return compiled
+
+
+def compiled_by_inductor(
+    module: fx.GraphModule, inputs: Sequence[Tensor], patches: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return what Inductor makes of a region by itself, without us; called inside `alone`."""
+    copy = fx.GraphModule(module, module.graph)
+    with torch.no_grad():
+        return with_inductor(copy, inputs, {**patches, **_ALONE})
+
+
+def alone(work: Callable[[], T]) -> T:
+    """Return what some work returns, done in a thread that knows nothing of the compilation under way.
+
+    A pass runs amid modes and contexts that belong to the thread, and Inductor cannot be entered twice.
+    """
+    made: list[T] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with torch.no_grad():
+                made.append(work())
+        except BaseException as error:  # handed over to the thread that waits
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="superopt", daemon=True)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+    return made[0]

@@ -1,0 +1,114 @@
+"""Nodes: which calls of a functional ATen graph are algebra, and of what kind."""
+
+import operator
+from math import prod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx
+
+from superopt.trace.lower import INTEGERS, LOWERINGS, REASONS
+
+__all__ = ["Kind", "flops_of", "heavy", "is_matmul", "kinds_of", "operator_name", "tensors_in", "value_of"]
+
+Kind = Literal["free", "compute", "outside"]
+"""Free: a view, or a tensor made of nothing, repeated wherever it is read. Outside: left to Inductor."""
+
+_NAMES = """
+view reshape _unsafe_view permute transpose t unsqueeze squeeze expand slice select split split_with_sizes
+unbind alias detach
+"""
+_VIEWS = frozenset(_NAMES.split())
+_MADE = frozenset(
+    {"full", "ones", "zeros", "scalar_tensor", "arange", "full_like", "ones_like", "zeros_like"}
+)
+_MATMULS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"})
+_SUMS = """
+sum mean amax amin max min all any var var_mean std std_mean logsumexp norm linalg_vector_norm
+native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax
+"""
+_REDUCTIONS = frozenset(_SUMS.split())
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
+
+
+def operator_name(node: fx.Node) -> str | None:
+    """Return the name of an ATen operator, as the tracer knows it, or None for anything else."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+        return None
+    if target is torch.ops.prims.convert_element_type.default:
+        return "_to_copy"
+    if target.namespace != "aten" or target._schema.is_mutable:
+        return None
+    return target._schema.name.partition("::")[2]
+
+
+def heavy(node: fx.Node) -> bool:
+    """Whether a node multiplies matrices or reduces."""
+    return operator_name(node) in _MATMULS | _REDUCTIONS
+
+
+def is_matmul(node: fx.Node) -> bool:
+    """Whether a node multiplies matrices."""
+    return operator_name(node) in _MATMULS
+
+
+def flops_of(node: fx.Node) -> int:
+    """Return the operations of a matmul at the sizes that were seen, and 0 for all else."""
+    if not is_matmul(node):
+        return 0
+    args = node.args[1:] if operator_name(node) in ("addmm", "baddbmm", "addmv") else node.args
+    first = value_of(args[0]) if isinstance(args[0], fx.Node) else None
+    made = value_of(node)
+    if not isinstance(first, Tensor) or not isinstance(made, Tensor):
+        return 0
+    sizes = (*made.shape, first.shape[-1])
+    return 2 * prod(one if isinstance(one, int) else int(one.node.hint) for one in sizes)
+
+
+def value_of(node: fx.Node) -> Any:
+    """Return what a node makes, as a fake tensor, a symbolic number, or a tuple of these."""
+    return node.meta.get("val")
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors of a node's value."""
+    items = value if isinstance(value, tuple | list) else (value,)
+    return [one for one in items if isinstance(one, Tensor)]
+
+
+def kinds_of(graph: fx.Graph, device: str) -> dict[fx.Node, Kind]:
+    """Return the kind of every node, for kernels on a type of device."""
+    kinds: dict[fx.Node, Kind] = {}
+    for node in graph.nodes:
+        if node.target is operator.getitem and node.args[0] in kinds:
+            kinds[node] = kinds[node.args[0]]
+        else:
+            kinds[node] = _kind(node, device)
+    return kinds
+
+
+def _kind(node: fx.Node, device: str) -> Kind:
+    name = operator_name(node)
+    made = tensors_in(value_of(node))
+    if name is None or name not in LOWERINGS or name in REASONS or not made:
+        return "outside"
+    read = [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
+    if not all(_plain(tensor, device) for tensor in (*made, *read)):
+        return "outside"
+    if name in _VIEWS or (name in _MADE and not read):
+        return "free"
+    allowed = name in INTEGERS or name in _MADE
+    if not all(tensor.dtype in _DTYPES for tensor in made):
+        return "outside"
+    if not allowed and not all(tensor.dtype in _DTYPES for tensor in read):
+        return "outside"
+    return "compute"
+
+
+def _plain(tensor: Tensor, device: str) -> bool:
+    """Whether a tensor is one that kernels take: strided, of sizes that are known or have a hint."""
+    if tensor.layout != torch.strided or tensor.device.type != device:
+        return False
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return all(isinstance(one, int) or one.node.hint is not None for one in numbers)

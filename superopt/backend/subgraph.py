@@ -1,0 +1,231 @@
+"""Subgraph: a piece of a graph as a function of its own, and what replaces it."""
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import sympy
+import torch
+from torch import Tensor, fx
+from torch.fx.node import map_arg
+from torch.utils._sympy.functions import FloorDiv
+
+from superopt.backend.nodes import Kind, tensors_in, value_of
+from superopt.backend.pieces import Piece, reads_of
+from superopt.errors import InputError
+
+__all__ = ["Result", "Subgraph", "subgraph_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A tensor that a piece makes for others; the function returns it contiguous."""
+
+    node: fx.Node
+    order: tuple[int, ...]  # its dimensions, from the slowest to the fastest
+
+    @property
+    def back(self) -> tuple[int, ...] | None:
+        """The permutation that gives a contiguous result its own order, or None where it has it."""
+        inverse = tuple(self.order.index(dim) for dim in range(len(self.order)))
+        return None if inverse == tuple(range(len(inverse))) else inverse
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A piece as a module of tensors alone, with canonical names: equal pieces make equal modules."""
+
+    piece: Piece
+    module: fx.GraphModule
+    inputs: tuple[fx.Node, ...]
+    results: tuple[Result, ...]
+    symbols: tuple[sympy.Symbol, ...]
+
+    def example(self, sizes: Mapping[sympy.Symbol, int] | None = None) -> tuple[Tensor, ...]:
+        """Return inputs without data, at the sizes that were seen or at others of some symbols."""
+        found = []
+        for node in self.inputs:
+            value = value_of(node)
+            shape, strides = (
+                [_number(one, sizes or {}) for one in part] for part in (value.shape, value.stride())
+            )
+            found.append(torch.empty_strided(shape, strides, dtype=value.dtype, device="meta"))
+        return tuple(found)
+
+    def hints(self) -> dict[sympy.Symbol, int]:
+        """Return the size that was seen of every symbol."""
+        found: dict[sympy.Symbol, int] = {}
+        for node in self.inputs:
+            for size in value_of(node).shape:
+                if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                    found[size.node.expr] = int(size.node.hint)
+        return found
+
+
+def subgraph_of(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> Subgraph:
+    """Return a piece as a module, or raise InputError where it cannot stand alone."""
+    return _Builder(piece, kinds).build()
+
+
+class _Builder:
+    def __init__(self, piece: Piece, kinds: Mapping[fx.Node, Kind]) -> None:
+        self.piece = piece
+        self.kinds = kinds
+        self.members = set(piece.nodes)
+        self.graph = fx.Graph()
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.inputs: list[fx.Node] = []
+        self.known: dict[Any, Callable[[], fx.Node]] = {}
+
+    def build(self) -> Subgraph:
+        for node in self.piece.nodes:
+            for read in self._entering(node):
+                if read not in self.copies:
+                    self.copies[read] = self.graph.placeholder(f"x{len(self.inputs)}")
+                    self.inputs.append(read)
+        if not self.inputs:
+            raise InputError("it reads no tensor")
+        for node in self.inputs:
+            self._note_sizes(node)
+        for node in self.piece.nodes:
+            self._copy(node)
+        results = tuple(_result(node) for node in self.piece.nodes if self._leaves(node))
+        made = []
+        for result in results:
+            value = self.copies[result.node]
+            if result.back is not None:
+                value = self.graph.call_function(torch.ops.aten.permute.default, (value, list(result.order)))
+            made.append(value)
+        self.graph.output(tuple(made))
+        self.graph.eliminate_dead_code()
+        module = fx.GraphModule(torch.nn.Module(), self.graph, "Region")
+        symbols = sorted(
+            {symbol for node in self.inputs for symbol in _symbols(value_of(node))}, key=lambda one: one.name
+        )
+        return Subgraph(self.piece, module, tuple(self.inputs), results, tuple(symbols))
+
+    def _entering(self, node: fx.Node) -> list[fx.Node]:
+        """Return the tensors from outside that a node reads, also through views."""
+        found = []
+        for read in reads_of(node, self.kinds):
+            if read not in self.members and tensors_in(value_of(read)):
+                if not isinstance(value_of(read), Tensor):
+                    raise InputError(f"{read.name} is no tensor")
+                found.append(read)
+        return found
+
+    def _leaves(self, node: fx.Node) -> bool:
+        """Whether something outside reads a node, also through views."""
+        if not isinstance(value_of(node), Tensor):
+            return False
+        return any(
+            self._leaves(user) if self.kinds[user] == "free" else user not in self.members
+            for user in node.users
+        )
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        """Return a node of the module that computes what one of the graph does."""
+        found = self.copies.get(node)
+        if found is not None:
+            return found
+        if not isinstance(value_of(node), Tensor | tuple | list):
+            return cast(fx.Node, self._size(value_of(node)))  # a number may take the node's place
+        args, kwargs = map_arg((node.args, dict(node.kwargs)), self._copy)
+        target: Any = node.target
+        if target is torch.ops.prims.convert_element_type.default:
+            target, args, kwargs = torch.ops.aten._to_copy.default, args[:1], {"dtype": args[1]}
+        elif node.target is not operator.getitem:
+            kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        if isinstance(target, torch._ops.OpOverload):
+            args = tuple(self._tensor(target, at, one) for at, one in enumerate(args))
+        made = self.graph.call_function(target, args, kwargs)
+        self.copies[node] = made
+        return made
+
+    def _tensor(self, target: torch._ops.OpOverload, at: int, argument: Any) -> Any:
+        """Return an argument, a number as a tensor where the operator is declared to take one."""
+        if not isinstance(argument, int | float) or not isinstance(
+            target._schema.arguments[at].type, torch.TensorType
+        ):
+            return argument
+        number = torch.ops.aten.scalar_tensor.default
+        return self.graph.call_function(number, (float(argument),), {"dtype": torch.float32})
+
+    # -- symbolic sizes, read off the inputs
+
+    def _note_sizes(self, node: fx.Node) -> None:
+        copy = self.copies[node]
+        for dim, size in enumerate(value_of(node).shape):
+            if isinstance(size, torch.SymInt) and not size.node.expr.is_Integer:
+                read = lambda copy=copy, dim=dim: self.graph.call_method("size", (copy, dim))  # noqa: E731
+                self.known.setdefault(size.node.expr, read)
+
+    def _size(self, value: Any) -> Any:
+        """Return a number of the module: a constant, or worked out from the sizes of inputs."""
+        if isinstance(value, int | float | bool):
+            return value
+        if not isinstance(value, torch.SymInt):
+            raise InputError(f"it reads a {type(value).__name__}")
+        return self._expression(value.node.expr)
+
+    def _expression(self, expr: sympy.Expr) -> Any:
+        if expr.is_Integer:
+            return int(expr)
+        if expr in self.known:
+            return self.known[expr]()
+        function = {sympy.Add: operator.add, sympy.Mul: operator.mul, FloorDiv: operator.floordiv}.get(
+            expr.func
+        )
+        if function is None:
+            raise InputError(f"the size {expr} is not that of an input")
+        made = self._expression(expr.args[0])
+        for other in expr.args[1:]:
+            made = self.graph.call_function(function, (made, self._expression(other)))
+        return made
+
+
+def _result(node: fx.Node) -> Result:
+    value = value_of(node)
+    # Sorting is stable: dimensions of equal stride, one of them 1 long, keep their order.
+    order = tuple(sorted(range(value.dim()), key=lambda dim: -_hint(value.stride(dim))))
+    expected = 1
+    for dim in reversed(order):
+        size, stride = _hint(value.shape[dim]), _hint(value.stride(dim))
+        if size != 1 and stride != expected:
+            raise InputError(f"{node.name} has gaps in memory: {list(map(_hint, value.stride()))}")
+        expected *= size
+    if _contiguous(value):
+        order = tuple(range(value.dim()))
+    return Result(node, order)
+
+
+def _contiguous(value: Tensor) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if _hint(size) != 1 and _hint(stride) != expected:
+            return False
+        expected *= _hint(size)
+    return True
+
+
+def _hint(value: Any) -> int:
+    return value if isinstance(value, int) else int(value.node.hint)
+
+
+def _number(value: Any, sizes: Mapping[sympy.Symbol, int]) -> int:
+    if isinstance(value, int):
+        return value
+    found = value.node.expr.subs(sizes)
+    if not found.is_Integer:
+        return _hint(value)
+    return int(found)
+
+
+def _symbols(value: Tensor) -> set[sympy.Symbol]:
+    return {
+        symbol
+        for size in (*value.shape, *value.stride())
+        if isinstance(size, torch.SymInt)
+        for symbol in size.node.expr.free_symbols
+    }
