@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from superopt.codegen.causal import find_reaches
 from superopt.codegen.cpp.plan import make_plan
 from superopt.codegen.cpp.whole import keep_whole
 from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Tensor
@@ -84,7 +85,9 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
         if _floats(program, longest, sizes) <= _KEPT:
             config = longest
             break
-    whole = tuple(axis for axis in loop_axes(program) if _walks(program, axis) > 1)
+    whole = tuple(
+        axis for axis in loop_axes(program) if _walks(program, axis) > 1 and not _stops(program, axis)
+    )
     for axes in (whole, *((axis,) for axis in whole)):
         if axes and _floats(program, replace(config, whole=axes), sizes) <= _KEPT:
             return replace(config, whole=axes)
@@ -154,6 +157,18 @@ def _walks(program: KernelProgram, axis: str) -> int:
         return sum((one.axis == axis) + found(one.body) for one in inner)
 
     return count + found(program.statements)
+
+
+def _stops(program: KernelProgram, axis: str) -> bool:
+    """Whether a mask makes a walk along an axis stop early, or start late."""
+
+    def found(statements: tuple[Statement, ...]) -> bool:
+        loops = [one for one in statements if isinstance(one, LoopStatement)]
+        return any(
+            (one.axis == axis and bool(find_reaches(program, one))) or found(one.body) for one in loops
+        )
+
+    return found(program.statements)
 
 
 def _floats(program: KernelProgram, config: CppConfig, sizes: Mapping[str, int]) -> int:

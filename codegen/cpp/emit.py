@@ -8,6 +8,7 @@ from superopt.codegen.cpp.errors import UnsupportedError
 from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.nest import print_nest, print_shift
 from superopt.codegen.cpp.plan import VIEWS, Contraction, Fill, Item, Nest, Shift, Walk, make_plan
+from superopt.codegen.cpp.reach import reach_end, reach_start
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
 from superopt.codegen.cpp.whole import keep_whole
 from superopt.codegen.statements import Compute, KernelProgram, Tensor
@@ -230,7 +231,7 @@ class Emitter:
         with self.block(""):
             self.ends()
             for axis in self.grid:
-                self.enter(axis)
+                self.enter(axis, self.end(axis))
             at = len(self.lines)
             self.body(self.plan.body)
             self.lines[at:at] = self.scratch
@@ -250,25 +251,18 @@ class Emitter:
                 index = name if axis in self.single else f"{name}_base"
                 self.line(f"if ({index} >= {name}_end) continue;")
 
-    def enter(self, axis: str) -> None:
-        """Note that from here on an axis is walked along tile by tile."""
+    def enter(self, axis: str, end: str) -> None:
+        """Note that from here on an axis is walked along tile by tile, to some end."""
         self.walked.append(axis)
         if axis in self.tiled:
             name = self.names.axes[axis]
-            self.line(f"const index_t {name}_count = least({name}_tile, {self.end(axis)} - {name}_base);")
+            self.line(f"const index_t {name}_count = least({name}_tile, {end} - {name}_base);")
 
     def body(self, items: list[Item]) -> None:
         """Print items in order."""
         for item in items:
             if isinstance(item, Walk):
-                name = self.names.axes[item.axis]
-                base = f"{name}_base"
-                end = self.end(item.axis)
-                head = f"for (index_t {base} = 0; {base} < {end}; {base} += {name}_tile)"
-                with self.block(head):
-                    self.enter(item.axis)
-                    self.body(item.body)
-                    self.walked.pop()
+                self.walk(item)
             elif isinstance(item, Fill):
                 self.fill(item.value)
             elif isinstance(item, Contraction):
@@ -277,6 +271,29 @@ class Emitter:
                 print_shift(self, item.move)
             else:
                 self.nest(item)
+
+    def walk(self, item: Walk) -> None:
+        """Print a loop along an axis, as far as a mask lets anything through."""
+        name = self.names.axes[item.axis]
+        base, tile = f"{name}_base", f"{name}_tile"
+        start, end = "0", self.end(item.axis)
+        for reach in item.reaches:
+            step = self.graph.step_of(reach.mask)
+            assert step is not None
+            seen = "Beyond" if reach.upper else "Before"
+            self.line(f"// {seen} what is in reach, {print_step(step, self.texts)} holds nowhere.")
+            if reach.upper:
+                end = reach_end(self, reach, end)
+            else:
+                first = reach_start(self, reach, tile)
+                start = first if start == "0" else f"most({start}, {first})"
+        begin = f"index_t {base} = {start}"
+        if any(reach.upper for reach in item.reaches):
+            begin, end = f"{begin}, {name}_stop = {end}", f"{name}_stop"
+        with self.block(f"for ({begin}; {base} < {end}; {base} += {tile})"):
+            self.enter(item.axis, end)
+            self.body(item.body)
+            self.walked.pop()
 
     # -- where values lie
 

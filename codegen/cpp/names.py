@@ -21,6 +21,7 @@ _DERIVED = (
     "",
     "_size",
     "_end",
+    "_stop",
     "_base",
     "_count",
     "_tile",

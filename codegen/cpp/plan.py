@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from superopt.codegen.causal import Reach, find_reaches
 from superopt.codegen.statements import (
     REDUCTIONS,
     Compute,
@@ -93,6 +94,7 @@ class Walk:
 
     axis: str
     body: list["Item"]
+    reaches: tuple[Reach, ...] = ()  # what bounds it, beyond the extent of the axis
 
 
 Item = Nest | Contraction | Fill | Shift | Walk
@@ -131,6 +133,7 @@ def masks(graph: Graph) -> frozenset[int]:
 
 class _Planner:
     def __init__(self, program: KernelProgram, single: frozenset[str]) -> None:
+        self.program = program
         self.graph = program.graph
         self.axes = value_axes(self.graph)
         self.single = single
@@ -143,7 +146,7 @@ class _Planner:
         first = 0  # items before it are closed: a loop or a fill came after them
         for one in statements:
             if isinstance(one, LoopStatement):
-                items.append(Walk(one.axis, self.body(one.body)))
+                items.append(Walk(one.axis, self.body(one.body), find_reaches(self.program, one)))
                 first = len(items)
             elif isinstance(one, Start):
                 items.append(Fill(one.value))

@@ -1,0 +1,160 @@
+"""Loops that a mask bounds: what lies beyond is never read, and nothing else changes."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from superopt.codegen.cpp import CppConfig, CppMuGraph, default_config
+from superopt.codegen.statements import lower_block
+from superopt.ir import MuGraph, fuse, parse_graph, split_axis, stabilize
+from superopt.trace import run_graph
+
+TEXT = """graph masked
+axes s=40 d=8 t=130 e=9
+in q: f32[s, d]
+in k: f32[t, d]
+in v: f32[t, e]
+t3 = contract[d](q, k)
+t4 = exp(t3)
+t5 = index[s]()
+t6 = index[t]()
+t7 = const[{ahead}]()
+t8 = add(t5, t7)
+{mask}
+t20 = mul(t19, t4)
+t21 = contract[t](t20, v)
+t22 = sum[t](t20)
+t23 = div(t21, t22)
+out o: f32[s, e] = t23
+"""
+MASKS = {
+    "causal": "t19 = ge(t8, t6)",
+    "before": "t19 = gt(t8, t6)",
+    "after": "t19 = le(t8, t6)",
+    "window": "t9 = const[20]()\nt10 = sub(t8, t9)\nt11 = ge(t6, t10)\nt12 = ge(t8, t6)\nt19 = and(t12, t11)",
+    "every other": "t9 = const[2]()\nt10 = mul(t9, t6)\nt19 = ge(t8, t10)",
+    "rising": "t9 = const[2]()\nt10 = mul(t9, t5)\nt19 = ge(t10, t6)",
+    "backwards": "t9 = size[s]()\nt10 = sub(t9, t5)\nt19 = ge(t10, t6)",
+}
+AHEAD = {"after": 30, "window": 30, "before": 1}
+UPPER = {"causal", "before", "window", "rising", "backwards"}
+LOWER = {"after", "window"}
+
+
+def seen(name: str, s: Tensor, t: Tensor) -> Tensor:
+    here = s + AHEAD.get(name, 0)
+    return {
+        "causal": here >= t,
+        "before": here > t,
+        "after": here <= t,
+        "window": (t >= here - 20) & (here >= t),
+        "every other": here >= 2 * t,
+        "rising": 2 * s >= t,
+        "backwards": len(s) - s >= t,
+    }[name]
+
+
+def text(name: str) -> str:
+    return TEXT.format(mask=MASKS[name], ahead=AHEAD.get(name, 0))
+
+
+def made(name: str, parts: int) -> MuGraph:
+    graph = parse_graph(text(name))
+    if not parts:
+        return fuse(stabilize(graph), online=True)
+    graph, split = split_axis(graph, "t", parts)
+    return fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True)
+
+
+def compiled(mugraph: MuGraph, rows: int) -> CppMuGraph:
+    """Return kernels with so many rows in a tile, and 16 turns of a loop in one."""
+    chosen: dict[int, CppConfig] = {}
+    for number in range(len(mugraph.kernels)):
+        first = default_config(lower_block(mugraph, number), mugraph.graph.sizes)
+        length = {"s": rows, "t": 16, "t_at": 16}
+        tiles = tuple((axis, length.get(axis, tile)) for axis, tile in first.tiles)
+        chosen[number] = replace(first, tiles=tiles, whole=())
+    return CppMuGraph(mugraph, chosen, flags=("-O1",))
+
+
+def inputs() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {"q": torch.randn(40, 8), "k": torch.randn(130, 8), "v": torch.randn(130, 9)}
+
+
+@pytest.mark.parametrize("parts", [0, 4])
+@pytest.mark.parametrize("rows", [1, 7, 40])
+@pytest.mark.parametrize("name", MASKS)
+def test_the_same(name: str, rows: int, parts: int) -> None:
+    run = compiled(made(name, parts), rows)
+    tensors = inputs()
+    wanted = run_graph(parse_graph(text(name)), tensors)["o"]
+    torch.testing.assert_close(run(**tensors)["o"].double(), wanted, rtol=1e-4, atol=1e-5)
+    assert ("_stop =" in run.sources[0]) == (name in UPPER)
+    assert bool(re.search(r"_base = most\(0, ", run.sources[0])) == (name in LOWER)
+
+
+@pytest.mark.parametrize("parts", [0, 4])
+@pytest.mark.parametrize("name", ["causal", "before", "after", "window", "rising", "backwards"])
+def test_nothing_beyond_is_read(name: str, parts: int) -> None:
+    """Rows in one tile read up to a tile beyond what one of them sees."""
+    for rows in (1, 7):
+        run = compiled(made(name, parts), rows)
+        mask = seen(name, torch.arange(40)[:, None], torch.arange(130)[None])
+        for at in (0, 17, 35, 50, 68, 129):
+            tensors = inputs()
+            tensors["v"][at] = torch.nan
+            got = run(**tensors)["o"].isnan().any(-1)
+            if not parts:
+                lo, hi = at // 16 * 16, at // 16 * 16 + 16
+            else:
+                length = -(-130 // (4 * 16)) * 16
+                first = at // length * length
+                lo = first + (at - first) // 16 * 16
+                hi = lo + 16
+            tiles = [mask[first : first + rows] for first in range(0, 40, rows)]
+            near = torch.cat([tile[:, lo:hi].any().expand(len(tile)) for tile in tiles])
+            assert (got <= near).all()
+            assert got[mask[:, at]].all()
+            if name in UPPER and name not in LOWER:
+                above = torch.cat([tile[:, at:].any().expand(len(tile)) for tile in tiles])
+                assert torch.equal(got, above)
+
+
+def test_keys_beyond_the_last_query_are_not_touched() -> None:
+    run = compiled(made("causal", 0), 40)
+    tensors = inputs()
+    short = {"q": tensors["q"], "k": tensors["k"][:40], "v": tensors["v"][:40]}
+    tensors["k"][40:] = torch.nan
+    tensors["v"][40:] = torch.nan
+    assert torch.equal(run(**tensors)["o"], run(**short)["o"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("t20 = mul(t19, t4)", "t20 = add(t19, t4)"),  # what is masked does not vanish
+        ("t22 = sum[t](t20)", "t22 = sum[t](t4)"),  # one sum is of everything
+        ("ge(t8, t6)", "ge(t6, t8)"),
+    ],
+)
+def test_what_does_not_vanish_is_added_up(change: tuple[str, str]) -> None:
+    other = text("causal").replace(*change)
+    run = compiled(fuse(parse_graph(other)), 7)
+    assert not any("_stop" in code for code in run.sources)
+    tensors = inputs()
+    torch.testing.assert_close(
+        run(**tensors)["o"].double(), run_graph(parse_graph(other), tensors)["o"], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_loops_that_stop_early_are_not_whole_in_a_tile() -> None:
+    graph = parse_graph(text("causal"))
+    program = lower_block(fuse(stabilize(graph), online=True), 0)
+    assert default_config(program, graph.sizes).whole == ()
+    plain = parse_graph(text("causal").replace("mul(t19, t4)", "mul(t4, t4)"))
+    program = lower_block(fuse(stabilize(plain), online=True), 0)
+    assert default_config(program, plain.sizes).whole == ("t",)
