@@ -1,8 +1,8 @@
 """Launch: a whole muGraph on torch tensors, kernel by kernel."""
 
 import linecache
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -16,12 +16,13 @@ from superopt.codegen.statements import Tensor as TensorOfKernel
 from superopt.codegen.triton.choices import default_config, exact_axes
 from superopt.codegen.triton.config import TritonConfig, next_power
 from superopt.codegen.triton.emit import emit
-from superopt.codegen.triton.library import run_call, spread
+from superopt.codegen.triton.library import LibraryCall
 from superopt.codegen.triton.plan import make_plan
+from superopt.codegen.triton.prepared import Action, Allocate, Launch, Library, Prepared, View, signature_of
 from superopt.codegen.triton.source import TritonSource
 from superopt.errors import InputError
 from superopt.ir import Graph, MuGraph, Port, Split, value_axes
-from superopt.ir.mugraph import Call
+from superopt.ir.mugraph import Call, Kernel
 
 __all__ = ["TritonMuGraph", "load_kernel", "sizes_of"]
 
@@ -40,6 +41,7 @@ DTYPES = {
     "bool": torch.bool,
 }
 WIDE_FROM = 2**31
+MOST_PREPARED = 1024  # signatures of one muGraph that are kept ready
 
 
 @cache
@@ -114,18 +116,6 @@ def _listed(graph: Graph) -> str:
     return ", ".join(port.name for port in graph.inputs)
 
 
-@dataclass(slots=True)
-class _Memory:
-    """A value in memory, and the stride of each of its axes."""
-
-    tensor: Tensor
-    strides: dict[str, int]
-
-    def reach(self, sizes: Mapping[str, int]) -> int:
-        """Return the largest offset of an element."""
-        return sum((sizes[axis] - 1) * stride for axis, stride in self.strides.items())
-
-
 class TritonMuGraph:
     """A muGraph as a callable: `TritonMuGraph(mugraph)(x=x, w=w)` returns its outputs by name."""
 
@@ -147,6 +137,8 @@ class TritonMuGraph:
             )
         self._sources: dict[tuple[int, bool, tuple[int, ...]], TritonSource] = {}
         self._extents: dict[tuple[int, ...], dict[str, int]] = {}
+        self._prepared: dict[object, Prepared] = {}
+        self._preparing = threading.Lock()
 
     def source(self, kernel: int, sizes: Mapping[str, int], *, wide: bool = False) -> TritonSource:
         """Return the source that runs one kernel at these sizes, with masks only where they need them."""
@@ -201,98 +193,169 @@ class TritonMuGraph:
 
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Return the outputs by name."""
-        sizes = self.extents(sizes_of(self.graph, tensors, self.mugraph.splits))
-        device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
-        memory = {
-            value: _Memory(tensors[port.name], axis_strides(port, tensors[port.name].stride(), sizes))
-            for value, port in enumerate(self.graph.inputs)
+        try:
+            given = [tensors[port.name] for port in self.graph.inputs]
+        except KeyError:
+            sizes_of(self.graph, tensors)  # says which one is missing
+            raise
+        signature = signature_of(given)
+        prepared = self._prepared.get(signature)
+        if prepared is None:
+            prepared = self._prepare(signature, tensors)
+        return prepared(given)
+
+    def _prepare(self, signature: object, tensors: Mapping[str, Tensor]) -> Prepared:
+        """Return the call for a signature, made by the first thread that needs it."""
+        with self._preparing:
+            if signature not in self._prepared:
+                if len(self._prepared) >= MOST_PREPARED:
+                    self._prepared.clear()
+                self._prepared[signature] = _Preparation(self, tensors).prepared()
+            return self._prepared[signature]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """A value in memory: its slot, and the stride of each of its axes."""
+
+    slot: int
+    strides: dict[str, int]
+
+    def reach(self, sizes: Mapping[str, int]) -> int:
+        """Return the largest offset of an element."""
+        return sum((sizes[axis] - 1) * stride for axis, stride in self.strides.items())
+
+
+class _Preparation:
+    """Working out what a call on tensors of one signature does."""
+
+    def __init__(self, built: TritonMuGraph, tensors: Mapping[str, Tensor]) -> None:
+        self.built = built
+        self.graph = built.graph
+        self.sizes = built.extents(sizes_of(self.graph, tensors, built.mugraph.splits))
+        given = [tensors[port.name] for port in self.graph.inputs]
+        self.device = given[0].device if given else torch.device("cpu")
+        for port, tensor in zip(self.graph.inputs, given, strict=True):
+            if tensor.device != self.device:
+                raise InputError(
+                    f"{self.graph.name}: {port.name!r} is on {tensor.device}, but"
+                    f" {self.graph.inputs[0].name!r} is on {self.device}; move them to one device"
+                )
+        self.memory = {
+            value: _Memory(value, axis_strides(port, tensor.stride(), self.sizes))
+            for value, (port, tensor) in enumerate(zip(self.graph.inputs, given, strict=True))
         }
-        wide = any(held.reach(sizes) >= WIDE_FROM for held in memory.values())
-        results: dict[str, Tensor] = {}
-        for at, kernel in enumerate(self.mugraph.kernels):
-            program = self.programs[at]
+        self.wide = any(held.reach(self.sizes) >= WIDE_FROM for held in self.memory.values())
+        self.actions: list[Action] = []
+        self.slots = len(given)
+        self.results: dict[str, int] = {}
+
+    def prepared(self) -> Prepared:
+        """Return the call."""
+        for at, kernel in enumerate(self.built.mugraph.kernels):
+            program = self.built.programs[at]
             if program is None:
-                named = {
-                    value: self._named(value, memory[value], sizes) for value in self.mugraph.loads(kernel)
-                }
-                for value, made in run_call(self.graph, kernel, named, self.mugraph.stores(kernel)).items():
-                    self._keep(value, made, memory, results, sizes)
-                continue
-            written = {tensor.name: self._allocate(tensor, sizes, device) for tensor in program.stores}
-            self._run(program, self.source(at, sizes, wide=wide), memory, written, sizes)
-            for tensor in program.stores:
-                if tensor.port is None:
-                    memory[tensor.value] = written[tensor.name]
-                else:
-                    results[tensor.name] = self._leave(tensor.port, written[tensor.name], sizes)
-        for output in self.graph.outputs:
-            if output.port.name not in results:
-                held = memory[output.value]
-                dtype = DTYPES[output.port.dtype]
-                results[output.port.name] = self._leave(output.port, held, sizes).to(dtype, copy=True)
-        return {output.port.name: results[output.port.name] for output in self.graph.outputs}
-
-    def _run(
-        self,
-        program: KernelProgram,
-        source: TritonSource,
-        memory: Mapping[int, _Memory],
-        written: Mapping[str, _Memory],
-        sizes: Mapping[str, int],
-    ) -> None:
-        held = {tensor.name: memory[tensor.value] for tensor in program.loads} | dict(written)
-        grid = source.programs(sizes)
-        if grid == 0:
-            return
-        values: dict[str, Any] = {}
-        for one in source.arguments:
-            if one.kind == "tensor":
-                values[one.name] = held[one.tensor or ""].tensor
-            elif one.kind == "stride":
-                values[one.name] = held[one.tensor or ""].strides[one.axis or ""]
+                self._library(kernel)
             else:
-                sized = sizes if one.kind == "extent" else source.config.blocks
-                values[one.name] = sized[one.axis or ""]
-        kernel = load_kernel(source.text, source.name)
-        options = {"num_warps": source.config.num_warps, "num_stages": source.config.num_stages}
-        device = next(one.tensor.device for one in held.values())
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            kernel[(grid,)](**values, **options)
-
-    def _allocate(self, tensor: TensorOfKernel, sizes: Mapping[str, int], device: torch.device) -> _Memory:
-        axes = [axis for axis in tensor.axes if axis in self.axes[tensor.value]]
-        shape = [sizes[axis] for axis in axes]
-        made = torch.empty(shape, dtype=DTYPES[tensor.dtype], device=device)
-        return _Memory(made, dict(zip(axes, made.stride(), strict=True)))
-
-    def _leave(self, port: Port, held: _Memory, sizes: Mapping[str, int]) -> Tensor:
-        """Return a value as the tensor of a port: axes grouped into dimensions, missing ones repeated."""
-        shape = [sizes[axis] for axis in port.axes]
-        strides = [held.strides.get(axis, 0) for axis in port.axes]
-        whole = torch.as_strided(held.tensor, shape, strides, held.tensor.storage_offset())
-        return whole.reshape([prod(sizes[axis] for axis in dim) for dim in port.dims])
-
-    def _named(self, value: int, held: _Memory, sizes: Mapping[str, int]) -> tuple[Tensor, tuple[str, ...]]:
-        axes = tuple(held.strides)
-        shape, strides = [sizes[axis] for axis in axes], [held.strides[axis] for axis in axes]
-        return torch.as_strided(held.tensor, shape, strides, held.tensor.storage_offset()), axes
-
-    def _keep(
-        self,
-        value: int,
-        made: tuple[Tensor, tuple[str, ...]],
-        memory: dict[int, _Memory],
-        results: dict[str, Tensor],
-        sizes: Mapping[str, int],
-    ) -> None:
-        tensor, axes = made
+                self._launch(at, program)
         for output in self.graph.outputs:
-            if output.value == value:
-                order = tuple(axis for axis in output.port.axes if axis in axes)
-                laid = spread(tensor, axes, order).to(DTYPES[output.port.dtype])
-                held = _Memory(laid, dict(zip(order, laid.stride(), strict=True)))
-                results[output.port.name] = self._leave(output.port, held, sizes)
-        memory[value] = _Memory(tensor, dict(zip(axes, tensor.stride(), strict=True)))
+            if output.port.name not in self.results:
+                self._leave(output.port, self.memory[output.value], copy=True)
+        results = tuple((output.port.name, self.results[output.port.name]) for output in self.graph.outputs)
+        index = self.device.index if self.device.type == "cuda" else None
+        return Prepared(tuple(self.actions), results, index)
+
+    def _next_slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    def _launch(self, number: int, program: KernelProgram) -> None:
+        source = self.built.source(number, self.sizes, wide=self.wide)
+        written = {tensor.name: self._allocate(tensor) for tensor in program.stores}
+        grid = source.programs(self.sizes)
+        if grid:
+            held = {tensor.name: self.memory[tensor.value] for tensor in program.loads} | written
+            self.actions.append(self._launched(source, grid, held))
+        for tensor in program.stores:
+            if tensor.port is None:
+                self.memory[tensor.value] = written[tensor.name]
+            elif tensor.name not in self.results:
+                self._leave(tensor.port, written[tensor.name])
+
+    def _launched(self, source: TritonSource, grid: int, held: Mapping[str, _Memory]) -> Launch:
+        arguments: list[Any] = []
+        places: list[tuple[int, int]] = []
+        for at, one in enumerate(source.arguments):
+            if one.kind == "tensor":
+                places.append((at, held[one.tensor or ""].slot))
+                arguments.append(None)
+            elif one.kind == "stride":
+                arguments.append(held[one.tensor or ""].strides[one.axis or ""])
+            else:
+                sized = self.sizes if one.kind == "extent" else source.config.blocks
+                arguments.append(sized[one.axis or ""])
+        options = {"num_warps": source.config.num_warps, "num_stages": source.config.num_stages}
+        kernel = load_kernel(source.text, source.name)
+        return Launch(kernel, grid, arguments, tuple(places), options)
+
+    def _allocate(self, tensor: TensorOfKernel) -> _Memory:
+        """Return memory for what a kernel writes: an output in its final shape, where it has all its axes."""
+        kept = self.built.axes[tensor.value]
+        axes = tuple(axis for axis in tensor.axes if axis in kept)
+        shape = tuple(self.sizes[axis] for axis in axes)
+        slot = self._next_slot()
+        made = _Memory(slot, dict(zip(axes, _contiguous(shape), strict=True)))
+        if tensor.port is not None and axes == tensor.axes:
+            shape = self._shape(tensor.port)
+            self.results[tensor.name] = slot
+        self.actions.append(Allocate(shape, DTYPES[tensor.dtype], self.device))
+        return made
+
+    def _shape(self, port: Port) -> tuple[int, ...]:
+        return tuple(prod(self.sizes[axis] for axis in dim) for dim in port.dims)
+
+    def _leave(self, port: Port, held: _Memory, *, copy: bool = False) -> None:
+        """Make a value the tensor of a port: axes grouped into dimensions, missing ones repeated."""
+        strides = tuple(held.strides.get(axis, 0) for axis in port.axes)
+        seen = _seen(tuple(self.sizes[axis] for axis in port.axes), strides)
+        shape, dtype = self._shape(port), DTYPES[port.dtype]
+        self.results[port.name] = self._next_slot()
+        self.actions.append(View(held.slot, lambda tensor: seen(tensor).reshape(shape).to(dtype, copy=copy)))
+
+    def _library(self, kernel: Kernel) -> None:
+        mugraph = self.built.mugraph
+        loaded = {value: self._named(value) for value in mugraph.loads(kernel)}
+        axes = {value: tuple(self.memory[value].strides) for value in loaded}
+        stored = mugraph.stores(kernel)
+        call = LibraryCall(self.graph, kernel, axes, stored, self.sizes)
+        self.actions.append(Library(call, loaded))
+        for value in stored:
+            shape = tuple(self.sizes[axis] for axis in call.axes[value])
+            strides = dict(zip(call.axes[value], _contiguous(shape), strict=True))
+            self.memory[value] = _Memory(self._next_slot(), strides)
+        for output in self.graph.outputs:
+            if output.value in stored:
+                self._leave(output.port, self.memory[output.value])
+
+    def _named(self, value: int) -> int:
+        """Return the slot where a value has a dimension for each of its axes."""
+        held = self.memory[value]
+        ports = self.graph.inputs[value : value + 1]
+        if all(len(dim) == 1 for port in ports for dim in port.dims):
+            return held.slot
+        shape = tuple(self.sizes[axis] for axis in held.strides)
+        self.actions.append(View(held.slot, _seen(shape, tuple(held.strides.values()))))
+        return self._next_slot()
+
+
+def _seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """Return what shows the memory of a tensor with these dimensions, from where the tensor starts."""
+    return lambda tensor: tensor.as_strided(shape, strides, tensor.storage_offset())
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
+    return tuple(prod(max(size, 1) for size in shape[at + 1 :]) for at in range(len(shape)))
 
 
 def _memory(program: KernelProgram) -> tuple[TensorOfKernel, ...]:
