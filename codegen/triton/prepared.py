@@ -1,0 +1,129 @@
+"""Prepared: a call of a muGraph on tensors of one signature, with nothing left but to allocate and launch.
+
+Tensors of a call lie in numbered slots; each action fills some of them. A kernel's first launch goes
+through Triton's compiler; later ones go straight to what it compiled, on the stream that is current then.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superopt.codegen.triton.library import LibraryCall
+
+__all__ = ["Action", "Allocate", "Launch", "Library", "Prepared", "View", "signature_of"]
+
+ALIGNED = 16  # bytes: Triton compiles another kernel for a tensor that starts elsewhere
+
+_first_launch = threading.Lock()
+
+Slots = list[Tensor]
+
+
+def signature_of(tensors: Sequence[Tensor]) -> tuple[object, ...]:
+    """Return all that a prepared call depends on."""
+    return tuple(
+        (one.shape, one.stride(), one.dtype, one.device, one.data_ptr() % ALIGNED == 0) for one in tensors
+    )
+
+
+@dataclass(slots=True)
+class Allocate:
+    """New memory in the next slot."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def __call__(self, slots: Slots) -> None:
+        """Allocate it."""
+        slots.append(torch.empty(self.shape, dtype=self.dtype, device=self.device))
+
+
+@dataclass(slots=True)
+class View:
+    """A tensor of a slot seen otherwise, in the next slot."""
+
+    slot: int
+    seen: Callable[[Tensor], Tensor]
+
+    def __call__(self, slots: Slots) -> None:
+        """Look at it."""
+        slots.append(self.seen(slots[self.slot]))
+
+
+@dataclass(slots=True)
+class Library:
+    """A library call, whose results are in the next slots."""
+
+    call: LibraryCall
+    loaded: Mapping[int, int]  # value -> slot
+
+    def __call__(self, slots: Slots) -> None:
+        """Call it."""
+        slots += self.call({value: slots[slot] for value, slot in self.loaded.items()})
+
+
+@dataclass(slots=True)
+class Launch:
+    """A kernel, its arguments in order, and which of them are tensors of the call."""
+
+    kernel: Any
+    grid: int
+    arguments: list[Any]
+    places: tuple[tuple[int, int], ...]  # of an argument, and the slot of its tensor
+    options: Mapping[str, int]
+    run: Callable[..., object] | None = field(default=None)
+
+    def __call__(self, slots: Slots) -> None:
+        """Launch it on the current stream of the current device."""
+        arguments = self.arguments.copy()
+        for at, slot in self.places:
+            arguments[at] = slots[slot]
+        if self.run is None:
+            with _first_launch:  # the compiler is no place for two threads
+                made = self.kernel[(self.grid,)](*arguments, **self.options)
+            self.run = _direct(made, self.grid) or self._through_the_compiler
+        else:
+            self.run(*arguments)
+
+    def _through_the_compiler(self, *arguments: Any) -> None:
+        self.kernel[(self.grid,)](*arguments, **self.options)
+
+
+Action = Allocate | View | Library | Launch
+
+
+def _direct(made: object, grid: int) -> Callable[..., object] | None:
+    """Return the launcher of a compiled kernel; None where there is none, as in Triton's interpreter."""
+    from triton.compiler import CompiledKernel
+
+    if not isinstance(made, CompiledKernel):
+        return None
+    launcher: Callable[..., object] = made[(grid, 1, 1)]
+    return launcher
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The actions of a call in order, and the slots of its results; `device` is the number of a CUDA one."""
+
+    actions: tuple[Action, ...]
+    results: tuple[tuple[str, int], ...]
+    device: int | None
+
+    def __call__(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the outputs by name, given the inputs in order."""
+        if self.device is None or torch.cuda.current_device() == self.device:
+            return self._run(tensors)
+        with torch.cuda.device(self.device):
+            return self._run(tensors)
+
+    def _run(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        slots = list(tensors)
+        for action in self.actions:
+            action(slots)
+        return {name: slots[slot] for name, slot in self.results}
