@@ -12,7 +12,7 @@ from math import prod, sqrt
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, Start
 from superopt.codegen.triton.config import TritonConfig, next_power
-from superopt.codegen.triton.plan import kept_axes, kept_splits, loop_axes, sources
+from superopt.codegen.triton.plan import has_wide_products, kept_axes, kept_splits, loop_axes, sources
 from superopt.ir import Split, value_axes
 from superopt.ir.graph import DTYPES
 
@@ -98,6 +98,8 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int]) -> Iterator[Tr
         yield config
         if config.group > 1:
             yield replace(config, group=1)
+        if has_wide_products(program):
+            yield replace(config, half_products=True)
 
 
 def exact_axes(

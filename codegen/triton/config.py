@@ -30,6 +30,7 @@ class TritonConfig:
     group: int = 1  # tiles of the slower of two grid axes whose programs run together, to share a cache
     wide: bool = False  # offsets of 64 bits, where a tensor may have more than 2^31 elements
     precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
+    half_products: bool = False  # computed operands of fp16 products are rounded to fp16, which may overflow
 
     def tile(self, axis: str) -> int:
         """Return the positions of an axis in a tile."""

@@ -11,10 +11,20 @@ from itertools import pairwise
 from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Statement, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
 from superopt.codegen.triton.errors import UnsupportedError
-from superopt.ir import Split, Step, value_axes
+from superopt.ir import Graph, Split, Step, value_axes
 from superopt.ops import OPS
 
-__all__ = ["Plan", "Product", "kept_axes", "kept_splits", "loop_axes", "make_plan", "sources"]
+__all__ = [
+    "Plan",
+    "Product",
+    "bounded",
+    "has_wide_products",
+    "kept_axes",
+    "kept_splits",
+    "loop_axes",
+    "make_plan",
+    "sources",
+]
 
 REDUCTIONS = frozenset({"sum", "max", "contract"})
 LOW = frozenset({"f16", "bf16"})
@@ -177,6 +187,33 @@ def _order(base: list[str], products: dict[int, Product]) -> tuple[str, ...]:
         )
         order.append(next(ready))
     return tuple(order)
+
+
+def bounded(graph: Graph, value: int) -> bool:
+    """Return whether a value is surely between -1 and 1: a mask, or exp(x - c) with c the largest x."""
+    step = graph.step_of(value)
+    if step is None:
+        return graph.inputs[value].dtype == "bool"
+    if step.op == "exp":
+        inner = graph.step_of(step.inputs[0])
+        shift = graph.step_of(inner.inputs[1]) if inner is not None and inner.op == "sub" else None
+        return shift is not None and shift.op in ("max", "maximum")
+    if step.op in ("mul", "rename", "select"):
+        return all(bounded(graph, i) for i in step.inputs)
+    return step.op in ("sigmoid", "tanh", "sin", "cos") or (step.op in OPS and OPS[step.op].mask)
+
+
+def has_wide_products(program: KernelProgram) -> bool:
+    """Return whether a matrix product of fp16 has an operand that is computed and may be of any size."""
+    loaded = sources(program)
+    if _low(program) != "f16":
+        return False
+    return any(
+        not (i in loaded and loaded[i].dtype == "f16") and not bounded(program.graph, i)
+        for one, _ in program.flat()
+        if isinstance(one, Compute) and one.step.op == "contract"
+        for i in one.step.inputs
+    )
 
 
 def _masks(program: KernelProgram) -> dict[int, bool]:

@@ -6,7 +6,7 @@ from math import prod
 from superopt.codegen.statements import Compute
 from superopt.codegen.triton.expression import Expression, apply, as_float, atom
 from superopt.codegen.triton.lanes import Lanes, after_operator, after_product
-from superopt.codegen.triton.plan import Product
+from superopt.codegen.triton.plan import Product, bounded
 from superopt.codegen.triton.text import Lines
 from superopt.codegen.triton.tiles import Held, Tiles, transposed
 from superopt.ir import Step
@@ -123,7 +123,7 @@ class Reductions(Tiles):
             self._dot_operand(product.lhs, lhs_axes, hidden[0], dtype),
             self._dot_operand(product.rhs, rhs_axes, hidden[1], dtype),
         ]
-        precision = [] if dtype != "f32" else [f'input_precision="{self.config.precision}"']
+        precision = [] if dtype != "f32" else [f'input_precision="{self._precision(product)}"']
         groups = (product.rows, product.columns)
         made = (*product.batch, *product.rows, *product.columns)
         several = any(len(group) > 1 for group in (product.batch, *groups))
@@ -142,11 +142,25 @@ class Reductions(Tiles):
 
     def _dot_dtype(self, product: Product) -> str:
         """Return the dtype of a matrix product's operands: the program's half precision, or fp32."""
+        low = self._low_dtype(product)
+        return "f32" if low == "f16" and self._needs_range(product) else low
+
+    def _low_dtype(self, product: Product) -> str:
         dtypes = {self.held[i].dtype for i in (product.lhs, product.rhs)}
         low = dtypes & {"f16", "bf16"}
-        if len(low) == 1:
-            return next(iter(low))
-        return self.plan.low or "f32"
+        return next(iter(low)) if len(low) == 1 else self.plan.low or "f32"
+
+    def _needs_range(self, product: Product) -> bool:
+        """Whether an operand is computed, and may be too large or too small for fp16."""
+        if self.config.half_products:
+            return False
+        return any(
+            self.held[i].dtype != "f16" and not bounded(self.graph, i) for i in (product.lhs, product.rhs)
+        )
+
+    def _precision(self, product: Product) -> str:
+        """Return how fp32 operands are multiplied: in tf32, as exact as fp16, where fp16 lacks the range."""
+        return "tf32" if self._low_dtype(product) == "f16" else self.config.precision
 
     def _dot_operand(
         self, value: int, groups: tuple[tuple[str, ...], ...], hidden: Sequence[str], dtype: str

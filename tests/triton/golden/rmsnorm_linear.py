@@ -27,7 +27,7 @@ def rmsnorm_linear_0(
         g = tl.load(g_ptr + offs_k * stride_g_k).to(tl.float32)
         t3 = x * g[None, :]  # mul(x, g)
         w = tl.load(w_ptr + offs_k[:, None] * stride_w_k + offs_n[None, :] * stride_w_n)
-        t4 = tl.dot(t3.to(tl.float16), w, t4)  # contract[k](t3, w)
+        t4 = tl.dot(t3, w.to(tl.float32), t4, input_precision="tf32")  # contract[k](t3, w)
         t5 += x * x  # contract[k](x, x)
     t5 = tl.sum(t5, axis=1)
     t7 = t5 / K  # div(t5, size[k])
