@@ -1,6 +1,8 @@
 """Runner: compiles the programs for a target, in a process of its own, and says how they compare.
 
-    python runner.py cpp|triton f32|f16|bf16 program... | odd | even
+    python runner.py cpp|triton f32|f16|bf16 -|DEVICE program...|odd|even
+
+With a device, the programs are traced at real sizes and scheduled for it, else fused as they are small.
 
 Prints one line of JSON for each case. Triton's interpreter has to be switched on before it is imported.
 """
@@ -12,14 +14,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from programs import KINDS, PROGRAMS, inputs
+from programs import CLASSES, HEADS, KEYS, KINDS, PROGRAMS, QUERIES, inputs
 
+from superopt.cost import device_of
 from superopt.driver import search
-from superopt.ir import Graph, MuGraph, fuse, release_shifts, split_axis, stabilize
+from superopt.ir import Graph, MuGraph, fuse, release_shifts, split_axis, stabilize, value_axes
+from superopt.schedule import rank
 from superopt.trace import trace
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 PARTS = 4
+REAL = {QUERIES: 64, KEYS: 4096, HEADS: 16, CLASSES: 32000}  # the width is part of a program: its scale
 
 
 def mugraphs(name: str, dtype: str) -> Iterator[tuple[str, MuGraph]]:
@@ -33,12 +38,35 @@ def mugraphs(name: str, dtype: str) -> Iterator[tuple[str, MuGraph]]:
             yield f"{kind}, in parts", in_parts(graph, program.split)
 
 
+def scheduled(name: str, dtype: str, device: str) -> Iterator[tuple[str, MuGraph]]:
+    """Yield the best schedules of a program traced at real sizes; they run at any."""
+    program = PROGRAMS[name]
+    shapes = [tuple(REAL.get(size, size) for size in shape) for shape in program.shapes]
+    meta = [torch.empty(shape, dtype=DTYPES[dtype], device="meta") for shape in shapes]
+    if name == "cross-entropy":
+        meta[2] = meta[2].long()
+    found = search(trace(program.function, *meta).program).regions[0].found
+    ragged = [one for one in found if not one.split_axes]  # others are of sizes that divide
+    for one in rank(ragged[:4], device_of(device), keep=6).kept:
+        if not one.library:
+            yield one.name, one.mugraph
+
+
 def in_parts(graph: Graph, where: str) -> MuGraph:
     """Return a graph with the axis of an input's dimension shared out over programs."""
     name, dim = where.split()
     port = next(port for port in graph.inputs if port.name == name)
     graph, split = split_axis(graph, port.dims[int(dim)][0], PARTS)
     return fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True)
+
+
+def keeps_scores(mugraph: MuGraph) -> bool:
+    """Whether a kernel stores what is as long as the longest axis: scores, or logits."""
+    sizes, axes = mugraph.graph.sizes, value_axes(mugraph.graph)
+    splits = {split.inner for split in mugraph.splits}
+    longest = {axis for axis in sizes if sizes[axis] >= max(sizes.values())} | splits
+    stored = [value for kernel in mugraph.kernels for value in mugraph.stores(kernel)]
+    return any(axes[value] & longest for value in stored)
 
 
 def run(target: str, mugraph: MuGraph, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -69,13 +97,14 @@ def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> d
 
 
 def main() -> None:
-    target, dtype, *chosen = sys.argv[1:]
+    target, dtype, device, *chosen = sys.argv[1:]
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     halves = {"even": list(PROGRAMS)[::2], "odd": list(PROGRAMS)[1::2]}
     for name in halves.get(chosen[0], chosen):
         program = PROGRAMS[name]
-        for kind, mugraph in mugraphs(name, dtype):
+        given = mugraphs(name, dtype) if device == "-" else scheduled(name, dtype, device)
+        for kind, mugraph in given:
             for draw in KINDS:
                 if draw == "hidden" and name not in ("additive-mask", "padded"):
                     continue
@@ -89,6 +118,7 @@ def main() -> None:
                     "shifted": program.shifted,
                     "running": " running " in str(mugraph),
                     "kernels": len(mugraph.kernels),
+                    "scores": keeps_scores(mugraph),
                 }
                 print(json.dumps({"name": name, "case": f"{kind}, {draw}"} | answer | shown), flush=True)
 
