@@ -12,7 +12,7 @@ QUERIES, KEYS, WIDTH, HEADS, CLASSES = 5, 37, 8, 2, 61
 
 @dataclass(frozen=True)
 class Program:
-    function: Callable[..., Tensor]
+    function: Callable[..., Tensor | tuple[Tensor, ...]]
     shapes: tuple[tuple[int, ...], ...]
     split: str = ""  # "input dimension": the axis that parts of the work may share out
     shifted: bool = True  # whether a shift runs in its kernel
@@ -104,6 +104,17 @@ def sharpened(x: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
+def nested(x: Tensor, w: Tensor) -> Tensor:
+    """A softmax of what another one weighs."""
+    return (x.softmax(-1) @ w.mT * 9).softmax(-1)
+
+
+def with_logarithm(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention and the logarithm of its denominator, as training keeps it."""
+    scores = q @ k.mT
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
 PROGRAMS = {
     "prefill": Program(prefill, (HQ, HK, HK), "k 1"),
     "causal": Program(causal, (HQ, HK, HK), "k 1"),
@@ -122,6 +133,8 @@ PROGRAMS = {
     "cross-entropy": Program(cross_entropy, (Q, (CLASSES, WIDTH), (QUERIES,)), "w 0"),
     "entropy": Program(entropy, ((QUERIES, KEYS),)),
     "softmax": Program(softmax, ((QUERIES, KEYS),)),
+    "nested": Program(nested, (Q, (KEYS, WIDTH)), shifted=False),  # rows are whole in a tile
+    "with-logarithm": Program(with_logarithm, (Q, K, K), "k 0"),
     "sharpened": Program(sharpened, ((QUERIES, KEYS),)),
 }
 

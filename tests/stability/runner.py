@@ -69,15 +69,25 @@ def keeps_scores(mugraph: MuGraph) -> bool:
     return any(axes[value] & longest for value in stored)
 
 
-def run(target: str, mugraph: MuGraph, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the result of a muGraph's kernels."""
+Results = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+def run(target: str, mugraph: MuGraph, tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Return the results of a muGraph's kernels."""
     if target == "cpp":
         from superopt.codegen.cpp import CppMuGraph
 
-        return next(iter(CppMuGraph(mugraph)(**tensors).values()))
+        return tuple(CppMuGraph(mugraph)(**tensors).values())
     from superopt.codegen.triton import TritonMuGraph
 
-    return next(iter(TritonMuGraph(mugraph)(**tensors).values()))
+    return tuple(TritonMuGraph(mugraph)(**tensors).values())
+
+
+def all_compared(found: tuple[torch.Tensor, ...], eager: Results, exact: Results) -> list[dict[str, Any]]:
+    """Return how each result compares."""
+    eager = eager if isinstance(eager, tuple) else (eager,)
+    exact = exact if isinstance(exact, tuple) else (exact,)
+    return [compared(*results) for results in zip(found, eager, exact, strict=True)]
 
 
 def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> dict[str, Any]:
@@ -113,14 +123,16 @@ def main() -> None:
                 exact = program.function(
                     *(one.double() if one.is_floating_point() else one for one in tensors)
                 )
-                answer = compared(run(target, mugraph, named), program.function(*tensors), exact)
+                answers = all_compared(run(target, mugraph, named), program.function(*tensors), exact)
                 shown = {
                     "shifted": program.shifted,
                     "running": " running " in str(mugraph),
                     "kernels": len(mugraph.kernels),
                     "scores": keeps_scores(mugraph),
                 }
-                print(json.dumps({"name": name, "case": f"{kind}, {draw}"} | answer | shown), flush=True)
+                for answer in answers:
+                    case = {"name": name, "case": f"{kind}, {draw}"}
+                    print(json.dumps(case | answer | shown), flush=True)
 
 
 if __name__ == "__main__":
