@@ -115,6 +115,21 @@ def with_logarithm(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return scores.softmax(-1) @ v, scores.logsumexp(-1)
 
 
+def not_a_ratio(x: Tensor) -> Tensor:
+    return torch.exp(x).sum(-1)
+
+
+def root_on_one_side(x: Tensor) -> Tensor:
+    weights = torch.exp(x)
+    return weights.sum(-1).sqrt() / weights.sum(-1)
+
+
+def different_shifts(x: Tensor) -> Tensor:
+    """What is added has two degrees, so that no shift is free."""
+    weights = torch.exp(x)
+    return (weights.sum(-1) + weights.square().sum(-1)) / weights.sum(-1)
+
+
 PROGRAMS = {
     "prefill": Program(prefill, (HQ, HK, HK), "k 1"),
     "causal": Program(causal, (HQ, HK, HK), "k 1"),
@@ -135,6 +150,9 @@ PROGRAMS = {
     "softmax": Program(softmax, ((QUERIES, KEYS),)),
     "nested": Program(nested, (Q, (KEYS, WIDTH)), shifted=False),  # rows are whole in a tile
     "with-logarithm": Program(with_logarithm, (Q, K, K), "k 0"),
+    "not-a-ratio": Program(not_a_ratio, ((QUERIES, KEYS),), shifted=False),
+    "root-on-one-side": Program(root_on_one_side, ((QUERIES, KEYS),), shifted=False),
+    "different-shifts": Program(different_shifts, ((QUERIES, KEYS),), shifted=False),
     "sharpened": Program(sharpened, ((QUERIES, KEYS),)),
 }
 
