@@ -122,11 +122,13 @@ class Cache:
             if self._save([row]):
                 self._save_rest()
 
-    def measurements(self, *, program: str | None = None, device: str | None = None) -> tuple[Timed, ...]:
-        """Return all measurements, or those of one program text or device, oldest first."""
+    def measurements(
+        self, *, program: str | None = None, device: str | None = None, newest: int | None = None
+    ) -> tuple[Timed, ...]:
+        """Return all measurements, or those of one program text or device, or the newest; oldest first."""
         wanted = None if program is None else program_digest(program)
         found = []
-        for row in self._rows("measurement", wanted, device):
+        for row in self._rows("measurement", wanted, device, newest):
             try:
                 found.append(row.timed())
             except CheckpointError as error:
@@ -187,16 +189,21 @@ class Cache:
     # -- the file, and what to do when it fails
 
     def _rows(
-        self, kind: str | None = None, program: str | None = None, device: str | None = None
+        self,
+        kind: str | None = None,
+        program: str | None = None,
+        device: str | None = None,
+        newest: int | None = None,
     ) -> list[Row]:
         """Return the whole rows of the file and of the memory, oldest first."""
         with self._lock:
-            stored = self._try(lambda store: store.rows(kind, program, device)) or []
+            stored = self._try(lambda store: store.rows(kind, program, device, newest)) or []
             rows = {row.digest: row for row in (*stored, *self._memory.rows(kind, program, device))}
         whole = [row for row in rows.values() if row.is_whole]
         if len(whole) < len(rows):
             self._report("row", f"{len(rows) - len(whole)} damaged records are left out", note="")
-        return sorted(whole, key=lambda row: row.made)
+        whole.sort(key=lambda row: row.made)
+        return whole if newest is None else whole[-newest:]
 
     def _save(self, rows: list[Row]) -> bool:
         """Move rows from memory to the file; False where the file does not take them."""

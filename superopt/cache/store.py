@@ -245,14 +245,19 @@ class FileStore:
         return written
 
     def rows(
-        self, kind: str | None = None, program: str | None = None, device: str | None = None
+        self,
+        kind: str | None = None,
+        program: str | None = None,
+        device: str | None = None,
+        newest: int | None = None,
     ) -> list[Row]:
-        """Return the rows that match, oldest first."""
+        """Return the rows that match, or the newest of them, oldest first."""
         wanted = {"kind": kind, "program": program, "device": device}
         chosen = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = :{name}" for name in chosen) or "1"
-        query = f"SELECT {_COLUMNS} FROM entries WHERE {where} ORDER BY made, digest"
-        return [Row(*found) for found in self.connect().execute(query, chosen)]
+        query = f"SELECT {_COLUMNS} FROM entries WHERE {where} ORDER BY made DESC, digest DESC LIMIT :newest"
+        limit = -1 if newest is None else newest  # SQLite: a negative limit is none
+        return [Row(*found) for found in self.connect().execute(query, {**chosen, "newest": limit})][::-1]
 
     def drop(self, digest: str) -> None:
         """Remove one row, where the file can be written."""

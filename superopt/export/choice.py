@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.ir import Call, Graph, MuGraph, parse_graph, parse_mugraph
+from superopt.ir import Graph, MuGraph, parse_graph, parse_mugraph
+from superopt.plans.record import check_configs
 from superopt.targets import Configs, Target, pick_target
 
 __all__ = ["Choice", "choose"]
@@ -26,6 +27,7 @@ class Choice:
     device: str | None
     median_us: float | None
     goal: Graph
+    graph: Graph  # that the muGraph is said to run
     mugraph: MuGraph
     configs: Configs
 
@@ -55,6 +57,7 @@ def choose(result: Mapping[str, Any], region: int | None, candidate: str | None)
         result["device"] if isinstance(result.get("device"), str) else None,
         float(median) if isinstance(median, (int, float)) else None,
         replace(goal, name=name),
+        replace(parse_graph(_text(one, "graph")), name=name),
         replace(mugraph, graph=replace(mugraph.graph, name=name)),
         configs,
     )
@@ -98,12 +101,10 @@ def _configs(data: Any, mugraph: MuGraph, target: Target) -> Configs:
     """Return a configuration for each kernel, the default ones where the result has none."""
     if not data:
         return target.default_configs(mugraph)
-    if not isinstance(data, list) or len(data) != len(mugraph.kernels):
-        raise InputError(f"'configs' is no list of {len(mugraph.kernels)} objects, one for each kernel")
+    if not isinstance(data, list):
+        raise InputError("'configs' is no list of objects, one for each kernel")
     found = tuple(None if one is None else target.config_from_json(one) for one in data)
-    for at, (kernel, config) in enumerate(zip(mugraph.kernels, found, strict=True)):
-        if isinstance(kernel, Call) != (config is None):
-            raise InputError(f"kernel {at} has a configuration of the wrong kind")
+    check_configs(mugraph, found)
     return found
 
 

@@ -2,19 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from superopt._version import __version__
 from superopt.codegen.cpp.errors import CppError
 from superopt.codegen.triton.errors import TritonError
-from superopt.errors import GraphError, InputError
+from superopt.errors import InputError
 from superopt.export import cpp_module, triton_module
 from superopt.export.choice import Choice, choose
 from superopt.export.names import plain_text
 from superopt.export.reference import input_lines, reference_lines
-from superopt.ir import Axis, Graph, MuGraph, Step
-from superopt.verify.many import equal_to_all
+from superopt.plans.proof import proven_by_graph
 
 __all__ = ["export_module"]
 
@@ -117,36 +115,8 @@ def export_module(
 
 def _require_equal(choice: Choice) -> None:
     """Prove once more that the candidate computes what its region does: a file may hold anything."""
-    graph = choice.mugraph.graph
-    sizes = graph.sizes  # parts of an axis may reach beyond its end: make it as long as they are
-    whole = {one.axis: sizes[one.outer] * sizes[one.inner] for one in choice.mugraph.splits}
-    axes = tuple(Axis(axis.name, whole.get(axis.name, axis.size)) for axis in choice.goal.axes)
-    try:
-        [verdict] = equal_to_all(replace(choice.goal, axes=axes), [_in_parts(choice.mugraph)])
-    except (GraphError, ValueError, IndexError, KeyError):  # ports that have nothing to do with the region's
-        verdict = None
-    if verdict is None or not verdict.equal:
+    if proven_by_graph(choice.goal, choice.graph, choice.mugraph, seed=0) is None:
         raise InputError(f"{choice.name}: {choice.candidate!r} is not equal to its region; optimize it again")
-
-
-def _in_parts(mugraph: MuGraph) -> Graph:
-    """Return the graph with the extent of a split axis as the product of its parts' extents."""
-    graph = mugraph.graph
-    splits = {one.axis: one for one in mugraph.splits}
-    at = list(range(len(graph.inputs)))
-    steps: list[Step] = []
-    for step in graph.steps:
-        split = splits.get(step.axes[0]) if step.op == "size" else None
-        if split is None:
-            steps.append(replace(step, inputs=tuple(at[i] for i in step.inputs)))
-        else:
-            last = len(graph.inputs) + len(steps)
-            extents = [Step("size", axes=(axis,)) for axis in (split.outer, split.inner)]
-            steps += [*extents, Step("mul", (last, last + 1))]
-        at.append(len(graph.inputs) + len(steps) - 1)
-    axes = tuple(axis for axis in graph.axes if axis.name not in splits)
-    outputs = tuple(replace(output, value=at[output.value]) for output in graph.outputs)
-    return replace(graph, axes=axes, steps=tuple(steps), outputs=outputs)
 
 
 def _docstring(choice: Choice) -> str:

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from superopt.clock import Clock
-from superopt.errors import SuperoptError
+from superopt.errors import InputError, SuperoptError
 from superopt.ir import Graph, MuGraph
 from superopt.plans.assembly import assemble, known_tensors
 from superopt.plans.guard import Guard
 from superopt.plans.peers import PEERS, peers
-from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work
+from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work, total_us
+from superopt.plans.ranking import RankedBy, Ranking
 from superopt.targets import Kernel, Target
 from superopt.tune import Measurement
 from superopt.tune.halving import halve
@@ -38,6 +38,7 @@ _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
 _BUILDERS = 2
 _PREDICTED = 4  # muGraphs that also race in the configurations predicted to be best
+_PROMISING = 0.9  # of the default's predicted time, where that makes them worth compiling
 _TOGETHER = 6  # candidates measured in turns
 _HALVED = 0.6  # share of the time before the last few are compared
 _LEFT = 3
@@ -57,6 +58,7 @@ class Outcome:
     measurements: dict[str, Measurement] = field(default_factory=dict)
     confirmed: HeadToHead | None = None  # ours against the best of PyTorch, once more
     floats: FloatReport | None = None
+    ranked_by: RankedBy | None = None
     interrupted: bool = False
 
     @property
@@ -91,6 +93,13 @@ class Contest:
     lost: bool = False  # the device, to this process
     guard: Guard | None = None
     lock: Any = field(default_factory=threading.Lock)
+    ranking: Ranking = field(init=False)
+
+    def __post_init__(self) -> None:
+        from superopt.cache import Cache
+
+        cache = Cache.open() if self.options.cache else None
+        self.ranking = Ranking(self.target, cache, seed=self.options.seed)
 
     def run(self, work: Sequence[Work]) -> Outcome:
         """Return the outcome: a plan for each region, and the measured times of whole programs."""
@@ -100,13 +109,26 @@ class Contest:
         with torch.no_grad():
             with self.clock.phase("inputs"):
                 copies = self._copies()
+                self._try_original(copies[0])
                 known = known_tensors(self.traced, copies[0])
             with self._guarded():
                 for one in work:
                     self._region(one, known, outcome, self.options.seconds / 2 / len(work))
             self._race_whole(copies, outcome)
+        outcome.ranked_by = self.ranking.used
         outcome.interrupted = self.interrupted
         return outcome
+
+    def _try_original(self, inputs: tuple[Any, ...]) -> None:
+        """Refuse a function that fails where it computes, though it could be traced without data."""
+        try:
+            self.function(*inputs)
+        except Exception as error:  # a function of the user's may raise anything
+            said = next(iter(str(error).splitlines()), "")
+            raise InputError(
+                f"{self.traced.program.name}: the function fails on inputs like these:"
+                f" {type(error).__name__}: {said}"
+            ) from error
 
     def tuned(self, goal: Graph, base: Candidate, seconds: float) -> Kernel | None:
         """Return the kernel of one candidate with the best configurations for its sizes."""
@@ -140,6 +162,7 @@ class Contest:
             with self.clock.phase("compile"):
                 built = self._built(ranked, tensors)
             ranked, ready = self._raced(goal, built, tensors, seconds / 2)
+            self.ranking.keep(goal, [one for one in ranked if len(one.configs) == 1], 0)
             if not work.recalled:
                 ranked, more = self._tuned(goal, ranked, ready, tensors, seconds / 2)
                 ready |= more
@@ -153,13 +176,13 @@ class Contest:
         guesses: list[tuple[float, int, Candidate]] = []
         for at, one in enumerate(candidates):
             try:
-                guess = as_predicted(one, self.target)
-                total = _total(replace(guess, kernels=self.target.reports(guess.mugraph, guess.configs)))
+                plain = one.configs or self.target.default_configs(one.mugraph)
+                guess = as_predicted(one, self.target, self.ranking)
+                total = total_us(self.target.reports(guess.mugraph, guess.configs))
+                known = total_us(self.target.reports(one.mugraph, plain))
             except SuperoptError:  # it says so when it is built
                 continue
-            if total is not None and guess.configs != (
-                one.configs or self.target.default_configs(one.mugraph)
-            ):
+            if total is not None and known is not None and total < _PROMISING * known:
                 guesses.append((total, at, replace(guess, name=f"{one.name}, as predicted")))
         guesses.sort(key=lambda item: item[:2])
         return [*entered, *(guess for _, _, guess in guesses[:_PREDICTED])]
@@ -191,7 +214,7 @@ class Contest:
                 sources=self.target.sources(mugraph, configs),
                 kernels=candidate.kernels or self.target.reports(mugraph, configs),
             )
-            candidate = replace(candidate, predicted_us=_total(candidate))
+            candidate = replace(candidate, predicted_us=total_us(candidate.kernels))
             if self.guard is not None:
                 self.guard.check(mugraph, configs)
             with nullcontext() if self.target.threadsafe else self.lock:
@@ -317,6 +340,7 @@ class Contest:
                     raced, kernels = self._raced(
                         goal, [(base, held[base.name]), *built], tensors, max(left / 4, 0.05)
                     )
+                self.ranking.keep(goal, raced, number)
                 ranked = _merged(ranked, raced)
                 more |= kernels
                 base = next(one for one in raced if one.name in kernels)
@@ -332,7 +356,7 @@ class Contest:
     ) -> Iterator[tuple[Candidate, Kernel | None]]:
         """Yield a candidate with other configurations of one kernel, the likeliest first, in time."""
         stem = base.name.partition(", ")[0]
-        chosen = likely(base, number, self.target, count)
+        chosen = likely(base, number, self.ranking, count)
         variants = [
             replace(
                 base,
@@ -426,36 +450,22 @@ def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
     return lambda *tensors: kernel(**dict(zip(names, tensors, strict=True)))
 
 
-def likely(base: Candidate, number: int, target: Target, count: int) -> list[Any]:
-    """Return the configurations of one kernel worth compiling: by prediction, or else the nearest."""
+def likely(base: Candidate, number: int, ranking: Ranking, count: int) -> list[Any]:
+    """Return the configurations of one kernel worth compiling, the likeliest first."""
     current = base.configs[number]
-    others = [(config, us) for config, us in _ranked(target, base.mugraph, number) if config != current]
-    if others and others[0][1] is None:
-        others.sort(key=lambda one: sum(a != b for a, b in zip(one[0].tiles, current.tiles, strict=False)))
-    return [config for config, _ in others[:count]]
+    ranked = ranking.ranked(base.mugraph, base.configs, number)
+    return [config for config, _ in ranked if config != current][:count]
 
 
-def as_predicted(candidate: Candidate, target: Target) -> Candidate:
-    """Return a candidate, each kernel in the configuration of the shortest predicted time."""
-    configs = list(candidate.configs or target.default_configs(candidate.mugraph))
+def as_predicted(candidate: Candidate, target: Target, ranking: Ranking) -> Candidate:
+    """Return a candidate, each kernel in the likeliest configuration."""
+    configs = candidate.configs or target.default_configs(candidate.mugraph)
+    best = list(configs)
     for number, default in enumerate(configs):
         if default is not None:
-            config, us = _ranked(target, candidate.mugraph, number)[0]
-            configs[number] = default if us is None else config
-    return replace(candidate, configs=tuple(configs))
-
-
-@lru_cache(maxsize=256)
-def _ranked(target: Target, mugraph: MuGraph, number: int) -> tuple[tuple[Any, float | None], ...]:
-    """Return the configurations of a kernel with their predicted times, the shortest first."""
-    found = list(target.configs(mugraph, number))
-    timed = zip(found, target.predictions(mugraph, number, found), strict=True)
-    return tuple(sorted(timed, key=lambda one: float("inf") if one[1] is None else one[1]))
-
-
-def _total(candidate: Candidate) -> float | None:
-    times = [one.predicted_us for one in candidate.kernels if one.predicted_us is not None]
-    return sum(times) if times and len(times) == len(candidate.kernels) else None
+            config, us = ranking.ranked(candidate.mugraph, configs, number)[0]
+            best[number] = default if us is None else config
+    return replace(candidate, configs=tuple(best))
 
 
 def _not_finite(made: "Mapping[str, Tensor]", given: "Mapping[str, Tensor]") -> str | None:

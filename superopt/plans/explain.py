@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from superopt.ir import describe_shifts
 from superopt.plans.plan import Candidate, RegionPlan
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def explained(best: "Optimized") -> Iterator[str]:
         yield f"  {best.floats}"
     for plan in best.regions:
         yield from _region(plan, planned=best.winner is None)
+    if best.ranked_by is not None:
+        yield str(best.ranked_by)
     for node in best.traced.program.opaque:
         yield f"not optimized: {node.target}: {node.reason}"
     phases = sorted(best.phases_ms.items(), key=lambda item: -item[1])
@@ -45,6 +48,8 @@ def _headline(best: "Optimized") -> str:
 def _region(plan: RegionPlan, *, planned: bool) -> Iterator[str]:
     floor = f", at least {plan.floor_us:.1f} µs" if plan.floor_us is not None else ""
     yield f"region {plan.goal.name}{floor}"
+    for line in describe_shifts(plan.goal):
+        yield f"  exponential {line}"
     shown = plan.dropped[:_MOST_DROPPED]
     names = [*(one.name for one in plan.candidates), *(one.name for one in shown)]
     width = max(map(len, names), default=0)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from superopt.clock import Clock
 from superopt.errors import SuperoptError
 from superopt.plans.contest import as_predicted, likely
-from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work
+from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work, total_us
+from superopt.plans.ranking import Ranking
 from superopt.targets import KernelReport, Target
 
 __all__ = ["forecast"]
@@ -43,12 +44,13 @@ def _region(
         candidates = [_written(one, target) for one in work.candidates]
     if not work.recalled:
         with clock.phase("predict"):
-            candidates = _as_predicted(candidates, 2 * _COMPILED[options.preset], target)
+            ranking = Ranking(target)
+            candidates = _as_predicted(candidates, 2 * _COMPILED[options.preset], target, ranking)
         candidates.sort(key=_place)
         with clock.phase("compile"):
             best = [one for one in candidates if one.rejected is None][: _COMPILED[options.preset]]
             tell(f"compiling kernels of {work.goal.name} for {target.name}")
-            compiled = _compiled(best, target, _CONFIGS[options.preset], seconds)
+            compiled = _compiled(best, target, ranking, _CONFIGS[options.preset], seconds)
         candidates = [compiled.get(one.name, one) for one in candidates]
         candidates.sort(key=lambda one: (one.rejected is not None, one.name not in compiled, one.us))
     else:
@@ -57,10 +59,14 @@ def _region(
     return RegionPlan(work.goal, tuple(candidates), chosen, work.dropped)
 
 
-def _as_predicted(candidates: Sequence[Candidate], count: int, target: Target) -> list[Candidate]:
+def _as_predicted(
+    candidates: Sequence[Candidate], count: int, target: Target, ranking: Ranking
+) -> list[Candidate]:
     """Return the candidates, the likeliest in the configurations that are predicted to be best."""
     first = [
-        _written(replace(as_predicted(one, target), kernels=()), target) if one.rejected is None else one
+        one
+        if one.rejected is not None
+        else _written(replace(as_predicted(one, target, ranking), kernels=()), target)
         for one in candidates[:count]
     ]
     return [*first, *candidates[count:]]
@@ -79,17 +85,13 @@ def _written(candidate: Candidate, target: Target) -> Candidate:
     except SuperoptError as error:
         return replace(candidate, rejected=str(error).splitlines()[0])
     kernels = candidate.kernels or target.reports(mugraph, configs)
-    return _predicted(replace(candidate, configs=configs, sources=sources, kernels=kernels))
-
-
-def _predicted(candidate: Candidate) -> Candidate:
-    times = [one.predicted_us for one in candidate.kernels]
-    known = [us for us in times if us is not None]
-    return replace(candidate, predicted_us=sum(known) if known and len(known) == len(times) else None)
+    return replace(
+        candidate, configs=configs, sources=sources, kernels=kernels, predicted_us=total_us(kernels)
+    )
 
 
 def _compiled(
-    candidates: Sequence[Candidate], target: Target, count: int, seconds: float
+    candidates: Sequence[Candidate], target: Target, ranking: Ranking, count: int, seconds: float
 ) -> dict[str, Candidate]:
     """Return candidates with the compiler's word on their kernels, each kernel's best configuration taken."""
     jobs = [
@@ -97,7 +99,7 @@ def _compiled(
         for candidate in candidates
         for number, default in enumerate(candidate.configs)
         if default is not None
-        for config in [default, *likely(candidate, number, target, count - 1)]
+        for config in [default, *likely(candidate, number, ranking, count - 1)]
     ]
     # Every kernel's first choice before all others: with little time, each has one report.
     jobs.sort(key=lambda job: job[2] != job[0].configs[job[1]])
@@ -148,4 +150,6 @@ def _decided(
     configs = (*candidate.configs[:number], config, *candidate.configs[number + 1 :])
     kernels = (*candidate.kernels[:number], report, *candidate.kernels[number + 1 :])
     sources = target.sources(candidate.mugraph, configs)
-    return _predicted(replace(candidate, configs=configs, kernels=kernels, sources=sources))
+    return replace(
+        candidate, configs=configs, kernels=kernels, sources=sources, predicted_us=total_us(kernels)
+    )

@@ -13,6 +13,7 @@ from superopt.plans.assembly import assemble, in_parts
 from superopt.plans.contest import Contest
 from superopt.plans.peers import PEERS
 from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan
+from superopt.plans.ranking import RankedBy
 from superopt.plans.sizes import bucket, described, mugraph_for, read_sizes, resized, same_program
 from superopt.targets import Kernel, Target
 from superopt.tune import Measurement
@@ -56,6 +57,7 @@ class Optimized:
         source: Mapping[str, Any] | None = None,
         search: "Search | None" = None,
         open_axes: frozenset[str] | None = None,
+        ranked_by: RankedBy | None = None,
         interrupted: bool = False,
     ) -> None:
         self.function = function  # None: the program itself is the original
@@ -72,6 +74,7 @@ class Optimized:
         self.source = source
         self.search = search
         self.open_axes = open_axes  # that may change, where there is no function to trace again
+        self.ranked_by = ranked_by  # the model that ordered configurations, where any were raced
         self.interrupted = interrupted
         self.fused = (
             assemble(traced, kernels) if kernels else None

@@ -1,5 +1,6 @@
 """Plan: what is tried for each region of a program, what became of it, and the settings of it all."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,7 +9,7 @@ from superopt.ir import Graph, MuGraph
 from superopt.targets import Configs, KernelReport
 from superopt.tune import Measurement
 
-__all__ = ["PRESETS", "Candidate", "Dropped", "OptimizeOptions", "Preset", "RegionPlan", "Work"]
+__all__ = ["PRESETS", "Candidate", "Dropped", "OptimizeOptions", "Preset", "RegionPlan", "Work", "total_us"]
 
 _SEARCH = SearchOptions()
 
@@ -95,3 +96,10 @@ class RegionPlan:
     chosen: Candidate | None
     dropped: tuple[Dropped, ...] = ()
     floor_us: float | None = None
+
+
+def total_us(kernels: Iterable[KernelReport]) -> float | None:
+    """Return the predicted time of kernels in a row, where each has one."""
+    times = [one.predicted_us for one in kernels]
+    known = [us for us in times if us is not None]
+    return sum(known) if known and len(known) == len(times) else None

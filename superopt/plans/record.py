@@ -15,7 +15,14 @@ from superopt.plans.plan import Candidate
 from superopt.targets import KernelReport, Target, config_json
 from superopt.tune import Measurement
 
-__all__ = ["candidate_from_json", "candidate_json", "checked_graph", "checked_names", "member"]
+__all__ = [
+    "candidate_from_json",
+    "candidate_json",
+    "check_configs",
+    "checked_graph",
+    "checked_names",
+    "member",
+]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
@@ -56,7 +63,7 @@ def candidate_from_json(data: Any, target: Target) -> Candidate:
         for one in member(data, "configs", list, "a candidate")
     )
     if configs:
-        _check_configs(mugraph, configs)
+        check_configs(mugraph, configs)
     median = _number(data, "median_us")
     timing = None
     if median is not None:
@@ -108,7 +115,8 @@ def checked_names(graph: Graph) -> None:
             raise InputError(f"{name!r} is not a name; names are letters, digits, _ and dots")
 
 
-def _check_configs(mugraph: MuGraph, configs: tuple[Any, ...]) -> None:
+def check_configs(mugraph: MuGraph, configs: tuple[Any, ...]) -> None:
+    """Refuse configurations that are not one for each kernel, of its kind and its axes."""
     if len(configs) != len(mugraph.kernels):
         raise InputError(f"{len(configs)} configurations for {len(mugraph.kernels)} kernels")
     for number, (kernel, config) in enumerate(zip(mugraph.kernels, configs, strict=True)):

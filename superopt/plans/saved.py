@@ -19,7 +19,8 @@ from superopt.plans.assembly import in_parts
 from superopt.plans.optimized import Optimized
 from superopt.plans.peers import PEERS, compiled_by_torch
 from superopt.plans.plan import Candidate, Dropped, OptimizeOptions, RegionPlan, Work
-from superopt.plans.proof import proven
+from superopt.plans.proof import proven_by_graph
+from superopt.plans.ranking import RankedBy
 from superopt.plans.record import candidate_from_json, candidate_json, checked_graph, checked_names, member
 from superopt.plans.shelf import parts_of
 from superopt.plans.sizes import open_axes
@@ -73,6 +74,7 @@ def result_json(best: Optimized) -> dict[str, Any]:
         "verdicts": [str(plan.chosen.verdict) for plan in best.regions if plan.chosen],
         "opaque": [asdict(node) for node in program.opaque],
         "phases_ms": {name: round(ms, 3) for name, ms in best.phases_ms.items()},
+        "ranked_by": None if best.ranked_by is None else asdict(best.ranked_by),
         "interrupted": best.interrupted,
     }
 
@@ -196,7 +198,7 @@ class Result:
         for plan in self.regions:
             good: list[Candidate] = []
             for one in plan.candidates:
-                verdict = proven(plan.goal, one.mugraph, seed=self.options.seed)
+                verdict = proven_by_graph(plan.goal, one.graph, one.mugraph, seed=self.options.seed)
                 if verdict is None:
                     log.warning("%s: %s of %s computes something else", self.place, one.name, plan.goal.name)
                     continue
@@ -250,7 +252,7 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
         if chosen is not None:
             if not chosen.configs:
                 chosen = replace(chosen, configs=target.default_configs(chosen.mugraph))
-            verdict = proven(plan.goal, chosen.mugraph, seed=result.options.seed)
+            verdict = proven_by_graph(plan.goal, chosen.graph, chosen.mugraph, seed=result.options.seed)
             if verdict is None:
                 raise InputError(
                     f"{path}: the kernel of {plan.goal.name} computes something else than its region"
@@ -295,6 +297,7 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
         device=data["device"],
         source=result.source,
         open_axes=result.open_axes if function is None else None,
+        ranked_by=_ranked_by(data.get("ranked_by")),
         interrupted=bool(data.get("interrupted")),
     )
 
@@ -330,6 +333,15 @@ def _floats(data: Any) -> FloatReport | None:
         return None
     reports = tuple(DistributionReport(**one) for one in data["distributions"])
     return FloatReport(data["dtype"], data["factor"], reports)
+
+
+def _ranked_by(data: Any) -> RankedBy | None:
+    if data is None:
+        return None
+    model, numbers = data["model"], [data[name] for name in ("learned", "analytical", "pairs")]
+    if model not in ("learned", "analytical") or any(type(one) not in (int, float) for one in numbers):
+        raise InputError(f"ranked_by is {data!r}; the file is damaged")
+    return RankedBy(model, numbers[0], numbers[1], int(numbers[2]))
 
 
 # -- structures of arguments and results

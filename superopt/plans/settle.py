@@ -65,6 +65,7 @@ def settle(
         floats=outcome.floats,
         phases_ms=clock.ms,
         device=target.device_name,
+        ranked_by=outcome.ranked_by,
         interrupted=outcome.interrupted,
         **common,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.errors import SuperoptError
 from superopt.ir import Graph, cut_graph
 from superopt.plans.plan import OptimizeOptions, RegionPlan, Work
-from superopt.plans.proof import proven
+from superopt.plans.proof import proven_by_graph
 from superopt.plans.record import candidate_from_json, candidate_json
 from superopt.targets import Target
 
@@ -64,7 +64,7 @@ class Shelf:
         for number, data in enumerate(saved if isinstance(saved, list) else (), 1):
             try:
                 candidate = candidate_from_json(data, self._target)
-                verdict = proven(goal, candidate.mugraph, seed=self._options.seed)
+                verdict = proven_by_graph(goal, candidate.graph, candidate.mugraph, seed=self._options.seed)
             except SuperoptError as error:
                 log.warning("cache: a plan of %s is not used: %s", goal.name, error)
                 continue

@@ -24,12 +24,13 @@ def tune(
     seconds: float = 20.0,
     preset: Literal["quick", "full"] = "quick",
     torch_compile: bool = True,
+    cache: bool = True,
     on_progress: Callable[[str], None] | None = None,
 ) -> Optimized:
     """Return the measured program of a result file: its candidates in other configurations raced anew.
 
     The race is against `function`, or the named workload that the file says it comes from, or else the
-    program itself as it was traced, in fp32.
+    program itself as it was traced, in fp32. What is measured is kept in the cache, to rank by.
     """
     tell = on_progress or (lambda message: None)
     clock = Clock()
@@ -45,7 +46,7 @@ def tune(
         traced = result.traced(function)
         work = [_best(one, _CANDIDATES[preset]) for one in result.work()]
     options = replace(
-        result.options, seconds=seconds, preset=preset, torch_compile=torch_compile, cache=False
+        result.options, seconds=seconds, preset=preset, torch_compile=torch_compile, cache=cache
     )
     return settle(
         function,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from superopt.ir import describe_shifts
 from superopt.ir.compose import compose, contract_products
 from superopt.report.charts import bars, race, traffic_after, traffic_before
 from superopt.report.drawing import draw_graph, draw_mugraph
@@ -85,6 +86,7 @@ def _region(facts: ResultFacts, region: RegionFacts, at: int) -> str:
     if region.chosen is None:
         parts.append('<p class="note">PyTorch computes this region: no candidate was chosen.</p>')
     parts.append(_programs(region, shown, several))
+    parts.append(_shifts(region))
     parts.append(_traffic(region, shown))
     plot = race(facts, region, whole=not several)
     if plot:
@@ -117,6 +119,13 @@ def _programs(region: RegionFacts, shown: CandidateFacts | None, several: bool) 
         text = f"<pre>{escape(region.text)}</pre>\n<pre>{escape(shown.text)}</pre>"
         parts.append(f"<details><summary>Both as text</summary>{text}</details>")
     return "\n".join(parts)
+
+
+def _shifts(region: RegionFacts) -> str:
+    """Return which exponentials run under a shift of our choice, and why the others do not."""
+    lines = describe_shifts(region.goal) if region.goal is not None else ()
+    shown = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<h2>Exponentials</h2>\n<div class=card><ul>{shown}</ul></div>" if shown else ""
 
 
 def _times(kernel: KernelFacts) -> str:

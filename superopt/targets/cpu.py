@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, Graph, MuGraph
 from superopt.targets.configs import config_from_json
-from superopt.targets.predict import floor, host, predicted
+from superopt.targets.predict import floor, host, predicted, predictions
 from superopt.targets.target import Configs, Job, Kernel, KernelReport
 
 if TYPE_CHECKING:
-    from superopt.cost import Device
+    from superopt.codegen.statements import KernelProgram
+    from superopt.cost import Device, TileConfig
     from superopt.tune import Measurement
     from superopt.tune.measure import HeadToHead
 
 __all__ = ["CpuTarget"]
 
 _SCHEDULES = ("static", "dynamic", "guided")
+_ALONE = 0.5  # of the time of a call, where no other thread is woken
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,9 @@ class CpuTarget:
             raise InputError(f"a configuration for the CPU is wrong: {data!r}")
         return config
 
+    def misfit(self, mugraph: MuGraph) -> str | None:
+        """Return None: a program may hold what it likes."""
+
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
         """Return the C++ text of every kernel."""
         from superopt.codegen.cpp import emit
@@ -108,11 +113,11 @@ class CpuTarget:
 
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
         """Return what is predicted of each kernel."""
-        return predicted(mugraph, configs, self.cost_device(), None)
+        return predicted(mugraph, configs, self.cost_device(), _tiles, _running)
 
     def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
-        """Return no predictions: the model of a CPU knows no tiles."""
-        return [None] * len(configs)
+        """Return the predicted time of one kernel in each of some configurations."""
+        return predictions(mugraph, number, configs, self.cost_device(), _tiles, _running)
 
     def floor_us(self, graph: Graph) -> float | None:
         """Return the least time that a graph can take there."""
@@ -171,3 +176,30 @@ def _processor() -> str:
         text = ""
     found = next((line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line), "")
     return found or os.uname().machine
+
+
+def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":
+    """Return the tiles of a configuration; an axis that lies whole inside one is left out."""
+    from superopt.cost import TileConfig
+
+    tiles = {axis: length for axis, length in config.tiles if axis not in config.whole}
+    return TileConfig(tiles, warps=1, stages=1)
+
+
+def _running(device: "Device", config: Any) -> "Device":
+    """Return the part of a device that so many threads are."""
+    from superopt.cost.estimates import DRAW
+
+    if not 0 < config.threads < device.cores:
+        return device
+    share = config.threads / device.cores
+    drawn = min(1.0, DRAW * share)
+    return replace(
+        device,
+        cores=config.threads,
+        memory_gbs=device.memory_gbs * drawn,
+        l2_gbs=device.l2_gbs * drawn,
+        vector_flops=device.vector_flops * share,
+        exp_per_s=device.exp_per_s * share,
+        launch_us=device.launch_us if config.threads > 1 else device.launch_us * _ALONE,
+    )

@@ -11,18 +11,21 @@ from superopt.targets.target import Configs, KernelReport
 if TYPE_CHECKING:
     from superopt.cost import Device, TileConfig
 
-__all__ = ["Tiles", "cuda_device", "floor", "host", "predicted", "predictions"]
+__all__ = ["Running", "Tiles", "cuda_device", "floor", "host", "predicted", "predictions"]
 
 _LIBRARY_SHARE = 0.8  # of the rates that bound it, a library reaches so much
 
 Tiles = Callable[[KernelProgram, Any], "TileConfig"]
 """Returns what the cost model must know of a configuration of a kernel."""
 
+Running = Callable[["Device", Any], "Device"]
+"""Returns the device, or the part of it that a configuration uses."""
+
 
 def predicted(
-    mugraph: MuGraph, configs: Configs, device: "Device", tiles: Tiles | None
+    mugraph: MuGraph, configs: Configs, device: "Device", tiles: Tiles, running: Running | None = None
 ) -> tuple[KernelReport, ...]:
-    """Return what is predicted of each kernel; without `tiles`, whatever its configuration."""
+    """Return what is predicted of each kernel in its configuration."""
     from superopt.cost import estimate
 
     name = mugraph.graph.name.replace(".", "_")
@@ -31,8 +34,8 @@ def predicted(
         us: float | None = one.us / (
             1.0 if isinstance(mugraph.kernels[one.number], Block) else _LIBRARY_SHARE
         )
-        if tiles is not None and configs[one.number] is not None:
-            [us] = predictions(mugraph, one.number, [configs[one.number]], device, tiles)
+        if configs[one.number] is not None:
+            [us] = predictions(mugraph, one.number, [configs[one.number]], device, tiles, running)
         found.append(
             KernelReport(
                 f"{name}_{one.number}",
@@ -45,14 +48,22 @@ def predicted(
 
 
 def predictions(
-    mugraph: MuGraph, number: int, configs: Sequence[Any], device: "Device", tiles: Tiles
+    mugraph: MuGraph,
+    number: int,
+    configs: Sequence[Any],
+    device: "Device",
+    tiles: Tiles,
+    running: Running | None = None,
 ) -> list[float | None]:
     """Return the predicted time of one kernel in each of some configurations; None where it does not fit."""
     from superopt.cost import config_us
 
     assert isinstance(mugraph.kernels[number], Block)
     program = lower_block(mugraph, number)
-    times = [config_us(program, tiles(program, one), device) for one in configs]
+    times = [
+        config_us(program, tiles(program, one), device if running is None else running(device, one))
+        for one in configs
+    ]
     return [us if us < float("inf") else None for us in times]
 
 

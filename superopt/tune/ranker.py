@@ -24,6 +24,7 @@ __all__ = ["FEATURES", "Accuracy", "Choice", "Ranker", "accuracy", "choose", "fe
 
 Row: TypeAlias = Mapping[str, Any]
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+Pairs: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
 
 FEATURES = (
     "tile elements",
@@ -39,12 +40,14 @@ FEATURES = (
     "unfilled last round",
     "padding",
     "dynamic schedule",
+    "threads",
+    "whole axes",
     "size",
     "predicted",
 )
 """What the numbers of `features` are, most of them logarithms to base 2."""
 
-_VERSION = 1
+_VERSION = 2
 _SHRINKING = (1000.0, 100.0, 10.0, 1.0, 0.1)
 _MOST_CORRECTION = 3.0  # of the logarithm of a time
 _ALIKE = 0.02  # times closer than this share are no pair
@@ -56,7 +59,11 @@ _INNER_FOLDS = 2  # that choose how much the model is shrunk
 def features(record: Row) -> Array:
     """Return the numbers that describe a kernel's size, its configuration and its device."""
     sizes, configuration, device = record["sizes"], record["configuration"], record["device"]
-    tiles = [(int(sizes.get(axis, length)), int(length)) for axis, length in configuration.get("tiles", ())]
+    whole = configuration.get("whole", ())
+    tiles = [
+        (int(sizes.get(axis, length)), int(sizes.get(axis, length) if axis in whole else length))
+        for axis, length in configuration.get("tiles", ())
+    ]
     lengths = [log2(max(length, 1)) for _, length in tiles] or [0.0]
     counts = [ceil(size / max(length, 1)) for size, length in tiles]
     count = float(np.prod([max(one, 1) for one in counts], dtype=float))
@@ -83,6 +90,8 @@ def features(record: Row) -> Array:
             log2(ceil(rounds) / rounds),
             padded,
             float(configuration.get("schedule") == "dynamic"),
+            log2(int(configuration.get("threads", 0)) or processors),
+            float(len(configuration.get("whole", ()))),
             sum(log2(max(size, 1)) for size in sizes.values()),
             log2(record["predicted_us"]),
         ]
@@ -105,9 +114,13 @@ class Ranker:
         """Return the logarithms of the corrected times."""
         if not records:
             return np.zeros(0)
-        plain = (np.stack([features(one) for one in records]) - self.centre) / self.scale
+        numbers = np.stack([features(one) for one in records])
+        return self.corrected(numbers, np.log([one["predicted_us"] for one in records]))
+
+    def corrected(self, numbers: Array, predicted: Array) -> Array:
+        """Return the logarithms of predicted times, corrected by the features of each."""
+        plain = (numbers - self.centre) / self.scale
         correction = np.clip(_squares(plain) @ np.array(self.weights), -_MOST_CORRECTION, _MOST_CORRECTION)
-        predicted = np.log([one["predicted_us"] for one in records])
         return np.asarray(predicted + correction, dtype=np.float64)
 
     def to_json(self) -> dict[str, Any]:
@@ -161,14 +174,29 @@ class Ranker:
         return Ranker.from_json(data)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A record, and what is computed of it once."""
+
+    kernel: str
+    group: str  # of those that may be compared: of one kernel, size, device and race
+    numbers: Array
+    predicted_us: float
+    measured_us: float
+
+
 def train(records: Iterable[Row], *, seed: int = 0) -> Ranker:
     """Return the ranker that fits measurements best; how much it is shrunk is chosen by held-out kernels."""
-    records = _checked(records)
+    return _trained(_known(records), seed)
+
+
+def _trained(records: Sequence[_Known], seed: int) -> Ranker:
     right = np.zeros(len(_SHRINKING))
-    if len({one["kernel"] for one in records}) > 2:
+    if len({one.kernel for one in records}) > 2:
         for rest, held in _folds(records, seed)[:_INNER_FOLDS]:
-            if len(_pairs(held)):
-                right += [_right(held, one.scores(held)) for one in _fits(rest, _SHRINKING)]
+            pairs = _pairs(held)
+            if len(pairs):
+                right += [_right(pairs, _scores(one, held)) for one in _fits(rest, _SHRINKING)]
     chosen = _SHRINKING[int(right.argmax())]  # of equals the one that corrects least
     return _fits(records, [chosen])[0]
 
@@ -187,17 +215,20 @@ def accuracy(records: Iterable[Row], *, seed: int = 0) -> Accuracy:
 
     The kernels are split in parts, and each part is held out in turn.
     """
-    records = _checked(records)
+    return _accuracy(_known(records), seed)
+
+
+def _accuracy(records: Sequence[_Known], seed: int) -> Accuracy:
     learned = analytical = 0.0
-    pairs = 0
-    if len({one["kernel"] for one in records}) > 1:
+    count = 0
+    if len({one.kernel for one in records}) > 1:
         for rest, held in _folds(records, seed):
-            count = len(_pairs(held))
-            if count:
-                pairs += count
-                learned += count * _right(held, train(rest, seed=seed).scores(held))
-                analytical += count * _right(held, np.log([one["predicted_us"] for one in held]))
-    return Accuracy(learned / pairs, analytical / pairs, pairs) if pairs else Accuracy(0.0, 0.0, 0)
+            pairs = _pairs(held)
+            if len(pairs):
+                count += len(pairs)
+                learned += len(pairs) * _right(pairs, _scores(_trained(rest, seed), held))
+                analytical += len(pairs) * _right(pairs, _predicted(held))
+    return Accuracy(learned / count, analytical / count, count) if count else Accuracy(0.0, 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,42 +248,74 @@ class Choice:
 
 def choose(records: Iterable[Row], *, seed: int = 0) -> Choice:
     """Return the model to rank by: the learned one only where it beats the prediction on kernels held out."""
-    records = _checked(records)
-    found = accuracy(records, seed=seed)
+    known = _known(records)
+    found = _accuracy(known, seed)
     if found.pairs and found.learned > found.analytical + _MARGIN:
-        return Choice("learned", found, train(records, seed=seed))
+        return Choice("learned", found, _trained(known, seed))
     return Choice("analytical", found, None)
 
 
-def _checked(records: Iterable[Row]) -> list[Row]:
+def _known(records: Iterable[Row]) -> list[_Known]:
     listed = list(records)
     if not listed:
         raise InputError("there are no records; measure some configurations first")
+    found = []
     for one in listed:
         check_record(one)
-    return listed
+        group = [one["kernel"], one["sizes"], one["device"], one.get("race")]
+        found.append(
+            _Known(
+                one["kernel"],
+                json.dumps(group, sort_keys=True),
+                features(one),
+                float(one["predicted_us"]),
+                float(one["measured_us"]),
+            )
+        )
+    return found
 
 
-def _fits(records: Sequence[Row], shrinkings: Sequence[float]) -> list[Ranker]:
+def _fits(records: Sequence[_Known], shrinkings: Sequence[float]) -> list[Ranker]:
     """Return the ridge regressions on differences within each group, one for each strength."""
-    plain = np.stack([features(one) for one in records])
+    plain = np.stack([one.numbers for one in records])
     centre, scale = plain.mean(axis=0), plain.std(axis=0)
     scale = np.where(scale > 1e-9, scale, 1.0)
     inputs = _squares((plain - centre) / scale)
-    wanted = np.array([log(one["measured_us"] / one["predicted_us"]) for one in records])
+    wanted = np.array([log(one.measured_us / one.predicted_us) for one in records])
     for members in _groups(records):
         inputs[members] -= inputs[members].mean(axis=0)
         wanted[members] -= wanted[members].mean()
-    values, vectors = np.linalg.eigh(inputs.T @ inputs)
-    turned = vectors.T @ (inputs.T @ wanted)
     return [
-        Ranker(
-            tuple(centre.tolist()),
-            tuple(scale.tolist()),
-            tuple((vectors @ (turned / (np.maximum(values, 0.0) + shrinking))).tolist()),
-        )
-        for shrinking in shrinkings
+        Ranker(tuple(centre.tolist()), tuple(scale.tolist()), weights)
+        for weights in _ridge(inputs, wanted, shrinkings)
     ]
+
+
+def _ridge(inputs: Array, wanted: Array, shrinkings: Sequence[float]) -> list[tuple[float, ...]]:
+    """Return the weights of least squares, shrunk by each strength.
+
+    Matrices this small are solved on one thread: waiting for others takes longer, most of all on a busy
+    machine.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        a, b = torch.from_numpy(inputs), torch.from_numpy(wanted)
+        added = torch.tensor(shrinkings, dtype=a.dtype)[:, None, None] * torch.eye(a.shape[1], dtype=a.dtype)
+        found = torch.linalg.solve(a.T @ a + added, a.T @ b)
+    finally:
+        torch.set_num_threads(threads)
+    return [tuple(one) for one in found.tolist()]
+
+
+def _scores(ranker: Ranker, records: Sequence[_Known]) -> Array:
+    return ranker.corrected(np.stack([one.numbers for one in records]), _predicted(records))
+
+
+def _predicted(records: Sequence[_Known]) -> Array:
+    return np.log([one.predicted_us for one in records])
 
 
 def _squares(plain: Array) -> Array:
@@ -268,18 +331,17 @@ def _are_numbers(value: Any, length: int) -> bool:
     return all(type(one) in (int, float) and isfinite(one) for one in value)
 
 
-def _groups(records: Sequence[Row]) -> list[list[int]]:
-    """Return the positions of the records that may be compared: of one kernel, size and device."""
+def _groups(records: Sequence[_Known]) -> list[list[int]]:
+    """Return the positions of the records that may be compared."""
     groups: dict[str, list[int]] = {}
     for at, one in enumerate(records):
-        key = json.dumps([one["kernel"], one["sizes"], one["device"]], sort_keys=True)
-        groups.setdefault(key, []).append(at)
+        groups.setdefault(one.group, []).append(at)
     return list(groups.values())
 
 
-def _pairs(records: Sequence[Row]) -> "np.ndarray[Any, np.dtype[np.intp]]":
+def _pairs(records: Sequence[_Known]) -> Pairs:
     """Return the positions of all pairs, one a row, of which the first is measurably faster."""
-    times = np.array([one["measured_us"] for one in records])
+    times = np.array([one.measured_us for one in records])
     found = [np.zeros((0, 2), dtype=np.intp)]
     for members in map(np.array, _groups(records)):
         first, second = np.nonzero(times[members][:, None] * (1 + _ALIKE) < times[members][None, :])
@@ -287,20 +349,19 @@ def _pairs(records: Sequence[Row]) -> "np.ndarray[Any, np.dtype[np.intp]]":
     return np.concatenate(found)
 
 
-def _right(records: Sequence[Row], scores: Array) -> float:
+def _right(pairs: Pairs, scores: Array) -> float:
     """Return the share of pairs that scores order as the measurements do; a tie counts half."""
-    pairs = _pairs(records)
     gap = scores[pairs[:, 1]] - scores[pairs[:, 0]]
     return float(np.mean((gap > 0) + 0.5 * (gap == 0)))
 
 
-def _folds(records: Sequence[Row], seed: int) -> list[tuple[list[Row], list[Row]]]:
+def _folds(records: Sequence[_Known], seed: int) -> list[tuple[list[_Known], list[_Known]]]:
     """Return the records split by kernel: for each part the rest, and the part."""
-    kernels = sorted({one["kernel"] for one in records})
+    kernels = sorted({one.kernel for one in records})
     np.random.default_rng(seed).shuffle(kernels)
     folds = []
     for number in range(min(_FOLDS, len(kernels))):
         part = set(kernels[number::_FOLDS])
-        rest = [one for one in records if one["kernel"] not in part]
-        folds.append((rest, [one for one in records if one["kernel"] in part]))
+        rest = [one for one in records if one.kernel not in part]
+        folds.append((rest, [one for one in records if one.kernel in part]))
     return folds

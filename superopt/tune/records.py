@@ -1,9 +1,11 @@
 """Records: measured configurations as plain dictionaries, kept in the cache as measurements.
 
     {"kernel": text, "sizes": {axis: size}, "configuration": {...}, "device": {"name": ..., "processors": n},
-     "predicted_us": float, "measured_us": float}
+     "race": {...}, "predicted_us": float, "measured_us": float}
 
-The prediction is not kept: whoever loads the records predicts anew, by the cost model of the day.
+Only records of one `race` may be compared: it holds what else the times depend on, such as the
+configurations of the other kernels of a muGraph. The prediction is not kept: whoever loads the records
+predicts anew, by the cost model of the day.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,13 +48,13 @@ def save_measurement(
     sizes: Mapping[str, int],
     configuration: Mapping[str, Any],
     device: Mapping[str, Any],
-    options: Mapping[str, Any] | None = None,
+    race: Mapping[str, Any] | None = None,
     label: str = "",
 ) -> Key:
     """Keep what was measured of a kernel in one configuration, and return its key.
 
     `program` is the canonical text of the whole program, `kernel` that of the muGraph, `device` its name
-    and numbers, `options` how it was measured.
+    and numbers, `race` what all have in common that it was raced against.
     """
     key = key_of(
         "measurement",
@@ -64,7 +66,7 @@ def save_measurement(
             "sizes": dict(sizes),
             "device": dict(device),
             "method": measurement.method,
-            **(options or {}),
+            "race": dict(race or {}),
         },
         **versions(),
     )
@@ -75,14 +77,19 @@ def save_measurement(
 
 
 def load_records(
-    cache: Cache, predict: Callable[[Mapping[str, Any]], float], *, device: str | None = None
+    cache: Cache,
+    predict: Callable[[Mapping[str, Any]], float],
+    *,
+    device: str | None = None,
+    newest: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return the measurements of a cache, of one device or of all, with what is predicted for each.
 
-    `predict` is given a record that has no times; where it returns no time above 0, the record is left out.
+    `newest` limits them to the last so many. `predict` is given a record that has no times; where it
+    returns no time above 0, the record is left out.
     """
     found = []
-    for timed in cache.measurements(device=device):
+    for timed in cache.measurements(device=device, newest=newest):
         options = timed.parts["options"]
         failed = not timed.measurement.median_us > 0
         if failed or not isinstance(options, Mapping) or not {"sizes", "device"} <= set(options):
@@ -93,6 +100,8 @@ def load_records(
             "configuration": timed.parts["configuration"],
             "device": options["device"],
         }
+        if options.get("race"):
+            record["race"] = options["race"]
         predicted = predict(record)
         if isfinite(predicted) and predicted > 0:
             found.append({**record, "predicted_us": predicted, "measured_us": timed.measurement.median_us})

@@ -137,7 +137,7 @@ def test_a_ranker_is_saved_and_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 1},
         {"features": ["one"]},
         {"weights": [1.0]},
         {"scale": [0.0] * len(FEATURES)},

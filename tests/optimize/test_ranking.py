@@ -1,0 +1,154 @@
+"""Configurations are ranked by prediction, and by what measurements of this device taught about it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import superopt
+from superopt.cache import Cache
+from superopt.ir import fuse, parse_graph
+from superopt.plans.plan import Candidate
+from superopt.plans.ranking import Ranking
+from superopt.targets import config_json, pick_target
+from superopt.tune import Measurement
+
+STEPS = ("exp(x)", "neg(x)", "sqrt(x)", "square(x)", "add(x, x)", "mul(x, x)")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Cache:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "cache"))
+    return Cache.open()
+
+
+def candidate(step: str, m: int = 256, n: int = 512) -> Candidate:
+    graph = parse_graph(f"graph g\naxes m={m} n={n}\nin x: f32[m, n]\nt1 = {step}\nout y: f32[m, n] = t1\n")
+    mugraph = fuse(graph)
+    return Candidate(step, graph, mugraph, pick_target("cpu").default_configs(mugraph))
+
+
+def measured(cache: Cache, steps, bias) -> None:
+    """Keep, of every configuration of each kernel, its predicted time with a bias."""
+    target = pick_target("cpu")
+    ranking = Ranking(target, cache)
+    for step in steps:
+        base = candidate(step)
+        configs = list(target.configs(base.mugraph, 0))
+        for config, us in zip(configs, target.predictions(base.mugraph, 0, configs), strict=True):
+            time = us * bias(config)
+            ranking.keep(
+                base.graph,
+                [replace(base, configs=(config,), measurement=Measurement(time, time, time, 9))],
+                0,
+            )
+
+
+def schedule_bias(config) -> float:
+    return 9.0 if config.schedule == "static" else 1.0
+
+
+def test_without_measurements_the_prediction_ranks(cache: Cache) -> None:
+    target, base = pick_target("cpu"), candidate("exp(x)")
+    configs = list(target.configs(base.mugraph, 0))
+    for ranking in (Ranking(target), Ranking(target, cache)):
+        found = ranking.ranked(base.mugraph, base.configs, 0)
+        times = [us for _, us in found]
+        assert times == sorted(times)
+        assert len(set(times)) > 1
+        assert {str(config) for config, _ in found} == set(map(str, configs))
+        assert ranking.used.model == "analytical"
+        assert "too few" in str(ranking.used)
+
+
+def test_what_was_measured_corrects_the_prediction(cache: Cache) -> None:
+    measured(cache, STEPS[:-1], schedule_bias)
+    ranking = Ranking(pick_target("cpu"), cache)
+    unseen = candidate(STEPS[-1], m=512)
+    found = ranking.ranked(unseen.mugraph, unseen.configs, 0)
+    assert ranking.used.model == "learned"
+    assert ranking.used.learned > ranking.used.analytical
+    assert ranking.used.pairs > 100
+    assert "ranked by the learned model" in str(ranking.used)
+    assert found[0][0].schedule == "dynamic"
+    assert Ranking(pick_target("cpu")).ranked(unseen.mugraph, unseen.configs, 0)[0][0].schedule == "static"
+
+
+def test_a_right_prediction_is_kept(cache: Cache) -> None:
+    measured(cache, STEPS[:-1], lambda config: 3.0)
+    ranking = Ranking(pick_target("cpu"), cache)
+    unseen = candidate(STEPS[-1])
+    found = ranking.ranked(unseen.mugraph, unseen.configs, 0)
+    assert ranking.used.model == "analytical"
+    assert ranking.used.pairs > 10
+    assert found == Ranking(pick_target("cpu")).ranked(unseen.mugraph, unseen.configs, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernel": "nonsense"},
+        {"race": {}},
+        {"race": {"number": 7, "others": []}},
+        {"configuration": {"tiles": [["z", 8]]}},
+        {"configuration": {}},
+        {"sizes": {"m": 4}},
+    ],
+)
+def test_records_that_say_nothing_are_left_out(cache: Cache, change) -> None:
+    from superopt.cache import program_text
+    from superopt.tune.records import save_measurement
+
+    target, base = pick_target("cpu"), candidate("exp(x)")
+    parts = {
+        "kernel": program_text(base.mugraph, open_axes=("m", "n")),
+        "sizes": {"m": 256, "n": 512},
+        "configuration": config_json(base.configs[0]),
+        "race": {"number": 0, "others": []},
+    }
+    device = {"name": target.device_name, "processors": 2}
+    save_measurement(cache, Measurement(9.0, 9.0, 9.0, 3), program="p", device=device, **(parts | change))
+    ranking = Ranking(target, cache)
+    assert ranking.ranked(base.mugraph, base.configs, 0)
+    assert ranking.used.pairs == 0
+
+
+def test_only_kernels_in_the_same_company_are_compared(cache: Cache) -> None:
+    target = pick_target("cpu")
+    text = (
+        "graph g\naxes m=64 k=128 n=64\nin x: f32[m, k]\nin w: f32[k, n]\n"
+        "t2 = exp(x)\nt3 = contract[k](t2, w)\nt4 = sum[n](t3)\nout y: f32[m] = t4\n"
+    )
+    mugraph = fuse(parse_graph(text), library=lambda graph, value: graph.step_of(value).op == "contract")
+    configs = target.default_configs(mugraph)
+    number = next(at for at, one in enumerate(configs) if one is not None)
+    base = Candidate(
+        "two kernels", mugraph.graph, mugraph, configs, measurement=Measurement(9.0, 9.0, 9.0, 3)
+    )
+    Ranking(target, cache).keep(mugraph.graph, [base], number)
+    [kept] = cache.measurements()
+    race = kept.parts["options"]["race"]
+    assert race["number"] == number
+    assert len(race["others"]) == len(mugraph.kernels) - 1 > 0
+    library = next(at for at, one in enumerate(configs) if one is None)
+    Ranking(target, cache).keep(mugraph.graph, [base], library)
+    assert len(cache.measurements()) == 1
+
+
+def norm(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_optimizing_keeps_what_it_measured(cache: Cache, quick, random, tmp_path, kept: bool) -> None:
+    options = replace(quick, graphs=1, cache=kept)
+    best = superopt.optimize(norm, *random((40, 64), (64,)), options=options)
+    raced = [one for plan in best.regions for one in plan.candidates if one.measurement is not None]
+    kernels = [one for one in raced if len(one.configs) == 1]
+    assert raced
+    assert len(cache.measurements()) >= len(kernels) * kept
+    assert bool(cache.measurements()) == kept
+    assert best.ranked_by.model == "analytical"
+    assert str(best.ranked_by) in best.explain()
+    best.save(tmp_path / "best.json")
+    assert superopt.load(tmp_path / "best.json").ranked_by == best.ranked_by
