@@ -117,6 +117,8 @@ def _check_keep(keep: int) -> None:
 
 def _score(one: Scheduled) -> float:
     """Return the estimate of a schedule, a little more for decisions and for cores without work to spare."""
+    if not one.estimate.kernels:  # nothing but views
+        return one.estimate.us
     slowest = max(one.estimate.kernels, key=lambda kernel: kernel.us)
     idle = max(1 - slowest.programs / (_SPARE * one.estimate.device.cores), 0.0)
     return one.estimate.us * (1 + _DECISION * (one.recipe.changes + idle))
