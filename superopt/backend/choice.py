@@ -38,6 +38,7 @@ WIN = 1.03
 LEAST_S = 4.0
 """Seconds below which no search is begun."""
 
+_GRAPHS = {"quick": 2, "full": 6}  # of a region, made into kernels: compiling takes most of the time
 _MOST_S = 40.0  # for one region
 _RECORDS = 1
 _TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
@@ -176,6 +177,7 @@ class _Contest:
             target=self.target.name,
             preset=self.options.preset,  # type: ignore[arg-type]
             seconds=0.3 * self.seconds,
+            graphs=_GRAPHS[self.options.preset],
             torch_compile=False,
             cache=self.options.cache,
             search=SearchOptions(seconds=0.25 * self.seconds),

@@ -17,7 +17,7 @@ from superopt.backend.generation import generation, next_generation
 from superopt.backend.nodes import Kind, flops_of, kinds_of, operator_name, tensors_in, value_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import REGION, runner_of
-from superopt.backend.subgraph import subgraph_of
+from superopt.backend.subgraph import masks_leaving, subgraph_of
 from superopt.cache import versions
 from superopt.errors import SuperoptError
 from superopt.targets import Target, pick_target
@@ -91,14 +91,15 @@ class RegionPass(CustomGraphPass):
             if piece.heavy:
                 self._note(piece, why, title)
             return []
+        bad = masks_leaving(piece, kinds)
         try:
-            return [region_of(subgraph_of(piece, kinds), target, self.ledger)]
+            if not bad:
+                return [region_of(subgraph_of(piece, kinds), target, self.ledger)]
         except OpaqueError as error:
             bad = {node for node in piece.nodes if str(node.target) in error.targets}
             if not bad or not rounds:
                 self._note(piece, str(error), title)
                 return []
-            kinds.update(dict.fromkeys(bad, "outside"))
         except SuperoptError as error:
             self._note(piece, _line(error), title)
             return []
@@ -106,13 +107,14 @@ class RegionPass(CustomGraphPass):
             log.warning("a region is left to Inductor: %s: %s", type(error).__name__, _line(error))
             self._note(piece, f"failed: {type(error).__name__}: {_line(error)}", title)
             return []
-        graph = piece.nodes[0].graph
+        kinds.update(dict.fromkeys(bad, "outside"))
         left = set(piece.nodes) - bad
-        inner = {
-            node: kinds[node] if kinds[node] != "compute" or node in left else "outside" for node in kinds
+        inner: dict[fx.Node, Kind] = {
+            node: "outside" if kind == "compute" and node not in left else kind
+            for node, kind in kinds.items()
         }
         found: list[Region] = []
-        for smaller in pieces_of(graph, inner):
+        for smaller in pieces_of(piece.nodes[0].graph, inner):
             found += self._regions(smaller, kinds, target, title, rounds - 1)
         return found
 

@@ -15,7 +15,7 @@ from superopt.backend.nodes import Kind, tensors_in, value_of
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
 
-__all__ = ["Result", "Subgraph", "subgraph_of"]
+__all__ = ["Result", "Subgraph", "masks_leaving", "subgraph_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,24 @@ def subgraph_of(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> Subgraph:
     return _Builder(piece, kinds).build()
 
 
+def masks_leaving(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> set[fx.Node]:
+    """Return the nodes that make booleans for others, which kernels do not store."""
+    members = set(piece.nodes)
+    masks = [
+        node for node in piece.nodes if [one.dtype for one in tensors_in(value_of(node))] == [torch.bool]
+    ]
+    return {node for node in masks if _leaves(node, members, kinds)}
+
+
+def _leaves(node: fx.Node, members: set[fx.Node], kinds: Mapping[fx.Node, Kind]) -> bool:
+    """Whether something outside reads a node, also through views."""
+    if not isinstance(value_of(node), Tensor):
+        return False
+    return any(
+        _leaves(user, members, kinds) if kinds[user] == "free" else user not in members for user in node.users
+    )
+
+
 class _Builder:
     def __init__(self, piece: Piece, kinds: Mapping[fx.Node, Kind]) -> None:
         self.piece = piece
@@ -90,7 +108,7 @@ class _Builder:
             self._note_sizes(node)
         for node in self.piece.nodes:
             self._copy(node)
-        results = tuple(_result(node) for node in self.piece.nodes if self._leaves(node))
+        results = tuple(_result(node) for node in self.piece.nodes if _leaves(node, self.members, self.kinds))
         made = []
         for result in results:
             value = self.copies[result.node]
@@ -114,15 +132,6 @@ class _Builder:
                     raise InputError(f"{read.name} is no tensor")
                 found.append(read)
         return found
-
-    def _leaves(self, node: fx.Node) -> bool:
-        """Whether something outside reads a node, also through views."""
-        if not isinstance(value_of(node), Tensor):
-            return False
-        return any(
-            self._leaves(user) if self.kinds[user] == "free" else user not in self.members
-            for user in node.users
-        )
 
     def _copy(self, node: fx.Node) -> fx.Node:
         """Return a node of the module that computes what one of the graph does."""
@@ -174,6 +183,8 @@ class _Builder:
             return int(expr)
         if expr in self.known:
             return self.known[expr]()
+        if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0:
+            return self.graph.call_function(operator.pow, (self._expression(expr.base), int(expr.exp)))
         function = {sympy.Add: operator.add, sympy.Mul: operator.mul, FloorDiv: operator.floordiv}.get(
             expr.func
         )

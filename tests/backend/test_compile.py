@@ -1,0 +1,213 @@
+"""torch.compile with regions taken: the ways in which models are run, and what may go wrong."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import superopt
+from superopt.backend import choice, graphpass, plans, region
+from superopt.backend.decision import Decision
+from superopt.errors import SuperoptError
+
+from .conftest import Host, close
+from .modules import WIDTH, Attention, Gated, Mlp, Norm, Residual
+
+
+def block() -> nn.Module:
+    """Return a small transformer block."""
+    torch.manual_seed(0)
+    attention = Residual(Attention(causal=True, whole=True, grouped=False), Norm("rms"))
+    return nn.Sequential(attention, Residual(Gated(F.silu, merged=False), Norm("rms")))
+
+
+def data(length: int = 5) -> Tensor:
+    return torch.randn(2, length, WIDTH, generator=torch.Generator().manual_seed(length))
+
+
+@pytest.fixture
+def by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch compute what kernels would, which needs no compiler."""
+    monkeypatch.setattr(plans.Runner, "by_kernels", lambda self, known: self.by_torch(known))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.usefixtures("by_torch")
+def test_without_gradients(mode: Callable[[], Any], taken: list[Decision]) -> None:
+    module, x, host = block(), data(), Host()
+    with mode():
+        close(torch.compile(module, backend=host, fullgraph=True)(x), module(x))
+    assert host.calls == 2
+
+
+def test_kernels_compute_a_block_forward_and_backward(
+    taken: list[Decision], warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    module, x, host = nn.Sequential(Residual(Mlp(torch.relu, bias=False), None)), data(), Host()
+    compiled = torch.compile(module, backend=host)
+    close(compiled(x), module(x))
+    made = torch.autograd.grad(compiled(x).sum(), list(module.parameters()))
+    wanted = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    for a, b in zip(made, wanted, strict=True):
+        close(a, b)
+    assert host.calls >= 2
+    assert not [one for one in warnings_logged.records if "from now on" in one.message]
+
+
+@pytest.mark.usefixtures("by_torch")
+def test_other_lengths_do_not_recompile(taken: list[Decision]) -> None:
+    module, host = block(), Host()
+    compiled = torch.compile(module, backend=host, dynamic=True)
+    with torch.no_grad():
+        for length in (5, 7, 9, 12, 31):
+            close(compiled(data(length)), module(data(length)))
+    assert len(host.graphs) == 1
+    assert host.calls > 0
+
+
+@pytest.mark.usefixtures("by_torch")
+def test_autocast(taken: list[Decision]) -> None:
+    module, x, host = block(), data(), Host()
+    compiled = torch.compile(module, backend=host)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found, expected = compiled(x), module(x)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+    assert host.calls > 0
+
+
+@pytest.mark.usefixtures("by_torch")
+def test_graph_breaks_mutation_and_views(taken: list[Decision]) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Mlp(F.silu, bias=True)
+            self.register_buffer("seen", torch.zeros(WIDTH))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            made = self.inner(x)
+            self.seen += made.mean((0, 1)).detach()
+            torch._dynamo.graph_break()
+            made = self.inner(made) * self.seen
+            return made, made.transpose(0, 1)[1:]
+
+    first, second, host = Counting(), Counting(), Host()
+    second.load_state_dict(first.state_dict())
+    compiled = torch.compile(first, backend=host)
+    with torch.no_grad():
+        for length in (5, 5):
+            for a, b in zip(compiled(data(length)), second(data(length)), strict=True):
+                close(a, b)
+    close(first.seen, second.seen)
+    assert len(host.graphs) == 2
+    assert host.calls == 2
+
+
+@pytest.mark.usefixtures("by_torch")
+def test_an_exported_module(taken: list[Decision]) -> None:
+    module, x, host = block().eval(), data(), Host()
+    exported = torch.export.export(module, (x,)).module()
+    with torch.no_grad():
+        close(torch.compile(exported, backend=host)(x), module(x))
+    assert host.calls > 0
+
+
+def test_a_pass_that_fails_leaves_the_graph(
+    monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise ZeroDivisionError("no such luck")
+
+    monkeypatch.setattr(graphpass, "kinds_of", broken)
+    module, x, host = block(), data(), Host()
+    close(torch.compile(module, backend=host)(x), module(x))
+    assert [one.message for one in warnings_logged.records if "left to Inductor" in one.message] == [
+        "a graph is left to Inductor: ZeroDivisionError: no such luck"
+    ] * len(host.graphs)
+
+
+@pytest.mark.parametrize("error", [SuperoptError("too hard"), MemoryError(), RuntimeError("compiler gone")])
+def test_a_region_that_fails_is_left_with_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    def broken(*arguments: Any, **named: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(choice, "optimize", broken)
+    monkeypatch.setattr(choice, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(choice, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(choice, "WIN", 0.0)
+    module, x, host = Mlp(F.silu, bias=False), data(), Host()
+    with torch.no_grad():
+        close(torch.compile(module, backend=host)(x), module(x))
+    lines = [one.message for one in warnings_logged.records if one.levelname == "WARNING"]
+    assert len(lines) == 1
+    assert type(error).__name__ in lines[0]
+    [decision] = host.ledger.decisions
+    assert not decision.taken
+    assert decision.why.startswith("failed")
+
+
+def test_kernels_that_cannot_be_made_are_computed_by_torch(
+    taken: list[Decision], monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: plans.Runner) -> Any:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(plans.Runner, "make", broken)
+    monkeypatch.setattr(region, "_RUNNERS", {})
+    module, host = Mlp(F.silu, bias=False), Host()
+    compiled = torch.compile(module, backend=host)
+    with torch.no_grad():
+        for _ in range(2):
+            close(compiled(data()), module(data()))
+    assert [one.message for one in warnings_logged.records if one.levelname == "WARNING"] == [
+        "region: computed by torch from now on: no compiler"
+    ]
+
+
+def test_without_time_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(choice, "optimize")
+    module, x, host = block(), data(), Host(budget_s=0.0)
+    with torch.no_grad():
+        close(torch.compile(module, backend=host)(x), module(x))
+    assert {one.why for one in host.ledger.decisions} == {"no time: 0 s of the budget are left"}
+    assert not any(one.open for one in host.ledger.decisions)
+
+
+def take_all(self: Any, known: Decision, raced: Any, plan: str) -> Decision:
+    """Take a region, whatever a race on a busy machine says."""
+    return replace(known, taken=True, plan=plan, why="a test")
+
+
+def test_a_search_is_kept_for_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The whole way by Inductor: search, race, report; then again from the cache, and explained."""
+    monkeypatch.setattr(choice._Contest, "_judged", take_all)
+    monkeypatch.setattr(choice, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(choice, "WIN", 0.0)
+    monkeypatch.setattr(choice, "_GRAPHS", {"quick": 1})  # few kernels, for speed
+    module, x = Residual(Mlp(torch.relu, bias=False), None), data()
+    reports = [tmp_path / "1.json", tmp_path / "2.json"]
+    for path in reports:
+        torch._dynamo.reset()
+        options = {"budget_s": 8, "report": str(path)}
+        with torch.no_grad():
+            close(torch.compile(module, backend="superopt", options=options)(x), module(x))
+    first, second = (json.loads(path.read_text()) for path in reports)
+    assert [first["searched"], second["searched"]] == [1, 0]
+    for report in (first, second):
+        [found] = report["regions"]
+        assert found["taken"]
+        assert found["operators"] == "mm x2, relu, add"
+        assert "equal" in found["verdict"]
+    assert second["regions"][0]["recalled"]
+    with torch.no_grad():
+        text = superopt.explain(module, x)
+    assert text.startswith("1 regions in 1 graphs, 1 taken, 0 searched")
+    assert "(from the cache)" in text
