@@ -15,17 +15,17 @@ every case; `--resume` goes on after those that it has.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.gpucases import PEERS, SUITES, Case
+from bench.harness import Results, failed, geometric_means, line, listed, machine, resumed, tell
 from bench.plans import FOLDER, chosen_cases
 from superopt.errors import InputError, SuperoptError
 
@@ -46,9 +46,8 @@ class _Suite:
 
     cases: list[Case]
     settings: Any
-    out: Path
     deadline: float
-    document: dict[str, Any]
+    results: Results
 
     @property
     def left(self) -> float:
@@ -58,23 +57,7 @@ class _Suite:
     @property
     def records(self) -> dict[str, dict[str, Any]]:
         """What is known of each case."""
-        found: dict[str, dict[str, Any]] = self.document["cases"]
-        return found
-
-    def keep(self, name: str, record: Mapping[str, Any]) -> None:
-        """Note the record of a case, and write everything."""
-        from bench.gpureport import geometric_means
-        from superopt.plans.saved import write_json
-
-        self.records[name] = dict(record)
-        self.document["geometric_mean"] = geometric_means(self.records.values())
-        self.document["not_reached"] = [one.name for one in self.cases if one.name not in self.records]
-        write_json(self.document, self.out)
-
-
-def tell(message: str) -> None:
-    """Show what happens, with the time."""
-    print(f"[{time.strftime('%H:%M:%S')}] {message}", file=sys.stderr, flush=True)
+        return self.results.records
 
 
 def run_suite(suite: _Suite) -> None:
@@ -95,7 +78,7 @@ def run_suite(suite: _Suite) -> None:
             try:
                 loaded.append(load_case(case, suite.settings))
             except SuperoptError as error:
-                suite.keep(case.name, {**_failed(case, error), "begun": False})
+                suite.results.keep(case.name, {**failed(_known(case), error), "begun": False})
         compiling = _START_S + _COMPILING * suite.left * (end - start) / (len(todo) - start)
         deadline = time.monotonic() + compiling
         loaded, failures = warm(loaded, suite.settings, deadline=deadline, tell=tell)
@@ -113,13 +96,13 @@ def run_suite(suite: _Suite) -> None:
                     tell=lambda message: None,
                 )
             except DeviceLostError as error:
-                suite.keep(one.case.name, _failed(one.case, error))
+                suite.results.keep(one.case.name, failed(_known(one.case), error))
                 raise
             except Exception as error:  # one case must not end the others
-                record = _failed(one.case, error)
+                record = failed(_known(one.case), error)
                 record["traceback"] = traceback.format_exception(error)[-4:]
-            suite.keep(one.case.name, record)
-            tell(_line(record))
+            suite.results.keep(one.case.name, record)
+            tell(line(record))
 
 
 def race_autotuned(suite: _Suite) -> None:
@@ -136,31 +119,26 @@ def race_autotuned(suite: _Suite) -> None:
         start = time.monotonic()
         try:
             loaded = load_case(case, suite.settings)
-            suite.keep(case.name, race_again(loaded, suite.settings, record, seconds=2.0, tell=tell))
+            suite.results.keep(case.name, race_again(loaded, suite.settings, record, seconds=2.0, tell=tell))
         except SuperoptError as error:
             reason = str(error).splitlines()[0]
             absent = {name: reason if why == OUT_OF_TIME else why for name, why in record["not_run"].items()}
-            suite.keep(case.name, {**record, "not_run": absent})
+            suite.results.keep(case.name, {**record, "not_run": absent})
         took = max(took, time.monotonic() - start)
-        tell(_line(suite.records[case.name]))
+        tell(line(suite.records[case.name]))
 
 
-def _failed(case: Case, error: BaseException) -> dict[str, Any]:
-    first = next((line for line in str(error).splitlines() if line.strip()), "no message")
+def _means(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    return geometric_means(records, "suite")
+
+
+def _known(case: Case) -> dict[str, Any]:
     return {
         "case": case.name,
         "suite": case.suite,
         "workload": case.workload,
         "sizes": dict(case.sizes),
-        "error": f"{type(error).__name__}: {first}",
     }
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    if record.get("ratio") is None:
-        return f"{record['case']}: {record['error']}"
-    times = ", ".join(f"{name} {one['median_us']:.1f}" for name, one in record["measured"].items())
-    return f"{record['case']}: {record['ratio']:.2f} of {record['best_peer']}; µs: {times}"
 
 
 # -- without launching
@@ -209,8 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "0"  # what was picked beside other processes is no good
     )
     os.environ["PYTHONPATH"] = _with_root(os.environ.get("PYTHONPATH", ""))
-    workloads = [options.kernel] if options.kernel else _listed(options.workloads)
-    cases = chosen_cases(options.suite, workloads, _listed(options.case))
+    workloads = [options.kernel] if options.kernel else listed(options.workloads)
+    cases = chosen_cases(options.suite, workloads, listed(options.case))
     if not cases:
         parser.error("no case is of these names; --list shows all")
     if options.list:
@@ -222,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.plans,
         options.dtype,
         options.trials or _trials(options.minutes, len(cases)),
-        ("eager", *(name for name in _listed(options.peers) if name != "eager")),
+        ("eager", *(name for name in listed(options.peers) if name != "eager")),
         options.seed,
     )
     if options.dry_run or options.check:
@@ -238,10 +216,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, arguments: list[str]) -> int:
-    from bench.gpureport import machine, show
+    from bench.gpureport import show
     from superopt.tune.errors import DeviceLostError
 
-    document = _resumed(options.json) if options.resume else {"cases": {}}
+    document = resumed(options.json, VERSION) if options.resume else {"cases": {}}
     document |= {
         "version": VERSION,
         "suite": f"gpu {options.suite}",
@@ -255,7 +233,8 @@ def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, argu
         },
     }
     deadline = time.monotonic() + options.minutes * 60
-    suite = _Suite(cases, settings, options.json, deadline, document)
+    results = Results([case.name for case in cases], options.json, document, _means)
+    suite = _Suite(cases, settings, deadline, results)
     try:
         run_suite(suite)
         race_autotuned(suite)
@@ -264,27 +243,8 @@ def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, argu
         _start_again(arguments, suite.left / 60)
     except KeyboardInterrupt:
         tell("interrupted; what was measured is kept")
-    show(suite.records.values(), suite.document)
+    show(suite.records.values(), suite.results.document)
     return 0 if any(one.get("ratio") is not None for one in suite.records.values()) else 1
-
-
-def _resumed(place: Path) -> dict[str, Any]:
-    if not place.exists():
-        return {"cases": {}}
-    try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SystemExit(
-            f"cannot read {place}: it is not JSON; give another --json, or leave out --resume"
-        ) from error
-    if (
-        not isinstance(found, dict)
-        or found.get("version") != VERSION
-        or not isinstance(found.get("cases"), dict)
-    ):
-        raise SystemExit(f"{place} is not a result of this benchmark; give another --json")
-    begun = {name: one for name, one in found["cases"].items() if one.get("begun", True)}
-    return {**found, "cases": begun}
 
 
 def _start_again(arguments: list[str], minutes: float) -> None:
@@ -342,10 +302,6 @@ def _with_root(path: str) -> str:
 
 def _sizes(case: Case) -> str:
     return " ".join(f"{size}={value}" for size, value in case.sizes.items())
-
-
-def _listed(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""What `bench.gpu` found, as a table, and the geometric means of ratios; losses count like wins."""
+"""What `bench.gpu` found, as a table."""
 
-import platform
 from collections.abc import Iterable, Mapping
-from math import exp, log
 from typing import Any
 
-__all__ = ["geometric_means", "machine", "show"]
+__all__ = ["show"]
 
 _COLUMNS = {
     "eager": "eager",
@@ -13,47 +11,6 @@ _COLUMNS = {
     "torch.compile max-autotune-no-cudagraphs": "max-autotune",
     "sdpa": "sdpa",
 }
-
-
-def machine() -> dict[str, Any]:
-    """Return the device and the versions that results depend on."""
-    import torch
-
-    from superopt import __version__
-    from superopt.cache import versions
-
-    found: dict[str, Any] = {"python": platform.python_version(), "superopt": __version__}
-    found["versions"] = versions()
-    found["torch"] = torch.__version__
-    if torch.cuda.is_available():
-        one = torch.cuda.get_device_properties(0)
-        found |= {"device": one.name, "capability": [one.major, one.minor], "cuda": torch.version.cuda}
-        found |= {"memory_bytes": one.total_memory, "l2_bytes": one.L2_cache_size}
-    else:
-        found["device"] = platform.processor() or platform.machine()
-    return found
-
-
-def geometric_means(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return, for each suite and each peer, the geometric mean of its time over ours, and of how many."""
-    ratios: dict[str, dict[str, list[float]]] = {}
-    for record in records:
-        if record.get("ratio") is None:
-            continue
-        for suite in (record["suite"], "all"):
-            found = ratios.setdefault(suite, {})
-            for name, ratio in {**record["ratios"], "best peer": record["ratio"]}.items():
-                found.setdefault(name, []).append(ratio)
-    return {
-        suite: {
-            name: {"mean": _mean(several), "cases": len(several)} for name, several in sorted(found.items())
-        }
-        for suite, found in sorted(ratios.items())
-    }
-
-
-def _mean(ratios: list[float]) -> float:
-    return exp(sum(map(log, ratios)) / len(ratios))
 
 
 def show(records: Iterable[Mapping[str, Any]], document: Mapping[str, Any]) -> None:

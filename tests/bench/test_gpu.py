@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench import gpu, gpurun  # noqa: E402
 from bench.gpucases import CASES, Case, case_named, hand_written  # noqa: E402
-from bench.gpureport import geometric_means  # noqa: E402
+from bench.harness import geometric_means, resumed  # noqa: E402
 from bench.plans import FOLDER, chosen_cases, make_plan, write_plan  # noqa: E402
 from superopt.errors import InputError  # noqa: E402
 from superopt.workloads import WORKLOADS  # noqa: E402
@@ -182,7 +182,8 @@ def record(case: Case, ratio: float) -> dict[str, Any]:
 def test_losses_count_in_geometric_means() -> None:
     decode, prefill = chosen_cases("decode"), chosen_cases("prefill")
     lost = {**record(decode[2], 1.0), "ratio": None, "error": "it broke"}
-    means = geometric_means([record(decode[0], 2.0), record(decode[1], 0.5), lost, record(prefill[0], 4.0)])
+    records = [record(decode[0], 2.0), record(decode[1], 0.5), lost, record(prefill[0], 4.0)]
+    means = geometric_means(records, "suite")
     assert means["decode"]["best peer"] == {"mean": pytest.approx(1.0), "cases": 2}
     assert means["prefill"]["eager"] == {"mean": pytest.approx(4.0), "cases": 1}
     assert means["all"]["eager"]["cases"] == 3
@@ -254,7 +255,7 @@ def test_a_case_without_a_plan_is_tried_again(tmp_path: Path) -> None:
     command = ["--json", str(out), "--plans", str(tmp_path), "--workloads", "mla", "--case", "decode-8"]
     assert gpu.main(command) == 1
     assert "has no plan" in json.loads(out.read_text())["cases"]["mla/decode-8"]["error"]
-    assert gpu._resumed(out)["cases"] == {}
+    assert resumed(out, gpu.VERSION)["cases"] == {}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 99, "cases": {}}'])
@@ -262,7 +263,7 @@ def test_a_file_that_is_no_result_is_not_resumed(text: str, tmp_path: Path) -> N
     out = tmp_path / "out.json"
     out.write_text(text)
     with pytest.raises(SystemExit, match="another --json"):
-        gpu._resumed(out)
+        resumed(out, gpu.VERSION)
     assert out.read_text() == text
 
 
