@@ -1,135 +1,347 @@
-"""C++ kernels against PyTorch on this machine: medians of interleaved repeats, losses included.
+"""C++ kernels against PyTorch on this machine: medians of interleaved calls, losses included.
 
-    python -m bench.cpu [--quick] [--compile] [--json OUT]
+    python -m bench.cpu --quick --json OUT                 8 cases, some 3 minutes on 2 cores
+    python -m bench.cpu --minutes 25 --json OUT            cases in order, the most telling first
+    python -m bench.cpu --minutes 25 --json OUT --resume   goes on after those that OUT has
+    python -m bench.cpu --suite squares --no-library --threads 1,2 --json OUT
 
-Every case runs the best graph found, in the default configuration, beside eager PyTorch, beside
-scaled_dot_product_attention where it is attention, and with --compile beside torch.compile. Inputs
-are drawn anew for every case; a ratio above 1 means that the C++ kernel is faster than the best rival.
+Every case is searched, scheduled, compiled, tuned and checked in floats as `superopt.optimize` does it,
+with a short time for races; then its kernels meet eager PyTorch, torch.compile and, where it is
+attention, scaled_dot_product_attention, in turns, on changing inputs. A ratio above 1 means that the
+kernels are faster than the best of these. What `optimize` returns is the kernels where they beat eager
+PyTorch and torch.compile, and the faster of those otherwise: the column "returned". Let nothing else run
+meanwhile.
 """
 
 import argparse
-import json
-import platform
-import statistics
+import sys
 import time
-import warnings
-from collections.abc import Callable
-from math import exp, log
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from bench.cpucases import SUITES, CpuCase, chosen, hand_written
+from bench.harness import Results, failed, geometric_means, line, listed, machine, resumed, tell
+from superopt.errors import InputError, SuperoptError
 
-from superopt.codegen.cpp import CppMuGraph, find_compiler
-from superopt.driver import search
-from superopt.ir import fuse, stabilize
-from superopt.trace import run_graph
-from superopt.workloads import WORKLOADS
+__all__ = ["main"]
 
-VERSION = 1
-CASES: list[tuple[str, dict[str, int]]] = [
-    ("rmsnorm-linear", {"M": 1, "K": 2048, "N": 2048}),
-    ("rmsnorm-linear", {"M": 8, "K": 2048, "N": 2048}),
-    ("gated-mlp", {"M": 8, "K": 2048, "N": 2048}),
-    ("gqa-decode", {"B": 1, "H": 8, "G": 2, "S": 1, "T": 4096, "D": 128}),
-    ("gqa", {"B": 1, "H": 8, "G": 2, "S": 1024, "D": 64}),
-    ("lora", {"M": 8, "K": 2048, "N": 2048, "R": 16}),
-    ("softmax", {"M": 512, "N": 2048}),
-    ("rmsnorm", {"M": 512, "K": 2048}),
-    ("matmul", {"M": 512, "K": 512, "N": 512}),
-    ("matmul", {"M": 1024, "K": 1024, "N": 1024}),
-    ("matmul", {"M": 2048, "K": 2048, "N": 2048}),
-]
+VERSION = 2
+PEERS = ("eager", "torch.compile")
+_COPIES = 3
+_LEAST_S = 5.0  # below it, no more cases are begun
 
 
-def medians(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return the median time of each, in milliseconds; they take turns."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-        run()
-    for _ in range(repeats):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            times[name].append((time.perf_counter() - start) * 1e3)
-    return {name: statistics.median(found) for name, found in times.items()}
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for all cases of a run."""
+
+    seconds: float = 2.0  # of tuning and racing candidates; as much again of racing peers
+    graphs: int = 2
+    peers: tuple[str, ...] = PEERS
+    threads: tuple[int, ...] = ()  # numbers of threads to scale over
+    library: bool = True
+    seed: int = 0
 
 
-def measure(name: str, sizes: dict[str, int], dtype: str, args: argparse.Namespace) -> dict[str, Any]:
-    workload = WORKLOADS[name]
-    found = search(workload.function, *workload.inputs(dtype=dtype, **sizes), name=name)
-    mugraph = fuse(stabilize(found.regions[0].found[0].graph), online=True)
-    kernel = CppMuGraph(mugraph)
-    torch.manual_seed(0)
-    inputs = workload.inputs(dtype=dtype, device="cpu", **sizes)
-    tensors = {port.name: tensor for port, tensor in zip(mugraph.graph.inputs, inputs, strict=True)}
-    runs: dict[str, Callable[[], Any]] = {
-        "superopt": lambda: kernel(**tensors),
-        "eager": lambda: workload.function(*inputs),
+def measure(case: CpuCase, settings: Settings) -> dict[str, Any]:
+    """Return the record of one case."""
+    import torch
+
+    from superopt.targets import pick_target
+    from superopt.verify.floats import sample
+
+    start = time.monotonic()
+    best = _optimized(case, settings)
+    record = _known(case) | {
+        "chosen": [plan.chosen.name if plan.chosen else "none: PyTorch's operators" for plan in best.regions],
+        "seconds": {name: round(ms / 1e3, 2) for name, ms in best.phases_ms.items()},
     }
-    if name in ("gqa", "gqa-decode"):
-        runs["sdpa"] = lambda: torch.nn.functional.scaled_dot_product_attention(
-            *inputs, enable_gqa=True, is_causal=name == "gqa"
-        )
-    if args.compile:
-        compiled = torch.compile(workload.function)
-        runs["compile"] = lambda: compiled(*inputs)
-    (wanted,) = run_graph(mugraph.graph, tensors).values()
-    (got,) = kernel(**tensors).values()
-    error = (got.double() - wanted).abs().max().item()
-    eager_error = (workload.function(*inputs).double() - wanted).abs().max().item()
-    times = medians(runs, args.repeats)
-    best = min(ms for rival, ms in times.items() if rival != "superopt")
-    bytes_read = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, got))
+    if best.fused is None:
+        reasons = [one.rejected for plan in best.regions for one in plan.candidates if one.rejected]
+        raise InputError(f"no kernel came of it: {next(iter(reasons), 'nothing was found')}")
+    torch._dynamo.reset()  # another case of the same function must not make it one of any sizes
+    like = tuple(torch.empty_like(one, device="cpu") for one in case.inputs())
+    copies = [sample("normal", like, seed=settings.seed + at) for at in range(_COPIES)]
+    runs, absent = _contenders(case, best.fused, settings, copies[0])
+    with torch.no_grad():
+        timed = pick_target("cpu").measure(runs, copies, seconds=settings.seconds)
+    ours = timed["superopt"].median_us
+    rivals = {name: one.median_us for name, one in timed.items() if name != "superopt"}
+    replaceable = {
+        name: us for name, us in {"superopt": ours, **rivals}.items() if name in ("superopt", *PEERS)
+    }
+    returned = min(replaceable, key=lambda name: replaceable[name])
+    originals = min(us for name, us in rivals.items() if name in PEERS)
+    best_peer = min(rivals, key=lambda name: rivals[name])
     return {
-        "workload": name,
-        "sizes": sizes,
-        "dtype": dtype,
-        "median_ms": {rival: round(ms, 4) for rival, ms in times.items()},
-        "ratio": round(best / times["superopt"], 3),
-        "gigabytes_per_second": round(bytes_read / times["superopt"] / 1e6, 2),
-        "error": error,
-        "eager_error": eager_error,
+        **record,
+        "measured": {name: _plain(asdict(one)) for name, one in timed.items()},
+        "not_run": absent,
+        "best_peer": best_peer,
+        "ratio": rivals[best_peer] / ours,
+        "ratios": {name: us / ours for name, us in rivals.items()},
+        "returned": returned,
+        "returned_ratio": originals / replaceable[returned],
+        "threads": _scaling(runs, copies, settings),
+        "wall_s": round(time.monotonic() - start, 1),
     }
 
 
-def mean(ratios: list[float]) -> float:
-    """Return the geometric mean."""
-    return exp(sum(map(log, ratios)) / len(ratios))
+def _optimized(case: CpuCase, settings: Settings) -> Any:
+    """Return what optimizing a case gives; torch.compile races later."""
+    from superopt.clock import Clock
+    from superopt.driver import search
+    from superopt.optimizer import OptimizeOptions
+    from superopt.plans.plan import Work
+    from superopt.plans.schedules import schedules
+    from superopt.plans.settle import settle
+    from superopt.targets import pick_target
+    from superopt.trace import trace
+
+    target, clock = pick_target("cpu"), Clock()
+    options = OptimizeOptions(
+        target=target.name,
+        seconds=settings.seconds,
+        graphs=settings.graphs,
+        torch_compile=False,
+        guarded=False,
+        cache=False,
+        seed=settings.seed,
+    )
+    inputs = case.inputs()
+    traced = trace(case.function, *inputs, name=case.workload)
+    with clock.phase("search"):
+        found = search(traced.program, options=options.search)
+    work = []
+    with clock.phase("schedule"):
+        for one in found.regions:
+            some = schedules(one.goal, one.found, target, graphs=settings.graphs)
+            kept = tuple(c for c in some.candidates if settings.library or not c.library)
+            work.append(Work(some.goal, kept, some.dropped))
+    return settle(
+        case.function,
+        traced,
+        work,
+        target=target,
+        options=options,
+        inputs=inputs,
+        clock=clock,
+        tell=lambda message: None,
+        search=found,
+    )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few repeats")
-    parser.add_argument("--compile", action="store_true", help="race torch.compile too")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the results there")
-    args = parser.parse_args()
-    args.repeats = 11 if args.quick else 51
-    warnings.filterwarnings("ignore")
-    rows: list[dict[str, Any]] = []
-    for dtype in ("f32", "bf16"):
-        for name, sizes in CASES:
-            row = measure(name, sizes, dtype, args)
-            rows.append(row)
-            shown = "  ".join(f"{rival} {ms:.3f} ms" for rival, ms in row["median_ms"].items())
-            text = " ".join(f"{size}={value}" for size, value in sizes.items())
-            print(f"{name:<16} {dtype:<4} {text:<34} {shown}  ratio {row['ratio']:.2f}", flush=True)
-    means = {
-        dtype: round(mean([row["ratio"] for row in rows if row["dtype"] == dtype]), 3)
-        for dtype in ("f32", "bf16")
+def _contenders(
+    case: CpuCase, fused: Callable[..., Any], settings: Settings, inputs: tuple[Any, ...]
+) -> tuple[dict[str, Callable[..., Any]], dict[str, str]]:
+    """Return all that can be raced, each called once, and why others cannot."""
+    import torch
+
+    wanted: dict[str, Callable[[], Callable[..., Any]]] = {"eager": lambda: case.function}
+    if "torch.compile" in settings.peers:
+        wanted["torch.compile"] = lambda: torch.compile(case.function)
+    for name, other in hand_written(case.workload).items():
+        wanted[name] = lambda other=other: other  # type: ignore[misc]
+    found: dict[str, Callable[..., Any]] = {"superopt": fused}
+    absent: dict[str, str] = {}
+    for name, make in wanted.items():
+        try:
+            run = make()
+            with torch.no_grad():
+                run(*inputs)
+            found[name] = run
+        except Exception as error:  # whatever stops a peer must not stop the race
+            absent[name] = failed({}, error)["error"]
+    return found, absent
+
+
+def _scaling(
+    runs: Mapping[str, Callable[..., Any]], copies: Sequence[tuple[Any, ...]], settings: Settings
+) -> dict[str, dict[str, float]]:
+    """Return the times of our kernels and of eager PyTorch on each number of threads."""
+    import torch
+
+    from superopt.targets import pick_target
+
+    before, found = torch.get_num_threads(), {}
+    both = {name: runs[name] for name in ("superopt", "eager")}
+    try:
+        for threads in settings.threads:
+            torch.set_num_threads(threads)
+            timed = pick_target("cpu").measure(both, copies, seconds=settings.seconds / 2)
+            found[str(threads)] = {name: one.median_us for name, one in timed.items()}
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+def _known(case: CpuCase) -> dict[str, Any]:
+    return {
+        "case": case.name,
+        "suite": case.suite,
+        "workload": case.workload,
+        "dtype": case.dtype,
+        "sizes": dict(case.sizes),
     }
-    print("geometric mean: " + ", ".join(f"{dtype} {ratio:.2f}" for dtype, ratio in means.items()))
-    if args.json is not None:
-        machine = {
-            "processor": platform.machine(),
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "compiler": find_compiler().version,
-        }
-        result = {"version": VERSION, "machine": machine, "geometric_mean": means, "cases": rows}
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: [list(one) for one in value] if isinstance(value, tuple) else value
+        for key, value in data.items()
+    }
+
+
+def run_cases(cases: Sequence[CpuCase], settings: Settings, results: Results, *, minutes: float) -> None:
+    """Measure all cases that have no record, until the time is over."""
+    deadline = time.monotonic() + minutes * 60
+    longest = _LEAST_S
+    for case in cases:
+        if case.name in results.records:
+            continue
+        if time.monotonic() + longest > deadline:
+            return
+        start = time.monotonic()
+        try:
+            record = measure(case, settings)
+        except SuperoptError as error:
+            record = failed(_known(case), error)
+        except Exception as error:  # one case must not end the others
+            record = failed(_known(case), error)
+            record["traceback"] = traceback.format_exception(error)[-4:]
+        longest = max(longest, (time.monotonic() - start) / 2)
+        results.keep(case.name, record)
+        tell(line(record))
+
+
+def means(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the geometric means by dtype and by suite; what is returned is one more column."""
+    known = [
+        {**one, "ratios": {**one["ratios"], "returned": one["returned_ratio"]}}
+        for one in records
+        if one.get("ratio") is not None
+    ]
+    return geometric_means(known, "dtype", "suite")
+
+
+def show(document: Mapping[str, Any]) -> None:
+    """Print the table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    about = document["machine"]
+    table = Table(title=f"{about.get('device')}, {about.get('threads')} threads: times of peers over ours")
+    table.add_column("case", no_wrap=True)
+    for heading in ("µs", "eager", "compile", "sdpa", "best peer", "returned", "1 thread / all"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("kernels")
+    for record in document["cases"].values():
+        if record.get("ratio") is None:
+            table.add_row(record["case"], *[""] * 7, str(record.get("error")))
+            continue
+        ratios = record["ratios"]
+        style = "green" if record["ratio"] > 1.02 else "red" if record["ratio"] < 0.98 else "default"
+        by_threads = [one["superopt"] for one in record["threads"].values()]
+        table.add_row(
+            record["case"],
+            f"{record['measured']['superopt']['median_us']:.1f}",
+            *(f"{ratios[name]:.2f}" if name in ratios else "-" for name in (*PEERS, "sdpa")),
+            f"[{style}]{record['ratio']:.2f}[/{style}]",
+            f"{record['returned_ratio']:.2f}",
+            f"{by_threads[0] / by_threads[-1]:.2f}" if len(by_threads) > 1 else "-",
+            "; ".join(record["chosen"]),
+        )
+    console = Console(width=None if Console().is_terminal else 160)
+    console.print(table)
+    for group, found in document.get("geometric_mean", {}).items():
+        shown = ", ".join(f"{name} {one['mean']:.2f} ({one['cases']})" for name, one in found.items())
+        console.print(f"geometric mean, {group}: {shown}")
+    if missing := document.get("not_reached"):
+        console.print(f"not reached: {len(missing)} of {len(missing) + len(document['cases'])} cases")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(sys.argv[1:] if arguments is None else list(arguments))
+    suite = "quick" if options.quick else options.suite
+    cases = chosen(suite, listed(options.workloads), listed(options.case), listed(options.dtype))
+    if not cases:
+        parser.error("no case is of these names; --list shows all")
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    try:
+        threads = tuple(int(one) for one in listed(options.threads))
+    except ValueError:
+        parser.error(f"--threads is {options.threads!r}; give numbers by commas, as in 1,2")
+    if any(one < 1 for one in threads) or options.seconds <= 0 or options.graphs < 1:
+        parser.error("--threads, --seconds and --graphs must be above 0")
+    settings = Settings(
+        options.seconds,
+        options.graphs,
+        tuple(listed(options.peers)),
+        threads,
+        not options.no_library,
+        options.seed,
+    )
+    if options.resume and options.json is None:
+        parser.error("--resume goes on after what --json has; give both")
+    return _run(cases, settings, options, suite)
+
+
+def _run(cases: Sequence[CpuCase], settings: Settings, options: argparse.Namespace, suite: str) -> int:
+    import torch
+
+    from superopt.codegen.cpp import find_compiler
+    from superopt.targets import pick_target
+
+    document = resumed(options.json, VERSION) if options.resume else {"cases": {}}
+    about = machine() | {"device": pick_target("cpu").device_name.partition(",")[0]}
+    about |= {"threads": torch.get_num_threads(), "compiler": find_compiler().version}
+    document |= {
+        "version": VERSION,
+        "suite": f"cpu {suite}",
+        "machine": about,
+        "settings": asdict(settings),
+    }
+    results = Results([case.name for case in cases], options.json, document, means)
+    try:
+        run_cases(cases, settings, results, minutes=options.minutes)
+    except KeyboardInterrupt:
+        tell("interrupted; what was measured is kept")
+    show(results.document)
+    return 0 if any(one.get("ratio") is not None for one in results.records.values()) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.cpu",
+        description=(__doc__ or "").strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="8 cases of all kinds")
+    parser.add_argument("--suite", choices=SUITES, default="all", help="which cases (default: all)")
+    parser.add_argument("--workloads", default="", help="only these, by commas")
+    parser.add_argument("--case", default="", help="only cases of these names, by commas, as in 2048-m8")
+    parser.add_argument("--dtype", default="", help="f32 or bf16 (default: both)")
+    parser.add_argument("--minutes", type=float, default=25.0, help="of everything, about (default: 25)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of the races of a case (default: 2)")
+    parser.add_argument("--graphs", type=int, default=2, help="of a case, made into kernels (default: 2)")
+    parser.add_argument("--peers", default=",".join(PEERS), help="besides eager, by commas (default: all)")
+    parser.add_argument("--threads", default="", help="measure scaling over these numbers, as in 1,2")
+    parser.add_argument(
+        "--no-library", action="store_true", help="let no kernel be a call of PyTorch's matmul"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="where the results go, after every case")
+    parser.add_argument("--resume", action="store_true", help="keep what OUT has, and go on after it")
+    parser.add_argument("--list", action="store_true", help="print the cases")
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
