@@ -16,7 +16,7 @@ from superopt.codegen.triton.plan import has_wide_products, kept_axes, kept_spli
 from superopt.ir import Split, value_axes
 from superopt.ir.graph import DTYPES
 
-__all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint"]
+__all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint", "misfit"]
 
 SHARED_BYTES = 227 << 10  # of one program, on sm_90
 SHARED_BYTES_EVERYWHERE = 160 << 10  # on sm_80 too
@@ -51,6 +51,22 @@ class Footprint:
         """Return whether it can run without spilling, as far as an estimate can say."""
         lanes = config.num_warps * 32
         return self.shared_bytes <= shared_bytes and self.register_bytes <= lanes * 4 * LANE_REGISTERS
+
+
+def misfit(program: KernelProgram, sizes: Mapping[str, int], capability: int) -> str | None:
+    """Return why a program cannot hold the tiles of the default configuration; None where it can."""
+    config = default_config(program, sizes)
+    limit = SHARED_BYTES if capability >= 90 else SHARED_BYTES_EVERYWHERE
+    held = footprint(program, config)
+    if held.fits(config, limit):
+        return None
+    wide = max(config.tiles, key=lambda one: one[1])
+    registers = config.num_warps * 32 * 4 * LANE_REGISTERS
+    return (
+        f"its tiles take {held.register_bytes >> 10} KiB of {registers >> 10} of registers and"
+        f" {held.shared_bytes >> 10} KiB of {limit >> 10} of shared memory; {wide[1]} positions of"
+        f" {wide[0]!r} are the longest side"
+    )
 
 
 @dataclass(frozen=True, slots=True)

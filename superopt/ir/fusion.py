@@ -36,6 +36,7 @@ class FusionChoices:
     tile: int = 32  # positions: what a program does at least of a grid axis, to weigh repeated work
     looped: frozenset[str] = frozenset()  # axes that are walked along: not on the grid, nor whole in a tile
     whole: frozenset[str] = frozenset()  # axes that stay whole inside a tile where they are short enough
+    held: int = 0  # positions of whole axes that a step's tile may have, where a kernel can end earlier
 
 
 _DEFAULTS = FusionChoices()
@@ -206,6 +207,8 @@ class _Fusion:
         self.looped = off - whole
         fits = self.looped <= reduced | chosen.looped
         fits &= all(self.sizes[axis] <= _WHOLE for axis in mapped)
+        most = max((self._volume(work & whole) for work in self.work.values()), default=1)
+        fits &= not chosen.held or most <= chosen.held
         fits &= bool(grid) or not any(self.axes[value] for value in self.stored)
         try:
             if not (fits or alone):

@@ -17,7 +17,7 @@ def schedules(goal: Graph, found: Sequence[Found], target: Target, *, graphs: in
     Twice as many ways are kept as graphs are tried, the original graph among them.
     """
     tried = [*found[:graphs], *(one for one in found[graphs:] if one.is_original)]
-    ranked = rank(tried, target.cost_device(), keep=2 * graphs)
+    ranked = rank(tried, target.cost_device(), keep=2 * graphs, misfit=target.misfit)
     candidates = [
         Candidate(
             one.name,

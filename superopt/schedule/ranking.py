@@ -8,7 +8,7 @@ so what is kept is varied: each schedule counts for more, the more of its kind a
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
 
@@ -60,6 +60,14 @@ class Schedules:
     dropped: tuple[Dropped, ...]
 
 
+Misfit = Callable[[MuGraph], str | None]
+"""Says why a kernel of a muGraph cannot run on its device, or None where all can."""
+
+
+def _fits(mugraph: MuGraph) -> None:
+    """Every kernel fits."""
+
+
 class FoundGraph(Protocol):
     """A graph that a search found."""
 
@@ -73,18 +81,34 @@ class FoundGraph(Protocol):
 
 
 def schedules(
-    graph: Graph, device: Device, *, library: bool = True, keep: int = 8, name: str = "graph"
+    graph: Graph,
+    device: Device,
+    *,
+    library: bool = True,
+    keep: int = 8,
+    name: str = "graph",
+    misfit: Misfit = _fits,
 ) -> Schedules:
-    """Return the best ways to run a graph on a device, the default one among them."""
+    """Return the best ways to run a graph on a device, the default one among them; see `rank`."""
     _check_keep(keep)
-    explorer = _Explorer(graph, device, name, 1, library=library)
+    explorer = _Explorer(graph, device, name, 1, library=library, misfit=misfit)
     explorer.begin()
     explorer.change()
     return _selected([explorer], keep, required=[explorer.default])
 
 
-def rank(found: Sequence[FoundGraph], device: Device, *, library: bool = True, keep: int = 8) -> Schedules:
+def rank(
+    found: Sequence[FoundGraph],
+    device: Device,
+    *,
+    library: bool = True,
+    keep: int = 8,
+    misfit: Misfit = _fits,
+) -> Schedules:
     """Return the best ways to run any of several equal graphs.
+
+    A schedule for which `misfit` has a reason is dropped, and one of smaller kernels tried instead; the
+    default one stays where nothing else is left.
 
     The default schedule of the original graph always stays, and where there is room the best default
     one; so does the best one with calls of a library on a processor, whose libraries are hard to beat.
@@ -93,7 +117,7 @@ def rank(found: Sequence[FoundGraph], device: Device, *, library: bool = True, k
     if not found:
         return Schedules((), ())
     explorers = [
-        _Explorer(one.graph, device, f"graph {number}", number, library=library)
+        _Explorer(one.graph, device, f"graph {number}", number, library=library, misfit=misfit)
         for number, one in enumerate(found, 1)
     ]
     for explorer in explorers:
@@ -131,12 +155,16 @@ def _order(one: Scheduled) -> tuple[float, int, int, str]:
 class _Explorer:
     """The schedules of one graph that were tried so far."""
 
-    def __init__(self, graph: Graph, device: Device, name: str, number: int, *, library: bool) -> None:
+    def __init__(
+        self, graph: Graph, device: Device, name: str, number: int, *, library: bool, misfit: Misfit
+    ) -> None:
         self.graph = graph
         self.device = device
         self.name = name
         self.number = number
         self.library = library
+        self.misfit = misfit
+        self.unfit: Scheduled | None = None  # the default one, of smaller kernels if it has them
         self.ready: dict[tuple[tuple[str, int], ...], Prepared | GraphError] = {}
         self.tried: set[Recipe] = set()
         self.seen: set[tuple[tuple[tuple[str, int], ...], tuple[Kernel, ...]]] = set()
@@ -146,8 +174,8 @@ class _Explorer:
 
     @property
     def default(self) -> Scheduled:
-        """The default schedule."""
-        return self.made[Recipe()]
+        """The default schedule, or the nearest to it that fits."""
+        return min(self.made.values(), key=lambda one: one.recipe.changes)
 
     @property
     def best_us(self) -> float:
@@ -160,8 +188,11 @@ class _Explorer:
         assert isinstance(ready, Prepared)
         for shape in shapes_of(ready):
             one = self._try(shape)
-            if one is not None and shape.online:
+            if one is not None and one.recipe.online:
                 self._split(one)
+        if not self.made:
+            assert self.unfit is not None
+            self.made[self.unfit.recipe] = self.unfit
 
     def change(self) -> None:
         """Change the best recipes, and what becomes of them once more."""
@@ -183,6 +214,8 @@ class _Explorer:
                     self._try(recipe)
                 if round_number or len(one.recipe.splits) == 1:
                     self._split(one)
+        if self.unfit is not None and len(self.made) > 1:
+            self.made.pop(self.unfit.recipe, None)
         if self.untried:
             name = f"{self.name}, changed further"
             self.dropped[name] = Dropped(name, f"{self.untried} more schedules were not tried")
@@ -224,7 +257,17 @@ class _Explorer:
         if (recipe.splits, mugraph.kernels) in self.seen:
             return None
         self.seen.add((recipe.splits, mugraph.kernels))
-        self.made[recipe] = Scheduled(
+        reason = self.misfit(mugraph)
+        if reason is None:
+            self.made[recipe] = self._scheduled(recipe, ready, mugraph)
+            return self.made[recipe]
+        self._drop(recipe, ready, reason)
+        if recipe in (Recipe(), Recipe(small=True)):
+            self.unfit = self._scheduled(recipe, ready, mugraph)
+        return None if recipe.small else self._try(replace(recipe, small=True))
+
+    def _scheduled(self, recipe: Recipe, ready: Prepared, mugraph: MuGraph) -> Scheduled:
+        return Scheduled(
             self._named(recipe, ready),
             mugraph,
             estimate(mugraph, self.device),
@@ -233,7 +276,6 @@ class _Explorer:
             self.number,
             recipe,
         )
-        return self.made[recipe]
 
     def _named(self, recipe: Recipe, ready: Prepared) -> str:
         return recipe_name(self.name, recipe, ready.graph, matmuls_of(ready.graph))

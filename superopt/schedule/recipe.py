@@ -20,6 +20,7 @@ from superopt.ir import (
 __all__ = ["Prepared", "Recipe", "followed", "notes_of", "prepared", "recipe_name"]
 
 _TILE = FusionChoices().tile
+_HELD = 512  # positions of whole axes: so many fit a program of any kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,12 @@ class Recipe:
     whole: frozenset[str] = frozenset()
     cuts: frozenset[int] = frozenset()
     called: frozenset[int] = frozenset()  # values that a library computes
+    small: bool = False  # kernels end where a program would hold too much
 
     @property
     def changes(self) -> int:
         """In how many ways it differs from the default."""
-        flags = (not self.online, self.joined, self.tile != _TILE)
+        flags = (not self.online, self.joined, self.tile != _TILE, self.small)
         sets = (self.splits, self.looped, self.whole, self.cuts, self.called)
         return sum(flags) + sum(len(one) for one in sets)
 
@@ -65,6 +67,7 @@ class Recipe:
             whole=frozenset({""} if self.whole else ()),
             cuts=frozenset({-1} if self.cuts else ()),
             called=frozenset({-1} if self.called else ()),
+            small=self.small,
         )
 
     @property
@@ -101,7 +104,9 @@ def followed(ready: Prepared, recipe: Recipe) -> MuGraph:
         library=lambda graph, value: value in recipe.called,
         splits=ready.splits,
         online=recipe.online,
-        choices=FusionChoices(recipe.cuts, recipe.joined, recipe.tile, recipe.looped, recipe.whole),
+        choices=FusionChoices(
+            recipe.cuts, recipe.joined, recipe.tile, recipe.looped, recipe.whole, _HELD if recipe.small else 0
+        ),
     )
 
 
@@ -121,6 +126,8 @@ def recipe_name(start: str, recipe: Recipe, graph: Graph, matmuls: frozenset[int
         name += ", reductions joined"
     if recipe.tile != _TILE:
         name += ", wide grid" if recipe.tile > _TILE else ", narrow grid"
+    if recipe.small:
+        name += ", small kernels"
     for axis in sorted(recipe.looped):
         name += f", {axis} looped"
     for axis in sorted(recipe.whole):

@@ -99,6 +99,18 @@ class CudaTarget:
             raise InputError(f"a configuration for CUDA is wrong: {data!r}")
         return config
 
+    def misfit(self, mugraph: MuGraph) -> str | None:
+        """Return why a program of a kernel holds too much, in the default configuration."""
+        from superopt.codegen.statements import lower_block
+        from superopt.codegen.triton.choices import misfit
+
+        for number, kernel in enumerate(mugraph.kernels):
+            if isinstance(kernel, Block):
+                reason = misfit(lower_block(mugraph, number), mugraph.graph.sizes, self.capability)
+                if reason is not None:
+                    return f"kernel {number}: {reason}"
+        return None
+
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
         """Return the Triton text of every kernel."""
         return tuple(

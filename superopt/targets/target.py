@@ -84,6 +84,10 @@ class Target(Protocol):
         """Return a configuration from plain data, or raise InputError."""
         ...
 
+    def misfit(self, mugraph: MuGraph) -> str | None:
+        """Return why a kernel holds too much for the device, as far as an estimate can say; None if none."""
+        ...
+
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
         """Return the text of every kernel that is no library's, or raise SuperoptError."""
         ...
