@@ -10,7 +10,7 @@ from superopt.backend.graphpass import RegionPass
 from superopt.backend.hosting import with_inductor
 from superopt.backend.options import read_options
 
-__all__ = ["compile_graph", "explain"]
+__all__ = ["compile_graph", "explain", "ledger_of"]
 
 _LEDGERS: dict[int, tuple[Mapping[str, Any], Ledger]] = {}
 """By the identity of the dict of options, which is one for all graphs of a call of torch.compile."""
@@ -28,7 +28,7 @@ def compile_graph(
 
     `options` are those of `BackendOptions`; `mode` is one of Inductor's, which it gets.
     """
-    return _compiled(module, inputs, _ledger(options), mode)
+    return _compiled(module, inputs, ledger_of(options), mode)
 
 
 def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None) -> str:
@@ -60,7 +60,8 @@ def _compiled(
     return with_inductor(module, inputs, patches)
 
 
-def _ledger(options: Mapping[str, Any] | None) -> Ledger:
+def ledger_of(options: Mapping[str, Any] | None) -> Ledger:
+    """Return what was decided so far for a dict of options, the very one that torch.compile was given."""
     if not options:
         return Ledger(read_options(options))
     known = _LEDGERS.get(id(options))
