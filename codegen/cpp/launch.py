@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from struct import Struct
+from typing import Any
 
 import torch
 from torch import Tensor as TorchTensor
@@ -99,7 +100,7 @@ class LibraryCall:
         self._outputs = [output for output in self._graph.outputs if output.value in writes]
 
     def __call__(
-        self, values: dict[int, TorchTensor], results: dict[str, TorchTensor], sizes: Mapping[str, int]
+        self, values: list[TorchTensor], results: dict[str, TorchTensor], sizes: Mapping[str, int]
     ) -> None:
         """Add what the steps compute to the values, and to the results those that leave."""
         letters = {axis: i for i, axis in enumerate(sizes)}
@@ -179,6 +180,7 @@ class CppMuGraph:
         self._names = tuple(port.name for port in self.graph.inputs)
         self._dims = {port.name: self._unsplit(port) for port in self.graph.inputs}
         self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
+        self._unmade: list[Any] = [None] * len(self.graph.steps)
         self._plans: dict[object, _Plan] = {}
         self._kernels: list[CppKernel | LibraryCall] = []
         for number, kernel in enumerate(mugraph.kernels):
@@ -203,13 +205,16 @@ class CppMuGraph:
             given = [tensors[name] for name in self._names]
         except KeyError as missing:
             raise InputError(f"{self.graph.name}: no tensor for input {missing}") from None
-        key = (threads, *[(one.shape, one.stride(), one.dtype, one.is_cpu) for one in given])
+        known: list[object] = [threads]
+        for one in given:
+            known += (one.shape, one.stride(), one.dtype, one.is_cpu)
+        key = tuple(known)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
             plan = self._plans[key] = self._plan(tensors, threads)
-        values = dict(enumerate(given))
+        values = given + self._unmade
         results: dict[str, TorchTensor] = {}
         for kernel, made, fields in plan.launches:
             if isinstance(kernel, LibraryCall):
@@ -242,6 +247,11 @@ class CppMuGraph:
                 continue
             made: list[_Made] = []
             for tensor in kernel.program.stores:
+                empty = next((one for one in kernel.program.repeated(tensor.value) if not sizes[one]), None)
+                if empty is not None:
+                    raise InputError(
+                        f"{self.graph.name}: axis {empty!r} is empty; {tensor.name} has no program"
+                    )
                 dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
                 shape = tuple(prod(sizes[axis] for axis in dim) for dim in dims)
                 name = tensor.name if tensor.port else None
