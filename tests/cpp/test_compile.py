@@ -32,6 +32,8 @@ def test_a_second_time_comes_from_the_cache(tmp_path: Path) -> None:
     written = first.stat().st_mtime_ns
     assert compile_source(source, cache=tmp_path) == first
     assert first.stat().st_mtime_ns == written
+    other = CppSource("nothing", f"// tuned for 8 n\n{source.code}", ())
+    assert compile_source(other, cache=tmp_path) == first
     assert compile_source(source, cache=tmp_path, flags=("-O0",)) != first
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".so", ".so"]
 
