@@ -39,7 +39,7 @@ FLAGS = (
 )
 """What every kernel is compiled with."""
 _NAMES = ("g++", "clang++", "c++")
-_COMMENT = re.compile(r"//.*")
+_COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
