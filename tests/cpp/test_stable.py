@@ -123,6 +123,8 @@ def run_dtype(inputs: tuple[Tensor, ...]) -> torch.dtype:
 
 
 def check(name: str, kind: str, dtype: str, parts: int, sizes: dict[str, int], scale: float = 1.0) -> None:
+    if name == "linear-cross-entropy" and sizes.get("V") == 1:
+        sizes = {"V": 2}  # of one class the loss is exactly 0, and rounding of two logits is all there is
     torch.manual_seed(1)
     inputs = WORKLOADS[name].inputs(dtype=dtype, device="cpu", **{**SIZES[name], **sizes})
     inputs = (inputs[0] * scale, *inputs[1:])
@@ -156,7 +158,6 @@ def test_online(name: str) -> None:
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("size", [1, 7, 17, 129, 4097])
 def test_parts(name: str, size: int) -> None:
-    size += name == "linear-cross-entropy" and size == 1  # of one class the loss is exactly 0
     check(name, "found", "f32", 4, {SPLIT[name]: size})
 
 
