@@ -16,7 +16,11 @@ demo: setup
 	$(BIN)/superopt search rmsnorm-linear
 	$(BIN)/superopt verify examples/rmsnorm_linear.py:naive examples/rmsnorm_linear.py:delayed \
 		--inputs "f32[16,256] f32[256] f32[256,384]"
-	$(BIN)/superopt optimize gated-mlp --size M=8 K=1024 N=1024 --dtype bf16 --seconds 10 || test $$? -eq 1
+	mkdir -p demo
+	$(BIN)/superopt optimize rmsnorm-linear --size M=16 K=1024 N=1024 --dtype f32 --seconds 8 \
+		-o demo/result.json || test $$? -eq 1
+	@echo "the report, for a browser:"
+	@$(BIN)/superopt report demo/result.json
 
 test: setup
 	$(BIN)/python -m pytest -q -n auto -m "not slow"
@@ -46,4 +50,4 @@ dist: setup
 	$(BIN)/python -m build --outdir dist .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist demo *.egg-info

@@ -11,6 +11,7 @@ from superopt.cli.options import parse_sizes
 from superopt.cli.screen import print_json
 from superopt.cli.target import Target, add_inputs, load_target
 from superopt.cli.userfile import to_stderr
+from superopt.cli.writing import check_place
 from superopt.errors import InputError
 
 __all__ = ["add_command", "teller"]
@@ -70,6 +71,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    out = check_place(arguments.out) if arguments.out else None
     target = load_target(arguments.target)
     if not callable(target.program):
         raise InputError(f"{arguments.target} is a graph; optimize takes a function, to race against it")
@@ -94,8 +96,8 @@ def _run(arguments: argparse.Namespace) -> int:
             on_progress=teller(quiet=arguments.json or arguments.quiet),
             source=_source(target, arguments),
         )
-        if arguments.out:
-            best.save(arguments.out)
+        if out is not None:
+            best.save(out)
     if arguments.json:
         print_json(best.to_json())
     else:

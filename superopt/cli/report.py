@@ -28,7 +28,9 @@ def add_command(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("result", metavar="RESULT", help="a file that superopt optimize -o wrote")
-    parser.add_argument("--html", metavar="FILE", help="where the page goes (default: RESULT with .html)")
+    parser.add_argument(
+        "-o", "--html", metavar="FILE", help="where the page goes (default: RESULT with .html)"
+    )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.set_defaults(run=_run)
 

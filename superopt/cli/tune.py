@@ -11,6 +11,7 @@ from superopt.cli.optimize import teller
 from superopt.cli.screen import print_json
 from superopt.cli.target import load_target
 from superopt.cli.userfile import to_stderr
+from superopt.cli.writing import check_place
 from superopt.errors import InputError
 
 __all__ = ["add_command"]
@@ -53,7 +54,8 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     plan = Path(arguments.plan)
-    out = Path(arguments.out) if arguments.out else plan.with_suffix(f".tuned{plan.suffix or '.json'}")
+    beside = plan.with_suffix(f".tuned{plan.suffix or '.json'}")
+    out = check_place(arguments.out or str(beside)) if plan.exists() else beside
     function = _function(arguments.function)
     from superopt.plans.tuning import tune
 

@@ -8,7 +8,19 @@ from pathlib import Path
 from superopt.cli.userfile import reason
 from superopt.errors import InputError
 
-__all__ = ["write_text"]
+__all__ = ["check_place", "write_text"]
+
+
+def check_place(text: str) -> Path:
+    """Return the path of a file to write, or raise InputError where none can be: before the work is done."""
+    path = Path(text)
+    if path.is_dir():
+        raise InputError(f"cannot write {text!r}: it is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {text!r}: there is no folder {str(path.parent)!r}; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"cannot write {text!r}: nothing can be written in {str(path.parent)!r}")
+    return path
 
 
 def write_text(path: Path, text: str, source: Path) -> None:

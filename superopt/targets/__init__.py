@@ -1,6 +1,6 @@
 """Targets: what kernels are made for, a CPU or a CUDA device, behind one protocol."""
 
-from superopt.targets.configs import config_from_json, config_json
+from superopt.codegen.configjson import config_from_json, config_json
 from superopt.targets.pick import pick_target
 from superopt.targets.target import Configs, Kernel, KernelReport, Target
 

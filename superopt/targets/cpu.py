@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from superopt.codegen.configjson import config_from_json
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, Graph, MuGraph
-from superopt.targets.configs import config_from_json
 from superopt.targets.predict import floor, host, predicted, predictions
 from superopt.targets.target import Configs, Job, Kernel, KernelReport
 

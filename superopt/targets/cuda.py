@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from superopt.codegen.configjson import config_from_json
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, Graph, MuGraph
-from superopt.targets.configs import config_from_json
 from superopt.targets.predict import cuda_device, floor, predicted, predictions
 from superopt.targets.target import Configs, Job, Kernel, KernelReport
 

@@ -9,11 +9,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 from typing import IO, Any, Literal
 
 from superopt.codegen.children import Children, LateError, LostError, Server
+from superopt.codegen.configjson import config_from_json, config_json
 from superopt.ir import MuGraph, parse_mugraph
 from superopt.tune.checks import run_guarded
 from superopt.tune.errors import DeviceLostError, KernelFaultError
@@ -79,32 +80,13 @@ def _ask(
 
 def request_of(mugraph: MuGraph, configs: Sequence[Any], device: Device) -> dict[str, Any]:
     """Return a request, as JSON data: all that `make_kernel` needs."""
-    return {"mugraph": str(mugraph), "configs": [_plain(one) for one in configs], "device": device}
-
-
-def _plain(config: Any) -> dict[str, Any] | None:
-    """Return a configuration as JSON data."""
-    if config is None:
-        return None
-    values = {one.name: getattr(config, one.name) for one in fields(config)}
-    return {name: sorted(one) if isinstance(one, frozenset) else one for name, one in values.items()}
+    plain = [None if one is None else config_json(one) for one in configs]
+    return {"mugraph": str(mugraph), "configs": plain, "device": device}
 
 
 def _config(kind: type[Any], data: Mapping[str, Any] | None) -> Any:
     """Return the configuration that JSON data describe."""
-    if data is None:
-        return None
-    values = {
-        name: tuple((axis, length) for axis, length in one)
-        if name == "tiles"
-        else tuple(one)
-        if name in ("whole", "order")
-        else frozenset(one)
-        if isinstance(one, list)
-        else one
-        for name, one in data.items()
-    }
-    return kind(**values)
+    return None if data is None else config_from_json(kind, data)
 
 
 def make_kernel(request: Mapping[str, Any]) -> tuple[MuGraph, Kernel]:

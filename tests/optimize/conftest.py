@@ -1,7 +1,7 @@
 """What the tests of optimizing share: quick options, and one optimized function with our kernels in use."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -16,6 +16,14 @@ Shapes = tuple[int, ...]
 
 def norm_linear(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g) @ w
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Leaves the user's cache alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

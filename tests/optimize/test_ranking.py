@@ -7,6 +7,7 @@ import torch
 
 import superopt
 from superopt.cache import Cache
+from superopt.cost import Device
 from superopt.ir import fuse, parse_graph
 from superopt.plans.plan import Candidate
 from superopt.plans.ranking import Ranking
@@ -20,6 +21,17 @@ STEPS = ("exp(x)", "neg(x)", "sqrt(x)", "square(x)", "add(x, x)", "mul(x, x)")
 def cache(tmp_path, monkeypatch) -> Cache:
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "cache"))
     return Cache.open()
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch) -> None:
+    """Has the model reckon with one processor, whatever this one is and does just now."""
+    fixed = Device(
+        name="fixed", kind="cpu", capability="avx2", cores=2, memory_gbs=20.0, l2_bytes=1 << 25, l2_gbs=60.0,
+        shared_bytes=1 << 15, shared_per_core=1 << 15, registers_per_core=0, warps_per_core=1,
+        matrix_flops={}, vector_flops=1e11, exp_per_s=3e9, launch_us=5.0,
+    )  # fmt: skip
+    monkeypatch.setattr("superopt.targets.cpu.host", lambda threads: fixed)
 
 
 def candidate(step: str, m: int = 256, n: int = 512) -> Candidate:

@@ -1,4 +1,4 @@
-"""Configs: a kernel's configuration as plain JSON data, and back, each field checked."""
+"""Configjson: a kernel's configuration as plain JSON data, and back, each field checked."""
 
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
