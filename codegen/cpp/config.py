@@ -74,7 +74,8 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
         length = 2 * _ROW if _streams(program, axis) else _SUMMED[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
     threads = 1 if _little(program, sizes) else 0
-    config = CppConfig(tuple(tiles.items()), threads=threads)
+    uneven = any(_stops(program, axis) for axis in loop_axes(program))
+    config = CppConfig(tuple(tiles.items()), schedule="dynamic" if uneven else "static", threads=threads)
     for length in _SUMMED:
         longer = {
             axis: tile if _streams(program, axis) else max(1, min(sizes[axis], length))
