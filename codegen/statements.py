@@ -114,6 +114,11 @@ class KernelProgram:
     statements: tuple[Statement, ...]
     splits: tuple[Split, ...] = ()  # those whose parts are on the grid: `inner` ends where the axis does
 
+    def repeated(self, value: int) -> tuple[str, ...]:
+        """Return the axes of the grid that a stored value lacks: only the first program along them stores."""
+        axes = value_axes(self.graph)[value]
+        return tuple(axis for axis in self.grid if axis not in axes)
+
     @property
     def axes(self) -> tuple[str, ...]:
         """Every axis that the kernel walks along, spreads over the grid, or keeps whole."""

@@ -289,20 +289,22 @@ class _NestPrinter:
         else:
             self.emitter.line(f"{element} {'+=' if one.accumulates else '='} sum({register});")
 
-    def _store(self, at: str, strides: dict[str, str], type_name: str, text: Text) -> None:
+    def _store(self, at: str, strides: dict[str, str], type_name: str, text: Text, where: str = "") -> None:
         if self.vector is None:
             value = text.code if type_name == "float" else f"write<{type_name}>({text.code})"
-            self.emitter.line(f"{_element(at)} = {value};")
+            self.emitter.line(f"{where}{_element(at)} = {value};")
             return
         code = text.code if text.vector else f"splat({text.code})"
         lanes = f"{self.name(self.vector)}_lanes"
         self.emitter.lined.add(strides[self.vector])
-        self.emitter.line(f"store({at}, {strides[self.vector]}, {lanes}, {code});")
+        self.emitter.line(f"{where}store({at}, {strides[self.vector]}, {lanes}, {code});")
 
     def _store_tensor(self, one: Store) -> None:
         place = self.emitter.stored_place(one.tensor)
         at = self._at(self.stored[one.tensor], place.strides, self._loops)
-        self._store(at, place.strides, place.type, self._value(one.value))
+        first = [f"{self.emitter.base(axis)} == 0" for axis in self.emitter.program.repeated(one.value)]
+        where = f"if ({' && '.join(first)}) " if first else ""
+        self._store(at, place.strides, place.type, self._value(one.value), where)
 
 
 def _moved(degree: Fraction, old: str, name: str) -> str:

@@ -303,7 +303,9 @@ class _Emitter(Reductions):
         else:
             raise UnsupportedError(f"{self.program.name}: no stores of {tensor.name} in {tensor.dtype}")
         arguments = [self.address(tensor, axes, places), value]
-        mask = self.mask_text(axes, axes)
+        repeated = [axis for axis in self.program.repeated(store.value) if self.plan.roles[axis] != "whole"]
+        first = [f"({self.pid[axis]} == 0)" for axis in repeated]
+        mask = " & ".join([text for text in [self.mask_text(axes, axes), *first] if text])
         lines.call("", "tl.store", [*arguments, *([f"mask={mask}"] if mask else [])])
 
     def _start(self, lines: Lines, value: int) -> None:

@@ -273,6 +273,10 @@ class _Preparation:
         source = self.built.source(number, self.sizes, wide=self.wide)
         written = {tensor.name: self._allocate(tensor) for tensor in program.stores}
         grid = source.programs(self.sizes)
+        for tensor in program.stores:
+            empty = next((axis for axis in program.repeated(tensor.value) if not self.sizes[axis]), None)
+            if empty is not None:
+                raise InputError(f"{self.graph.name}: axis {empty!r} is empty; {tensor.name} has no program")
         if grid:
             held = {tensor.name: self.memory[tensor.value] for tensor in program.loads} | written
             self.actions.append(self._launched(source, grid, held))

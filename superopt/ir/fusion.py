@@ -36,6 +36,7 @@ class FusionChoices:
     tile: int = 32  # positions: what a program does at least of a grid axis, to weigh repeated work
     looped: frozenset[str] = frozenset()  # axes that are walked along: not on the grid, nor whole in a tile
     whole: frozenset[str] = frozenset()  # axes that stay whole inside a tile where they are short enough
+    repeated: bool = False  # programs along an axis may all compute what only the first of them stores
     held: int = 0  # positions of whole axes that a step's tile may have, where a kernel can end earlier
 
 
@@ -144,6 +145,9 @@ class _Facts:
             for i in step.inputs:
                 self.readers[i].append(value)
         self.outputs = frozenset(output.value for output in graph.outputs)
+        self.spread = {  # axes along which an output repeats its value
+            output.value: frozenset(output.port.axes) - self.axes[output.value] for output in graph.outputs
+        }
         first = len(graph.inputs)
         self.inputs = (*([()] * first), *(step.inputs for step in graph.steps))
         self.reduced = tuple(
@@ -195,8 +199,8 @@ class _Fusion:
     def block(self, *, alone: bool) -> Block | None:
         """Return the kernel, or None where it would be a bad one; a step alone always makes one."""
         reduced, mapped = self._reduced(), self._mapped()
-        shared = frozenset.intersection(*(self.axes[value] for value in self.stored)) - reduced - mapped
         chosen = self.facts.choices
+        shared = self._shared() - reduced - mapped
         free = shared - chosen.looped - chosen.whole
         grid = frozenset(axis for axis in free if self._worth(axis)) | self._parts(shared)
         if any(split.inner in self._touched() and split.outer not in grid for split in self.splits):
@@ -220,6 +224,17 @@ class _Fusion:
             self.looped, self.done = frozenset(), set()
             body = self._body(self.stored, frozenset(), frozenset(), frozenset())
         return Block(self._in_order(grid), body)
+
+    def _shared(self) -> frozenset[str]:
+        """Return the axes that may be on the grid: of all that is stored; of the largest, where chosen so."""
+        stored = [self.axes[value] for value in self.stored]
+        common = frozenset.intersection(*stored)
+        if not self.facts.choices.repeated:
+            return common
+        inner = {split.inner for split in self.splits}
+        spread = {axis for axes in self.facts.spread.values() for axis in axes}
+        largest = max(stored, key=self._volume)
+        return common | (largest - inner - spread)
 
     def _touched(self) -> frozenset[str]:
         """Return the axes along which the kernel does or reads anything."""

@@ -20,6 +20,7 @@ that is neither on the grid nor looped over is whole inside a tile. How long a t
 A reduction over the axis of a loop around it accumulates (`+=`, `max=`) and is known after that loop.
 `again` states that a value is computed once more instead of being kept or loaded. What a kernel loads
 and stores follows from what crosses kernels; what reads no tensor is computed wherever it is used.
+What a kernel stores may lack an axis of its grid: all programs along it compute the same, the first stores.
 
 `loop[t] running t8` uses the shift t8, made from maxima over t, while they are still growing, and
 rescales what was accumulated under the shift before (see `running`). `split t into t_part t_at` states
@@ -403,11 +404,17 @@ class _Checker:
 
     def _check_store(self, value: int, block: Block, loops: tuple[Loop, ...]) -> None:
         name = self.names[value]
+        inner = {split.inner for split in self.mugraph.splits}
+        outputs = [output.port for output in self.graph.outputs if output.value == value]
         for axis in block.grid:
+            apart = axis in self.axes[value]
             self.require(
-                axis in self.axes[value],
-                f"it stores {name}, which has no axis {axis!r}: all programs along that grid axis would write"
-                " the same place",
+                apart or axis not in inner,
+                f"it stores {name}, which has no axis {axis!r}: the first program along it may have no part",
+            )
+            self.require(
+                apart or not any(axis in port.axes for port in outputs),
+                f"it stores {name}, which has no axis {axis!r}: an output repeats it along that grid axis",
             )
         for loop in loops:
             self.require(

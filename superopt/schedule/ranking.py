@@ -228,6 +228,7 @@ class _Explorer:
                 self._drop(move.recipe, ready, move.reason)
             else:
                 self._try(move)
+                self._try(replace(move, repeated=True))
 
     def _prepared(self, splits: tuple[tuple[str, int], ...]) -> Prepared | GraphError:
         if splits not in self.ready:

@@ -35,12 +35,13 @@ class Recipe:
     whole: frozenset[str] = frozenset()
     cuts: frozenset[int] = frozenset()
     called: frozenset[int] = frozenset()  # values that a library computes
+    repeated: bool = False  # programs may all compute what only the first of them stores
     small: bool = False  # kernels end where a program would hold too much
 
     @property
     def changes(self) -> int:
         """In how many ways it differs from the default."""
-        flags = (not self.online, self.joined, self.tile != _TILE, self.small)
+        flags = (not self.online, self.joined, self.tile != _TILE, self.repeated, self.small)
         sets = (self.splits, self.looped, self.whole, self.cuts, self.called)
         return sum(flags) + sum(len(one) for one in sets)
 
@@ -67,6 +68,7 @@ class Recipe:
             whole=frozenset({""} if self.whole else ()),
             cuts=frozenset({-1} if self.cuts else ()),
             called=frozenset({-1} if self.called else ()),
+            repeated=self.repeated,
             small=self.small,
         )
 
@@ -105,7 +107,13 @@ def followed(ready: Prepared, recipe: Recipe) -> MuGraph:
         splits=ready.splits,
         online=recipe.online,
         choices=FusionChoices(
-            recipe.cuts, recipe.joined, recipe.tile, recipe.looped, recipe.whole, _HELD if recipe.small else 0
+            cuts=recipe.cuts,
+            joined=recipe.joined,
+            tile=recipe.tile,
+            looped=recipe.looped,
+            whole=recipe.whole,
+            repeated=recipe.repeated,
+            held=_HELD if recipe.small else 0,
         ),
     )
 
@@ -126,6 +134,8 @@ def recipe_name(start: str, recipe: Recipe, graph: Graph, matmuls: frozenset[int
         name += ", reductions joined"
     if recipe.tile != _TILE:
         name += ", wide grid" if recipe.tile > _TILE else ", narrow grid"
+    if recipe.repeated:
+        name += ", small sums repeated"
     if recipe.small:
         name += ", small kernels"
     for axis in sorted(recipe.looped):

@@ -81,9 +81,6 @@ BROKEN = {
     "kernel 0: t4 adds up over 'k', with another part for each turn of the inner loop": one(
         Loop("k", (T2, T3, Loop("n", (T4,)))), T5, T6, T7, Loop("n", (T8,)), grid=("m",)
     ),
-    "kernel 0: it stores t5, which has no axis 'n': all programs along that grid axis would write": (
-        *one(WALK, T5), *one(T6, T7, T8),
-    ),
     "kernel 0: it stores t5 in every turn of the loop over 'n'; compute it outside": (
         *one(Loop("k", (T2, T3)), Loop("n", (T5, Loop("k", (T4,)))), grid=("m",)), *one(T6, T7, T8),
     ),
@@ -419,3 +416,51 @@ def test_default_schedules_compute_the_graph(name: str, whole: int, monkeypatch:
     torch.manual_seed(0)
     tensors = {port.name: torch.rand(graph.shape(port), dtype=torch.float64) + 0.5 for port in graph.inputs}
     torch.testing.assert_close(run_mugraph(fuse(graph), tensors), run_graph(graph, tensors))
+
+
+REPEATED = """graph parts
+axes m=4 k_part=2 k_at=8 n=6 k=16
+in x: f32[m, (k_part k_at)]
+in w: f32[(k_part k_at), n]
+split k into k_part k_at
+kernel grid[m, k_part, n]
+  loop[k_at]
+    t2 += contract[k_at](x, w)
+    t3 += contract[k_at](x, x)
+kernel grid[m, n]
+  t4 = sum[k_part](t2)
+  t5 = sum[k_part](t3)
+  t6 = div(t4, t5)
+out out: f32[m, n] = t6
+"""
+
+
+def test_what_all_programs_compute_the_first_stores() -> None:
+    mugraph = parse_mugraph(REPEATED)
+    assert mugraph.stores(mugraph.kernels[0]) == (2, 3)
+
+
+def test_an_output_is_not_repeated_along_the_grid() -> None:
+    text = REPEATED.replace("out out: f32[m, n] = t6\n", "out out: f32[m, n] = t6\nout all: f32[m, n] = t5\n")
+    with pytest.raises(
+        GraphError, match="kernel 1: it stores t5, which has no axis 'n': an output repeats it"
+    ):
+        parse_mugraph(text)
+
+
+def test_positions_in_parts_have_a_first_program_of_their_own() -> None:
+    text = """graph parts
+axes m=4 k_part=2 k_at=8 k=16
+in x: f32[m, (k_part k_at)]
+in y: f32[m]
+split k into k_part k_at
+kernel grid[m, k_part, k_at]
+  t2 = exp(y)
+  t3 = mul(x, t2)
+kernel grid[m]
+  t4 = sum[k_part, k_at](t3)
+  t5 = mul(t4, t2)
+out out: f32[m] = t5
+"""
+    with pytest.raises(GraphError, match="kernel 0: it stores t2, which has no axis 'k_at': the first"):
+        parse_mugraph(text)

@@ -194,6 +194,21 @@ kernel grid[b, c, m, n]
     t2 += contract[k](x, y)
 out out: f32[c, b, n, m] = t2
 """,
+    "a sum that only the first programs store": """graph g
+axes m=19 p=3 k=13 n=21
+in x: f32[m, p, k]
+in w: f32[p, k, n]
+kernel grid[m, p, n]
+  loop[k]
+    t2 += contract[k](x, w)
+    t3 += contract[k](x, x)
+  t4 = exp(t3)
+kernel grid[m, n]
+  t5 = sum[p](t2)
+  t6 = sum[p](t4)
+  t7 = div(t5, t6)
+out out: f32[m, n] = t7
+""",
     "two passes": """graph g
 axes m=5 k=37
 in x: f32[m, k]
