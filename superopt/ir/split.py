@@ -11,11 +11,14 @@ from dataclasses import replace
 
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
+from superopt.ir.cut import closed_values
 from superopt.ir.graph import Axis, Graph, Step
 from superopt.ir.mugraph import Split
 from superopt.ir.rewrite import refine_axes
 
 __all__ = ["split_axis"]
+
+_REDUCTIONS = ("sum", "max", "contract")
 
 
 def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
@@ -29,6 +32,9 @@ def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
     mapped = {place for step in graph.steps for pair in step.mapping for place in pair}
     if axis in used or axis in mapped:
         raise GraphError(f"axis {axis!r} cannot be split: an output has it, or it is read at other places")
+    steps_closed = zip(graph.steps, closed_values(graph)[len(graph.inputs) :], strict=True)
+    if any(closed and step.op in _REDUCTIONS and axis in step.axes for step, closed in steps_closed):
+        raise GraphError(f"axis {axis!r} cannot be split: what is reduced over it reads no tensor")
     outer, inner = _fresh(f"{axis}_part", sizes), _fresh(f"{axis}_at", sizes)
     place = -(-sizes[axis] // parts)
     # The extent of the axis itself stays one number; only positions are made of parts and places.
@@ -65,7 +71,7 @@ def _in_two(graph: Graph, outer: str, inner: str) -> Graph:
 
     for step in graph.steps:
         new = replace(step, inputs=tuple(at[i] for i in step.inputs))
-        if step.op in ("sum", "max", "contract") and {outer, inner} <= set(step.axes):
+        if step.op in _REDUCTIONS and {outer, inner} <= set(step.axes):
             rest = tuple(axis for axis in step.axes if axis != outer)
             part = emit(replace(new, axes=rest))
             at.append(emit(Step("max" if step.op == "max" else "sum", (part,), (outer,))))

@@ -14,6 +14,7 @@ from superopt.ir import (
     Output,
     Port,
     Step,
+    closed_values,
     fuse,
     split_axis,
     stabilize,
@@ -72,7 +73,10 @@ def scheduled(graph: Graph, number: int) -> MuGraph:
     if number % 3 == 1:
         return fuse(stabilize(graph), online=True)
     kept = {axis for output in graph.outputs for axis in output.port.axes}
-    summed = [axis for step in graph.steps if step.op != "index" for axis in step.axes if axis not in kept]
+    closed = closed_values(graph)[len(graph.inputs) :]
+    for step, reads_none in zip(graph.steps, closed, strict=True):
+        kept |= set(step.axes) if reads_none else set()  # a sum that reads no tensor is not shared out
+    summed = [axis for step in graph.steps for axis in step.axes if axis not in kept]
     if number % 3 == 2 and summed:
         parts, split = split_axis(graph, summed[number % len(summed)], 3)
         return fuse(stabilize(parts, (split.outer,)), splits=(split,), online=True)

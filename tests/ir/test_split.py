@@ -209,6 +209,26 @@ def test_an_axis_that_cannot_be_split_is_refused(axis: str, parts: int, reason: 
         split_axis(SMALL, axis, parts)
 
 
+def test_a_sum_that_reads_no_tensor_is_not_shared_out() -> None:
+    text = """graph positions
+axes a=3 b=2
+in x: f32[b]
+in z: f32[a]
+t2 = index[a]()
+t3 = sum[a]({0})
+t4 = mul(t3, x)
+t5 = sum[a](z)
+t6 = add(t4, t5)
+out y: f32[b] = t6
+"""
+    with pytest.raises(GraphError, match="reads no tensor"):
+        split_axis(parse_graph(text.format("t2")), "a", 3)
+    graph, split = split_axis(
+        parse_graph(text.format("z").replace("t2 = index[a]()", "t2 = size[a]()")), "a", 3
+    )
+    assert fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True).kernels
+
+
 def test_a_name_that_is_taken_is_not_taken_again() -> None:
     text = "graph g\naxes k=7 k_part=2\nin x: f32[k, k_part]\nt = sum[k](x)\nout y: f32[k_part] = t\n"
     made, split = split_axis(parse_graph(text), "k", 2)
