@@ -52,6 +52,7 @@ _SHRINKING = (1000.0, 100.0, 10.0, 1.0, 0.1)
 _MOST_CORRECTION = 3.0  # of the logarithm of a time
 _ALIKE = 0.02  # times closer than this share are no pair
 _MARGIN = 0.01  # of pair accuracy by which the learned model must be better
+_LEAST_PAIRS = 50  # held out, on which a claim to be better can rest
 _FOLDS = 5
 _INNER_FOLDS = 2  # that choose how much the model is shrunk
 
@@ -250,7 +251,7 @@ def choose(records: Iterable[Row], *, seed: int = 0) -> Choice:
     """Return the model to rank by: the learned one only where it beats the prediction on kernels held out."""
     known = _known(records)
     found = _accuracy(known, seed)
-    if found.pairs and found.learned > found.analytical + _MARGIN:
+    if found.pairs >= _LEAST_PAIRS and found.learned > max(found.analytical + _MARGIN, 0.5):
         return Choice("learned", found, _trained(known, seed))
     return Choice("analytical", found, None)
 

@@ -171,3 +171,15 @@ def test_what_was_best_before_needs_no_search(
 def test_wrong_options(options: OptimizeOptions, message: str) -> None:
     with pytest.raises(InputError, match=message):
         superopt.optimize(norm_linear, options=options)
+
+
+def test_a_function_that_fails_on_data_is_refused(quick) -> None:
+    """Tracing without data lets it pass; PyTorch does not multiply f16 by f32."""
+    inputs = torch.randn(5, 64).half(), torch.randn(64, 12)
+    with pytest.raises(InputError, match=r"fails on inputs like these: RuntimeError"):
+        superopt.optimize(lambda x, w: x @ w, *inputs, options=quick)
+
+
+def test_a_program_of_views_only(quick) -> None:
+    x = torch.randn(3, 4)
+    assert torch.equal(superopt.optimize(lambda x: x.t(), x, options=quick)(x), x.t())

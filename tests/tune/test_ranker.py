@@ -95,6 +95,9 @@ def test_too_little_to_learn_from() -> None:
     assert choose(one_kernel).use == "analytical"
     assert accuracy(one_kernel).pairs == 0
     assert choose(made_up(by_warps, kernels=2, each=1)).use == "analytical"
+    few = made_up(by_warps, kernels=2, each=4)
+    assert 0 < accuracy(few).pairs < 50
+    assert choose(few).use == "analytical"
     with pytest.raises(InputError, match="no records"):
         choose([])
 
