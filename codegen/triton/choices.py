@@ -24,6 +24,8 @@ LANE_REGISTERS = 200  # of the 255 of a thread, for tiles
 FEW_ROWS = 16  # a matrix product has at least so many rows
 NEIGHBOURS = 64  # so many elements in a row make whole lines of memory
 GROUP = 8  # tiles of columns whose programs run together
+USUAL_STAGES = 3
+MANY_PROGRAMS = 512  # more than any device runs at a time
 FLAT_TILE = 1024  # elements of a tile where there is no matrix product
 
 # Rows, columns, warps, stages: the first that fits is the default.
@@ -93,16 +95,18 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int]) -> TritonCo
     return next(fitting, found[-1])
 
 
-def configs(program: KernelProgram, sizes: Mapping[str, int]) -> tuple[TritonConfig, ...]:
-    """Return the configurations worth measuring, the default first."""
+def configs(
+    program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool = False
+) -> tuple[TritonConfig, ...]:
+    """Return the configurations worth measuring, the default first; `tf32` allows products of fp32 in it."""
     found = {default_config(program, sizes): None}
-    for config in _enumerated(program, sizes):
+    for config in _enumerated(program, sizes, tf32=tf32):
         if footprint(program, config).fits(config):
             found.setdefault(config)
     return tuple(found)
 
 
-def _enumerated(program: KernelProgram, sizes: Mapping[str, int]) -> Iterator[TritonConfig]:
+def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool) -> Iterator[TritonConfig]:
     if not _shape(program).matrix:
         for flat, near, warps in combinations((256, 1024, 2048, 4096, 8192), (32, 64, 128), (1, 2, 4, 8)):
             config = _config(program, sizes, 64, 64, 32, warps, 2)
@@ -112,6 +116,12 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int]) -> Iterator[Tr
     for rows, columns, inner, warps, stages in combinations(tiles, tiles, tiles, (2, 4, 8), (2, 3, 4)):
         config = _config(program, sizes, rows, columns, inner, warps, stages)
         yield config
+        if stages == USUAL_STAGES:
+            if _programs(program, config, sizes) >= MANY_PROGRAMS:
+                yield from (replace(config, persistent=count) for count in (1, 2))
+            if not _half(program):  # as accurate as fp32, nearly, on tensor cores
+                yield replace(config, precision="tf32x3")
+                yield from [replace(config, precision="tf32")] if tf32 else []
         if config.group > 1:
             yield replace(config, group=1)
         if has_wide_products(program):
@@ -185,6 +195,12 @@ def _group(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, int
     tiled = [axis for axis in program.grid if config.tile(axis) > 1 and axis not in config.whole]
     counts = [-(-sizes[axis] // config.tile(axis)) for axis in tiled]
     return GROUP if len(tiled) == 2 and min(counts) >= GROUP else 1
+
+
+def _programs(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, int]) -> int:
+    """Return how many programs a kernel has."""
+    spread = (axis for axis in program.grid if axis not in config.whole)
+    return prod(-(-sizes[axis] // config.tile(axis)) for axis in spread)
 
 
 def _parts(program: KernelProgram) -> frozenset[str]:

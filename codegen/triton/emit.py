@@ -45,7 +45,7 @@ class _Emitter(Reductions):
 
     def source(self) -> TritonSource:
         body = self._statements(self.program.statements)
-        body = [*self._head(body), *body]
+        body = self._repeated([*self._head(body), *body])
         grid = tuple(
             (axis, 1 if self.plan.roles[axis] == "single" else self.config.tile(axis))
             for axis in self._grid_order()
@@ -101,6 +101,17 @@ class _Emitter(Reductions):
         tiled = [axis for axis in self.program.grid if roles[axis] == "tile"]
         return (*single, *reversed(tiled))
 
+    def _repeated(self, body: list[str]) -> list[str]:
+        """Return the body, for one place on the grid after the other where programs are persistent."""
+        grid = self._grid_order()
+        if not self.persistent or not grid:
+            return body
+        programs = " * ".join(self._programs(axis) for axis in grid)
+        return [
+            f"for pid in range(tl.program_id(0), {programs}, tl.num_programs(0)):",
+            *(f"    {line}" if line else "" for line in body),
+        ]
+
     def _programs(self, axis: str) -> str:
         if self.plan.roles[axis] == "single":
             return self.extents[axis]
@@ -124,16 +135,18 @@ class _Emitter(Reductions):
         for name, axes in self.hoisted.items():
             if axes:
                 steps = " + ".join(f"{self.pid[axis]} * {self.strides[name, axis]}" for axis in axes)
-                places.append(f"{self.pointers[name]} += {steps}")
+                pointer, base = self.pointers[name], self.bases[name]
+                places.append(f"{pointer} += {steps}" if pointer == base else f"{base} = {pointer} + {steps}")
         grid = self._grid_order()
         if not grid:
             return [*places, *([""] if places else [])]
         lines = []
         pid = "pid" if len(grid) > 1 else self.pid[grid[0]]
+        start = "pid" if self.persistent else "tl.program_id(0)"
         if len(grid) == 1:
-            lines.append(f"{pid} = {self.wide('tl.program_id(0)')}")
+            lines.append(f"{pid} = {self.wide(start)}")
         else:
-            lines.append("pid = tl.program_id(0)")
+            lines += [] if self.persistent else [f"pid = {start}"]
             rest = "pid"
             if self._grouped():
                 lines += self._group_lines(grid[-2], grid[-1], last=len(grid) == 2)

@@ -272,7 +272,7 @@ class _Preparation:
     def _launch(self, number: int, program: KernelProgram) -> None:
         source = self.built.source(number, self.sizes, wide=self.wide)
         written = {tensor.name: self._allocate(tensor) for tensor in program.stores}
-        grid = source.programs(self.sizes)
+        grid = source.launched(self.sizes, _processors(self.device))
         for tensor in program.stores:
             empty = next((axis for axis in program.repeated(tensor.value) if not self.sizes[axis]), None)
             if empty is not None:
@@ -350,6 +350,13 @@ class _Preparation:
         shape = tuple(self.sizes[axis] for axis in held.strides)
         self.actions.append(View(held.slot, _seen(shape, tuple(held.strides.values()))))
         return self._next_slot()
+
+
+def _processors(device: torch.device) -> int:
+    """Return how many programs a device runs at a time, at least; few in Triton's interpreter."""
+    if device.type != "cuda":
+        return 2
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> Callable[[Tensor], Tensor]:

@@ -33,5 +33,10 @@ class TritonSource:
     config: TritonConfig
 
     def programs(self, sizes: Mapping[str, int]) -> int:
-        """Return how many programs run at these sizes."""
+        """Return how many programs have something to do at these sizes."""
         return prod(-(-sizes[axis] // tile) for axis, tile in self.grid)
+
+    def launched(self, sizes: Mapping[str, int], processors: int) -> int:
+        """Return how many programs are launched: persistent ones do the work of several, in turn."""
+        programs = self.programs(sizes)
+        return min(programs, processors * self.config.persistent) if self.config.persistent else programs

@@ -70,6 +70,14 @@ class Tiles:
                 self.place[axis] = self.pid[axis]
         self.raw = self._raw_loads()
         self.hoisted = {name: self.shared_places(tensor) for name, tensor in tensors.items()}
+        self.bases = dict(self.pointers)  # from where a program counts its places
+        if self.persistent:
+            self.bases |= {name: names.take(f"{name}_at") for name, axes in self.hoisted.items() if axes}
+
+    @property
+    def persistent(self) -> bool:
+        """Whether a program moves from place to place on the grid."""
+        return bool(self.config.persistent and self.program.grid)
 
     def masked(self, axis: str) -> bool:
         """Return whether tiles reach beyond the end of an axis."""
@@ -137,7 +145,7 @@ class Tiles:
             elif axis not in self.hoisted[tensor.name]:
                 terms.append((0, f"{self.position(place)} * {stride}"))
         ordered = [text for _, text in sorted(terms, key=lambda term: term[0])]
-        return " + ".join([self.pointers[tensor.name], *ordered])
+        return " + ".join([self.bases[tensor.name], *ordered])
 
     def shared_places(self, tensor: Tensor) -> tuple[str, ...]:
         """Return the axes of a tensor along which a program stays at its one position on the grid."""

@@ -84,11 +84,14 @@ class CudaTarget:
         )
 
     def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
-        """Yield the configurations of one kernel."""
+        """Yield the configurations of one kernel, in tf32 where torch's own products may be."""
+        import torch
+
         from superopt.codegen.statements import lower_block
         from superopt.codegen.triton import configs
 
-        yield from configs(lower_block(mugraph, number), mugraph.graph.sizes)
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        yield from configs(lower_block(mugraph, number), mugraph.graph.sizes, tf32=tf32)
 
     def config_from_json(self, data: Any) -> Any:
         """Return a configuration from plain data."""

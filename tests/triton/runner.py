@@ -223,6 +223,15 @@ def grouped_choices(mugraph: MuGraph):
     return [[replace(one, tiles=tuple((a, min(t, 16)) for a, t in one.tiles)) for one in smaller]]
 
 
+def persistent_choices(mugraph: MuGraph):
+    """Small tiles of which each program does several, in turn; in groups or not."""
+    return [
+        [replace(one, persistent=1, group=group) for one in chosen]
+        for chosen in grouped_choices(mugraph)
+        for group in (1, 3)
+    ]
+
+
 def random_choices(mugraph: MuGraph, count: int = 6):
     """Any tiles at all, single positions and whole axes among them."""
     draw = random.Random(0)
@@ -245,6 +254,7 @@ CHOICES = {
     "tuner": tuner_choices,
     "random": random_choices,
     "grouped": grouped_choices,
+    "persistent": persistent_choices,
 }
 
 

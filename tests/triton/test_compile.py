@@ -140,6 +140,50 @@ def test_configurations(name):
         compile(emit(program, config).text, name, "exec")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+@pytest.mark.parametrize("name", ["rmsnorm_linear", "gqa_decode"])
+def test_persistent_programs_do_not_spill(name, target, compiler):
+    mugraph = parse_mugraph((GOLDEN / f"{name}.txt").read_text())
+    program = lower_block(mugraph, 0)
+    default = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).config
+    source = emit(program, replace(default, persistent=2, group=4))
+    assert "for pid in range(tl.program_id(0), " in source.text
+    assert compiler.compile(source, target=target).spill_bytes == 0
+
+
+FP32 = "graph g\naxes m=256 k=512 n=256\nin x: f32[m, k]\nin w: f32[k, n]\nt2 = contract[k](x, w)\n"
+
+
+@pytest.mark.parametrize(("rows", "counts"), [(256, {0}), (4096, {0, 1, 2})])
+def test_large_grids_run_persistent_programs_too(rows, counts):
+    text = f"{FP32}out o: f32[m, n] = t2\n".replace("m=256", f"m={rows}")
+    mugraph = fuse(parse_graph(text))
+    found = configs(lower_block(mugraph, 0), mugraph.graph.sizes)
+    assert {one.persistent for one in found} == counts
+    assert len(found) < 2000
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("tf32", [False, True])
+def test_precisions_of_products(dtype, tf32):
+    mugraph = fuse(parse_graph(f"{FP32}out o: f32[m, n] = t2\n".replace("f32", dtype)))
+    found = configs(lower_block(mugraph, 0), mugraph.graph.sizes, tf32=tf32)
+    precisions = {one.precision for one in found}
+    assert found[0].precision == "ieee"
+    assert precisions == ({"ieee"} if dtype == "f16" else {"ieee", "tf32x3"} | ({"tf32"} if tf32 else set()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+def test_fp32_products_on_tensor_cores_compile(precision, compiler):
+    mugraph = fuse(parse_graph(f"{FP32}out o: f32[m, n] = t2\n"))
+    default = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).config
+    source = emit(lower_block(mugraph, 0), replace(default, precision=precision))
+    for target in ("cuda:80", "cuda:90"):
+        assert compiler.compile(source, target=target).spill_bytes <= 8  # a register, at most
+
+
 @pytest.mark.parametrize(("rows", "group"), [(16, 1), (2048, 8)])
 def test_programs_of_many_rows_run_in_groups(rows, group):
     text = (GOLDEN / "gated_mlp.txt").read_text().replace("m=16", f"m={rows}")

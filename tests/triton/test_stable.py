@@ -101,6 +101,12 @@ def test_groups_of_programs_agree(agrees, name, split, sizes):
     run(agrees, name, "original", sizes={"K": 24, **sizes}, split=split, configs="grouped")
 
 
+@pytest.mark.parametrize(("name", "split"), [("gated-mlp", ""), ("gqa-decode", "k.T")])
+def test_programs_that_do_several_tiles_agree(agrees, name, split):
+    sizes = {"M": 40, "N": 66, "K": 24, "T": 70, "B": 2, "H": 2, "G": 3}
+    run(agrees, name, "found", sizes=sizes, split=split, configs="persistent")
+
+
 @pytest.mark.parametrize("split", ["", "k.T"])
 @pytest.mark.parametrize("kind", ["original", "found"])
 @pytest.mark.parametrize(("dtype", "scale"), [("f32", 1e4), ("f16", 4e3), ("f32", 1e-4)])
