@@ -1,12 +1,12 @@
 """Decision: what became of a region, and the ledger of all decisions of one model."""
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.backend.options import BackendOptions
+from superopt.plans.saved import write_json
 
 __all__ = ["Decision", "Ledger"]
 
@@ -114,7 +114,5 @@ class Ledger:
 
     def write(self) -> None:
         """Write the report, where the options ask for one."""
-        path = self.options.report
-        if path is not None:
-            text = json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"
-            path.write_text(text, encoding="utf-8")
+        if self.options.report is not None:
+            write_json(self.to_json(), self.options.report)

@@ -63,24 +63,23 @@ class RegionPass(CustomGraphPass):
             return
         target = pick_target(device)
         kinds = kinds_of(graph, device)
+        self.ledger.total_flops += sum(map(flops_of, kinds))
         regions: list[Region] = []
         for piece in pieces_of(graph, kinds):
             regions += self._regions(piece, kinds, target, title)
         decided = self._decided(regions, target, title)
         taken = [(region, decision) for region, decision in decided if decision.taken and decision.plan]
-        moved: dict[fx.Node, fx.Node] = {}
-        for region, decision in taken:
-            _replace(graph, region, str(decision.plan), moved)
         if taken:
-            from torch._inductor.pattern_matcher import stable_topological_sort
-
-            stable_topological_sort(graph)
-            graph.eliminate_dead_code()
-            graph.lint()
+            _replace_all(graph, taken)
         if self.ledger.options.cache and any(decision.open for _, decision in decided):
             next_generation()
-        self.ledger.total_flops += sum(map(flops_of, kinds))
-        self.ledger.write()
+        self._report()
+
+    def _report(self) -> None:
+        try:
+            self.ledger.write()
+        except SuperoptError as error:  # a model is not stopped for want of a report
+            log.warning("no report: %s", _line(error))
 
     def _regions(
         self, piece: Piece, kinds: dict[fx.Node, Kind], target: Target, title: str, rounds: int = _ROUNDS
@@ -144,6 +143,23 @@ class RegionPass(CustomGraphPass):
             self.ledger.note(decision, title)
             decided.append((region, decision))
         return decided
+
+
+def _replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> None:
+    """Put calls of plans in the places of regions; where one fails, its operators are still there."""
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
+    moved: dict[fx.Node, fx.Node] = {}
+    for region, decision in taken:
+        try:
+            _replace(graph, region, str(decision.plan), moved)
+        except Exception as error:  # whatever PyTorch raises of a call that it does not like
+            log.warning(
+                "%s: left to Inductor: %s: %s", decision.operators, type(error).__name__, _line(error)
+            )
+    stable_topological_sort(graph)
+    graph.eliminate_dead_code()
+    graph.lint()
 
 
 def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx.Node]) -> None:

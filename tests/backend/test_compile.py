@@ -181,6 +181,31 @@ def test_without_time_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> No
     assert not any(one.open for one in host.ledger.decisions)
 
 
+def test_a_report_that_cannot_be_written_is_one_line(
+    tmp_path: Path, warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    host = Host(budget_s=0.0, report=tmp_path / "missing" / "report.json")
+    with torch.no_grad():
+        close(torch.compile(block(), backend=host)(data()), block()(data()))
+    lines = [one.message for one in warnings_logged.records if one.levelname == "WARNING"]
+    assert len(lines) == 1
+    assert lines[0].startswith("no report: cannot write")
+
+
+def test_a_region_that_cannot_be_called_stays(
+    taken: list[Decision], monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    def broken(plan: str, inputs: Any) -> Any:
+        raise RuntimeError("no fake")
+
+    monkeypatch.setattr(graphpass, "_fake", broken)
+    module, host = block(), Host()
+    with torch.no_grad():
+        close(torch.compile(module, backend=host)(data()), module(data()))
+    assert host.calls == 0
+    assert any("left to Inductor: RuntimeError: no fake" in one.message for one in warnings_logged.records)
+
+
 def take_all(self: Any, known: Decision, raced: Any, plan: str) -> Decision:
     """Take a region, whatever a race on a busy machine says."""
     return replace(known, taken=True, plan=plan, why="a test")

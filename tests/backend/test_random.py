@@ -10,6 +10,7 @@ from .conftest import Host, close
 from .modules import random_module
 
 FAST = 20
+DYNAMIC = (1, 3, 7)  # of the fast ones; symbolic sizes take PyTorch long
 MANY = 500
 
 
@@ -39,7 +40,7 @@ def test_regions_computed_by_torch(seed: int, taken: list[Decision], monkeypatch
     monkeypatch.setattr(
         plans.Runner, "by_kernels", lambda self, known: self.by_torch(known)
     )  # no compiler, for speed
-    host = check(seed, dynamic=seed % 4 == 3)
+    host = check(seed, dynamic=seed in DYNAMIC)
     assert host.calls >= len(taken) > 0  # equal regions are decided on once
     assert not [one for one in host.ledger.decisions if one.why.startswith("failed")]
 
