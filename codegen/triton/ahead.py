@@ -28,7 +28,7 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         try:
-            answer = {"report": _compiled(json.loads(line))}
+            answer: dict[str, Any] = {"report": _compiled(json.loads(line))}
         except (Exception, SystemExit) as error:  # compilers raise all kinds
             answer = {"error": _one_line(error)}
         print(json.dumps(answer), file=answers, flush=True)

@@ -98,7 +98,8 @@ class CudaTarget:
         from superopt.codegen.triton import TritonConfig
 
         config = config_from_json(TritonConfig, data)
-        if config.num_warps not in (1, 2, 4, 8, 16, 32) or not 0 < config.num_stages <= 16:
+        warps = config.num_warps in (1, 2, 4, 8, 16, 32)
+        if not (warps and 0 < config.num_stages <= 16 and 0 <= config.persistent <= 32):
             raise InputError(f"a configuration for CUDA is wrong: {data!r}")
         return config
 

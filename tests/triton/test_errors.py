@@ -10,7 +10,8 @@ import torch
 from superopt.codegen.statements import lower_block
 from superopt.codegen.triton import TritonConfig, TritonMuGraph, UnsupportedError, default_config, emit
 from superopt.errors import InputError
-from superopt.ir import fuse, parse_graph
+from superopt.ir import fuse, parse_graph, parse_mugraph
+from superopt.targets import pick_target
 
 MATMUL = """graph matmul
 axes m=16 k=32 h=2 n=8
@@ -58,6 +59,33 @@ def test_double_precision_is_refused():
     found = program(text)
     with pytest.raises(UnsupportedError, match="no loads of x in f64"):
         emit(found, default_config(found, parse_graph(text).sizes))
+
+
+@pytest.mark.parametrize(
+    "field", [{"num_warps": 3}, {"num_stages": 0}, {"persistent": -1}, {"persistent": 99}]
+)
+def test_configurations_from_data_are_checked(field):
+    target = pick_target("cuda:90")
+    tiles = {"tiles": [["m", 16]]}
+    assert target.config_from_json({**tiles, "persistent": 2}).persistent == 2
+    with pytest.raises(InputError, match="configuration.* is wrong"):
+        target.config_from_json({**tiles, **field})
+
+
+def test_an_empty_axis_has_no_first_program():
+    text = """graph parts
+axes m=4 k=8 n=6
+in x: f32[m, k]
+in w: f32[k, n]
+kernel grid[m, n]
+  t2 = contract[k](x, w)
+  t3 = sum[k](x)
+out o: f32[m, n] = t2
+out p: f32[m] = t3
+"""
+    built = TritonMuGraph(parse_mugraph(text))
+    with pytest.raises(InputError, match="parts: axis 'n' is empty; p has no program"):
+        built(x=torch.ones(4, 8), w=torch.ones(8, 0))
 
 
 def test_tiles_are_powers_of_two():
