@@ -1,6 +1,7 @@
 """Decision: what became of a region, and the ledger of all decisions of one model."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -92,12 +93,15 @@ class Ledger:
         searched = f"{self.searched} searched in {self.spent_s:.1f} s"
         head = f"{len(self.decisions)} regions in {self.graphs} graphs, {len(taken)} taken, {searched}"
         lines = [head]
+        counted = Counter((one.graph, one.text()) for one in self.decisions)
         shown = ""
-        for one in self.decisions:
-            if one.graph != shown:
-                shown = one.graph
+        for (graph, text), count in counted.items():
+            if graph != shown:
+                shown = graph
                 lines.append(shown)
-            lines += [f"  {line}" for line in one.text().splitlines()]
+            lines += [f"  {line}" for line in text.splitlines()]
+            if count > 1:
+                lines.append(f"    {count} times in this graph")
         return "\n".join(lines)
 
     def to_json(self) -> Mapping[str, Any]:
