@@ -11,7 +11,10 @@ import warnings
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import torch
+import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config
@@ -32,8 +35,25 @@ from superopt.ops import OPS
 from superopt.trace import run_graph, trace
 from superopt.workloads import WORKLOADS
 
+
+def multiply_bf16() -> None:
+    """Have the interpreter multiply bf16 as the numbers they are: it keeps them as 16-bit integers."""
+    whole = InterpreterBuilder.create_dot
+
+    def widened(handle: TensorHandle) -> TensorHandle:
+        if handle.dtype.scalar != tl.bfloat16:
+            return handle
+        return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self, a, b, *others):
+        return whole(self, widened(a), widened(b), *others)
+
+    InterpreterBuilder.create_dot = create_dot
+
+
+multiply_bf16()
 INTEGERS = {"i64": torch.int64, "i32": torch.int32}
-DTYPES = {"f32": torch.float32, "f16": torch.float16}
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 WEIGHT = 0.3  # of weights, so that results stay near 1
 
 

@@ -68,7 +68,7 @@ def test_configurations_from_data_are_checked(field):
     target = pick_target("cuda:90")
     tiles = {"tiles": [["m", 16]]}
     assert target.config_from_json({**tiles, "persistent": 2}).persistent == 2
-    with pytest.raises(InputError, match="configuration.* is wrong"):
+    with pytest.raises(InputError, match=r"configuration.* is wrong"):
         target.config_from_json({**tiles, **field})
 
 

@@ -43,6 +43,11 @@ def test_found(agrees, name, dtype):
     run(agrees, name, "found", dtype=dtype)
 
 
+@pytest.mark.parametrize("name", ["softmax", "rmsnorm-linear", "gated-mlp", "gqa", "gqa-decode", "mla"])
+def test_bf16(agrees, name):
+    run(agrees, name, "found", dtype="bf16")
+
+
 ODD = [
     *(("rmsnorm-linear", {"M": size}) for size in (1, 7, 33, 129)),
     *(("rmsnorm-linear", {"N": size, "K": size}) for size in (1, 17, 129)),
