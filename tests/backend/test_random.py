@@ -1,5 +1,7 @@
 """Random modules: forward and backward with regions taken give what PyTorch gives."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,9 +17,14 @@ MANY = 500
 
 
 def check(seed: int, *, dynamic: bool) -> Host:
-    module, shape = random_module(seed)
     host = Host()
-    compiled = torch.compile(module, backend=host, dynamic=dynamic)
+    check_with(host, seed, dynamic=dynamic)
+    return host
+
+
+def check_with(backend: Any, seed: int, *, dynamic: bool, options: dict[str, Any] | None = None) -> None:
+    module, shape = random_module(seed)
+    compiled = torch.compile(module, backend=backend, dynamic=dynamic, options=options)
     shapes = [shape, (shape[0] + 1, shape[1] + 2, shape[2])] if dynamic else [shape]
     for number, one in enumerate(shapes):
         torch.manual_seed(seed + number)
@@ -31,7 +38,6 @@ def check(seed: int, *, dynamic: bool) -> Host:
             close(a, b)
         with torch.no_grad():
             close(compiled(x.detach()), module(x.detach()))
-    return host
 
 
 @pytest.mark.parametrize("seed", range(FAST))
@@ -53,4 +59,15 @@ def test_regions_computed_by_kernels(
 ) -> None:
     host = check(seed, dynamic=dynamic)
     assert host.calls >= len(taken) > 0  # equal regions are decided on once
+    assert not [one for one in caplog.records if one.name == "superopt"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "dynamic"), [(4, False), (1, True), (3, False)])
+def test_inductor_compiles_what_is_left(
+    seed: int, dynamic: bool, taken: list[Decision], caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"cache": False, "inductor": {"force_disable_caches": True}}
+    check_with("superopt", seed, dynamic=dynamic, options=options)
+    assert taken
     assert not [one for one in caplog.records if one.name == "superopt"]
