@@ -144,7 +144,8 @@ PROGRAMS = {
     "differential": Program(differential, (Q, K, Q, K, K), "k 0"),
     "pooling": Program(pooling, (K, (WIDTH,)), ""),
     "log-sum-exp": Program(log_sum_exp, (Q, (CLASSES, WIDTH)), "w 0"),
-    "log-probabilities": Program(log_probabilities, (Q, (CLASSES, WIDTH))),
+    # The result is as long as the scores, so these are kept, and read again.
+    "log-probabilities": Program(log_probabilities, (Q, (CLASSES, WIDTH)), shifted=False),
     "cross-entropy": Program(cross_entropy, (Q, (CLASSES, WIDTH), (QUERIES,)), "w 0"),
     "entropy": Program(entropy, ((QUERIES, KEYS),)),
     "softmax": Program(softmax, ((QUERIES, KEYS),)),
