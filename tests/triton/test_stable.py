@@ -103,7 +103,7 @@ def test_groups_of_programs_agree(agrees, name, split, sizes):
 
 @pytest.mark.parametrize(("name", "split"), [("gated-mlp", ""), ("gqa-decode", "k.T")])
 def test_programs_that_do_several_tiles_agree(agrees, name, split):
-    sizes = {"M": 40, "N": 66, "K": 24, "T": 70, "B": 2, "H": 4, "G": 2}
+    sizes = {"M": 40, "N": 66, "K": 24, "T": 70, "B": 1, "H": 4, "G": 2}
     run(agrees, name, "found", sizes=sizes, split=split, configs="persistent")
 
 
