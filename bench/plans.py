@@ -79,11 +79,13 @@ def _short(config: Any) -> dict[str, Any]:
 def _others(candidate: Candidate, target: Any, place: int) -> list[list[dict[str, Any]]]:
     """Return the configurations of each kernel that are predicted to be the next best."""
     from superopt.plans.contest import likely
+    from superopt.plans.ranking import Ranking
 
     if place >= _WIDE:
         return []
+    ranking = Ranking(target)
     return [
-        [] if config is None else [_short(one) for one in likely(candidate, number, target, _OTHERS)]
+        [] if config is None else [_short(one) for one in likely(candidate, number, ranking, _OTHERS)]
         for number, config in enumerate(candidate.configs)
     ]
 
