@@ -306,6 +306,15 @@ def test_what_was_measured_survives_a_kill(tmp_path: Path) -> None:
 # -- the whole, on the CPU
 
 
+def test_a_plan_is_made_without_a_gpu(tmp_path: Path) -> None:
+    case = Case("rmsnorm", "decode-8", {"M": 8, "K": 128})
+    data = make_plan(case, "f16", "cuda:90")
+    write_plan(data, tmp_path / "plan.json")
+    made = json.loads((tmp_path / "plan.json").read_text())
+    assert made["winner"] is None
+    assert made["regions"][0]["candidates"][0]["mugraph"]
+
+
 @pytest.mark.slow
 def test_a_plan_for_this_cpu_is_raced(tmp_path: Path) -> None:
     case = Case("rmsnorm-linear", "decode-8", {"M": 8, "K": 128, "N": 128})
