@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cpucases import SUITES, CpuCase, chosen, hand_written
-from bench.harness import Results, failed, geometric_means, line, listed, machine, resumed, tell
+from superopt.bench.cpucases import SUITES, CpuCase, chosen, hand_written
+from superopt.bench.harness import Results, failed, geometric_means, line, listed, machine, resumed, tell
 from superopt.errors import InputError, SuperoptError
 
 __all__ = ["main"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bench.gpucases import hand_written
+from superopt.bench.gpucases import hand_written
 from superopt.workloads import WORKLOADS
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.gpucases import PEERS, SUITES, Case
-from bench.harness import Results, failed, geometric_means, line, listed, machine, resumed, tell
-from bench.plans import FOLDER, chosen_cases
+from superopt.bench.gpucases import PEERS, SUITES, Case
+from superopt.bench.harness import Results, failed, geometric_means, line, listed, machine, resumed, tell
+from superopt.bench.plans import FOLDER, chosen_cases
 from superopt.errors import InputError, SuperoptError
 
 __all__ = ["main"]
@@ -62,7 +62,7 @@ class _Suite:
 
 def run_suite(suite: _Suite) -> None:
     """Race all cases that have no record, in chunks that are compiled together."""
-    from bench.gpurun import load_case, run_case, warm
+    from superopt.bench.gpurun import load_case, run_case, warm
     from superopt.tune.errors import DeviceLostError
 
     todo = [case for case in suite.cases if case.name not in suite.records]
@@ -107,7 +107,7 @@ def run_suite(suite: _Suite) -> None:
 
 def race_autotuned(suite: _Suite) -> None:
     """Race cases against max-autotune, too, as long as there is time."""
-    from bench.gpurun import OUT_OF_TIME, load_case, race_again
+    from superopt.bench.gpurun import OUT_OF_TIME, load_case, race_again
 
     took = 0.0
     for case in suite.cases:
@@ -146,8 +146,8 @@ def _known(case: Case) -> dict[str, Any]:
 
 def dry_run(cases: Sequence[Case], settings: Any, *, check: bool, say: Callable[[str], None] = print) -> int:
     """Load every plan, prove its first candidate, emit every kernel; with `check`, run each once, small."""
-    from bench.gpucheck import check_case
-    from bench.gpurun import load_case
+    from superopt.bench.gpucheck import check_case
+    from superopt.bench.gpurun import load_case
     from superopt.plans.proof import proven_by_graph
 
     bad = 0
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(f"{case.name:36} {_sizes(case)}" for case in cases))
         return 0
-    from bench.gpurun import Settings
+    from superopt.bench.gpurun import Settings
 
     settings = Settings(
         options.plans,
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.dry_run or options.check:
         return dry_run(cases, settings, check=options.check)
     if options.kernel:
-        from bench.gpuprofile import profile
+        from superopt.bench.gpuprofile import profile
 
         settings = replace(settings, trials=options.trials or 64)
         return max(profile(case, settings, minutes=options.minutes, tell=tell) for case in cases[:1])
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, arguments: list[str]) -> int:
-    from bench.gpureport import show
+    from superopt.bench.gpureport import show
     from superopt.tune.errors import DeviceLostError
 
     document = resumed(options.json, VERSION) if options.resume else {"cases": {}}
@@ -250,7 +250,15 @@ def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, argu
 def _start_again(arguments: list[str], minutes: float) -> None:
     """Go on in this process's place: the device can only be used by a fresh one."""
     kept = [one for one in arguments if one != "--resume"]
-    command = [sys.executable, "-m", "bench.gpu", *kept, "--resume", "--minutes", f"{max(minutes, 0.0):.2f}"]
+    command = [
+        sys.executable,
+        "-m",
+        "superopt.bench.gpu",
+        *kept,
+        "--resume",
+        "--minutes",
+        f"{max(minutes, 0.0):.2f}",
+    ]
     os.execv(sys.executable, command)
 
 

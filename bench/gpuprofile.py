@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench.gpucases import Case
-from bench.gpurun import Loaded, Settings, load_case, warm
+from superopt.bench.gpucases import Case
+from superopt.bench.gpurun import Loaded, Settings, load_case, warm
 from superopt.plans.assembly import known_tensors
 from superopt.plans.plan import Candidate, Work
 from superopt.targets import KernelReport
@@ -199,7 +199,7 @@ def _show_whole(
     """Print the times of the peers on the same inputs."""
     import torch
 
-    from bench.gpurun import contenders
+    from superopt.bench.gpurun import contenders
 
     tell("timing the peers")
     with torch.no_grad():

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.gpucases import PEERS, Case, hand_written
-from bench.gpuwarm import CompileJob, compiled
+from superopt.bench.gpucases import PEERS, Case, hand_written
+from superopt.bench.gpuwarm import CompileJob, compiled
 from superopt.clock import Clock
 from superopt.errors import InputError, SuperoptError
 from superopt.plans.assembly import assemble, in_parts

@@ -16,7 +16,7 @@ from superopt.errors import SuperoptError
 
 __all__ = ["COMMAND", "CompileJob", "compiled", "serve"]
 
-COMMAND = (sys.executable, "-P", "-m", "bench.gpuwarm")
+COMMAND = (sys.executable, "-P", "-m", "superopt.bench.gpuwarm")
 _ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0"}
 
 
@@ -73,7 +73,7 @@ def serve() -> None:
 def _warm(request: dict[str, str]) -> None:
     import torch
 
-    from bench.gpucases import case_named
+    from superopt.bench.gpucases import case_named
 
     case = case_named(request["workload"], request["case"])
     assert case is not None

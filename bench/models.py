@@ -206,7 +206,7 @@ def _measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
         places = {"SUPEROPT_CACHE_DIR": f"{folder}/superopt", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
         records = []
         for warm in ((), ("--warm",)):
-            command = [sys.executable, "-m", "bench.models", "--child", "--models", name, *warm]
+            command = [sys.executable, "-m", "superopt.bench.models", "--child", "--models", name, *warm]
             command += ["--budget", str(options.budget), "--preset", options.preset]
             command += ["--seconds", str(options.seconds), *(["--train"] if options.train else [])]
             done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True)

@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from bench.gpucases import CASES, SUITES, Case
+from superopt.bench.gpucases import CASES, SUITES, Case
 from superopt.errors import SuperoptError
 from superopt.plans.plan import Candidate
 from superopt.targets import config_json

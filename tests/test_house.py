@@ -15,7 +15,7 @@ from superopt._version import __version__
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-TOP = {"rules", "frontier", "codegen"}
+TOP = {"rules", "frontier", "codegen", "bench"}
 """Folders of the repository that install as superopt.<name>."""
 
 

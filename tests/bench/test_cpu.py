@@ -1,19 +1,15 @@
 """The race on a CPU: its cases, what is kept, and one case from the search to the table."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from bench import cpu  # noqa: E402
-from bench.cpucases import CASES, CpuCase, chosen  # noqa: E402
-from superopt.errors import InputError  # noqa: E402
-from superopt.workloads import WORKLOADS  # noqa: E402
+from superopt.bench import cpu
+from superopt.bench.cpucases import CASES, CpuCase, chosen
+from superopt.errors import InputError
+from superopt.workloads import WORKLOADS
 
 
 def record(case: CpuCase, ratio: float) -> dict[str, Any]:

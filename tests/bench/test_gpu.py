@@ -12,16 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from superopt.bench import gpu, gpurun
+from superopt.bench.gpucases import CASES, Case, case_named, hand_written
+from superopt.bench.harness import geometric_means, resumed
+from superopt.bench.plans import FOLDER, chosen_cases, make_plan, write_plan
+from superopt.errors import InputError
+from superopt.workloads import WORKLOADS
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from bench import gpu, gpurun  # noqa: E402
-from bench.gpucases import CASES, Case, case_named, hand_written  # noqa: E402
-from bench.harness import geometric_means, resumed  # noqa: E402
-from bench.plans import FOLDER, chosen_cases, make_plan, write_plan  # noqa: E402
-from superopt.errors import InputError  # noqa: E402
-from superopt.workloads import WORKLOADS  # noqa: E402
-
 ABSENT = ("egglog", "z3", "platformdirs", "multiprocessing_logging")
 WITHOUT = f"""
 import runpy, sys
@@ -269,7 +267,7 @@ def test_a_file_that_is_no_result_is_not_resumed(text: str, tmp_path: Path) -> N
 
 KILLED = """
 import sys, time
-from bench import gpu, gpurun
+from superopt.bench import gpu, gpurun
 
 class Loaded:
     def __init__(self, case):
