@@ -15,7 +15,7 @@ from superopt._version import __version__
 from superopt.cli import axioms, cache, doctor, export, optimize, report, search, tune, verify, workloads
 from superopt.errors import InputError, SuperoptError
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 _COMMANDS: tuple[ModuleType, ...] = (
     search,
@@ -79,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
     parser = _Parser(
         prog="superopt",
         description="Finds and proves every equivalent of a tensor program written in PyTorch.",
@@ -93,8 +94,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     for module in _COMMANDS:
         module.add_command(commands)
+    return parser
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
-        parsed = parser.parse_args(arguments)
+        parsed = make_parser().parse_args(arguments)
     except SystemExit as end:  # --help, --version, or a wrong argument
         return end.code if isinstance(end.code, int) else 2
     try:
