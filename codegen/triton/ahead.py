@@ -62,6 +62,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
             "shared_bytes": compiled.metadata.shared,
             "ptx_bytes": len(compiled.asm["ptx"]),
             "seconds": seconds,
+            "tensor_copies": compiled.asm["ptx"].count("cp.async.bulk.tensor"),
             **_resources(compiled.asm["cubin"], Path(folder, "kernel.cubin")),
         }
 

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from superopt.codegen.children import Children, LateError, LostError, Server
+from superopt.codegen.triton.descriptors import CAPABILITY
 from superopt.codegen.triton.errors import CompileError
 from superopt.codegen.triton.source import TritonSource
 from superopt.errors import InputError
@@ -38,6 +39,7 @@ class CompileReport:
     spill_bytes: int  # of a thread; 0 where everything fits
     ptx_bytes: int
     seconds: float
+    tensor_copies: int = 0  # instructions that copy a tile by a tensor descriptor
 
 
 class AheadCompiler:
@@ -64,7 +66,13 @@ class AheadCompiler:
         limit_seconds: float = 120.0,
     ) -> CompileReport:
         """Return the report of compiling a kernel, or raise CompileError; see `compile_ahead`."""
-        request = {**_request(source, aligned), "capability": _capability(target)}
+        capability = _capability(target)
+        if source.descriptors and capability < CAPABILITY:
+            raise CompileError(
+                f"{source.name}: {source.descriptors[0].name} is a tensor descriptor, for cuda:{CAPABILITY}"
+                f" and later, not {target}; give a configuration without descriptors"
+            )
+        request = {**_request(source, aligned), "capability": capability}
         try:
             answer = self._server.ask(request, limit_seconds=limit_seconds)
         except LateError as error:
@@ -113,6 +121,9 @@ def _request(source: TritonSource, aligned: bool) -> dict[str, Any]:
         if one.kind == "tensor":
             signature[one.name] = _TYPES[one.dtype or ""]
             divisible.append(at)
+        elif one.kind == "descriptor":
+            sides = ", ".join(str(side) for _, side in one.seen)
+            signature[one.name] = f"tensordesc<{_TYPES[one.dtype or ''][1:]}[{sides}]>"
         elif one.kind == "block" or one.innermost:
             signature[one.name] = "constexpr"
             constants[one.name] = 1 if one.innermost else source.config.tile(one.axis or "")

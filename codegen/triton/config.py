@@ -29,6 +29,7 @@ class TritonConfig:
     num_stages: int = 3
     group: int = 1  # tiles of the slower of two grid axes whose programs run together, to share a cache
     persistent: int = 0  # programs of a processor, each doing tiles in turn; 0 for a program of each tile
+    descriptors: bool = False  # tiles come and go by tensor descriptors (TMA) where they can
     wide: bool = False  # offsets of 64 bits, where a tensor may have more than 2^31 elements
     precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
     half_products: bool = False  # computed operands of fp16 products are rounded to fp16, which may overflow

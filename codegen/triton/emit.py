@@ -18,6 +18,7 @@ from superopt.codegen.statements import (
     Tensor,
 )
 from superopt.codegen.triton.config import TritonConfig
+from superopt.codegen.triton.descriptors import Descriptor
 from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
 from superopt.codegen.triton.lanes import Lanes, after_operator
@@ -62,6 +63,7 @@ class _Emitter(Reductions):
     def _arguments(self) -> list[Argument]:
         tensors = list(dict.fromkeys([*self.program.loads, *self.program.stores]))
         found = [Argument(self.pointers[one.name], "tensor", one.name, dtype=one.dtype) for one in tensors]
+        found += self.described.values()
         for one in tensors:
             axes = self.memory_axes(one)
             for axis in axes:
@@ -133,7 +135,7 @@ class _Emitter(Reductions):
         ]
         places = _only_used([*ends, *places], body)
         for name, axes in self.hoisted.items():
-            if axes:
+            if axes and used(self.bases[name], body):
                 steps = " + ".join(f"{self.pid[axis]} * {self.strides[name, axis]}" for axis in axes)
                 pointer, base = self.pointers[name], self.bases[name]
                 places.append(f"{pointer} += {steps}" if pointer == base else f"{base} = {pointer} + {steps}")
@@ -283,6 +285,7 @@ class _Emitter(Reductions):
             raise UnsupportedError(f"{self.program.name}: no loads of {tensor.name} in {tensor.dtype}")
         axes = self.plan.tile_axes(str(place) for place in places.values())
         name = self.variables[value]
+        seen = self.descriptor(tensor, places)
         arguments = [self.address(tensor, axes, places)]
         mask = self.mask_text(axes, axes)
         if mask:
@@ -298,9 +301,36 @@ class _Emitter(Reductions):
             dtype = tensor.dtype
         elif tensor.dtype != "f32":
             tail = ".to(tl.float32)"
-        lines.call(f"{name} = ", "tl.load", arguments, tail, comment)
+        if seen is None:
+            lines.call(f"{name} = ", "tl.load", arguments, tail, comment)
+        else:
+            self._read_by_descriptor(lines, name, tensor, seen, axes, tail, comment)
         lanes = {axis: Lanes.ZERO for axis in axes if self.masked(axis)}
         self.held[value] = Held(atom(name, kind), axes, dtype, lanes)
+
+    def _read_by_descriptor(
+        self,
+        lines: Lines,
+        name: str,
+        tensor: Tensor,
+        seen: Descriptor,
+        axes: tuple[str, ...],
+        tail: str,
+        comment: str | None,
+    ) -> None:
+        """Read a tile by a descriptor, without the dimensions along which a program is at one position."""
+        read = self.tile_of(seen)
+
+        def shaped(tile: str) -> str:
+            text = tile if len(read) == len(seen.axes) else f"tl.reshape({tile}, {self.shape(read)})"
+            return transposed(text, read, axes) + tail
+
+        tile = f"{self.named(tensor, seen)}.load({self.corner(seen)})"
+        if shaped(tile) != tile and len(f"{name} = {shaped(tile)}") > WIDTH - 8:
+            lines.add(f"{name} = {tile}", comment)
+            lines.add(f"{name} = {shaped(name)}")
+        else:
+            lines.add(f"{name} = {shaped(tile)}", comment)
 
     def _store(self, lines: Lines, store: Store) -> None:
         tensor, held = store.tensor, self.held[store.value]
@@ -315,11 +345,23 @@ class _Emitter(Reductions):
             value = text.text
         else:
             raise UnsupportedError(f"{self.program.name}: no stores of {tensor.name} in {tensor.dtype}")
+        seen = self.descriptor(tensor, places)
+        if seen is not None and held.axes == axes and not self.program.repeated(store.value):
+            wanted = self.tile_of(seen)
+            value = transposed(value, axes, wanted)
+            if len(wanted) < len(seen.axes):
+                value = f"tl.reshape({value}, ({', '.join(self._sides(seen))}))"
+            lines.call("", f"{self.named(tensor, seen)}.store", [self.corner(seen), value])
+            return
         arguments = [self.address(tensor, axes, places), value]
         repeated = [axis for axis in self.program.repeated(store.value) if self.plan.roles[axis] != "whole"]
         first = [f"({self.pid[axis]} == 0)" for axis in repeated]
         mask = " & ".join([text for text in [self.mask_text(axes, axes), *first] if text])
         lines.call("", "tl.store", [*arguments, *([f"mask={mask}"] if mask else [])])
+
+    def _sides(self, seen: Descriptor) -> list[str]:
+        wanted = self.tile_of(seen)
+        return [self.block[place] if place in wanted else "1" for place in map(str, seen.places)]
 
     def _start(self, lines: Lines, value: int) -> None:
         step = self.graph.step_of(value)

@@ -1,6 +1,7 @@
 """Launch: a whole muGraph on torch tensors, kernel by kernel."""
 
 import linecache
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +16,29 @@ from superopt.codegen.statements import KernelProgram, axis_strides, lower_block
 from superopt.codegen.statements import Tensor as TensorOfKernel
 from superopt.codegen.triton.choices import default_config, exact_axes
 from superopt.codegen.triton.config import TritonConfig, next_power
+from superopt.codegen.triton.descriptors import CAPABILITY, layout_refusal, normal_strides
 from superopt.codegen.triton.emit import emit
 from superopt.codegen.triton.library import LibraryCall
 from superopt.codegen.triton.plan import make_plan
-from superopt.codegen.triton.prepared import Action, Allocate, Launch, Library, Prepared, View, signature_of
-from superopt.codegen.triton.source import TritonSource
+from superopt.codegen.triton.prepared import (
+    ALIGNED,
+    Action,
+    Allocate,
+    Launch,
+    Library,
+    Prepared,
+    Seen,
+    View,
+    signature_of,
+)
+from superopt.codegen.triton.source import Argument, TritonSource
 from superopt.errors import InputError
 from superopt.ir import Graph, MuGraph, Port, Split, value_axes
 from superopt.ir.mugraph import Call, Kernel
 
 __all__ = ["TritonMuGraph", "load_kernel", "sizes_of"]
+
+log = logging.getLogger("superopt")
 
 DTYPES = {
     "f64": torch.float64,
@@ -135,17 +149,22 @@ class TritonMuGraph:
             raise InputError(
                 f"{self.graph.name}: {len(self.configs)} configurations for {len(self.programs)} kernels"
             )
-        self._sources: dict[tuple[int, bool, tuple[int, ...]], TritonSource] = {}
+        self._sources: dict[tuple[int, bool, bool, tuple[int, ...]], TritonSource] = {}
         self._extents: dict[tuple[int, ...], dict[str, int]] = {}
         self._prepared: dict[object, Prepared] = {}
         self._preparing = threading.Lock()
 
-    def source(self, kernel: int, sizes: Mapping[str, int], *, wide: bool = False) -> TritonSource:
-        """Return the source that runs one kernel at these sizes, with masks only where they need them."""
+    def source(
+        self, kernel: int, sizes: Mapping[str, int], *, wide: bool = False, descriptors: bool = True
+    ) -> TritonSource:
+        """Return the source that runs one kernel at these sizes, with masks only where they need them.
+
+        `descriptors` allows tensor descriptors, where the kernel's configuration has them.
+        """
         sizes = self.extents(sizes)
-        key = kernel, wide, tuple(sizes[axis.name] for axis in self.graph.axes)
+        key = kernel, wide, descriptors, tuple(sizes[axis.name] for axis in self.graph.axes)
         if key not in self._sources:
-            self._sources[key] = self._emitted(kernel, sizes, wide)
+            self._sources[key] = self._emitted(kernel, sizes, wide, descriptors)
         return self._sources[key]
 
     def extents(self, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -175,7 +194,7 @@ class TritonMuGraph:
             self._extents[key] = found
         return self._extents[key]
 
-    def _emitted(self, kernel: int, sizes: Mapping[str, int], wide: bool) -> TritonSource:
+    def _emitted(self, kernel: int, sizes: Mapping[str, int], wide: bool, descriptors: bool) -> TritonSource:
         program = self.programs[kernel]
         if program is None:
             raise InputError(f"{self.graph.name}: kernel {kernel} is a library's; it has no source here")
@@ -188,6 +207,7 @@ class TritonMuGraph:
                 config,
                 exact=exact_axes(config, sizes, program.splits),
                 wide=wide or config.wide or largest >= WIDE_FROM,
+                descriptors=config.descriptors and descriptors,
             ),
         )
 
@@ -220,6 +240,7 @@ class _Memory:
 
     slot: int
     strides: dict[str, int]
+    aligned: bool = True  # whether it starts at a multiple of 16 bytes
 
     def reach(self, sizes: Mapping[str, int]) -> int:
         """Return the largest offset of an element."""
@@ -242,7 +263,9 @@ class _Preparation:
                     f" {self.graph.inputs[0].name!r} is on {self.device}; move them to one device"
                 )
         self.memory = {
-            value: _Memory(value, axis_strides(port, tensor.stride(), self.sizes))
+            value: _Memory(
+                value, axis_strides(port, tensor.stride(), self.sizes), tensor.data_ptr() % ALIGNED == 0
+            )
             for value, (port, tensor) in enumerate(zip(self.graph.inputs, given, strict=True))
         }
         self.wide = any(held.reach(self.sizes) >= WIDE_FROM for held in self.memory.values())
@@ -279,6 +302,10 @@ class _Preparation:
                 raise InputError(f"{self.graph.name}: axis {empty!r} is empty; {tensor.name} has no program")
         if grid:
             held = {tensor.name: self.memory[tensor.value] for tensor in program.loads} | written
+            reason = self._without_descriptors(source, held)
+            if reason is not None:
+                log.info("%s: no tensor descriptors: %s", source.name, reason)
+                source = self.built.source(number, self.sizes, wide=self.wide, descriptors=False)
             self.actions.append(self._launched(source, grid, held))
         for tensor in program.stores:
             if tensor.port is None:
@@ -286,12 +313,34 @@ class _Preparation:
             elif tensor.name not in self.results:
                 self._leave(tensor.port, written[tensor.name])
 
+    def _without_descriptors(self, source: TritonSource, held: Mapping[str, _Memory]) -> str | None:
+        """Return why a kernel runs without tensor descriptors here; None where it has none, or can."""
+        if source.descriptors and not _has_descriptors(self.device):
+            return f"{self.device} has none; they need compute capability 9.0"
+        for one in source.descriptors:
+            seen = held[one.tensor or ""]
+            reason = layout_refusal(
+                one.tensor or "",
+                one.dtype or "",
+                self.sizes,
+                seen.strides,
+                [axis for axis, _ in one.seen],
+                aligned=seen.aligned,
+            )
+            if reason is not None:
+                return reason
+        return None
+
     def _launched(self, source: TritonSource, grid: int, held: Mapping[str, _Memory]) -> Launch:
         arguments: list[Any] = []
         places: list[tuple[int, int]] = []
+        descriptors: list[tuple[int, Seen]] = []
         for at, one in enumerate(source.arguments):
             if one.kind == "tensor":
                 places.append((at, held[one.tensor or ""].slot))
+                arguments.append(None)
+            elif one.kind == "descriptor":
+                descriptors.append((at, self._seen_by(one, held[one.tensor or ""])))
                 arguments.append(None)
             elif one.kind == "stride":
                 arguments.append(held[one.tensor or ""].strides[one.axis or ""])
@@ -300,7 +349,16 @@ class _Preparation:
                 arguments.append(sized[one.axis or ""])
         options = {"num_warps": source.config.num_warps, "num_stages": source.config.num_stages}
         kernel = load_kernel(source.text, source.name)
-        return Launch(kernel, grid, arguments, tuple(places), options)
+        return Launch(kernel, grid, arguments, tuple(places), options, tuple(descriptors))
+
+    def _seen_by(self, descriptor: Argument, held: _Memory) -> Seen:
+        axes = [axis for axis, _ in descriptor.seen]
+        return Seen(
+            held.slot,
+            [self.sizes[axis] for axis in axes],
+            list(normal_strides(descriptor.dtype or "", self.sizes, held.strides, axes)),
+            [positions for _, positions in descriptor.seen],
+        )
 
     def _allocate(self, tensor: TensorOfKernel) -> _Memory:
         """Return memory for what a kernel writes: an output in its final shape, where it has all its axes."""
@@ -336,7 +394,9 @@ class _Preparation:
         for value in stored:
             shape = tuple(self.sizes[axis] for axis in call.axes[value])
             strides = dict(zip(call.axes[value], _contiguous(shape), strict=True))
-            self.memory[value] = _Memory(self._next_slot(), strides)
+            step = self.graph.step_of(value)
+            moved = step is not None and step.op in ("rename", "select")  # a view of who knows what
+            self.memory[value] = _Memory(self._next_slot(), strides, aligned=not moved)
         for output in self.graph.outputs:
             if output.value in stored:
                 self._leave(output.port, self.memory[output.value])
@@ -357,6 +417,14 @@ def _processors(device: torch.device) -> int:
     if device.type != "cuda":
         return 2
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _has_descriptors(device: torch.device) -> bool:
+    """Return whether a device copies tiles by tensor descriptors; Triton's interpreter does."""
+    if device.type != "cuda":
+        return True
+    major, minor = torch.cuda.get_device_capability(device)
+    return torch.version.hip is None and 10 * major + minor >= CAPABILITY
 
 
 def _seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> Callable[[Tensor], Tensor]:

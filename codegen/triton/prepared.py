@@ -14,7 +14,7 @@ from torch import Tensor
 
 from superopt.codegen.triton.library import LibraryCall
 
-__all__ = ["Action", "Allocate", "Launch", "Library", "Prepared", "View", "signature_of"]
+__all__ = ["Action", "Allocate", "Launch", "Library", "Prepared", "Seen", "View", "signature_of"]
 
 ALIGNED = 16  # bytes: Triton compiles another kernel for a tensor that starts elsewhere
 
@@ -67,15 +67,32 @@ class Library:
         slots += self.call({value: slots[slot] for value, slot in self.loaded.items()})
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How a tensor descriptor sees the tensor of a slot."""
+
+    slot: int
+    shape: list[int]
+    strides: list[int]
+    block: list[int]
+
+    def __call__(self, slots: Slots) -> Any:
+        """Return the descriptor."""
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor(slots[self.slot], self.shape, self.strides, self.block)
+
+
 @dataclass(slots=True)
 class Launch:
-    """A kernel, its arguments in order, and which of them are tensors of the call."""
+    """A kernel, its arguments in order, and which of them are tensors of the call, or descriptors of them."""
 
     kernel: Any
     grid: int
     arguments: list[Any]
     places: tuple[tuple[int, int], ...]  # of an argument, and the slot of its tensor
     options: Mapping[str, int]
+    descriptors: tuple[tuple[int, Seen], ...] = ()  # the places of arguments, and what they describe
     run: Callable[..., object] | None = field(default=None)
 
     def __call__(self, slots: Slots) -> None:
@@ -83,6 +100,8 @@ class Launch:
         arguments = self.arguments.copy()
         for at, slot in self.places:
             arguments[at] = slots[slot]
+        for at, seen in self.descriptors:
+            arguments[at] = seen(slots)
         if self.run is None:
             with _first_launch:  # the compiler is no place for two threads
                 made = self.kernel[(self.grid,)](*arguments, **self.options)

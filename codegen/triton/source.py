@@ -15,11 +15,12 @@ class Argument:
     """One argument of a kernel and where its value comes from."""
 
     name: str
-    kind: Literal["tensor", "stride", "extent", "block"]
-    tensor: str | None = None  # name of the tensor, for `tensor` and `stride`
+    kind: Literal["tensor", "descriptor", "stride", "extent", "block"]
+    tensor: str | None = None  # name of the tensor, for `tensor`, `descriptor` and `stride`
     axis: str | None = None
     dtype: str | None = None  # of the tensor
     innermost: bool = False  # of a stride: 1 where the tensor is contiguous
+    seen: tuple[tuple[str, int], ...] = ()  # by a descriptor: axes, and the positions of each in a tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class TritonSource:
     arguments: tuple[Argument, ...]
     grid: tuple[tuple[str, int], ...]  # axes that programs are spread over, and the positions of each
     config: TritonConfig
+
+    @property
+    def descriptors(self) -> tuple[Argument, ...]:
+        """The arguments that are tensor descriptors, which not every device and tensor has."""
+        return tuple(one for one in self.arguments if one.kind == "descriptor")
 
     def programs(self, sizes: Mapping[str, int]) -> int:
         """Return how many programs have something to do at these sizes."""

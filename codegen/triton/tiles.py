@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Tensor
 from superopt.codegen.triton.config import TritonConfig
+from superopt.codegen.triton.descriptors import Descriptor, describe
 from superopt.codegen.triton.expression import Expression, as_float, atom
 from superopt.codegen.triton.lanes import Lanes
-from superopt.codegen.triton.plan import Plan, kept_splits, make_plan, sources
+from superopt.codegen.triton.plan import Plan, kept_splits, loop_axes, make_plan, sources
+from superopt.codegen.triton.source import Argument
 from superopt.codegen.triton.text import Names, index_of
 from superopt.ir import Step, print_step, value_axes, value_names
 
@@ -68,8 +70,10 @@ class Tiles:
         for axis in program.grid:
             if self.plan.roles[axis] == "single":
                 self.place[axis] = self.pid[axis]
+        self.looped = loop_axes(program.statements)
         self.raw = self._raw_loads()
         self.hoisted = {name: self.shared_places(tensor) for name, tensor in tensors.items()}
+        self.described: dict[tuple[str, tuple[tuple[str, int], ...]], Argument] = {}
         self.bases = dict(self.pointers)  # from where a program counts its places
         if self.persistent:
             self.bases |= {name: names.take(f"{name}_at") for name, axes in self.hoisted.items() if axes}
@@ -146,6 +150,45 @@ class Tiles:
                 terms.append((0, f"{self.position(place)} * {stride}"))
         ordered = [text for _, text in sorted(terms, key=lambda term: term[0])]
         return " + ".join([self.bases[tensor.name], *ordered])
+
+    def descriptor(self, tensor: Tensor, places: dict[str, str | int]) -> Descriptor | None:
+        """Return the descriptor by which a tile comes or goes, if it does."""
+        if not self.config.descriptors:
+            return None
+        found = describe(self.program, self.plan, self.config, tensor, places)
+        return found if isinstance(found, Descriptor) else None
+
+    def named(self, tensor: Tensor, seen: Descriptor) -> str:
+        """Return the name of a descriptor, which becomes an argument."""
+        key = tensor.name, tuple(zip(seen.axes, seen.block, strict=True))
+        if key not in self.described:
+            name = self.unique.take(f"{tensor.name}_desc")
+            self.described[key] = Argument(name, "descriptor", tensor.name, dtype=tensor.dtype, seen=key[1])
+        return self.described[key].name
+
+    def corner(self, seen: Descriptor) -> str:
+        """Return where the tile of a descriptor starts."""
+        return f"[{', '.join(self._start_along(place) for place in seen.places)}]"
+
+    def _start_along(self, place: str | int) -> str:
+        if isinstance(place, int):
+            return str(place)
+        role = self.plan.roles[place]
+        if role == "whole":
+            return "0"
+        if role == "single":
+            text = self.place[place]
+        elif place in self.looped:
+            text = self.counter[place]
+        else:
+            text = f"{self.pid[place]} * {self.block[place]}"
+        return f"tl.cast({text}, tl.int32)" if self.config.wide else text
+
+    def tile_of(self, seen: Descriptor) -> tuple[str, ...]:
+        """Return the axes of the tile that a descriptor leads to, in the order of memory."""
+        return tuple(
+            place for place in seen.places if isinstance(place, str) and self.plan.roles[place] != "single"
+        )
 
     def shared_places(self, tensor: Tensor) -> tuple[str, ...]:
         """Return the axes of a tensor along which a program stays at its one position on the grid."""

@@ -19,6 +19,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config
 from superopt.codegen.triton.plan import kept_axes, kept_splits
+from superopt.codegen.triton.prepared import Launch
 from superopt.driver import search
 from superopt.ir import (
     Graph,
@@ -143,10 +144,17 @@ def run_stable(
     eager = WORKLOADS[name].function(*tensors)
     answers = []
     for chosen in CHOICES[configs](mugraph):
-        found = next(iter(TritonMuGraph(mugraph, chosen)(**named).values()))
-        answers.append(compared(found, eager, exact))
+        built = TritonMuGraph(mugraph, chosen)
+        found = next(iter(built(**named).values()))
+        answers.append({**compared(found, eager, exact), "descriptors": descriptors_of(built)})
     shown = {"kernels": len(mugraph.kernels), "running": "running" in str(mugraph)}
     return max(answers, key=lambda answer: answer["error"]) | shown
+
+
+def descriptors_of(built: TritonMuGraph) -> int:
+    """Return how many tensor descriptors the kernels of a call were given."""
+    [prepared] = built._prepared.values()
+    return sum(len(one.descriptors) for one in prepared.actions if isinstance(one, Launch))
 
 
 def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
@@ -205,18 +213,42 @@ def drawn(shape: tuple[int, ...], dtype: str, domain: list[float]) -> torch.Tens
     return values > (low + high) / 2 if dtype == "bool" else values.to(DTYPES[dtype])
 
 
-def run_text(text: str, domain: list[float], configs: str = "default") -> dict[str, object]:
+def padded(tensor: torch.Tensor, front: int, behind: int) -> torch.Tensor:
+    """Return the tensor within a larger one: elements before each row, and behind it."""
+    wide = torch.nn.functional.pad(tensor, (front, behind))
+    return wide[..., front : wide.shape[-1] - behind]
+
+
+LAYOUTS = {
+    "contiguous": lambda tensor: tensor,
+    "padded": lambda tensor: padded(tensor, 16, 32),
+    "a row of odd length": lambda tensor: padded(tensor, 0, 1),
+    "an odd start": lambda tensor: padded(tensor, 1, 15),
+    "every other element": lambda tensor: tensor.repeat_interleave(2, -1)[..., ::2],
+    "columns": lambda tensor: tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor,
+    "one row": lambda tensor: tensor[:1].expand(tensor.shape),
+}
+
+
+def run_text(
+    text: str, domain: list[float], configs: str = "default", layout: str = "contiguous"
+) -> dict[str, object]:
     """Return the errors of a graph, or a muGraph, against float64."""
     mugraph: MuGraph = parse_mugraph(text) if "\nkernel" in text else fuse(parse_graph(text))
     graph = mugraph.graph
     torch.manual_seed(0)
-    named = {port.name: drawn(graph.shape(port), port.dtype, domain) for port in graph.inputs}
+    named = {
+        port.name: LAYOUTS[layout](drawn(graph.shape(port), port.dtype, domain)) for port in graph.inputs
+    }
     exact = next(iter(run_graph(graph, named).values()))
     eager = next(iter(run_graph(graph, named, torch.float32).values()))
     answers = []
     for chosen in CHOICES[configs](mugraph):
-        found = next(iter(TritonMuGraph(mugraph, chosen)(**named).values()))
-        answers.append(compared(found, eager.to(found.dtype), exact))
+        built = TritonMuGraph(mugraph, chosen)
+        found = next(iter(built(**named).values()))
+        answers.append(
+            {**compared(found, eager.to(found.dtype), exact), "descriptors": descriptors_of(built)}
+        )
     return max(answers, key=lambda answer: answer["error"])
 
 
@@ -252,6 +284,18 @@ def persistent_choices(mugraph: MuGraph):
     ]
 
 
+def described_choices(mugraph: MuGraph):
+    """Tiles by tensor descriptors."""
+    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
+    return [[replace(default_config(one, mugraph.graph.sizes), descriptors=True) for one in programs]]
+
+
+def otherwise_described_choices(mugraph: MuGraph):
+    """Tiles by tensor descriptors: with 64-bit offsets; and where each program does several, in turn."""
+    [wide], [persistent, _] = wide_choice(mugraph), persistent_choices(mugraph)
+    return [[replace(one, descriptors=True) for one in chosen] for chosen in (wide, persistent)]
+
+
 def random_choices(mugraph: MuGraph, count: int = 6):
     """Any tiles at all, single positions and whole axes among them."""
     draw = random.Random(0)
@@ -275,6 +319,8 @@ CHOICES = {
     "random": random_choices,
     "grouped": grouped_choices,
     "persistent": persistent_choices,
+    "descriptors": described_choices,
+    "descriptors otherwise": otherwise_described_choices,
 }
 
 

@@ -1,0 +1,47 @@
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gqa_prefill_0(
+    q_desc, k_desc, v_desc, out_desc,
+    G, S, T,
+    BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr,
+):
+    """out[h, g, s, e] from q[h, g, s, d], k[h, t, d], v[h, t, e]."""
+    pid = tl.program_id(0)
+    pid_s = pid % tl.cdiv(S, BLOCK_S)
+    pid_g = pid // tl.cdiv(S, BLOCK_S) % G
+    pid_h = pid // tl.cdiv(S, BLOCK_S) // G
+    offs_s = pid_s * BLOCK_S + tl.arange(0, BLOCK_S)
+
+    q = tl.reshape(q_desc.load([pid_h, pid_g, pid_s * BLOCK_S, 0]), (BLOCK_S, BLOCK_D)).to(tl.float32)
+    t4 = q * 0.08838834764831843  # mul(q, 0.08838834764831843)
+    t12 = tl.full((BLOCK_S,), float("-inf"), dtype=tl.float32)
+    t18 = tl.zeros((BLOCK_S, BLOCK_E), dtype=tl.float32)
+    t19 = tl.zeros((BLOCK_S,), dtype=tl.float32)
+    t14 = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+    # Beyond this, ge(index[s], index[t]) holds nowhere.
+    for t0 in range(0, tl.minimum(T, (pid_s + 1) * BLOCK_S), BLOCK_T):
+        offs_t = t0 + tl.arange(0, BLOCK_T)
+        t7 = offs_s[:, None] >= offs_t[None, :]  # ge(index[s], index[t])
+        k = tl.trans(tl.reshape(k_desc.load([pid_h, t0, 0]), (BLOCK_T, BLOCK_D)))
+        t8 = tl.dot(t4.to(tl.bfloat16), k)  # contract[d](t4, k)
+        t11 = tl.where(t7, t8, float("-inf"))  # where(t7, t8, -infinity)
+        t12 = tl.maximum(t12, tl.max(t11, axis=1))  # max[t](t11)
+        t14_new = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+        scale_t14 = tl.exp(t14 - t14_new)
+        t18 *= scale_t14[:, None]
+        t19 *= scale_t14
+        t14 = t14_new
+        t15 = t11 - t14[:, None]  # sub(t11, t14)
+        t16 = tl.exp(t15)  # exp(t15)
+        t17 = tl.where(t7, t16, 0.0)  # mul(t7, t16)
+        v = tl.reshape(v_desc.load([pid_h, t0, 0]), (BLOCK_T, BLOCK_E))
+        t18 = tl.dot(t17.to(tl.bfloat16), v, t18)  # contract[t](t17, v)
+        t19 += tl.sum(t17, axis=1)  # sum[t](t17)
+    t20 = t18 / t19[:, None]  # div(t18, t19)
+    out_desc.store(
+        [pid_h, pid_g, pid_s * BLOCK_S, 0],
+        tl.reshape(t20.to(tl.bfloat16), (1, 1, BLOCK_S, BLOCK_E)),
+    )
