@@ -18,6 +18,7 @@ from typing import Any
 
 from superopt.bench.gpucases import CASES, SUITES, Case
 from superopt.errors import SuperoptError
+from superopt.files import replace_text
 from superopt.plans.plan import Candidate
 from superopt.targets import config_json
 
@@ -96,9 +97,7 @@ def write_plan(data: dict[str, Any], place: Path) -> None:
     text = json.dumps(
         _rounded(data), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
     )
-    scratch = place.with_suffix(".part")
-    scratch.write_text(text.replace('{"configs":', '\n{"configs":') + "\n", encoding="utf-8")
-    scratch.replace(place)
+    replace_text(place, text.replace('{"configs":', '\n{"configs":') + "\n")
 
 
 def _rounded(data: Any) -> Any:

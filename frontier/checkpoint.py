@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import tempfile
 import time
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import CheckpointError, InputError
+from superopt.files import replacing
 from superopt.frontier.space import History, Level, LevelStats, Space, shaped
 from superopt.frontier.states import KEY_WORDS, Records, merge, new_key
 
@@ -96,17 +96,8 @@ class Checkpoint:
             "records": np.concatenate([shaped(merge(list(level.shares)), self._width) for level in levels]),
             "arcs": np.concatenate([empty, *(arcs for level in levels for arcs in level.arcs if len(arcs))]),
         }
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, allow_pickle=False, **parts)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        with replacing(self.path) as file:
+            np.savez(file, allow_pickle=False, **parts)
         _sync_folder(self.path.parent)
 
     def load(self) -> list[Level]:

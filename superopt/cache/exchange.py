@@ -6,11 +6,8 @@
 {"end": 17, "sha256": "..."}            the number of rows, and the hash of all lines above
 """
 
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 from superopt.cache.keys import canonical_json
 from superopt.cache.records import Row
 from superopt.errors import CheckpointError, InputError
+from superopt.files import replacing
 
 __all__ = ["read_rows", "write_rows"]
 
@@ -31,24 +29,15 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
     """Write an export in place of what was at the path, whole or not at all; return how many rows."""
     count, digest = 0, hashlib.sha256()
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {str(path)!r}: {_reason(error)}") from error
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as file:
+        with replacing(path) as file:
             lines = (row.to_json() for row in rows)
             for count, value in enumerate(({"format": FORMAT, "version": VERSION}, *lines)):  # noqa: B007
-                line = canonical_json(value) + "\n"
-                digest.update(line.encode())
+                line = f"{canonical_json(value)}\n".encode("ascii")
+                digest.update(line)
                 file.write(line)
-            file.write(canonical_json({"end": count, "sha256": digest.hexdigest()}) + "\n")
-        Path(name).replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        if isinstance(error, OSError):
-            raise InputError(f"cannot write {str(path)!r}: {_reason(error)}") from error
-        raise
+            file.write(canonical_json({"end": count, "sha256": digest.hexdigest()}).encode("ascii") + b"\n")
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {_reason(error)}") from error
     return count
 
 

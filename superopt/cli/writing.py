@@ -1,12 +1,11 @@
 """Writing: a file that a command makes, whole or not at all, and never over the one it was made from."""
 
-import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 from superopt.cli.userfile import reason
 from superopt.errors import InputError
+from superopt.files import replace_text
 
 __all__ = ["check_place", "write_text"]
 
@@ -25,21 +24,9 @@ def check_place(text: str) -> Path:
 
 def write_text(path: Path, text: str, source: Path) -> None:
     """Write a text in place of what was at the path, or raise InputError."""
-    scratch = None
     try:
         if path.exists() and path.samefile(source):
             raise InputError(f"{str(path)!r} is the result itself; name another file to write to")
-        descriptor, scratch = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(scratch).chmod(0o666 & ~umask)
-        Path(scratch).replace(path)
-        scratch = None
+        replace_text(path, text)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {str(path)!r}: {reason(error)}") from error
-    finally:
-        if scratch is not None:
-            with contextlib.suppress(OSError):
-                Path(scratch).unlink()

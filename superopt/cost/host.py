@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, fields
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from superopt.cache import cache_folder
 from superopt.cost.devices import Device
 from superopt.errors import InputError
+from superopt.files import replace_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -241,11 +241,4 @@ def _write(path: Path, key: str, rates: _Rates) -> None:
     text = json.dumps({"version": _VERSION, "hosts": {**_hosts(path), key: asdict(rates)}}, indent=1)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{FILE_NAME}-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-            Path(name).replace(path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_text(path, text + "\n")

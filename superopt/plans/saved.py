@@ -6,14 +6,13 @@ muGraphs that run are proven equal to their regions again.
 
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.errors import GraphError, InputError, SuperoptError
+from superopt.files import replace_text
 from superopt.ir import Program, parse_program, print_graph, print_program, release_shifts
 from superopt.plans.assembly import in_parts
 from superopt.plans.optimized import Optimized
@@ -109,16 +108,9 @@ def save(best: Optimized, path: Path) -> None:
 def write_json(data: Mapping[str, Any], path: Path) -> None:
     """Write plain data to a file, all of it or nothing."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    scratch = None
     try:
-        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(scratch).chmod(0o644)
-        Path(scratch).replace(path)
+        replace_text(path, text)
     except OSError as error:
-        if scratch is not None:
-            Path(scratch).unlink(missing_ok=True)
         raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
 
 

@@ -7,8 +7,6 @@ fitted to, it orders more pairs rightly than the prediction alone.
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite, log, log2
@@ -18,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from superopt.errors import CheckpointError, InputError
+from superopt.files import replace_text
 from superopt.tune.records import check_record
 
 __all__ = ["FEATURES", "Accuracy", "Choice", "Ranker", "accuracy", "choose", "features", "train"]
@@ -155,15 +154,7 @@ class Ranker:
 
     def save(self, path: Path | str) -> None:
         """Write the model to a file, whole or not at all."""
-        path = Path(path)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump(self.to_json(), file)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_text(Path(path), json.dumps(self.to_json()))
 
     @staticmethod
     def load(path: Path | str) -> "Ranker":

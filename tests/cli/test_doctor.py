@@ -42,6 +42,7 @@ def test_what_is_missing_has_a_remedy_and_the_answer_is_no(run: Run, monkeypatch
 def test_a_cache_that_cannot_be_written(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
+    monkeypatch.delenv("SUPEROPT_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     monkeypatch.setenv("HOME", str(tmp_path))
     [check] = [check for check in doctor.examine() if check.name == "cache folder"]

@@ -144,7 +144,7 @@ def test_a_read_only_folder_is_no_fault(
         raise PermissionError(13, "Permission denied")
 
     if os.geteuid() == 0:  # whom permissions do not bind
-        monkeypatch.setattr(module.tempfile, "mkstemp", refuse)
+        monkeypatch.setattr(module, "replace_text", refuse)
     assert isinstance(host_device(), Device)
     assert list(folder.iterdir()) == []
 
