@@ -8,7 +8,6 @@ from superopt.tune.errors import DeviceLostError, KernelFaultError, MeasurementE
 from superopt.tune.gpu import measure_cuda, times_on_cuda
 from superopt.tune.halving import BUDGETS, Budget, Halving, budget_named, halve
 from superopt.tune.measure import HeadToHead, Measurement, confirm, measure_together
-from superopt.tune.race import Standing, race
 
 __all__ = [
     "BUDGETS",
@@ -19,13 +18,11 @@ __all__ = [
     "KernelFaultError",
     "Measurement",
     "MeasurementError",
-    "Standing",
     "TuneError",
     "budget_named",
     "confirm",
     "halve",
     "measure_cuda",
     "measure_together",
-    "race",
     "times_on_cuda",
 ]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import superopt.tune
-from superopt.tune import confirm, measure_together, race
+from superopt.tune import confirm, measure_together
 from superopt.tune.measure import Times
 
 
@@ -35,36 +35,6 @@ def test_the_time_given_is_kept() -> None:
     start = time.perf_counter()
     measure_together({"sleeps": _sleeper(0.005)}, [(0,)], seconds=0.1)
     assert time.perf_counter() - start < 1.0
-
-
-def test_race_finds_the_fastest_and_drops_the_slow_ones_first() -> None:
-    times = {"slow": 0.03, "slower": 0.04, "fast": 0.001, "middle": 0.01, "slowest": 0.05}
-    standings = race({name: _sleeper(s) for name, s in times.items()}, [(0,)], seconds=0.5)
-    assert standings[0].name == "fast"
-    assert {one.name for one in standings} == set(times)
-    assert {one.name for one in standings if one.rounds > 1} == {"fast", "middle", "slow"}
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_race_of_few(count: int) -> None:
-    candidates = {f"c{i}": _sleeper(0.0) for i in range(count)}
-    assert len(race(candidates, [(0,)], seconds=0.05)) == count
-
-
-def test_race_goes_on_without_what_raises() -> None:
-    def broken(value: object) -> None:
-        raise RuntimeError("broken")
-
-    standings = race({"good": _sleeper(0.001), "broken": broken}, [(0,)], seconds=0.05)
-    assert [one.name for one in standings] == ["good"]
-
-
-def test_race_passes_an_interrupt_on() -> None:
-    def interrupted(value: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        race({"a": interrupted}, [(0,)], seconds=0.05)
 
 
 def test_the_rounds_have_a_limit() -> None:
