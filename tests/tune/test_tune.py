@@ -5,8 +5,6 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 import superopt.tune
 from superopt.tune import confirm, measure_together
 from superopt.tune.measure import Times
