@@ -40,6 +40,8 @@ FLAGS = (
 """What every kernel is compiled with."""
 _NAMES = ("g++", "clang++", "c++")
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
+_CONTRACTION = re.compile(r"\bcontract\([^;]*?\bMatrix<(float|bf16|f16)>[^;]*?\bMatrix<(float|bf16|f16)>")
+_APART = "-DCONTRACTIONS_APART"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,52 +83,79 @@ def compile_source(
 
     The compilers run among `children`, whose owner may end them.
     """
-    compiler = find_compiler()
-    key = hashlib.sha256()
-    for part in (
-        compiler.path,
-        compiler.version,
-        *FLAGS,
-        *flags,
-        _processor(),
-        RUNTIME.read_text(),
-        _COMMENT.sub("", source.code),  # what it was tuned for changes nothing
-    ):
-        key.update(part.encode() + b"\0")
-    folder = cache or _folder()
-    path = folder / f"{source.name}-{key.hexdigest()[:24]}.so"
+    build = _Build(find_compiler(), tuple(flags), timeout_s, cache or _folder())
+    path = build.path(source.name, _COMMENT.sub("", source.code), "so")  # what it was tuned for is a comment
     if path.exists():
         return path
     try:
+        build.folder.mkdir(parents=True, exist_ok=True)
         with Children() as own:
-            _build(source, compiler, flags, timeout_s, path, children or own)
+            build.library(source, path, children or own)
     except OSError as error:
-        raise CompileError(f"{source.name}: cannot write in {folder}: {error.strerror or error}") from error
+        raise CompileError(
+            f"{source.name}: cannot write in {build.folder}: {error.strerror or error}"
+        ) from error
     return path
 
 
-def _build(
-    source: CppSource,
-    compiler: Compiler,
-    flags: Sequence[str],
-    timeout_s: float,
-    path: Path,
-    children: Children,
-) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        text = Path(scratch) / f"{source.name}.cpp"
-        text.write_text(source.code)
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """How kernels are compiled, and the folder that they are kept in."""
+
+    compiler: Compiler
+    flags: tuple[str, ...]
+    timeout_s: float
+    folder: Path
+
+    def path(self, name: str, code: str, kind: str) -> Path:
+        """Return where what is made of some code is kept."""
+        key = hashlib.sha256()
+        parts = (*FLAGS, *self.flags, _APART, _processor(), RUNTIME.read_text(), code)
+        for part in (self.compiler.path, self.compiler.version, *parts):
+            key.update(part.encode() + b"\0")
+        return self.folder / f"{name}-{key.hexdigest()[:24]}.{kind}"
+
+    def library(self, source: CppSource, path: Path, children: Children) -> None:
+        """Make the library of a kernel."""
+        pairs = sorted(set(_CONTRACTION.findall(source.code)))
+        objects = [self._contraction(a, b, children) for a, b in pairs]
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            built = self._object(source.name, source.code, Path(scratch), children)
+            library = Path(scratch) / "kernel.so"
+            linked = [str(one) for one in (built, *objects)]
+            command = [*self.compiler.link, *self.flags, *linked, "-o", str(library)]
+            self._run(source.name, command, children)
+            library.replace(path)
+
+    def _contraction(self, a: str, b: str, children: Children) -> Path:
+        """Return the object that holds the contraction of two formats, which many kernels share."""
+        name = f"contract_{a}_{b}"
+        code = f'#include "runtime.hpp"\nnamespace superopt {{\ntemplate CONTRACTION({a}, {b});\n}}\n'
+        path = self.path(name, code, "o")
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+                self._object(name, code, Path(scratch), children).replace(path)
+        return path
+
+    def _object(self, name: str, code: str, scratch: Path, children: Children) -> Path:
+        text = scratch / f"{name}.cpp"
+        text.write_text(code)
         shutil.copy(RUNTIME, scratch)
-        built = Path(scratch) / "kernel.o"
-        library = Path(scratch) / "kernel.so"
-        steps = (
-            [*FLAGS, *flags, "-c", str(text), "-o", str(built)],
-            [*compiler.link, *flags, str(built), "-o", str(library)],
-        )
-        for step in steps:
-            _run(source, [compiler.path, *step], timeout_s, children)
-        library.replace(path)
+        built = scratch / "kernel.o"
+        self._run(name, [*FLAGS, *self.flags, _APART, "-c", str(text), "-o", str(built)], children)
+        return built
+
+    def _run(self, name: str, arguments: list[str], children: Children) -> None:
+        try:
+            done = children.run([self.compiler.path, *arguments], limit_seconds=self.timeout_s)
+        except LateError:
+            raise CompileError(f"{name}: the compiler took more than {self.timeout_s:g} s") from None
+        except LostError as error:
+            raise CompileError(f"{name}: {error}") from None
+        if done.code != 0:
+            lines = done.errors.splitlines()
+            first = next((line for line in lines if "error:" in line or "undefined" in line), "no message")
+            raise CompileError(f"{name}: {first.strip()}")
 
 
 def _folder() -> Path:
@@ -165,19 +194,6 @@ def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
     kernel.argtypes = (ctypes.c_void_p,)
     kernel.restype = None
     return kernel
-
-
-def _run(source: CppSource, command: list[str], timeout_s: float, children: Children) -> None:
-    try:
-        done = children.run(command, limit_seconds=timeout_s)
-    except LateError:
-        raise CompileError(f"{source.name}: the compiler took more than {timeout_s:g} s") from None
-    except LostError as error:
-        raise CompileError(f"{source.name}: {error}") from None
-    if done.code != 0:
-        lines = done.errors.splitlines()
-        first = next((line for line in lines if "error:" in line or "undefined" in line), "no message")
-        raise CompileError(f"{source.name}: {first.strip()}")
 
 
 @functools.cache

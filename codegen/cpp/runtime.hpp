@@ -707,7 +707,7 @@ inline void contract_streams(index_t n_count, index_t k_count, Matrix<A> a, Matr
 }
 
 template <class A, class B>
-inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                      index_t c_row) {
     constexpr int wide = registers == 32 ? 2 : 1;
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= 8)
@@ -734,5 +734,20 @@ inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A
             contract_rows<3, 1>(m_count, depth, rows, b.at(k, n), least(lanes, n_count - n), c + n, c_row);
     }
 }
+
+// Most of what a compiler does for a kernel is contraction, the same one in all: where so told, kernels leave
+// it to what was compiled before.
+#define CONTRACTION(A, B) void contract<A, B>(index_t, index_t, index_t, Matrix<A>, Matrix<B>, float*, index_t)
+#ifdef CONTRACTIONS_APART
+extern template CONTRACTION(float, float);
+extern template CONTRACTION(float, bf16);
+extern template CONTRACTION(float, f16);
+extern template CONTRACTION(bf16, float);
+extern template CONTRACTION(bf16, bf16);
+extern template CONTRACTION(bf16, f16);
+extern template CONTRACTION(f16, float);
+extern template CONTRACTION(f16, bf16);
+extern template CONTRACTION(f16, f16);
+#endif
 
 }  // namespace superopt

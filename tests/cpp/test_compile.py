@@ -15,6 +15,7 @@ from superopt.codegen.cpp import (
     compile_source,
     find_compiler,
 )
+from superopt.codegen.cpp.compile import load_kernel
 from superopt.ir import fuse, parse_graph
 
 ADD = """
@@ -36,6 +37,31 @@ def test_a_second_time_comes_from_the_cache(tmp_path: Path) -> None:
     assert compile_source(other, cache=tmp_path) == first
     assert compile_source(source, cache=tmp_path, flags=("-O0",)) != first
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".so", ".so"]
+
+
+PRODUCT = """
+#include "runtime.hpp"
+using namespace superopt;
+extern "C" void {0}(void** p) {{
+    contract(2, 2, 2, Matrix<float>{{(float*)p[0], 2, 1}},
+             Matrix<{1}>{{({1}*)p[1], 2, 1}}, (float*)p[2], 2);
+}}
+"""
+
+
+def test_kernels_share_compiled_contractions(tmp_path: Path) -> None:
+    names = [("one", "float"), ("other", "float"), ("bytes", "uint8_t")]
+    built = [
+        compile_source(CppSource(name, PRODUCT.format(name, kind), ()), cache=tmp_path, flags=("-O0",))
+        for name, kind in names
+    ]
+    assert [path.name.partition("-")[0] for path in tmp_path.glob("*.o")] == ["contract_float_float"]
+    x, c = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2, 2)
+    for path, (name, _) in zip(built, names, strict=True):
+        y = x.byte() if name == "bytes" else x
+        addresses = torch.tensor([x.data_ptr(), y.data_ptr(), c.data_ptr()])
+        load_kernel(path, name)(addresses.data_ptr())
+    assert torch.equal(c, 3 * (x @ x))
 
 
 def test_an_error_names_the_first_line(tmp_path: Path) -> None:
