@@ -106,7 +106,7 @@ class _Recorder:
         self.position: dict[int, int] = {}
         self.twin: dict[int, Tensor] = {}  # a foreign tensor's id -> its meta tensor
         self.storage: dict[int, list[int]] = {}  # storage -> ids of the tensors on it
-        self.stale: set[int] = set()
+        self.stale: dict[int, str] = {}  # id -> where one of its views was written
         self.outside: set[int] = set()  # storages of inputs and constants
         self.names: set[str] = set()
         self.titles: dict[int, str] = {}
@@ -162,7 +162,7 @@ class _Recorder:
         self.metas.append(Meta(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride())))
         self.keep.append(tensor)
         self.position[id(tensor)] = index
-        self.stale.discard(id(tensor))
+        self.stale.pop(id(tensor), None)
         self.storage.setdefault(_storage(tensor), []).append(id(tensor))
         return index
 
@@ -172,7 +172,7 @@ class _Recorder:
             if id(tensor) in self.stale:
                 raise TraceError(
                     f"{self.name}: a tensor is read after one of its views was written in place"
-                    f"{_location()}; build the result with torch.where, cat or stack instead"
+                    f"{self.stale[id(tensor)]}; build the result with torch.where, cat or stack instead"
                 )
             return tensor
         if id(tensor) not in self.twin:
@@ -203,7 +203,7 @@ class _Recorder:
                     f"{self.name}: {target} writes into an input or a parameter{_location()};"
                     " use the version that returns a new tensor, or .eval() for a module in training"
                 )
-            self.stale.update(self.storage[_storage(tensor)])
+            self.stale |= dict.fromkeys(self.storage[_storage(tensor)], _location())
         made: Iterable[Any] = result if isinstance(result, tuple | list) else (result,)
         if writes:
             made = writes
@@ -275,7 +275,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             key: map_leaves(lambda leaf: see(leaf) if isinstance(leaf, Tensor) else leaf, item)
             for key, item in kwargs.items()
         }
-        if kwargs.get("device") is not None:
+        device = kwargs.get("device")
+        if device is not None:
             kwargs["device"] = _META
         rule = None if func._schema.is_mutable else RULES.get(func._opname)
         result = rule(*args, **kwargs) if rule is not None else None
@@ -284,6 +285,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         writes = _written(func, args, kwargs) if func._schema.is_mutable else ()
         if not writes:
             result = map_leaves(_on_meta, result)
+        if device is not None:
+            kwargs["device"] = device  # the meta device, where that of an input was asked for
         self.recorder.record(str(func), func, args, kwargs, result, writes)
         return result
 

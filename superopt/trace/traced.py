@@ -57,17 +57,18 @@ class Traced:
                 f" ({', '.join(self.input_names)}) but got {len(tensors)}"
             )
         known = {**self.constants, **dict(zip(self.input_names, tensors, strict=True))}
+        device = tensors[0].device if tensors else torch.device("cpu")
         with torch.no_grad():
             for node in self.program.nodes:
                 if isinstance(node, Region):
                     known.update(run_region(node, known) if run_region else _run_region(node, known, dtype))
                 else:
-                    known.update(self._run_opaque(node, known))
+                    known.update(self._run_opaque(node, known, device))
         return map_leaves(
             lambda leaf: known[self.names[leaf.index]] if isinstance(leaf, Ref) else leaf, self.result
         )
 
-    def _run_opaque(self, node: Opaque, known: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _run_opaque(self, node: Opaque, known: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         call = self.calls[node.name].call
         fresh = {
             index: known[self.names[index]].clone() if index in call.mutated else known[self.names[index]]
@@ -76,8 +77,8 @@ class Traced:
         args, kwargs = map_leaves(
             lambda leaf: fresh[leaf.index] if isinstance(leaf, Ref) else leaf, (call.args, call.kwargs)
         )
-        if kwargs.get("device") == torch.device("meta") and fresh:
-            kwargs["device"] = next(iter(fresh.values())).device
+        if kwargs.get("device") == torch.device("meta"):  # that of an input
+            kwargs["device"] = device
         result = call.function(*args, **kwargs)
         if call.mutated:
             made: Any = [fresh[index] for index in call.mutated]

@@ -15,6 +15,7 @@ from superopt.verify.floats import (
     find_counterexample,
     in_float64,
     sample,
+    tensors_of,
 )
 
 
@@ -170,3 +171,36 @@ def test_results_out_of_range_need_not_be_finite() -> None:
     assert found.ok, found
     broken = compare_floats(lambda x: x / 8192, lambda x: x * float("inf"), (x,), distributions=["huge"])
     assert not broken.ok
+
+
+def one_pass(x: torch.Tensor) -> torch.Tensor:
+    """A layer norm whose variance is a difference of two large numbers."""
+    mean = x.mean(-1, keepdim=True)
+    return (x - mean) / (x.square().mean(-1, keepdim=True) - mean.square() + 1e-5).sqrt()
+
+
+def two_passes(x: torch.Tensor) -> torch.Tensor:
+    x = x - x.mean(-1, keepdim=True)
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+def test_a_variance_that_cancels_is_refused() -> None:
+    x = torch.empty(16, 1024)
+    report = compare_floats(lambda x: nn.functional.layer_norm(x, (1024,)), one_pass, (x,))
+    assert {one.name for one in report.distributions if not one.ok} >= {"offset", "constant rows"}
+    assert compare_floats(lambda x: nn.functional.layer_norm(x, (1024,)), two_passes, (x,)).ok
+    assert find_counterexample(one_pass, two_passes, (x,)) is None
+
+
+def test_random_numbers_are_drawn_alike() -> None:
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x * 2, 0.5, True)
+
+    before = torch.get_rng_state()
+    assert compare_floats(dropped, dropped, (X,)).ok
+    assert not compare_floats(dropped, lambda x: dropped(x) * 1.001, (X,)).ok
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_texts_among_inputs_hold_no_tensors() -> None:
+    assert tensors_of({"mode": "abc", "x": [X, b"abc"]}) == [X]
