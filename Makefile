@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all check format bench readme dist clean
+.PHONY: setup demo test test-all check format bench readme docs dist clean
 
 setup: $(VENV)/.installed
 
@@ -45,6 +45,11 @@ bench: setup
 
 readme: setup
 	$(BIN)/python tests/test_readme.py
+
+docs: setup
+	$(BIN)/python docs/generate.py
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/site
+	@echo "the site: build/site/index.html"
 
 dist: setup
 	$(BIN)/python -m build --outdir dist .

@@ -1,0 +1,176 @@
+"""Writes what follows from the code: pictures for the documentation, and the command line's reference.
+
+python docs/generate.py            writes what has changed
+python docs/generate.py --check    writes nothing; exit code 1 where something is out of date
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from superopt.cli.entry import make_parser
+from superopt.cost import device_of
+from superopt.driver import Search, search
+from superopt.report.drawing import draw_graph, draw_mugraph
+from superopt.report.look import STYLE
+from superopt.report.svg import element, escape, number, text_width
+from superopt.schedule import schedules
+from superopt.workloads import WORKLOADS
+
+DOCS = Path(__file__).parent
+
+
+def main(arguments: list[str]) -> int:
+    """Write what has changed, or say that something has."""
+    stale = [path for path, text in generated().items() if not path.exists() or path.read_text() != text]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"{path.relative_to(DOCS.parent)} is out of date: run python docs/generate.py")
+        return 1 if stale else 0
+    for path in stale:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(generated()[path])
+        print(f"written: {path.relative_to(DOCS.parent)}")
+    return 0
+
+
+def generated() -> dict[Path, str]:
+    """Return every generated file with its text."""
+    pictures = {DOCS / "pictures" / f"{name}.svg": text for name, text in _pictures()}
+    return {**pictures, DOCS / "command-line.md": command_line()}
+
+
+# -- pictures
+
+
+def _pictures() -> Iterator[tuple[str, str]]:
+    workload = WORKLOADS["rmsnorm-linear"]
+    found = search(workload.function, *workload.inputs(), name=workload.name)
+    region = found.regions[0]
+    yield "before", _alone(draw_graph(region.goal, "RMS norm, then a matmul, as it is written"))
+    best = region.found[0]
+    yield "after", _alone(draw_graph(best.graph, "the best equivalent of it"))
+    yield "mugraph", _alone(draw_mugraph(best.mugraph, "the best equivalent as one kernel"))
+    yield "levels", _alone(_levels(found))
+    attention = WORKLOADS["gqa-decode"]
+    inputs = attention.inputs(B=1, H=8, G=2)
+    graph = search(attention.function, *inputs, name=attention.name).regions[0].found[0].graph
+    kept = schedules(graph, device_of("h200"), library=False).kept
+    running = next(one.mugraph for one in kept if "running" in str(one.mugraph))
+    yield (
+        "attention",
+        _alone(
+            draw_mugraph(
+                running, "attention of one new token: the cached tokens in parts, then the parts together"
+            )
+        ),
+    )
+
+
+def _levels(found: Search) -> str:
+    """Return the levels of a search as bars: candidates, and how many of them were new tensors."""
+    levels = found.regions[0].statistics.levels
+    most = max(level.candidates for level in levels)
+    left, row, width = 90.0, 26.0, 640.0
+    room = width - left - 190
+    parts = [element("title", "the levels of a search")]
+    parts.append(element("text", "level", x=10.0, y=22.0, class_="dim"))
+    parts.append(element("text", "new tensors, and duplicates of known ones", x=left, y=22.0, class_="dim"))
+    y = 36.0
+    for level in levels:
+        new, duplicates = (room * count / most for count in (level.new, level.candidates - level.new))
+        said = f"{level.new} of {level.candidates} candidates"
+        parts += [
+            element("text", str(level.level), x=38.0, y=y + 14, text_anchor="end"),
+            element("rect", x=left, y=y + 2, width=new, height=15.0, fill="#0f766e"),
+            element("rect", x=left + new, y=y + 2, width=duplicates, height=15.0, fill="#d9dee6"),
+            element("text", escape(said), x=left + new + duplicates + 10, y=y + 14, class_="dim"),
+        ]
+        y += row
+    statistics = found.regions[0].statistics
+    never = sum(statistics.pruned.values())
+    foot = f"{statistics.tensors} tensors in all; {never:,} more were never made: they lead nowhere"
+    parts.append(element("text", escape(foot), x=10.0, y=y + 16, class_="dim"))
+    width = max(width, text_width(foot) + 20)
+    return element(
+        "svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", width=width, height=y + 30,
+        viewBox=f"0 0 {number(width)} {number(y + 30)}", role="img",
+    )  # fmt: skip
+
+
+def _alone(svg: str) -> str:
+    """Return a drawing of the report as a file of its own: with its style, on a light ground, a line each."""
+    light = re.search(r":root \{.*?\}", STYLE, re.DOTALL)
+    rules = re.findall(r"^(?:svg|\.box|\.edge|\.node)[^{}]*\{[^{}]*\}", STYLE, re.MULTILINE)
+    assert light is not None
+    colors = light[0].replace("color-scheme: light dark;", "")
+    style = "\n".join([colors, *rules, "svg { background: #ffffff; }"])
+    head, _, rest = svg.partition(">")
+    return f"{head}><style>\n{style}\n</style>{rest}\n".replace("><g", ">\n<g").replace("><path", ">\n<path")
+
+
+# -- the command line
+
+
+def command_line() -> str:
+    """Return the reference of all commands as Markdown."""
+    parts = [
+        "# Command line",
+        "This page is generated from the parser. Every command takes `--help`; most take `--json`, which"
+        " prints the same as data and no progress.",
+        "Exit codes: 0 fine, 1 the answer is no, 2 bad input, 130 interrupted.",
+    ]
+    for name, parser in _commands(make_parser(), "superopt"):
+        parts.append(f"## {name}")
+        parts.append(_plain(parser.description or ""))
+        parts.append(f"```text\n{_usage(name, parser)}\n```")
+        rows = [_row(action) for action in parser._actions if action.dest not in ("help", "command")]
+        if rows:
+            parts.append("\n".join(["| argument | meaning |", "|---|---|", *rows]))
+        if parser.epilog:
+            parts.append(f"```text\n{parser.epilog.strip()}\n```")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the commands that do something, with their full names."""
+    groups = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    for group in groups:
+        for word, inner in group.choices.items():
+            yield from _commands(inner, f"{name} {word}")
+    if not groups:
+        yield name, parser
+
+
+def _usage(name: str, parser: argparse.ArgumentParser) -> str:
+    wanted = [_name(one) for one in parser._actions if not one.option_strings]
+    return " ".join([name, *wanted, "[options]"])
+
+
+def _name(action: argparse.Action) -> str:
+    shown = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    return f"[{shown}]" if action.nargs in ("?", "*") else shown
+
+
+def _row(action: argparse.Action) -> str:
+    if not action.option_strings:
+        names = f"`{_name(action)}`"
+    else:
+        value = ""
+        if action.nargs != 0:
+            value = (
+                f" {action.metavar}" if action.metavar else f" {{{','.join(map(str, action.choices or ()))}}}"
+            )
+            value += " ..." if action.nargs == "+" else ""
+        names = ", ".join(f"`{one}{value}`" for one in action.option_strings)
+    return f"| {names} | {_plain(action.help or '')} |"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("%%", "%").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

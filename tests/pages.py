@@ -1,0 +1,110 @@
+"""Pages: the blocks of README.md and docs/, as what they say to do and what they say comes out.
+
+    ```console             each line after `$ ` is run; what follows is its output
+    ```python              is run, and the ```text after it is its output
+    ```diff                is applied to a copy of the repository
+
+A comment before a block says more: `<!-- output varies -->`, its output is not compared;
+`<!-- file: NAME -->`, the block is written to that file; `<!-- exit 1 -->`, so it ends.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PAGES", "ROOT", "Block", "blocks", "refreshed", "run", "steady"]
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+_BLOCK = re.compile(
+    r"(?:<!-- (?P<says>[^>]*) -->\n+)?"
+    r"^```(?P<kind>console|python|diff)\n(?P<body>.*?)^```\n(?:\n```text\n(?P<text>.*?)^```\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+_CHANGING = re.compile(
+    r"\d+\.\d+(?= m?s\b)"  # times
+    r"|(?<=\d )\d+\.\d$"  # the last column of the table of levels, also a time
+    r"|\d(\.\d+)?e-\d+|-?\d+\.\d{5,}"  # floats, whose last digits depend on the machine
+    r"|(?<= )\d+\.\d(?= *$)"  # the last column of the table of proofs, in milliseconds
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a page says to do, and what it says comes out."""
+
+    page: Path
+    line: int  # where it stands
+    kind: str  # console, python, diff, file
+    body: str  # a command, a program, a patch, the text of a file
+    output: str
+    start: int  # of the output in the page
+    end: int
+    name: str = ""  # of a file
+    varies: bool = False
+    code: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.page.stem}:{self.line}"
+
+    @property
+    def command(self) -> list[str]:
+        """What runs it."""
+        if self.kind == "python":
+            return [sys.executable, "-c", self.body]
+        program, *arguments = shlex.split(self.body)
+        assert program in ("superopt", "python"), self.body
+        return [sys.executable, *(["-m", "superopt"] if program == "superopt" else []), *arguments]
+
+
+def blocks(page: Path, text: str | None = None) -> list[Block]:
+    """Return the blocks of a page, in order; a console block with several commands is as many."""
+    text = page.read_text(encoding="utf-8") if text is None else text
+    return [block for match in _BLOCK.finditer(text) for block in _parts(page, match)]
+
+
+def _parts(page: Path, match: re.Match[str]) -> Iterator[Block]:
+    says = match["says"] or ""
+    line = match.string.count("\n", 0, match.start()) + 1
+    varies, name = "output varies" in says, ""
+    code = int(found[1]) if (found := re.search(r"exit (\d+)", says)) else 0
+    if found := re.fullmatch(r"file: (\S+)", says):
+        yield Block(page, line, "file", match["body"], "", 0, 0, name=found[1])
+    elif match["kind"] == "console":
+        commands = list(re.finditer(r"^\$ (.*)\n", match["body"], re.MULTILINE))
+        ends = [command.start() for command in commands[1:]] + [len(match["body"])]
+        for command, end in zip(commands, ends, strict=True):
+            first = match.start("body")
+            output = match["body"][command.end() : end]
+            start, stop = first + command.end(), first + end
+            yield Block(page, line, "console", command[1], output, start, stop, "", varies, code)
+    else:
+        output, start, end = match["text"] or "", match.start("text"), match.end("text")
+        yield Block(page, line, match["kind"], match["body"], output, start, end, name, varies, code)
+
+
+def run(block: Block, folder: Path = ROOT, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Return the exit code and the output of a block, run in a folder."""
+    ended = subprocess.run(
+        block.command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, timeout=600
+    )
+    return ended.returncode, ended.stdout
+
+
+def steady(text: str) -> list[str]:
+    """Return the lines without what differs from run to run and from machine to machine."""
+    return [_CHANGING.sub("_", " ".join(line.split())) for line in text.splitlines()]
+
+
+def refreshed(page: Path) -> str:
+    """Return a page with the outputs of today, where they can be compared."""
+    text = page.read_text(encoding="utf-8")
+    for one in reversed(blocks(page, text)):
+        if one.output and not one.varies:
+            text = text[: one.start] + run(one)[1] + text[one.end :]
+    return text
