@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 __all__ = ["Names", "plain_text", "tuple_text", "wrapped"]
 
 _MODULE = (
-    "F", "SIZES", "array", "check", "ctypes", "dtype", "functools", "launch", "main", "make_inputs", "math",
-    "os", "reference", "seed", "shutil", "sizes", "subprocess", "sys", "tempfile", "tl", "torch", "triton",
+    "F", "SIZES", "TensorDescriptor", "array", "check", "ctypes", "dtype", "functools", "launch", "main",
+    "make_inputs", "math", "os", "reference", "seed", "shutil", "sizes", "subprocess", "sys", "tempfile",
+    "tl", "torch", "triton",
 )  # fmt: skip
 
 

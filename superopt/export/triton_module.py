@@ -1,23 +1,54 @@
 """Triton: kernels as source, and the launcher that calls them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from superopt.codegen.statements import KernelProgram
-from superopt.codegen.triton import TritonConfig, TritonMuGraph, TritonSource
+from superopt.codegen.triton import Argument, TritonConfig, TritonMuGraph, TritonSource, emit
 from superopt.codegen.triton.config import Role
 from superopt.codegen.triton.plan import make_plan
 from superopt.errors import InputError
 from superopt.export.choice import Choice
 from superopt.export.launcher import Held, Launcher
-from superopt.export.names import wrapped
-from superopt.ir.mugraph import Call, Kernel, MuGraph
+from superopt.export.names import tuple_text, wrapped
+from superopt.ir.mugraph import Call, MuGraph
 
 __all__ = ["IMPORTS", "triton_parts"]
 
 IMPORTS = (
-    "import math", "import os", "",
+    "import functools", "import math", "import os", "",
     "import torch", "import triton", "import triton.language as tl", "from torch.nn import functional as F",
+    "from triton.tools.tensor_descriptor import TensorDescriptor",
 )  # fmt: skip
+
+_DESCRIPTORS = '''\
+@functools.cache
+def _copies_tiles(device):
+    """Return whether a device copies tiles by tensor descriptors; Triton's interpreter does."""
+    if device.type == "cpu":
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+'''
+
+_DESCRIPTOR = '''\
+def _descriptor(tensor, shape, strides, block):
+    """Return a descriptor of a tensor, or None: not every device, layout and tile has one."""
+    width = tensor.element_size()
+    *outer, last = (
+        step if size > 1 else 16 // width for size, step in zip(shape, strides, strict=True)
+    )
+    if shape[-1] == 1:
+        last = 1
+    fits = (
+        _copies_tiles(tensor.device)
+        and tensor.data_ptr() % 16 == 0
+        and last == 1
+        and all(0 < step * width < 2**40 and step * width % 16 == 0 for step in outer)
+        and max(block) <= 256
+        and max(shape) < 2**31
+    )
+    return TensorDescriptor(tensor, list(shape), [*outer, last], list(block)) if fits else None
+'''
 
 
 def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
@@ -25,9 +56,8 @@ def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
     mugraph = choice.mugraph
     sizes = mugraph.graph.sizes
     compiled = TritonMuGraph(mugraph, choice.configs)
-    launcher = _TritonLauncher(
-        choice.name, mugraph, taken=tuple(program.name for program in compiled.programs if program)
-    )
+    names = [program.name for program in compiled.programs if program]
+    launcher = _TritonLauncher(choice.name, mugraph, taken=(*names, *map(_plain, names)))
     texts: dict[str, None] = {}
     for at, kernel in enumerate(mugraph.kernels):
         if isinstance(kernel, Call):
@@ -36,10 +66,30 @@ def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
         program = compiled.programs[at]
         assert program is not None
         source = compiled.source(at, sizes)
-        _, *functions = source.text.strip("\n").split("\n\n\n")  # the first holds the imports
-        texts |= dict.fromkeys(functions)
-        launcher.launch(program, source, kernel)
+        if not _follows_sizes(program, source):
+            source = compiled.source(at, sizes, descriptors=False)
+        plain = None
+        if source.descriptors:
+            texts |= dict.fromkeys([_DESCRIPTORS, _DESCRIPTOR])
+            plain = emit(
+                replace(program, name=_plain(program.name)), replace(source.config, descriptors=False)
+            )
+        for one in (source, *([plain] if plain else [])):
+            _, *functions = one.text.strip("\n").split("\n\n\n")  # the first holds the imports
+            texts |= dict.fromkeys(functions)
+        launcher.launch(program, source, plain)
     return list(texts), launcher
+
+
+def _follows_sizes(program: KernelProgram, source: TritonSource) -> bool:
+    """Return whether tiles of descriptors lie along the kernel's own axes, whose blocks follow sizes."""
+    roles = make_plan(program, source.config).roles
+    return all(side == 1 or axis in roles for one in source.descriptors for axis, side in one.seen)
+
+
+def _plain(name: str) -> str:
+    """Return the name of a kernel that does without tensor descriptors."""
+    return f"{name}_plain"
 
 
 class _TritonLauncher(Launcher):
@@ -59,8 +109,8 @@ class _TritonLauncher(Launcher):
             self.checks += [f"if {largest} >= 2**31:", f'    raise ValueError("{message}")']
         return super().text()
 
-    def launch(self, program: KernelProgram, source: TritonSource, kernel: Kernel) -> None:
-        """Add the lines that allocate what a kernel writes and run it."""
+    def launch(self, program: KernelProgram, source: TritonSource, plain: TritonSource | None) -> None:
+        """Add the lines that allocate what a kernel writes and run it; the plain one without descriptors."""
         config, roles = source.config, make_plan(program, source.config).roles
         sizes = self.graph.sizes
         for axis in sorted(config.exact):
@@ -69,6 +119,10 @@ class _TritonLauncher(Launcher):
                 size = self.sizes[axis]
                 condition = f"{size} == {sizes[axis]}" if whole else f"{size} % {tile} == 0"
                 self._require(size, condition)
+        for split in program.splits:
+            if split.inner in config.exact:
+                outer, inner, size = (self.sizes[axis] for axis in (split.outer, split.inner, split.axis))
+                self._require(size, f"{size} == {outer} * {inner}")
         self.is_narrow |= not source.config.wide
         written: dict[str, Held] = {}
         for tensor in program.stores:
@@ -77,32 +131,72 @@ class _TritonLauncher(Launcher):
             if not config.wide and axes:
                 self.counts[" * ".join(self.sizes[axis] for axis in axes)] = None
         held = {tensor.name: self.held[tensor.value] for tensor in program.loads} | written
+        if plain is None:
+            self.lines += self._call(program.name, source, roles, held, {})
+        else:
+            seen = {one.name: self.names.take(one.name) for one in source.descriptors}
+            for one in source.descriptors:
+                self.lines += self._described(seen[one.name], one, held[one.tensor or ""], roles, config)
+            self.lines.append(f"if {' and '.join(seen.values())}:")
+            self.lines += [f"    {line}" for line in self._call(program.name, source, roles, held, seen)]
+            self.lines.append("else:")
+            self.lines += [f"    {line}" for line in self._call(plain.name, plain, roles, held, {})]
+        for tensor in program.stores:
+            self.keep(tensor, written[tensor.name])
+
+    def _call(
+        self,
+        name: str,
+        source: TritonSource,
+        roles: Mapping[str, Role],
+        held: Mapping[str, Held],
+        descriptors: Mapping[str, str],
+    ) -> list[str]:
+        """Return the lines that run a kernel."""
+        config = source.config
         groups: dict[str, list[str]] = {}
         for one in source.arguments:
-            name, axis = one.tensor or "", one.axis or ""
+            tensor, axis = one.tensor or "", one.axis or ""
             if one.kind == "tensor":
-                groups.setdefault("tensors", []).append(held[name].variable)
+                groups.setdefault("tensors", []).append(held[tensor].variable)
+            elif one.kind == "descriptor":
+                groups.setdefault("descriptors", []).append(descriptors[one.name])
             elif one.kind == "stride":
-                groups.setdefault(f"strides of {name}", []).append(held[name].strides[axis])
+                groups.setdefault(f"strides of {tensor}", []).append(held[tensor].strides[axis])
             elif one.kind == "extent":
                 groups.setdefault("extents", []).append(self.sizes[axis])
             elif one.kind == "block":
                 groups.setdefault("blocks", []).append(f"{one.name}={self._block(axis, roles, config)}")
             else:
-                raise InputError(
-                    f"{program.name}: argument {one.name!r} is of a kind that export does not know"
-                )
+                raise InputError(f"{name}: argument {one.name!r} is of a kind that export does not know")
         groups.setdefault("blocks", [])
         groups["blocks"] += [f"num_warps={config.num_warps}", f"num_stages={config.num_stages}"]
         programs = [
             self.sizes[axis] if tile == 1 else f"triton.cdiv({self.sizes[axis]}, {tile})"
             for axis, tile in source.grid
         ]
-        self.lines.append(f"{program.name}[({' * '.join(programs) or '1'},)](")
-        self.lines += [line for group in groups.values() for line in wrapped(group, "    ")]
-        self.lines.append(")")
-        for tensor in program.stores:
-            self.keep(tensor, written[tensor.name])
+        return [
+            f"{name}[({' * '.join(programs) or '1'},)](",
+            *(line for group in groups.values() for line in wrapped(group, "    ")),
+            ")",
+        ]
+
+    def _described(
+        self, name: str, one: Argument, held: Held, roles: Mapping[str, Role], config: TritonConfig
+    ) -> list[str]:
+        """Return the lines that make a tensor descriptor."""
+        sides = [
+            self._block(axis, roles, config) if side > 1 and roles.get(axis) == "whole" else str(side)
+            for axis, side in one.seen
+        ]
+        return [
+            f"{name} = _descriptor(",
+            f"    {held.variable},",
+            f"    {tuple_text([self.sizes[axis] for axis, _ in one.seen])},",
+            f"    {tuple_text([held.strides[axis] for axis, _ in one.seen])},",
+            f"    {tuple_text(sides)},",
+            ")",
+        ]
 
     def _require(self, size: str, condition: str) -> None:
         line = f"if not {condition}:"

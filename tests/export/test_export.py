@@ -8,6 +8,8 @@ import pytest
 
 from superopt.errors import InputError
 from superopt.export import export_module
+from superopt.ir import parse_mugraph
+from superopt.targets import config_json, pick_target
 
 CPU, CUDA = ("cpu", "f32"), ("cuda:90", "f16")
 
@@ -235,3 +237,52 @@ def test_wrong_inputs_are_refused(searched, tmp_path) -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-c", code, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def described(searched, name, **sizes):
+    """Return a module whose kernels take tensor descriptors."""
+    result = searched(name, *CUDA, **sizes)
+    one = result["regions"][0]["candidates"][0]
+    configs = pick_target("cuda:90").default_configs(parse_mugraph(one["mugraph"]))
+    one["configs"] = [config_json(config) | {"descriptors": True} for config in configs]
+    return export_module(result)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "axis"),
+    [
+        ("rmsnorm-linear", {"M": 17, "K": 96, "N": 80}, "m"),
+        ("gqa", {"H": 4, "G": 2, "S": 40, "D": 24}, "s"),
+    ],
+)
+def test_tensor_descriptors(searched, runs, name, sizes, axis) -> None:
+    text = described(searched, name, **sizes)
+    kernel = name.replace("-", "_") + "_0"
+    with_them = text.replace(f"{kernel}_plain[", "not_called[")
+    assert with_them != text
+    assert "fine" in runs(with_them, {}, {axis: 7}, {axis: 129})
+    for change in (
+        ('if device.type == "cpu":\n        return True', 'if device.type == "cpu":\n        return False'),
+        ("tensor.data_ptr() % 16 == 0", "tensor.data_ptr() % 2**62 == 0"),
+    ):
+        without = text.replace(*change).replace(f"{kernel}[", "not_called[")
+        assert change[0] in text
+        assert "fine" in runs(without, {}, {axis: 7})
+
+
+def test_tensors_without_descriptors_are_read_plainly(searched, runs) -> None:
+    text = described(searched, "rmsnorm-linear", M=17, K=96, N=81)  # rows of w have 162 bytes
+    assert "fine" in runs(text.replace("rmsnorm_linear_0[", "not_called["))
+
+
+EVEN = SPLIT.replace("k_at=18", "k_at=16").replace("k=70", "k=64")
+
+
+def test_even_parts_need_even_sizes(written, runs) -> None:
+    result = written(EVEN, "cuda:90")
+    result["regions"][0]["goal"] = WHOLE.replace("k=70", "k=64")
+    text = export_module(result)
+    assert "fine" in runs(text)
+    assert "k == k_part * k_at" in text
+    with pytest.raises(AssertionError, match=r"k is 62; these kernels need k == k_part \* k_at"):
+        runs(text, {"k": 62})
