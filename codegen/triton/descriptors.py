@@ -5,7 +5,7 @@ names the corner of a tile: there are no addresses and no masks, and zeros arriv
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from superopt.codegen.statements import KernelProgram, Load, Tensor, axis_strides
@@ -14,7 +14,7 @@ from superopt.codegen.triton.plan import Plan, kept_splits, make_plan
 from superopt.ir import Graph
 from superopt.ir.graph import DTYPES
 
-__all__ = ["CAPABILITY", "Descriptor", "describe", "largest_loop_tile", "layout_refusal", "normal_strides"]
+__all__ = ["CAPABILITY", "Descriptor", "describe", "described", "layout_refusal", "normal_strides"]
 
 CAPABILITY = 90  # from which on a device has them: compute capability 9.0
 FLOATS = frozenset({"f32", "f16", "bf16", "f8e4m3", "f8e5m2"})
@@ -23,6 +23,9 @@ LONGEST_SIDE = 256  # of a tile, in elements
 LEAST_BYTES = 16  # of a row of a tile
 ALIGNED = 16  # bytes: what a tensor's start, and its strides, are multiples of
 MOST_BYTES = 2**40  # of a stride
+LARGE_BYTES = 8 << 10  # of a tile that is worth its descriptor
+STAGES = (3, 4)
+WARPS = (4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +105,31 @@ def normal_strides(
     return tuple(strides[axis] if sizes[axis] > 1 else 1 if axis == axes[-1] else step for axis in axes)
 
 
-def largest_loop_tile(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, int]) -> int:
-    """Return the bytes of the largest tile that a loop loads by a descriptor, at these sizes; 0 for none."""
+def described(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, int]) -> TritonConfig | None:
+    """Return the configuration with descriptors, where they are likely to be faster; else None.
+
+    That is where a loop waits for large tiles, several turns ahead, and the tensors allow it at these sizes.
+    """
+    ahead = config.num_stages in STAGES and config.num_warps in WARPS
+    if not ahead or config.persistent or _largest_loop_tile(program, config, sizes) < LARGE_BYTES:
+        return None
+    return replace(config, descriptors=True)
+
+
+def _largest_loop_tile(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, int]) -> int:
+    """Return the bytes of the largest tile that a loop reads by a descriptor; 0 where none is."""
     plan = make_plan(program, config)
     tensors = {tensor.value: tensor for tensor in program.loads}
-    found = [0]
+    largest = 0
     for statement, loops in program.flat():
         if isinstance(statement, Load) and loops:
             tensor = tensors[statement.value]
             seen = describe(program, plan, config, tensor, {axis: axis for axis in tensor.axes})
-            if isinstance(seen, Descriptor):
-                strides = _strides(tensor, sizes)
-                reason = layout_refusal(tensor.name, tensor.dtype, sizes, strides, seen.axes, aligned=True)
-                found.append(0 if reason else prod(seen.block) * DTYPES[tensor.dtype])
-    return max(found)
+            if isinstance(seen, Descriptor) and not layout_refusal(
+                tensor.name, tensor.dtype, sizes, _strides(tensor, sizes), seen.axes, aligned=True
+            ):
+                largest = max(largest, prod(seen.block) * DTYPES[tensor.dtype])
+    return largest
 
 
 def _memory_order(graph: Graph, tensor: Tensor, axes: tuple[str, ...]) -> tuple[str, ...]:
