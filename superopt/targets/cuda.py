@@ -84,14 +84,23 @@ class CudaTarget:
         )
 
     def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
-        """Yield the configurations of one kernel, in tf32 where torch's own products may be."""
+        """Yield the configurations of one kernel: in tf32 where torch's own products may be,
+
+        and beside those with large tiles the same by tensor descriptors, where the device has them.
+        """
         import torch
 
         from superopt.codegen.statements import lower_block
         from superopt.codegen.triton import configs
+        from superopt.codegen.triton.descriptors import described
 
+        program, sizes = lower_block(mugraph, number), mugraph.graph.sizes
         tf32 = torch.backends.cuda.matmul.allow_tf32
-        yield from configs(lower_block(mugraph, number), mugraph.graph.sizes, tf32=tf32)
+        for one in configs(program, sizes, tf32=tf32):
+            yield one
+            other = described(program, one, sizes) if self._has_descriptors else None
+            if other is not None:
+                yield other
 
     def config_from_json(self, data: Any) -> Any:
         """Return a configuration from plain data."""
@@ -101,6 +110,8 @@ class CudaTarget:
         warps = config.num_warps in (1, 2, 4, 8, 16, 32)
         if not (warps and 0 < config.num_stages <= 16 and 0 <= config.persistent <= 32):
             raise InputError(f"a configuration for CUDA is wrong: {data!r}")
+        if config.descriptors and not self._has_descriptors:
+            raise InputError(f"a configuration has tensor descriptors; {self.name} has none, cuda:90 has")
         return config
 
     def misfit(self, mugraph: MuGraph) -> str | None:
@@ -217,6 +228,12 @@ class CudaTarget:
     def cost_device(self) -> "Device":
         """Return the device that the cost model reckons with."""
         return cuda_device(self.device_name if self.available else self.device, self.capability)
+
+    @property
+    def _has_descriptors(self) -> bool:
+        from superopt.codegen.triton.descriptors import CAPABILITY
+
+        return self.capability >= CAPABILITY
 
     def _source(self, mugraph: MuGraph, number: int, config: Any) -> Any:
         from superopt.codegen.statements import lower_block
