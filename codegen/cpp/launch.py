@@ -1,7 +1,8 @@
 """Launch: a whole muGraph run on torch tensors, its block kernels as compiled C++."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from struct import Struct
 from typing import Any
@@ -12,28 +13,21 @@ from torch import Tensor as TorchTensor
 from superopt.codegen.cpp.compile import compile_source, load_kernel
 from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit
-from superopt.codegen.cpp.errors import UnsupportedError
+from superopt.codegen.cpp.library import DTYPES, LibraryCall, spread
 from superopt.codegen.cpp.source import Argument
+from superopt.codegen.signature import form_of
 from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, lower_block, split_extents
 from superopt.errors import InputError
-from superopt.ir import Graph, Port, Step, value_axes
-from superopt.ir.mugraph import Block, Call, MuGraph
+from superopt.ir import Graph, Port
+from superopt.ir.mugraph import Block, MuGraph
 
-__all__ = ["CppKernel", "CppMuGraph"]
+__all__ = ["CppKernel", "CppMuGraph", "Prepared"]
 
-_DTYPES = {
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "bool": torch.bool,
-    "u8": torch.uint8,
-    "i8": torch.int8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-}
+Prepared = Callable[[Sequence[TorchTensor]], Sequence[TorchTensor]]
+"""The outputs of a muGraph, in order, from its inputs in order; they must be like those it was made for."""
 
-_PLANS = 256  # for so many combinations of shapes, calls are prepared
+
+_PREPARED = 256  # for so many combinations of shapes, calls are prepared
 _SMALL = 16384  # elements: copying a small tensor's form takes less time than stating it
 _PART = 16  # positions: the parts of a split axis start at cache lines
 
@@ -83,78 +77,21 @@ def _strides(tensor: Tensor, found: Sequence[int], sizes: Mapping[str, int]) -> 
     return axis_strides(port, found, sizes)
 
 
-class LibraryCall:
-    """A kernel that is left to torch: contractions, in the widest dtype that they read."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A result of a kernel: its shape, its value, and its name where it leaves."""
 
-    def __init__(self, mugraph: MuGraph, call: Call) -> None:
-        self._graph = mugraph.graph
-        self._axes = value_axes(self._graph)
-        self._steps: list[tuple[int, Step]] = []
-        for tile in call.body:
-            step = self._graph.step_of(tile.value)
-            if step is None or step.op != "contract":
-                name = "an input" if step is None else step.op
-                raise UnsupportedError(f"{self._graph.name}: a library call of {name}; known: contract")
-            self._steps.append((tile.value, step))
-        writes = set(mugraph.stores(call))
-        self._outputs = [output for output in self._graph.outputs if output.value in writes]
-
-    def __call__(
-        self, values: list[TorchTensor], results: dict[str, TorchTensor], sizes: Mapping[str, int]
-    ) -> None:
-        """Add what the steps compute to the values, and to the results those that leave."""
-        letters = {axis: i for i, axis in enumerate(sizes)}
-        for value, step in self._steps:
-            tensors = [self._by_axes(i, values[i], sizes) for i in step.inputs]
-            dtype = torch.promote_types(*(tensor.dtype for tensor, _ in tensors))
-            order = [letters[axis] for axis in sizes if axis in self._axes[value]]
-            operands = [
-                part
-                for tensor, axes in tensors
-                for part in (tensor.to(dtype), [letters[axis] for axis in axes])
-            ]
-            values[value] = torch.einsum(*operands, order)
-        for output in self._outputs:
-            made, axes = self._by_axes(output.value, values[output.value], sizes)
-            results[output.port.name] = spread(
-                made, dict(zip(axes, made.stride(), strict=True)), output.port, sizes
-            )
-        for value, _ in self._steps:
-            values[value] = values[value].float().contiguous()
-
-    def shapes(self, sizes: Mapping[str, int]) -> dict[int, tuple[int, ...]]:
-        """Return the shape of each value that it computes, one dimension for each axis."""
-        return {
-            value: tuple(sizes[axis] for axis in sizes if axis in self._axes[value])
-            for value, _ in self._steps
-        }
-
-    def _by_axes(
-        self, value: int, tensor: TorchTensor, sizes: Mapping[str, int]
-    ) -> tuple[TorchTensor, tuple[str, ...]]:
-        """Return a view of a tensor with one dimension for each axis, and the axes."""
-        if value >= len(self._graph.inputs):
-            return tensor, tuple(axis for axis in sizes if axis in self._axes[value])
-        port = self._graph.inputs[value]
-        strides = axis_strides(port, tensor.stride(), sizes)
-        return tensor.as_strided(
-            [sizes[axis] for axis in port.axes], [strides[axis] for axis in port.axes]
-        ), port.axes
+    shape: tuple[int, ...]
+    value: int
+    name: str | None
+    empty: Callable[[], TorchTensor]  # memory for one
 
 
-def spread(
-    tensor: TorchTensor, strides: Mapping[str, int], port: Port, sizes: Mapping[str, int]
-) -> TorchTensor:
-    """Return a copy of a tensor, given the stride of each axis, in the shape and dtype of an output."""
-    view = tensor.as_strided(
-        [sizes[axis] for axis in port.axes], [strides.get(axis, 0) for axis in port.axes]
-    )
-    shape = [prod(sizes[axis] for axis in dim) for dim in port.dims]
-    return view.reshape(shape).to(_DTYPES[port.dtype], copy=True, memory_format=torch.contiguous_format)
-
-
-_Made = tuple[tuple[int, ...], torch.dtype, int, str | None, TorchTensor | None]
-"""Shape, dtype and value of a result, its name where it leaves, and one like it where that is small."""
+def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTensor]:
+    """Return what makes memory for a tensor."""
+    if prod(shape) > _SMALL:
+        return partial(torch.empty, shape, dtype=dtype)
+    return partial(torch.empty_like, torch.empty(shape, dtype=dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +114,12 @@ class CppMuGraph:
     ) -> None:
         self.mugraph = mugraph
         self.graph: Graph = mugraph.graph
-        self._names = tuple(port.name for port in self.graph.inputs)
+        self.inputs = tuple(port.name for port in self.graph.inputs)
         self._dims = {port.name: self._unsplit(port) for port in self.graph.inputs}
+        self.outputs = tuple(output.port.name for output in self.graph.outputs)
         self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
         self._unmade: list[Any] = [None] * len(self.graph.steps)
-        self._plans: dict[object, _Plan] = {}
+        self._prepared: dict[object, Prepared] = {}
         self._kernels: list[CppKernel | LibraryCall] = []
         for number, kernel in enumerate(mugraph.kernels):
             if not isinstance(kernel, Block):
@@ -200,45 +138,90 @@ class CppMuGraph:
 
     def __call__(self, **tensors: TorchTensor) -> dict[str, TorchTensor]:
         """Run the kernels in order."""
-        threads = torch.get_num_threads()
         try:
-            given = [tensors[name] for name in self._names]
+            given = [tensors[name] for name in self.inputs]
         except KeyError as missing:
             raise InputError(f"{self.graph.name}: no tensor for input {missing}") from None
-        known: list[object] = [threads]
-        for one in given:
-            known += (one.shape, one.stride(), one.dtype, one.is_cpu)
-        key = tuple(known)
-        plan = self._plans.get(key)
-        if plan is None:
-            if len(self._plans) >= _PLANS:
-                self._plans.clear()
-            plan = self._plans[key] = self._plan(tensors, threads)
-        values = given + self._unmade
-        results: dict[str, TorchTensor] = {}
-        for kernel, made, fields in plan.launches:
-            if isinstance(kernel, LibraryCall):
-                kernel(values, results, plan.sizes)
-                continue
-            addresses = [values[value].data_ptr() for value in kernel.reads]
-            for shape, dtype, value, name, like in made:
-                tensor = torch.empty(shape, dtype=dtype) if like is None else torch.empty_like(like)
-                addresses.append(tensor.data_ptr())
-                if name is None:
-                    values[value] = tensor
-                else:
-                    results[name] = tensor
-            kernel.call(kernel.pack(*addresses) + fields)
-        for output in self._carried:
-            carried = values[output.value]
-            strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
-            results[output.port.name] = spread(carried, strides, output.port, plan.sizes)
-        return results
+        return dict(zip(self.outputs, self.in_order(given), strict=True))
+
+    def in_order(self, given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
+        """Run the kernels on tensors in the order of the graph's inputs; return its outputs in order."""
+        key = torch.get_num_threads(), form_of(given)
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if len(self._prepared) >= _PREPARED:
+                self._prepared.clear()
+            prepared = self._prepared[key] = self.prepared(given)
+        return prepared(given)
+
+    def prepared(self, given: Sequence[TorchTensor]) -> Prepared:
+        """Return what runs the kernels on tensors of these shapes, strides and dtypes, on these threads."""
+        tensors = dict(zip(self.inputs, given, strict=True))
+        plan = self._plan(tensors, torch.get_num_threads())
+        return self._one_launch(plan) or self._launches(plan)
+
+    def _one_launch(self, plan: "_Plan") -> Prepared | None:
+        """Return the call of a single kernel that makes all that leaves, None where there is more to do."""
+        (kernel, made, fields), *more = plan.launches
+        names = tuple(one.name for one in made)
+        if more or self._carried or isinstance(kernel, LibraryCall) or names != self.outputs:
+            return None
+        if kernel.reads != tuple(range(len(self.inputs))):
+            return None
+        pack, call, address = kernel.pack, kernel.call, TorchTensor.data_ptr
+        if len(made) > 1:
+
+            def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
+                results = [one.empty() for one in made]
+                call(pack(*map(address, given), *map(address, results)) + fields)
+                return results
+
+            return run
+
+        empty = made[0].empty
+
+        def run_for_one(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
+            result = empty()
+            call(pack(*map(address, given), address(result)) + fields)
+            return (result,)
+
+        return run_for_one
+
+    def _launches(self, plan: "_Plan") -> Prepared:
+        """Return the call of all kernels in order."""
+
+        def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
+            values = [*given, *self._unmade]
+            results: dict[str, TorchTensor] = {}
+            for kernel, made, fields in plan.launches:
+                if isinstance(kernel, LibraryCall):
+                    kernel(values, results, plan.sizes)
+                    continue
+                addresses = [values[value].data_ptr() for value in kernel.reads]
+                for one in made:
+                    tensor = one.empty()
+                    addresses.append(tensor.data_ptr())
+                    if one.name is None:
+                        values[one.value] = tensor
+                    else:
+                        results[one.name] = tensor
+                kernel.call(kernel.pack(*addresses) + fields)
+            for output in self._carried:
+                carried = values[output.value]
+                strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
+                results[output.port.name] = spread(carried, strides, output.port, plan.sizes)
+            return [results[name] for name in self.outputs]
+
+        return (
+            run
+            if all(isinstance(kernel, CppKernel) for kernel, *_ in plan.launches)
+            else torch.no_grad()(run)
+        )
 
     def _plan(self, tensors: Mapping[str, TorchTensor], threads: int) -> "_Plan":
         """Return what need not be worked out at every call."""
         sizes = self._sizes(tensors)
-        strides = {value: tensors[name].stride() for value, name in enumerate(self._names)}
+        strides = {value: tensors[name].stride() for value, name in enumerate(self.inputs)}
         launches: list[tuple[CppKernel | LibraryCall, list[_Made], bytes]] = []
         for kernel in self._kernels:
             if isinstance(kernel, LibraryCall):
@@ -255,13 +238,12 @@ class CppMuGraph:
                 dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
                 shape = tuple(prod(sizes[axis] for axis in dim) for dim in dims)
                 name = tensor.name if tensor.port else None
-                dtype = _DTYPES[tensor.dtype]
-                like = torch.empty(shape, dtype=dtype) if prod(shape) <= _SMALL else None
-                made.append((shape, dtype, tensor.value, name, like))
+                dtype = DTYPES[tensor.dtype]
+                made.append(_Made(shape, tensor.value, name, _memory(shape, dtype)))
                 if name is None:
                     strides[tensor.value] = _contiguous(shape)
             reads = [strides[value] for value in kernel.reads]
-            fields = kernel.fields(reads, [_contiguous(shape) for shape, *_ in made], sizes, threads)
+            fields = kernel.fields(reads, [_contiguous(one.shape) for one in made], sizes, threads)
             launches.append((kernel, made, fields))
         return _Plan(sizes, launches)
 
@@ -272,7 +254,7 @@ class CppMuGraph:
             tensor = tensors.get(port.name)
             if tensor is None:
                 raise InputError(f"{self.graph.name}: no tensor for input {port.name!r}")
-            if tensor.dtype is not _DTYPES.get(port.dtype) or tensor.device.type != "cpu":
+            if tensor.dtype is not DTYPES.get(port.dtype) or tensor.device.type != "cpu":
                 raise InputError(
                     f"{self.graph.name}: {port.name!r} is {tensor.dtype} on {tensor.device}; made for"
                     f" {port.dtype} on the CPU"

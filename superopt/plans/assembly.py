@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from superopt.ir import Graph, Opaque, Program, Region, check_program
-from superopt.targets import Kernel
+from superopt.targets import Kernel, OrderedKernel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from superopt.trace.traced import Traced
 
-__all__ = ["assemble", "in_parts", "known_tensors"]
+__all__ = ["Alone", "assemble", "in_parts", "known_tensors"]
 
 
 def assemble(traced: "Traced", kernels: Mapping[str, Kernel]) -> Callable[..., Any]:
@@ -24,7 +24,74 @@ def assemble(traced: "Traced", kernels: Mapping[str, Kernel]) -> Callable[..., A
             return _as_torch(region.graph, known)
         return kernel(**{port.name: known[port.name] for port in region.graph.inputs})
 
-    return lambda *inputs: traced.run(*inputs, run_region=run_region)
+    def run(*inputs: Any) -> Any:
+        return traced.run(*inputs, run_region=run_region)
+
+    return _alone(traced, kernels, run) or run
+
+
+class Alone:
+    """A function that is one kernel; where all its inputs are tensors, they go there as they come."""
+
+    def __init__(
+        self,
+        kernel: OrderedKernel,
+        run: Callable[..., Any],
+        count: int,
+        picked: tuple[int, ...] | None,
+    ) -> None:
+        from torch import Tensor
+
+        self._tensor = Tensor
+        self._kernel = kernel
+        self._run = run
+        self._count = count
+        self._picked = picked  # of the kernel's outputs, for a tuple; None: the first one is the result
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Compute the function."""
+        if len(inputs) != self._count:
+            return self._run(*inputs)
+        for one in inputs:
+            if not isinstance(one, self._tensor):
+                return self._run(*inputs)
+        outputs = self._kernel.in_order(inputs)
+        return outputs[0] if self._picked is None else tuple([outputs[at] for at in self._picked])
+
+    def prepared(self, inputs: "tuple[Tensor, ...]") -> Callable[..., Any]:
+        """Return what computes tensors of the shapes, strides and dtypes of these, and looks no closer."""
+        if len(inputs) != self._count:
+            return self._run
+        run, picked = self._kernel.prepared(inputs), self._picked
+        if picked is None:
+            return lambda *inputs: run(inputs)[0]
+
+        def run_and_pick(*inputs: Any) -> Any:
+            outputs = run(inputs)
+            return tuple([outputs[at] for at in picked])
+
+        return run_and_pick
+
+
+def _alone(traced: "Traced", kernels: Mapping[str, Kernel], run: Callable[..., Any]) -> Alone | None:
+    """Return a program of one kernel with the same inputs, or None where there is more to it."""
+    from superopt.trace.tape import Ref
+
+    nodes = traced.program.nodes
+    if len(nodes) != 1 or not isinstance(nodes[0], Region):
+        return None
+    kernel: object = kernels.get(nodes[0].graph.name)
+    if not isinstance(kernel, OrderedKernel) or kernel.inputs != traced.input_names:
+        return None
+    outputs, result = kernel.outputs, traced.result
+    if isinstance(result, Ref) and traced.names.get(result.index) == outputs[0]:
+        return Alone(kernel, run, len(traced.input_names), None)
+    if type(result) is not tuple or not all(isinstance(one, Ref) for one in result):
+        return None
+    names = [traced.names.get(one.index) for one in result]
+    if not set(names) <= set(outputs):
+        return None
+    return Alone(kernel, run, len(traced.input_names), tuple(outputs.index(name) for name in names if name))
 
 
 def in_parts(traced: "Traced", goals: Iterable[Graph]) -> "Traced":

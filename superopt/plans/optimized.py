@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.clock import Clock
+from superopt.codegen.signature import form_of
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Graph, Program, Region
-from superopt.plans.assembly import assemble, in_parts
+from superopt.plans.assembly import Alone, assemble, in_parts
 from superopt.plans.contest import Contest
 from superopt.plans.peers import PEERS
 from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan
@@ -28,6 +29,8 @@ __all__ = ["Optimized"]
 log = logging.getLogger("superopt")
 
 Function = Callable[..., Any]
+
+_CALLS = 256  # for so many combinations of shapes, strides and dtypes, calls are prepared
 
 
 class Optimized:
@@ -84,6 +87,8 @@ class Optimized:
         self._programs: dict[object, Function] = {_signature(inputs, target.torch_device): self._chosen()}
         self._whole: Program | None = None  # as it was traced, not in parts
         self._made: dict[object, Kernel] = {}
+        self._calls: dict[object, Function] = {}
+        self._threads = _thread_count()
 
     @property
     def original(self) -> Function:
@@ -92,11 +97,31 @@ class Optimized:
 
     def __call__(self, *inputs: Any) -> Any:
         """Compute what the original does."""
+        try:
+            key = self._threads(), form_of(inputs)
+        except (AttributeError, RuntimeError):  # not tensors alone, or such as have no strides
+            return self._program(inputs)(*inputs)
+        run = self._calls.get(key)
+        if run is None:
+            run = self._call_for(key, inputs)
+        return run(*inputs)
+
+    def _call_for(self, key: object, inputs: tuple[Any, ...]) -> Function:
+        """Return what computes inputs like these, and note it."""
+        program = self._program(inputs)
+        run = program.prepared(inputs) if isinstance(program, Alone) else program
+        if len(self._calls) >= _CALLS:
+            self._calls.clear()
+        self._calls[key] = run
+        return run
+
+    def _program(self, inputs: tuple[Any, ...]) -> Function:
+        """Return the program for inputs of these sizes."""
         signature = _signature(inputs)
         program = self._programs.get(signature)
         if program is None:
             program = self._programs[signature] = self._program_for(inputs)
-        return program(*inputs)
+        return program
 
     @property
     def speedup(self) -> float | None:
@@ -267,6 +292,12 @@ class Optimized:
                 best = contest.tuned(goal, fresh, self.options.seconds / 2)
                 self._made[key] = best or self._made[key]
         return self._made[key]
+
+
+def _thread_count() -> Callable[[], int]:
+    from torch import get_num_threads
+
+    return get_num_threads
 
 
 def _said(value: Any) -> str:

@@ -2,12 +2,13 @@
 
 from superopt.codegen.configjson import config_from_json, config_json
 from superopt.targets.pick import pick_target
-from superopt.targets.target import Configs, Kernel, KernelReport, Target
+from superopt.targets.target import Configs, Kernel, KernelReport, OrderedKernel, Target
 
 __all__ = [
     "Configs",
     "Kernel",
     "KernelReport",
+    "OrderedKernel",
     "Target",
     "config_from_json",
     "config_json",

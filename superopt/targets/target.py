@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from superopt.ir import Graph, MuGraph
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from superopt.tune import Measurement
     from superopt.tune.measure import HeadToHead
 
-__all__ = ["Configs", "Job", "Kernel", "KernelReport", "Target"]
+__all__ = ["Configs", "Job", "Kernel", "KernelReport", "OrderedKernel", "Target"]
 
 Configs = tuple[Any, ...]
 """One configuration for each kernel of a muGraph; None for a call of a library."""
@@ -27,6 +27,22 @@ class Kernel(Protocol):
 
     def __call__(self, **tensors: "Tensor") -> "dict[str, Tensor]":
         """Run the kernels in order."""
+        ...
+
+
+@runtime_checkable
+class OrderedKernel(Protocol):
+    """A compiled muGraph that also takes its inputs in the graph's order, which saves microseconds."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def in_order(self, given: "Sequence[Tensor]") -> "Sequence[Tensor]":
+        """Run the kernels; return the outputs in the graph's order."""
+        ...
+
+    def prepared(self, given: "Sequence[Tensor]") -> "Callable[[Sequence[Tensor]], Sequence[Tensor]]":
+        """Return what does so for tensors of these shapes, strides and dtypes, and these threads."""
         ...
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from superopt.codegen.cpp import CppMuGraph, UnsupportedError
+from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
 
 TEXT = """
@@ -59,3 +60,53 @@ out z: f32[m, n] = t1
     made = CppMuGraph(fuse(parse_graph(text)), flags=("-O1",))(x=x)
     assert torch.equal(made["y"], x.t().reshape(-1))
     assert torch.equal(made["z"], -x)
+
+
+TWO = """
+graph two
+axes m=3 n=4
+in x: f32[m, n]
+in y: f32[m, n]
+t2 = neg(y)
+t3 = add(x, y)
+out a: f32[m, n] = t3
+out b: f32[m, n] = t2
+"""
+
+
+def test_inputs_and_outputs_in_order() -> None:
+    run = CppMuGraph(fuse(parse_graph(TWO)), flags=("-O1",))
+    assert (run.inputs, run.outputs) == (("x", "y"), ("a", "b"))
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    for one, other in ((x, y), (x.t().contiguous().t(), y), (torch.randn(5, 4), torch.randn(5, 4))):
+        a, b = run.in_order((one, other))
+        assert torch.equal(a, one + other)
+        assert torch.equal(b, -other)
+        assert all(
+            torch.equal(*pair) for pair in zip(run.prepared((one, other))((one, other)), (a, b), strict=True)
+        )
+
+
+def test_what_was_prepared_serves_nothing_else() -> None:
+    run = CppMuGraph(fuse(parse_graph(TWO)), flags=("-O1",))
+    x = torch.randn(3, 4)
+    run.in_order((x, x))
+    for wrong in (x.double(), x.to("meta"), x[0], torch.randn(3, 5)):
+        with pytest.raises(InputError, match="two"):
+            run.in_order((x, wrong))
+
+
+def test_other_threads_are_seen() -> None:
+    x, y = torch.randn(300, 400), torch.randn(300, 400)
+    run, before = CppMuGraph(fuse(parse_graph(TWO)), flags=("-O1",)), torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            assert torch.equal(run.in_order((x, y))[0], x + y)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_calls_leave_no_gradient() -> None:
+    x, w = torch.randn(7, 33, requires_grad=True), torch.randn(33, 17, requires_grad=True)
+    assert not CppMuGraph(parse_mugraph(TEXT), flags=("-O1",))(x=x, w=w)["y"].requires_grad

@@ -1,0 +1,32 @@
+"""Signature: what must agree between two calls for what was prepared for one to serve the other."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["form_of"]
+
+
+def form_of(given: "Sequence[Tensor]") -> tuple[object, ...]:
+    """Return the shapes, strides, dtypes and devices of tensors.
+
+    Every call of a kernel passes here, so that up to three tensors are written out: a comprehension
+    takes half as long again.
+    """
+    count = len(given)
+    if count == 1:
+        (a,) = given
+        return a.shape, a.stride(), a.dtype, a.device
+    if count == 2:
+        a, b = given
+        return a.shape, a.stride(), a.dtype, a.device, b.shape, b.stride(), b.dtype, b.device
+    if count == 3:
+        a, b, c = given
+        return (
+            a.shape, a.stride(), a.dtype, a.device,
+            b.shape, b.stride(), b.dtype, b.device,
+            c.shape, c.stride(), c.dtype, c.device,
+        )  # fmt: skip
+    return tuple([(one.shape, one.stride(), one.dtype, one.device) for one in given])

@@ -1,0 +1,55 @@
+"""Assembly: a program of one kernel is called in order, any other as it was traced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from superopt.codegen.cpp import CppMuGraph
+from superopt.errors import InputError
+from superopt.ir import fuse
+from superopt.plans.assembly import Alone, assemble
+from superopt.trace import trace
+
+WEIGHT = torch.randn(5)
+
+
+def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x - y, y * x
+
+
+def scaled(x: torch.Tensor, by: float) -> torch.Tensor:
+    return x * by
+
+
+CASES: tuple[tuple[Callable[..., Any], tuple[Any, ...], bool], ...] = (
+    (lambda x: x.square() + 1, (torch.randn(4, 5),), True),
+    (both, (torch.randn(4, 5), torch.randn(4, 5)), True),
+    (lambda x, y: (y - x,), (torch.randn(4, 5), torch.randn(4, 5)), True),
+    (lambda x, y: {"y": x - y}, (torch.randn(4, 5), torch.randn(4, 5)), False),
+    (lambda x, y: (x - y, x), (torch.randn(4, 5), torch.randn(4, 5)), False),
+    (lambda x: x * WEIGHT, (torch.randn(4, 5),), False),
+    (lambda pair: pair[0] - pair[1], ((torch.randn(4, 5), torch.randn(4, 5)),), True),
+    (scaled, (torch.randn(4, 5), 3.0), True),
+)
+
+
+@pytest.mark.parametrize(("function", "inputs", "alone"), CASES)
+def test_programs_compute_what_the_function_does(
+    function: Callable[..., Any], inputs: tuple[Any, ...], alone: bool
+) -> None:
+    traced = trace(function, *inputs, name="f")
+    program = assemble(traced, {traced.graph.name: CppMuGraph(fuse(traced.graph), flags=("-O1",))})
+    assert isinstance(program, Alone) == alone
+    torch.testing.assert_close(program(*inputs), function(*inputs))
+    if isinstance(program, Alone):
+        torch.testing.assert_close(program.prepared(inputs)(*inputs), function(*inputs))
+
+
+def test_one_tensor_too_few() -> None:
+    x, y = torch.randn(4, 5), torch.randn(4, 5)
+    traced = trace(both, x, y)
+    program = assemble(traced, {traced.graph.name: CppMuGraph(fuse(traced.graph), flags=("-O1",))})
+    with pytest.raises(InputError, match="takes 2 tensors"):
+        program(x)
