@@ -84,9 +84,9 @@ class CudaTarget:
         )
 
     def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
-        """Yield the configurations of one kernel: in tf32 where torch's own products may be,
+        """Yield the configurations of one kernel, in tf32 where torch's own products may be.
 
-        and beside those with large tiles the same by tensor descriptors, where the device has them.
+        Those with large tiles come with tensor descriptors too, where the device has them.
         """
         import torch
 
