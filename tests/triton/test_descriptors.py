@@ -1,5 +1,6 @@
 """Tensor descriptors: where tiles go by them, what refuses them, and that results stay the same."""
 
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from superopt.codegen.statements import lower_block
 from superopt.codegen.triton import CompileError, TritonMuGraph, compile_ahead, emit, launch
 from superopt.codegen.triton.descriptors import Descriptor, describe, layout_refusal
 from superopt.codegen.triton.plan import make_plan
+from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
+from superopt.targets import config_json, pick_target
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -281,3 +284,28 @@ def test_the_reason_for_the_plain_kernel_is_logged(launched, caplog):
     with caplog.at_level(logging.INFO, "superopt"):
         assert launched(x, w)[1][0] is x
     assert "the stride of x along 'm' is 130 bytes, no multiple of 16" in caplog.text
+
+
+def test_the_tuner_tries_large_tiles_by_descriptors_too():
+    mugraph = fuse(parse_graph(matmul(2048, 4096, 4096)))
+    plain = list(pick_target("cuda:80").configs(mugraph, 0))
+    found = list(pick_target("cuda:90").configs(mugraph, 0))
+    described = [one for one in found if one.descriptors]
+    assert not any(one.descriptors for one in plain)
+    assert 0 < len(described) < len(found) / 4
+    assert all(replace(one, descriptors=False) in found for one in described)
+    assert not found[0].descriptors
+    odd = fuse(parse_graph(matmul(2048, 4097, 4095)))
+    assert not any(one.descriptors for one in pick_target("cuda:90").configs(odd, 0))
+
+
+def test_configurations_as_data():
+    config = replace(sources_by_default(fuse(parse_graph(matmul())))[0].config, descriptors=True)
+    data = json.loads(json.dumps(config_json(config)))
+    assert pick_target("cuda:90").config_from_json(data) == config
+    before = {name: value for name, value in data.items() if name != "descriptors"}
+    assert not pick_target("cuda:90").config_from_json(before).descriptors
+    with pytest.raises(InputError, match="tensor descriptors; cuda:80 has none, cuda:90 has"):
+        pick_target("cuda:80").config_from_json(data)
+    with pytest.raises(InputError, match="descriptors of a configuration is wrong: 'yes'"):
+        pick_target("cuda:90").config_from_json({**data, "descriptors": "yes"})
