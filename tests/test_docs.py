@@ -2,12 +2,18 @@
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from pages import ROOT, Block, blocks, run, steady
+
+from superopt.cli import main
+from superopt.errors import SuperoptError
+from superopt.verify.floats import DISTRIBUTIONS, FACTOR, FLOOR, ONLY_FINITE
 
 DOCS = ROOT / "docs"
 WALKS = sorted((DOCS / "extend").glob("*.md"))
@@ -85,6 +91,63 @@ def apply(patch: str, folder: Path) -> None:
             assert text.count(old) == 1, f"{path.name} has {text.count(old)} places like\n{old}"
             text = text.replace(old, new)
         path.write_text(text, encoding="utf-8")
+
+
+SAID = re.compile(
+    r"^<!-- (said by|said in Python|logged):\s(.*?)\s?-->\n```text\n(.*?)\n```$", re.MULTILINE | re.DOTALL
+)
+TROUBLE = DOCS / "troubleshooting.md"
+
+
+@pytest.fixture
+def trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the files that the messages are about, and an environment that is put back."""
+    for block in blocks(TROUBLE):
+        (tmp_path / block.name).write_text(block.body, encoding="utf-8")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    shutil.copy(ROOT / "bench" / "plans" / "rmsnorm.decode-1.json", tmp_path / "plan.json")
+    monkeypatch.chdir(tmp_path)
+    for name in ("PATH", "SUPEROPT_CACHE_DIR"):
+        monkeypatch.setenv(name, os.environ.get(name, str(tmp_path)))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.usefixtures("trouble")
+@pytest.mark.parametrize(("how", "body", "message"), SAID.findall(TROUBLE.read_text(encoding="utf-8")))
+def test_a_message_is_said(
+    how: str, body: str, message: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    if how == "said by":
+        program, *arguments = shlex.split(body)
+        assert program == "superopt"
+        main(arguments)
+        captured = capsys.readouterr()
+        said = captured.out + captured.err
+    elif how == "logged":
+        exec(body, {})
+        said = caplog.text
+    else:
+        with pytest.raises(SuperoptError) as caught:
+            exec(body, {})
+        said = str(caught.value)
+    pattern = ".*".join(map(re.escape, message.split("...")))
+    assert re.search(pattern, " ".join(said.split()))
+
+
+def test_all_messages_are_looked_at() -> None:
+    text = TROUBLE.read_text(encoding="utf-8")
+    assert len(SAID.findall(text)) == text.count("```text") > 15
+
+
+def test_the_float_check_is_as_described() -> None:
+    text = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w -]+) \| (.*) \|$", text, re.MULTILINE)
+    described = {name: meaning for name, meaning in rows if name != "inputs"}
+    assert set(described) == set(DISTRIBUTIONS)
+    assert {name for name in described if "only NaN and infinity count" in described[name]} == ONLY_FINITE
+    assert f"**{FACTOR:g} times PyTorch's own, plus {FLOOR:g} units in the last place**" in " ".join(
+        text.split()
+    )
 
 
 def test_a_patch_is_applied_at_its_one_place(tmp_path: Path) -> None:
