@@ -4,7 +4,7 @@ What reads no tensor (constants, extents, masks of indices) is written in the st
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from superopt.ir import Graph, MuGraph, closed_values, format_constant, print_step, value_axes, value_names
@@ -152,6 +152,15 @@ class _Box:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A line along which a value travels; one that ends at a node has the head of an arrow."""
+
+    value: int
+    points: tuple[tuple[float, float], ...]
+    arrives: bool = False
+
+
 @dataclass(slots=True)
 class _Laid:
     """A drawn part: markup relative to its corner, and where values come in at the top and go out below."""
@@ -160,7 +169,7 @@ class _Laid:
     height: float = 0.0
     boxes: list[tuple[float, float, float, float, _Box]] = field(default_factory=list)
     nodes: list[tuple[float, float, _Node]] = field(default_factory=list)
-    paths: list[tuple[int, list[tuple[float, float]]]] = field(default_factory=list)
+    paths: list["_Path"] = field(default_factory=list)
     entries: dict[int, float] = field(default_factory=dict)
     exits: dict[int, float] = field(default_factory=dict)
 
@@ -168,7 +177,9 @@ class _Laid:
         """Take over a part at a place."""
         self.boxes += [(x + left, y + top, w, h, box) for left, top, w, h, box in part.boxes]
         self.nodes += [(x + left, y + top, node) for left, top, node in part.nodes]
-        self.paths += [(value, [(x + a, y + b) for a, b in points]) for value, points in part.paths]
+        self.paths += [
+            replace(one, points=tuple((x + a, y + b) for a, b in one.points)) for one in part.paths
+        ]
 
 
 def draw_graph(graph: Graph, title: str) -> str:
@@ -324,7 +335,8 @@ def _lay(items: Sequence[_Node | _Box], leaving: Iterable[int]) -> _Laid:
             points += [(center, top), (center, bottom)]
         end, top = ends[edge]
         points += [(end, placed.rows[target][0]), (end, top)]
-        laid.paths.append((value, points))
+        arrives = target[0] == "item" and parts[target[1]] is None  # type: ignore[index]
+        laid.paths.append(_Path(value, tuple(points), arrives))
     laid.entries = {value: placed.corners["entry", value][0] + 4 for value in entering}
     laid.exits = {value: placed.corners["exit", value][0] + 4 for value in out}
     return laid
@@ -384,8 +396,8 @@ def _boxed(box: _Box, leaving: Sequence[int]) -> _Laid:
     laid.add(inner, left, top)
     laid.entries = {value: left + x for value, x in inner.entries.items()}
     laid.exits = {value: left + x for value, x in inner.exits.items()}
-    laid.paths += [(value, [(x, 0.0), (x, top)]) for value, x in laid.entries.items()]
-    laid.paths += [(value, [(x, height - 4), (x, height)]) for value, x in laid.exits.items()]
+    laid.paths += [_Path(value, ((x, 0.0), (x, top))) for value, x in laid.entries.items()]
+    laid.paths += [_Path(value, ((x, height - 4), (x, height))) for value, x in laid.exits.items()]
     return laid
 
 
@@ -398,8 +410,12 @@ def _svg(laid: _Laid, title: str) -> str:
             class_=f"box {box.kind}",
         )  # fmt: skip
         parts.append(rect)
-    for value, points in laid.paths:
-        parts.append(element("path", d=_path(points), class_=f"edge v{value}"))
+    for one in laid.paths:
+        parts.append(element("path", d=_curve(one.points), class_=f"edge v{one.value}"))
+        if one.arrives:
+            x, y = one.points[-1]
+            head = f"M{number(x - 3.5)} {number(y - 6)}l3.5 6l3.5 -6"
+            parts.append(element("path", d=head, class_=f"edge v{one.value}"))
     for x, y, _, _, box in laid.boxes:
         parts.append(element("text", escape(box.title), x=x + 12, y=y + 18, class_=f"title in-{box.kind}"))
     for x, y, node in laid.nodes:
@@ -427,7 +443,7 @@ def _svg(laid: _Laid, title: str) -> str:
     )  # fmt: skip
 
 
-def _path(points: Sequence[tuple[float, float]]) -> str:
+def _curve(points: Sequence[tuple[float, float]]) -> str:
     """Return a way through points that leaves and reaches each of them vertically."""
     (x, y), *rest = points
     text = f"M{number(x)} {number(y)}"

@@ -1,4 +1,4 @@
-"""Look: the page's style, light and dark, and the little script that sorts tables and marks edges."""
+"""Look: the page's style, light and dark, and the little script that sorts, marks edges and copies."""
 
 __all__ = ["SCRIPT", "STYLE"]
 
@@ -45,13 +45,14 @@ p { margin: 6px 0; overflow-wrap: anywhere; }
 .note { font-size: .9rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; padding: 6px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
-td { overflow-wrap: anywhere; min-width: 5em; }
+td { overflow-wrap: break-word; min-width: 5em; }
 tr:last-child td { border-bottom: 0; }
 th { color: var(--dim); font-weight: 600; white-space: nowrap; }
 th.sorts { cursor: pointer; user-select: none; }
 th.sorts:hover { color: var(--ink); }
 th[aria-sort="ascending"]::after { content: " ▲"; }
 th[aria-sort="descending"]::after { content: " ▼"; }
+td:first-child { min-width: 9em; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 tr.chosen td { background: var(--accent-soft); }
 tr.rejected td { color: var(--dim); }
@@ -73,6 +74,15 @@ svg text.title { font-weight: 700; }
 svg.graph text.title { paint-order: stroke; stroke: var(--box); stroke-width: 5px; stroke-linejoin: round; }
 svg.graph text.in-loop { stroke: var(--inner); }
 svg.graph { margin: 0 auto; flex: none; }
+.whole { float: right; font-size: .85rem; color: var(--dim); cursor: pointer; }
+.whole input { accent-color: var(--accent); vertical-align: -2px; margin-right: 6px; }
+.whole:has(:checked) + .graphs svg { width: 100%; height: auto; }
+.source { position: relative; }
+.source button {
+  position: absolute; top: 8px; right: 8px; font: inherit; font-size: .8rem; cursor: pointer;
+  color: var(--dim); background: var(--card); border: 1px solid var(--line); border-radius: 6px;
+  padding: 1px 10px;
+}
 .box { stroke: var(--line); stroke-width: 1.5; fill: var(--box); }
 .box.call { stroke: var(--third); stroke-dasharray: 6 4; }
 .box.kernel { stroke: var(--accent); }
@@ -112,7 +122,11 @@ svg.graph { margin: 0 auto; flex: none; }
 .phases { display: flex; height: 16px; border-radius: 6px; overflow: hidden; margin-bottom: 8px; }
 .phases span { min-width: 2px; }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 14px; }
-@media print { .card, pre { max-height: none; overflow: visible; } }
+@media print {
+  .card, pre { max-height: none; overflow: visible; }
+  .graphs svg { max-width: 100%; height: auto; }
+  .whole, .source button { display: none; }
+}
 """
 
 SCRIPT = """
@@ -139,7 +153,24 @@ for (const head of document.querySelectorAll("th.sorts")) {
   });
 }
 for (const box of document.querySelectorAll(".graphs")) {
-  box.scrollLeft = (box.scrollWidth - box.clientWidth) / 2;
+  const graph = box.querySelector("svg.graph"), first = graph && graph.querySelector(".node");
+  if (!first) continue;
+  const node = first.getBoundingClientRect(), frame = box.getBoundingClientRect();
+  box.scrollLeft += node.left + node.width / 2 - frame.left - frame.width / 2;
+}
+for (const source of document.querySelectorAll(".source")) {
+  const button = document.createElement("button");
+  button.textContent = "copy";
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(source.querySelector("pre").textContent);
+      button.textContent = "copied";
+    } catch {
+      getSelection().selectAllChildren(source.querySelector("pre"));
+      button.textContent = "selected";
+    }
+  });
+  source.append(button);
 }
 for (const node of document.querySelectorAll(".node")) {
   const edges = () => node.ownerSVGElement.querySelectorAll(".edge.v" + node.dataset.value);

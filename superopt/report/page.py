@@ -3,6 +3,7 @@
 The page loads nothing: style, script and pictures stand in it. Every text of the result is escaped.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -31,6 +32,10 @@ _LEGEND = """<div class="legend"><span><i class="input"></i>tensor in</span>
 <span><i class="reduction"></i>sum, maximum, product</span><span><i></i>elementwise</span>
 <span><i class="output"></i>tensor out</span><span><i class="kernel"></i>kernel</span>
 <span><i class="loop"></i>loop</span><span>hover for shapes and bytes</span></div>"""
+
+_SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)" height="([\d.]+)"')
+_FRAME = (1110.0, 870.0)  # what is seen at once of a drawing
+_BOUND = re.compile(r"chance of error below \S+")
 
 _PHASE_COLOURS = ("accent", "second", "third", "bad", "dim", "edge")
 
@@ -72,10 +77,23 @@ def _headline(facts: ResultFacts) -> str:
         f"{name} {time_text(one.median_us)}"
         for name, one in sorted(facts.measurements, key=lambda item: item[1].median_us)
     ]
+    tags += _trust(facts)
     if facts.floor_us is not None:
         tags.append(f"roofline floor {time_text(facts.floor_us)}")
     shown = "".join(f"<span>{escape(tag)}</span>" for tag in tags)
     return f'<h1>{escape(facts.name)}</h1>\n<p class="headline">{line}</p>\n<div class="tags">{shown}</div>'
+
+
+def _trust(facts: ResultFacts) -> list[str]:
+    """Return how sure it is that the kernels compute the program, in few words; the proof says more."""
+    bounds = [found[0] for text in facts.verdicts for found in _BOUND.finditer(text)]
+    said = []
+    if bounds and len(bounds) == len(facts.verdicts):
+        said.append(f"equal, {bounds[0]}" if len(bounds) == 1 else "equal, region by region")
+    found = (facts.floats or {}).get("distributions")
+    if isinstance(found, (list, tuple)) and found:
+        said.append(f"checked in {(facts.floats or {}).get('dtype', 'floats')}")
+    return said
 
 
 def _region(facts: ResultFacts, region: RegionFacts, at: int) -> str:
@@ -104,7 +122,7 @@ def _programs(region: RegionFacts, shown: CandidateFacts | None, several: bool) 
         before = f"<pre>{escape(region.text)}</pre>"
     else:
         before = draw_graph(contract_products(compose(region.goal)), "the program before")
-    parts = [f"<{level}>The program before</{level}>", _LEGEND, f'<div class="card graphs">{before}</div>']
+    parts = [f"<{level}>The program before</{level}>", _LEGEND, _framed(before)]
     if shown is not None:
         word = "after" if shown is region.chosen else "as the best candidate has it"
         if shown.mugraph is None:
@@ -114,11 +132,20 @@ def _programs(region: RegionFacts, shown: CandidateFacts | None, several: bool) 
             after = draw_mugraph(shown.mugraph, f"the program after: {shown.name}", labels)
         parts += [
             f"<{level}>The program {word}: {escape(shown.name)}</{level}>",
-            f'<div class="card graphs">{after}</div>',
+            _framed(after),
         ]
         text = f"<pre>{escape(region.text)}</pre>\n<pre>{escape(shown.text)}</pre>"
         parts.append(f"<details><summary>Both as text</summary>{text}</details>")
     return "\n".join(parts)
+
+
+def _framed(picture: str) -> str:
+    """Return a drawing in a frame that scrolls, with a switch that shows the whole where it is large."""
+    size = _SIZE.match(picture)
+    frame = f'<div class="card graphs">{picture}</div>'
+    if size is None or (float(size[1]) <= _FRAME[0] and float(size[2]) <= _FRAME[1]):
+        return frame
+    return f'<label class="whole"><input type="checkbox">fit to the page</label>{frame}'
 
 
 def _shifts(region: RegionFacts) -> str:
@@ -217,7 +244,7 @@ def _sources(region: RegionFacts, shown: CandidateFacts | None) -> str:
         lines = text.count("\n") + 1
         parts.append(
             f"<details{state}><summary>source {at + 1} of {len(shown.sources)}, {lines} lines</summary>"
-            f"<pre>{coloured(text)}</pre></details>"
+            f'<div class="source"><pre>{coloured(text)}</pre></div></details>'
         )
     content = "\n".join(part for part in parts if part)
     return f"<h2>Kernels</h2>\n<div class=card>{content}</div>" if content else ""

@@ -11,7 +11,7 @@ from itertools import combinations
 import pytest
 
 from superopt.errors import InputError
-from superopt.ir import fuse, parse_graph
+from superopt.ir import fuse, parse_graph, parse_mugraph, print_graph, print_mugraph
 from superopt.report import report_html
 from superopt.report.drawing import draw_graph, draw_mugraph
 from superopt.report.layers import place
@@ -167,6 +167,7 @@ class Page(HTMLParser):
         "rejected: floats: NaN",
         "bound 31.2 us is above 2x the best",
         "chance of error below 2^-171",
+        "checked in float16",
         "aten.embedding.default",
         "reads rows by number",
         "kernel 0 · grid[m, n] · 11.5 µs predicted",
@@ -333,6 +334,37 @@ def test_nodes_do_not_overlap(count) -> None:
         assert all(apart(a, b) for a, b in combinations(found, 2))
         width, height = map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', svg).groups())
         assert all(x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in found)
+
+
+def test_lines_end_in_arrows_at_nodes_only() -> None:
+    svg = draw_mugraph(parse_mugraph(FOUND), "after")
+    heads = re.findall(r'd="M(\S+) (\S+)l3.5 6l3.5 -6"', svg)
+    tops = {(x, y, x + w) for x, y, w, _ in boxes(svg)}
+    tips = [(float(x) + 3.5, float(y) + 6) for x, y in heads]
+    assert len(tips) == 2 + 2 + 1 + 1 + 1 + 2 + 1  # one for each operand that is a value, and the output
+    assert all(any(left < x < right and abs(y - top) < 0.2 for left, top, right in tops) for x, y in tips)
+
+
+@pytest.mark.parametrize(("count", "switches"), [(1, 0), (80, 2)])
+def test_what_is_large_can_be_seen_as_a_whole(count, switches) -> None:
+    result = measured()
+    graph = wide_graph(count)
+    result["regions"][0]["goal"] = print_graph(graph)
+    for one in result["regions"][0]["candidates"]:
+        one["mugraph"] = print_mugraph(fuse(graph))
+    assert report_html(result).count('type="checkbox"') == switches
+
+
+def test_the_bound_is_told_where_every_region_has_one() -> None:
+    tags = {"one": [], "none": ["unknown"], "two": []}
+    tags["one"] = ["equal: chance of error below 2^-9 (0.1 s)"]
+    tags["two"] = [*tags["one"], "equal: chance of error below 2^-7 (0.1 s)"]
+    heads = {
+        name: report_html({**measured(), "verdicts": texts}).split("<h2>")[0] for name, texts in tags.items()
+    }
+    assert "equal, chance of error below 2^-9<" in heads["one"]
+    assert "equal, region by region" in heads["two"]
+    assert "equal" not in heads["none"].split("<body>")[1]
 
 
 def test_texts_fit_into_their_boxes() -> None:
