@@ -8,14 +8,15 @@ import logging
 import os
 import re
 import shutil
-import subprocess
+import struct
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from superopt.cache import cache_folder
-from superopt.codegen.children import Children, LateError, LostError
+from superopt.codegen.children import Children, LateError, LostError, exit_text
 from superopt.codegen.cpp.errors import CompileError, NoCompilerError
 from superopt.codegen.cpp.source import CppSource
 
@@ -39,6 +40,7 @@ FLAGS = (
 )
 """What every kernel is compiled with."""
 _NAMES = ("g++", "clang++", "c++")
+_ANSWER_S = 10.0  # in which a compiler says its version
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CONTRACTION = re.compile(r"\bcontract\([^;]*?\bMatrix<(float|bf16|f16)>[^;]*?\bMatrix<(float|bf16|f16)>")
 _APART = "-DCONTRACTIONS_APART"
@@ -60,15 +62,27 @@ class Compiler:
 @functools.cache
 def find_compiler() -> Compiler:
     """Return the system's compiler: what CXX names, else g++, clang++ or c++."""
-    wanted = [name for name in (os.environ.get("CXX"), *_NAMES) if name]
+    named = os.environ.get("CXX")
+    wanted = [name for name in (named, *_NAMES) if name]
     for name in wanted:
         path = shutil.which(name)
-        if path is None:
-            continue
-        answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-        if answer.returncode == 0:
-            return Compiler(path, answer.stdout.splitlines()[0])
+        version = _version(path) if path else None
+        if path and version:
+            if named and name != named:
+                log.warning("CXX is %r, which is no compiler here; %s is used", named, name)
+            return Compiler(path, version)
     raise NoCompilerError(f"no C++ compiler: looked for {', '.join(wanted)}; install one, or set CXX")
+
+
+@functools.cache
+def _version(path: str) -> str | None:
+    """Return the first line of what a compiler says of itself, or None where it does not answer."""
+    try:
+        with Children() as children:
+            answer = children.run([path, "--version"], limit_seconds=_ANSWER_S)
+    except (LateError, OSError):
+        return None
+    return next(iter(answer.output.splitlines()), "unknown version") if answer.code == 0 else None
 
 
 def compile_source(
@@ -85,7 +99,7 @@ def compile_source(
     """
     build = _Build(find_compiler(), tuple(flags), timeout_s, cache or _folder())
     path = build.path(source.name, _COMMENT.sub("", source.code), "so")  # what it was tuned for is a comment
-    if path.exists():
+    if _is_whole(path):
         return path
     try:
         build.folder.mkdir(parents=True, exist_ok=True)
@@ -125,16 +139,16 @@ class _Build:
             linked = [str(one) for one in (built, *objects)]
             command = [*self.compiler.link, *self.flags, *linked, "-o", str(library)]
             self._run(source.name, command, children)
-            library.replace(path)
+            _keep(source.name, library, path)
 
     def _contraction(self, a: str, b: str, children: Children) -> Path:
         """Return the object that holds the contraction of two formats, which many kernels share."""
         name = f"contract_{a}_{b}"
         code = f'#include "runtime.hpp"\nnamespace superopt {{\ntemplate CONTRACTION({a}, {b});\n}}\n'
         path = self.path(name, code, "o")
-        if not path.exists():
+        if not _is_whole(path):
             with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                self._object(name, code, Path(scratch), children).replace(path)
+                _keep(name, self._object(name, code, Path(scratch), children), path)
         return path
 
     def _object(self, name: str, code: str, scratch: Path, children: Children) -> Path:
@@ -152,20 +166,49 @@ class _Build:
             raise CompileError(f"{name}: the compiler took more than {self.timeout_s:g} s") from None
         except LostError as error:
             raise CompileError(f"{name}: {error}") from None
+        except OSError as error:
+            said = error.strerror or error
+            raise CompileError(f"{name}: cannot run {self.compiler.path}: {said}") from error
         if done.code != 0:
             lines = done.errors.splitlines()
-            first = next((line for line in lines if "error:" in line or "undefined" in line), "no message")
+            silent = f"the compiler says nothing ({exit_text(done.code)})"
+            first = next((line for line in lines if "error:" in line or "undefined" in line), silent)
             raise CompileError(f"{name}: {first.strip()}")
+
+
+def _keep(name: str, made: Path, path: Path) -> None:
+    """Move what a compiler made to where it is kept."""
+    if not _is_whole(made):
+        raise CompileError(f"{name}: the compiler made no {path.suffix} file, and says it did")
+    made.replace(path)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether there is such a file, and it ends where it says, as one that was cut off does not."""
+    try:
+        with path.open("rb") as file:
+            head, size = file.read(64), os.fstat(file.fileno()).st_size
+    except OSError:
+        return False
+    if sys.platform != "linux":
+        return size > 0
+    if len(head) < 64 or not head.startswith(b"\x7fELF"):
+        return False
+    (table,), (length, count) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
+    return bool(size >= table + length * count)
 
 
 def _folder() -> Path:
     """Return where kernels are kept: in the cache, or where that cannot be written, for this process only."""
     try:
         folder = cache_folder() / "cpp"
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it is run
+        if not os.access(folder, os.W_OK):
+            reason = f"cannot write in {folder}"
+        elif os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+            reason = f"{folder} is mounted such that no program there may run"
+        else:
             return folder
-        reason = f"cannot write in {folder}"
     except OSError as error:
         reason = f"there is no folder for compiled kernels: {error.strerror or error}"
     return _scratch(reason)
@@ -190,7 +233,11 @@ def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
             raise CompileError(f"{name}: the compiled kernel does not load: {error}") from error
         ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)
         library = ctypes.CDLL(str(path))
-    kernel = library[name]
+    try:
+        kernel = library[name]
+    except AttributeError as error:
+        path.unlink(missing_ok=True)
+        raise CompileError(f"{name}: the compiled kernel has no such function") from error
     kernel.argtypes = (ctypes.c_void_p,)
     kernel.restype = None
     return kernel
