@@ -74,9 +74,13 @@ svg text.title { font-weight: 700; }
 svg.graph text.title { paint-order: stroke; stroke: var(--box); stroke-width: 5px; stroke-linejoin: round; }
 svg.graph text.in-loop { stroke: var(--inner); }
 svg.graph { margin: 0 auto; flex: none; }
-.whole { float: right; font-size: .85rem; color: var(--dim); cursor: pointer; }
+.whole {
+  display: block; text-align: right; margin: -4px 0 4px; font-size: .85rem; color: var(--dim);
+  cursor: pointer;
+}
 .whole input { accent-color: var(--accent); vertical-align: -2px; margin-right: 6px; }
-.whole:has(:checked) + .graphs svg { width: 100%; height: auto; }
+.whole:has(:checked) + .graphs { max-height: none; }
+.whole:has(:checked) + .graphs svg { max-width: 100%; height: auto; }
 .source { position: relative; }
 .source button {
   position: absolute; top: 8px; right: 8px; font: inherit; font-size: .8rem; cursor: pointer;
