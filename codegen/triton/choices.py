@@ -12,7 +12,7 @@ from math import prod, sqrt
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, Start
 from superopt.codegen.triton.config import TritonConfig, next_power
-from superopt.codegen.triton.plan import has_wide_products, kept_axes, kept_splits, loop_axes, sources
+from superopt.codegen.triton.plan import FP8, has_wide_products, kept_axes, kept_splits, loop_axes, sources
 from superopt.ir import Split, value_axes
 from superopt.ir.graph import DTYPES
 
@@ -55,18 +55,17 @@ class Footprint:
         return self.shared_bytes <= shared_bytes and self.register_bytes <= lanes * 4 * LANE_REGISTERS
 
 
-def misfit(program: KernelProgram, sizes: Mapping[str, int], capability: int) -> str | None:
+def misfit(program: KernelProgram, sizes: Mapping[str, int], shared_bytes: int) -> str | None:
     """Return why a program cannot hold the tiles of the default configuration; None where it can."""
-    config = default_config(program, sizes)
-    limit = SHARED_BYTES if capability >= 90 else SHARED_BYTES_EVERYWHERE
+    config = default_config(program, sizes, shared_bytes=shared_bytes)
     held = footprint(program, config)
-    if held.fits(config, limit):
+    if held.fits(config, shared_bytes):
         return None
     wide = max(config.tiles, key=lambda one: one[1])
     registers = config.num_warps * 32 * 4 * LANE_REGISTERS
     return (
         f"its tiles take {held.register_bytes >> 10} KiB of {registers >> 10} of registers and"
-        f" {held.shared_bytes >> 10} KiB of {limit >> 10} of shared memory; {wide[1]} positions of"
+        f" {held.shared_bytes >> 10} KiB of {shared_bytes >> 10} of shared memory; {wide[1]} positions of"
         f" {wide[0]!r} are the longest side"
     )
 
@@ -81,8 +80,10 @@ class _Shape:
     matrix: bool
 
 
-def default_config(program: KernelProgram, sizes: Mapping[str, int]) -> TritonConfig:
-    """Return one sane configuration for these sizes."""
+def default_config(
+    program: KernelProgram, sizes: Mapping[str, int], *, shared_bytes: int = SHARED_BYTES_EVERYWHERE
+) -> TritonConfig:
+    """Return one sane configuration for these sizes, on a device with so much shared memory or more."""
     inner = 64 if _half(program) else 32
     aligned = all(sizes[axis] % 16 == 0 for axis in _shape(program).rows[-1:])
     # Rows that do not align take more registers than the estimate says.
@@ -91,17 +92,22 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int]) -> TritonCo
         for rows, columns, warps, stages in _FROM_LARGE_TO_SMALL
         if rows <= 32 or aligned
     ]
-    fitting = (one for one in found if footprint(program, one).fits(one, SHARED_BYTES_EVERYWHERE))
+    limit = min(shared_bytes, SHARED_BYTES_EVERYWHERE)
+    fitting = (one for one in found if footprint(program, one).fits(one, limit))
     return next(fitting, found[-1])
 
 
 def configs(
-    program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool = False
+    program: KernelProgram,
+    sizes: Mapping[str, int],
+    *,
+    tf32: bool = False,
+    shared_bytes: int = SHARED_BYTES,
 ) -> tuple[TritonConfig, ...]:
     """Return the configurations worth measuring, the default first; `tf32` allows products of fp32 in it."""
-    found = {default_config(program, sizes): None}
+    found = {default_config(program, sizes, shared_bytes=shared_bytes): None}
     for config in _enumerated(program, sizes, tf32=tf32):
-        if footprint(program, config).fits(config):
+        if footprint(program, config).fits(config, shared_bytes):
             found.setdefault(config)
     return tuple(found)
 
@@ -162,8 +168,11 @@ def _config(
     if not shape.matrix:
         config = TritonConfig(tuple(tiles.items()), num_warps=warps, num_stages=stages)
         return _flattened(program, sizes, config, FLAT_TILE, NEIGHBOURS)
-    _tile_group(tiles, [axis for axis in shape.columns if axis in free], sizes, columns)
-    _tile_group(tiles, [axis for axis in shape.inner if axis in free], sizes, inner)
+    nearest = {tensor.axes[-1] for tensor in program.loads if tensor.axes}
+    for side, group, want in ((1, shape.columns, columns), (2, shape.inner, inner)):
+        want //= _held_beside(program, side, tiles, free)
+        ordered = sorted((axis for axis in group if axis in free), key=nearest.__contains__)
+        _tile_group(tiles, ordered, sizes, want)
     row_axes = [axis for axis in shape.rows if axis in free]
     few = prod(sizes[axis] for axis in row_axes[-1:]) < FEW_ROWS
     if row_axes and few and len(row_axes) > 1:
@@ -209,10 +218,23 @@ def _parts(program: KernelProgram) -> frozenset[str]:
     return frozenset(axis for port in ports for dim in port.dims if len(dim) > 1 for axis in dim)
 
 
+def _held_beside(program: KernelProgram, side: int, tiles: Mapping[str, int], free: set[str]) -> int:
+    """Return how many positions of whole axes lie beside those that are tiled on a side of a contraction."""
+    sides = [one[side] for one in _contractions(program) if one[0] and one[1]]
+    return max(
+        (
+            prod(tiles[axis] for axis in one if axis in tiles and axis not in free)
+            for one in sides
+            if any(axis in free for axis in one)
+        ),
+        default=1,
+    )
+
+
 def _tile_group(tiles: dict[str, int], group: Sequence[str], sizes: Mapping[str, int], want: int) -> None:
-    """Give a tile to the innermost axes of a group, until together they are long enough."""
+    """Give a tile to the last axes of a group first, until together they are long enough."""
     for axis in reversed(group):
-        tiles[axis] = min(next_power(sizes[axis]), want)
+        tiles[axis] = min(next_power(sizes[axis]), max(want, 1))
         want = max(want // tiles[axis], 1)
 
 
@@ -308,7 +330,8 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
     def elements(value: int) -> int:
         return prod(blocks.get(axis, 1) for axis in axes[value])
 
-    shared = kept = largest = 0
+    shared = largest = 0
+    kept = _kept_operands(program, config)
     for rows, columns, inner in _contractions(program) if not _half(program) else ():
         if rows and columns and config.precision == "ieee":
             made = prod(blocks.get(axis, 1) for axis in (*rows, *columns))
@@ -334,5 +357,35 @@ def _multiplied(made: int, summed: int, lanes: int) -> int:
     return int(2 * side * summed * 0.7) * 4 * lanes
 
 
+def _kept_operands(program: KernelProgram, config: TritonConfig) -> int:
+    """Return the bytes of registers in which operands of fp32 products on tensor cores stay for a loop.
+
+    What does not change in a loop is taken apart once, into as many numbers as the precision has; of its
+    rows a warp holds no fewer than the hardware multiplies, so several warps hold the same ones.
+    """
+    parts = {"ieee": 0, "tf32": 1, "tf32x3": 2}[config.precision]
+    if not parts or _half(program):
+        return 0
+    axes = value_axes(program.graph)
+    made: dict[int, tuple[str, ...]] = {}
+    total = 0
+    for statement, loops in program.flat():
+        if isinstance(statement, (Load, Compute)):
+            made[statement.value] = loops
+        if isinstance(statement, Compute) and statement.step.op == "contract":
+            for i in statement.step.inputs:
+                if len(made.get(i, loops)) < len(loops):
+                    inner = prod(config.blocks.get(axis, 1) for axis in statement.step.axes)
+                    free = axes[i] - frozenset(statement.step.axes)
+                    rows = prod(config.blocks.get(axis, 1) for axis in free)
+                    total += max(rows, FEW_ROWS * config.num_warps) * inner * parts * 4
+    return total
+
+
 def _half(program: KernelProgram) -> bool:
-    return any(port.dtype in ("f16", "bf16") for port in program.graph.inputs)
+    """Return whether products are of half precision: in a program in it, and of operands of eight bits."""
+    if any(port.dtype in ("f16", "bf16") for port in program.graph.inputs):
+        return True
+    loaded = sources(program)
+    operands = [step.inputs for step in program.steps() if step.op == "contract"]
+    return bool(operands) and all(i in loaded and loaded[i].dtype in FP8 for pair in operands for i in pair)

@@ -22,6 +22,7 @@ from superopt.ir.running import Growth, growths, rescaled_by
 __all__ = ["FusionChoices", "fuse", "is_matmul"]
 
 _WHOLE = 1024  # positions: an axis up to here may be whole inside a tile
+_HELD = 2048  # positions of whole axes: 16 rows of so many fill the registers of a program
 _FAVOUR = 4  # so many times longer than the outer one may an inner reduction be and still stay whole
 _REDUCTIONS = ("sum", "max", "contract")
 _PARTS = {"sum": ("sum", "contract"), "max": ("max",)}  # of what each may combine partial results
@@ -37,7 +38,7 @@ class FusionChoices:
     looped: frozenset[str] = frozenset()  # axes that are walked along: not on the grid, nor whole in a tile
     whole: frozenset[str] = frozenset()  # axes that stay whole inside a tile where they are short enough
     repeated: bool = False  # programs along an axis may all compute what only the first of them stores
-    held: int = 0  # positions of whole axes that a step's tile may have, where a kernel can end earlier
+    held: int = _HELD  # positions of whole axes that a tile may have, where a kernel can end earlier
 
 
 _DEFAULTS = FusionChoices()
@@ -211,8 +212,7 @@ class _Fusion:
         self.looped = off - whole
         fits = self.looped <= reduced | chosen.looped
         fits &= all(self.sizes[axis] <= _WHOLE for axis in mapped)
-        most = max((self._volume(work & whole) for work in self.work.values()), default=1)
-        fits &= not chosen.held or most <= chosen.held
+        fits &= self._most_held(whole) <= chosen.held
         fits &= bool(grid) or not any(self.axes[value] for value in self.stored)
         try:
             if not (fits or alone):
@@ -354,6 +354,11 @@ class _Fusion:
                     inner = self.sizes[axis] <= _FAVOUR * self.sizes[carried]
                     whole.add(axis if inner else carried)
         return {axis for axis in whole if self.sizes[axis] <= _WHOLE}
+
+    def _most_held(self, whole: frozenset[str]) -> int:
+        """Return how many positions of whole axes the largest tile has, of those that are made or read."""
+        held = {*self.values, *(i for value in self.values for i in self.facts.inputs[value])}
+        return max((self._volume(self.axes[value] & self._touched() & whole) for value in held), default=1)
 
     def _body(
         self, targets: Sequence[int], known: frozenset[int], around: frozenset[str], path: frozenset[int]

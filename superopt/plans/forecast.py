@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from superopt.clock import Clock
 from superopt.errors import SuperoptError
@@ -17,6 +18,8 @@ __all__ = ["forecast"]
 log = logging.getLogger("superopt")
 
 _COMPILED = {"quick": 3, "full": 8}  # muGraphs of a region
+_TRIED = 4  # candidates that are looked at for one that does not spill
+_ASSURED_S = 30.0  # of compiling each of them
 _CONFIGS = {"quick": 2, "full": 8}  # of each of their kernels, the one predicted to be best among them
 
 
@@ -52,7 +55,11 @@ def _region(
             tell(f"compiling kernels of {work.goal.name} for {target.name}")
             compiled = _compiled(best, target, ranking, _CONFIGS[options.preset], seconds)
         candidates = [compiled.get(one.name, one) for one in candidates]
-        candidates.sort(key=lambda one: (one.rejected is not None, one.name not in compiled, one.us))
+        candidates.sort(
+            key=lambda one: (one.rejected is not None, one.name not in compiled, _spills(one), one.us)
+        )
+        with clock.phase("compile"):
+            candidates = _assured(candidates, target)
     else:
         candidates.sort(key=_place)
     chosen = next((one for one in candidates if one.rejected is None), None)
@@ -70,6 +77,36 @@ def _as_predicted(
         for one in candidates[:count]
     ]
     return [*first, *candidates[count:]]
+
+
+def _assured(candidates: list[Candidate], target: Target) -> list[Candidate]:
+    """Return the candidates, the first of which the compiler has seen whole, and without a spill if it can.
+
+    Of the best few, kernels that spill or that no time was left for are compiled in their default
+    configurations, too.
+    """
+    for at, one in enumerate(candidates[:_TRIED]):
+        unsure = [number for number in range(len(one.configs)) if not _is_sound(one, number)]
+        if one.rejected is None and unsure:
+            defaults = target.default_configs(one.mugraph)
+            jobs = [
+                (one, number, config)
+                for number in unsure
+                for config in dict.fromkeys((defaults[number], one.configs[number]))
+            ]
+            one = candidates[at] = _compiled_jobs(jobs, target, _ASSURED_S)[one.name]
+        if one.rejected is None and all(_is_sound(one, number) for number in range(len(one.configs))):
+            return [one, *candidates[:at], *candidates[at + 1 :]]
+    return sorted(candidates, key=lambda one: one.rejected is not None)
+
+
+def _is_sound(candidate: Candidate, number: int) -> bool:
+    """Return whether a kernel is a library's, or compiled without a spill."""
+    return candidate.configs[number] is None or candidate.kernels[number].spill_bytes == 0
+
+
+def _spills(candidate: Candidate) -> bool:
+    return any(kernel.spill_bytes for kernel in candidate.kernels)
 
 
 def _place(candidate: Candidate) -> tuple[bool, float]:
@@ -97,12 +134,27 @@ def _compiled(
     jobs = [
         (candidate, number, config)
         for candidate in candidates
-        for number, default in enumerate(candidate.configs)
+        for number, default in enumerate(target.default_configs(candidate.mugraph))
         if default is not None
-        for config in [default, *likely(candidate, number, ranking, count - 1)]
+        for config in _worth_compiling(candidate, number, default, ranking, count)
     ]
     # Every kernel's first choice before all others: with little time, each has one report.
     jobs.sort(key=lambda job: job[2] != job[0].configs[job[1]])
+    return {one.name: one for one in candidates} | _compiled_jobs(jobs, target, seconds)
+
+
+def _worth_compiling(
+    candidate: Candidate, number: int, default: Any, ranking: Ranking, count: int
+) -> list[Any]:
+    """Return the configuration that a kernel has, the default one, and the likeliest others."""
+    found = dict.fromkeys((candidate.configs[number], default))
+    return list(dict.fromkeys((*found, *likely(candidate, number, ranking, count))))[:count]
+
+
+def _compiled_jobs(
+    jobs: Sequence[tuple[Candidate, int, Any]], target: Target, seconds: float
+) -> dict[str, Candidate]:
+    """Return the candidates of some kernels in some configurations, each kernel in the best of its own."""
     answers: dict[int, KernelReport | str] = {}
     start = time.monotonic()
     target.compile_ahead(
@@ -111,17 +163,13 @@ def _compiled(
         on_done=answers.__setitem__,
     )
     log.info("compiled %d kernels in %.1f s", len(answers), time.monotonic() - start)
-    done = {candidate.name: candidate for candidate in candidates}
-    for candidate in candidates:
-        for number, default in enumerate(candidate.configs):
-            if default is None:
-                continue
-            tried = [
-                (config, answers[at])
-                for at, (other, kernel, config) in enumerate(jobs)
-                if other is candidate and kernel == number and at in answers
-            ]
-            done[candidate.name] = _decided(done[candidate.name], number, tried, target)
+    tried: dict[tuple[str, int], list[tuple[object, KernelReport | str]]] = {}
+    for at, (candidate, number, config) in enumerate(jobs):
+        if at in answers:
+            tried.setdefault((candidate.name, number), []).append((config, answers[at]))
+    done = {candidate.name: candidate for candidate, _, _ in jobs}
+    for (name, number), found in tried.items():
+        done[name] = _decided(done[name], number, found, target)
     return done
 
 

@@ -28,6 +28,7 @@ _KIND = 0.05  # by each one of its kind,
 _GRAPH = 0.02  # and by each one of its graph
 _WORK = 1500  # recipes tried for one graph, times its steps
 _CHANGED = 2  # of the best recipes, changed further
+_SMALLER = (512, 64, 1)  # positions of whole axes, tried in turn where a program would hold too much
 _GRAPHS = 3  # of the best graphs, changed further
 
 
@@ -167,7 +168,7 @@ class _Explorer:
         self.unfit: Scheduled | None = None  # the default one, of smaller kernels if it has them
         self.ready: dict[tuple[tuple[str, int], ...], Prepared | GraphError] = {}
         self.tried: set[Recipe] = set()
-        self.seen: set[tuple[tuple[tuple[str, int], ...], tuple[Kernel, ...]]] = set()
+        self.seen: dict[tuple[tuple[tuple[str, int], ...], tuple[Kernel, ...]], str | None] = {}
         self.made: dict[Recipe, Scheduled] = {}
         self.untried = 0
         self.dropped: dict[str, Dropped] = {}
@@ -255,17 +256,20 @@ class _Explorer:
         except GraphError as error:
             self._drop(recipe, ready, str(error))
             return None
-        if (recipe.splits, mugraph.kernels) in self.seen:
-            return None
-        self.seen.add((recipe.splits, mugraph.kernels))
-        reason = self.misfit(mugraph)
+        same = recipe.splits, mugraph.kernels
+        known = same in self.seen
+        reason = self.seen[same] = self.seen[same] if known else self.misfit(mugraph)
         if reason is None:
+            if known:
+                return None
             self.made[recipe] = self._scheduled(recipe, ready, mugraph)
             return self.made[recipe]
-        self._drop(recipe, ready, reason)
-        if recipe in (Recipe(), Recipe(small=True)):
+        if not known:
+            self._drop(recipe, ready, reason)
+        if replace(recipe, held=Recipe().held) == Recipe():
             self.unfit = self._scheduled(recipe, ready, mugraph)
-        return None if recipe.small else self._try(replace(recipe, small=True))
+        smaller = next((held for held in _SMALLER if held < recipe.held), None)
+        return None if smaller is None else self._try(replace(recipe, held=smaller))
 
     def _scheduled(self, recipe: Recipe, ready: Prepared, mugraph: MuGraph) -> Scheduled:
         return Scheduled(

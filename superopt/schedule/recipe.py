@@ -20,7 +20,7 @@ from superopt.ir import (
 __all__ = ["Prepared", "Recipe", "followed", "notes_of", "prepared", "recipe_name"]
 
 _TILE = FusionChoices().tile
-_HELD = 512  # positions of whole axes: so many fit a program of any kernel
+_HELD = FusionChoices().held
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Recipe:
     cuts: frozenset[int] = frozenset()
     called: frozenset[int] = frozenset()  # values that a library computes
     repeated: bool = False  # programs may all compute what only the first of them stores
-    small: bool = False  # kernels end where a program would hold too much
+    held: int = _HELD  # positions of whole axes: kernels end where a program would hold more
 
     @property
     def changes(self) -> int:
         """In how many ways it differs from the default."""
-        flags = (not self.online, self.joined, self.tile != _TILE, self.repeated, self.small)
+        flags = (not self.online, self.joined, self.tile != _TILE, self.repeated, self.held != _HELD)
         sets = (self.splits, self.looped, self.whole, self.cuts, self.called)
         return sum(flags) + sum(len(one) for one in sets)
 
@@ -69,7 +69,7 @@ class Recipe:
             cuts=frozenset({-1} if self.cuts else ()),
             called=frozenset({-1} if self.called else ()),
             repeated=self.repeated,
-            small=self.small,
+            held=self.held,
         )
 
     @property
@@ -113,7 +113,7 @@ def followed(ready: Prepared, recipe: Recipe) -> MuGraph:
             looped=recipe.looped,
             whole=recipe.whole,
             repeated=recipe.repeated,
-            held=_HELD if recipe.small else 0,
+            held=recipe.held,
         ),
     )
 
@@ -136,8 +136,8 @@ def recipe_name(start: str, recipe: Recipe, graph: Graph, matmuls: frozenset[int
         name += ", wide grid" if recipe.tile > _TILE else ", narrow grid"
     if recipe.repeated:
         name += ", small sums repeated"
-    if recipe.small:
-        name += ", small kernels"
+    if recipe.held != _HELD:
+        name += ", small kernels" if recipe.held > 1 else ", single steps"
     for axis in sorted(recipe.looped):
         name += f", {axis} looped"
     for axis in sorted(recipe.whole):

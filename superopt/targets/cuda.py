@@ -77,7 +77,7 @@ class CudaTarget:
         from superopt.codegen.triton import default_config
 
         return tuple(
-            default_config(lower_block(mugraph, number), mugraph.graph.sizes)
+            default_config(lower_block(mugraph, number), mugraph.graph.sizes, shared_bytes=self._shared_bytes)
             if isinstance(kernel, Block)
             else None
             for number, kernel in enumerate(mugraph.kernels)
@@ -96,7 +96,7 @@ class CudaTarget:
 
         program, sizes = lower_block(mugraph, number), mugraph.graph.sizes
         tf32 = torch.backends.cuda.matmul.allow_tf32
-        for one in configs(program, sizes, tf32=tf32):
+        for one in configs(program, sizes, tf32=tf32, shared_bytes=self._shared_bytes):
             yield one
             other = described(program, one, sizes) if self._has_descriptors else None
             if other is not None:
@@ -121,7 +121,7 @@ class CudaTarget:
 
         for number, kernel in enumerate(mugraph.kernels):
             if isinstance(kernel, Block):
-                reason = misfit(lower_block(mugraph, number), mugraph.graph.sizes, self.capability)
+                reason = misfit(lower_block(mugraph, number), mugraph.graph.sizes, self._shared_bytes)
                 if reason is not None:
                     return f"kernel {number}: {reason}"
         return None
@@ -169,10 +169,16 @@ class CudaTarget:
 
         def done(outcome: Outcome) -> None:
             at = int(outcome.name)
+            made = outcome.made
             if outcome.failure is not None:
                 on_done(at, outcome.failure)
+            elif made.shared_bytes > self._shared_bytes:
+                on_done(
+                    at,
+                    f"it takes {made.shared_bytes >> 10} KiB of shared memory;"
+                    f" a program on {self.device_name} has {self._shared_bytes >> 10}",
+                )
             else:
-                made = outcome.made
                 on_done(
                     at,
                     KernelReport(
@@ -230,19 +236,27 @@ class CudaTarget:
         return cuda_device(self.device_name if self.available else self.device, self.capability)
 
     @property
-    def _has_descriptors(self) -> bool:
-        from superopt.codegen.triton.descriptors import CAPABILITY
+    def _shared_bytes(self) -> int:
+        return self.cost_device().shared_bytes
 
-        return self.capability >= CAPABILITY
+    @property
+    def _has_descriptors(self) -> bool:
+        from superopt.codegen.triton.source import DESCRIPTORS_FROM
+
+        return self.capability >= DESCRIPTORS_FROM
 
     def _source(self, mugraph: MuGraph, number: int, config: Any) -> Any:
         from superopt.codegen.statements import lower_block
-        from superopt.codegen.triton import emit
+        from superopt.codegen.triton import UnsupportedError, emit
         from superopt.codegen.triton.choices import exact_axes
 
         program = lower_block(mugraph, number)
         exact = exact_axes(config, mugraph.graph.sizes, program.splits)
-        return emit(program, replace(config, exact=exact))
+        source = emit(program, replace(config, exact=exact))
+        reason = source.refusal(self.capability)
+        if reason is not None:
+            raise UnsupportedError(f"{source.name}: not for {self.name}: {reason}")
+        return source
 
 
 def _workers() -> int:

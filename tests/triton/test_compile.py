@@ -8,11 +8,14 @@ import pytest
 from superopt.codegen.children import Children
 from superopt.codegen.statements import lower_block
 from superopt.codegen.triton import AheadCompiler, CompileError, TritonMuGraph, compile_ahead, configs, emit
-from superopt.codegen.triton.choices import footprint
+from superopt.codegen.triton.choices import exact_axes, footprint
 from superopt.driver import search
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph, release_shifts, split_axis, stabilize
 from superopt.ops import OPS
+from superopt.optimizer import OptimizeOptions, optimize
+from superopt.schedule import schedules
+from superopt.targets import pick_target
 from superopt.trace import trace
 from superopt.workloads import WORKLOADS
 
@@ -44,27 +47,47 @@ def test_no_spills(name, target, sources_of):
         assert report.ptx_bytes > 1000
 
 
-# Whole results that no program can hold, and products of fp32 numbers whose rows are too long for it.
-TOO_LARGE = {("llama-layer", "f16"), ("llama-layer", "f32"), ("mla", "f32")}
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_what_is_chosen_does_not_spill(name, dtype, target, compiler):
+    workload = WORKLOADS[name]
+    options = OptimizeOptions(target=target, measure=False, cache=False)
+    best = optimize(workload.function, *workload.inputs(dtype=dtype), name=name, options=options)
+    shared = best.target.cost_device().shared_bytes
+    for region in best.regions:
+        chosen = region.chosen
+        assert chosen is not None
+        ours = [at for at, config in enumerate(chosen.configs) if config is not None]
+        for at in ours:
+            assert chosen.kernels[at].spill_bytes == 0
+            assert chosen.kernels[at].shared_bytes <= shared
+        # At other sizes it runs in its default configuration.
+        defaults = best.target.default_configs(chosen.mugraph)
+        for at in ours:
+            program = lower_block(chosen.mugraph, at)
+            exact = exact_axes(defaults[at], chosen.mugraph.graph.sizes, program.splits)
+            report = compiler.compile(emit(program, replace(defaults[at], exact=exact)), target=target)
+            assert report.spill_bytes == 0
+            assert report.shared_bytes <= shared
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
-@pytest.mark.parametrize("kind", ["original", "found"])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_workloads_do_not_spill(name, kind, dtype, target, compiler):
+def test_the_default_schedule_of_what_was_written_does_not_spill(name, dtype, target, compiler):
     workload = WORKLOADS[name]
     graph = release_shifts(trace(workload.function, *workload.inputs(dtype=dtype)).graph)
-    if kind == "found" and name != "llama-layer":
-        graph = search(graph).regions[0].found[0].graph
-    built = TritonMuGraph(fuse(stabilize(graph), online=True))
-    for at, program in enumerate(built.programs):
-        source = built.source(at, graph.sizes)
-        if footprint(program, source.config).fits(source.config, 160 << 10):
-            assert compiler.compile(source, target=target).spill_bytes == 0
-        else:
-            assert (name, dtype) in TOO_LARGE
+    chosen = pick_target(target)
+    kept = schedules(graph, chosen.cost_device(), library=False, misfit=chosen.misfit).kept
+    mugraph = min(kept, key=lambda one: one.recipe.changes).mugraph
+    built = TritonMuGraph(mugraph, chosen.default_configs(mugraph))
+    for at in range(len(built.programs)):
+        report = compiler.compile(built.source(at, mugraph.graph.sizes), target=target)
+        assert report.spill_bytes == 0
+        assert report.shared_bytes <= chosen.cost_device().shared_bytes
 
 
 # The tensor and its dimension along which each is split.
