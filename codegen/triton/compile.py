@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from superopt.codegen.children import Children, LateError, LostError, Server
-from superopt.codegen.triton.descriptors import CAPABILITY
 from superopt.codegen.triton.errors import CompileError
 from superopt.codegen.triton.source import TritonSource
 from superopt.errors import InputError
@@ -67,11 +66,9 @@ class AheadCompiler:
     ) -> CompileReport:
         """Return the report of compiling a kernel, or raise CompileError; see `compile_ahead`."""
         capability = _capability(target)
-        if source.descriptors and capability < CAPABILITY:
-            raise CompileError(
-                f"{source.name}: {source.descriptors[0].name} is a tensor descriptor, for cuda:{CAPABILITY}"
-                f" and later, not {target}; give a configuration without descriptors"
-            )
+        reason = source.refusal(capability)
+        if reason is not None:
+            raise CompileError(f"{source.name}: not for {target}: {reason}")
         request = {**_request(source, aligned), "capability": capability}
         try:
             answer = self._server.ask(request, limit_seconds=limit_seconds)

@@ -10,14 +10,13 @@ from math import prod
 
 from superopt.codegen.statements import KernelProgram, Load, Tensor, axis_strides
 from superopt.codegen.triton.config import TritonConfig
-from superopt.codegen.triton.plan import Plan, kept_splits, make_plan
+from superopt.codegen.triton.plan import FP8, Plan, kept_splits, make_plan
 from superopt.ir import Graph
 from superopt.ir.graph import DTYPES
 
-__all__ = ["CAPABILITY", "Descriptor", "describe", "described", "layout_refusal", "normal_strides"]
+__all__ = ["Descriptor", "describe", "described", "layout_refusal", "normal_strides"]
 
-CAPABILITY = 90  # from which on a device has them: compute capability 9.0
-FLOATS = frozenset({"f32", "f16", "bf16", "f8e4m3", "f8e5m2"})
+FLOATS = FP8 | {"f32", "f16", "bf16"}
 MOST_DIMS = 5
 LONGEST_SIDE = 256  # of a tile, in elements
 LEAST_BYTES = 16  # of a row of a tile

@@ -22,7 +22,7 @@ from superopt.codegen.triton.descriptors import Descriptor
 from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
 from superopt.codegen.triton.lanes import Lanes, after_operator
-from superopt.codegen.triton.plan import INTEGERS
+from superopt.codegen.triton.plan import FP8, INTEGERS
 from superopt.codegen.triton.reductions import TYPES, Reductions
 from superopt.codegen.triton.source import Argument, TritonSource
 from superopt.codegen.triton.text import WIDTH, Lines, used
@@ -32,7 +32,7 @@ from superopt.ir.text import format_constant
 
 __all__ = ["emit"]
 
-FLOATS = frozenset({*TYPES, "f8e4m3", "f8e5m2"})
+FLOATS = FP8.union(TYPES)
 REDUCTIONS = ("sum", "max", "contract")
 
 

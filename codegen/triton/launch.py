@@ -16,8 +16,9 @@ from superopt.codegen.statements import KernelProgram, axis_strides, lower_block
 from superopt.codegen.statements import Tensor as TensorOfKernel
 from superopt.codegen.triton.choices import default_config, exact_axes
 from superopt.codegen.triton.config import TritonConfig, next_power
-from superopt.codegen.triton.descriptors import CAPABILITY, layout_refusal, normal_strides
+from superopt.codegen.triton.descriptors import layout_refusal, normal_strides
 from superopt.codegen.triton.emit import emit
+from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.library import LibraryCall
 from superopt.codegen.triton.plan import make_plan
 from superopt.codegen.triton.prepared import (
@@ -31,7 +32,7 @@ from superopt.codegen.triton.prepared import (
     View,
     signature_of,
 )
-from superopt.codegen.triton.source import Argument, TritonSource
+from superopt.codegen.triton.source import DESCRIPTORS_FROM, Argument, TritonSource
 from superopt.errors import InputError
 from superopt.ir import Graph, MuGraph, Port, Split, value_axes
 from superopt.ir.mugraph import Call, Kernel
@@ -306,6 +307,9 @@ class _Preparation:
             if reason is not None:
                 log.info("%s: no tensor descriptors: %s", source.name, reason)
                 source = self.built.source(number, self.sizes, wide=self.wide, descriptors=False)
+            refused = source.refusal(_capability(self.device)) if self.device.type == "cuda" else None
+            if refused is not None:
+                raise UnsupportedError(f"{source.name}: not for {self.device}: {refused}")
             self.actions.append(self._launched(source, grid, held))
         for tensor in program.stores:
             if tensor.port is None:
@@ -423,8 +427,12 @@ def _has_descriptors(device: torch.device) -> bool:
     """Return whether a device copies tiles by tensor descriptors; Triton's interpreter does."""
     if device.type != "cuda":
         return True
+    return torch.version.hip is None and _capability(device) >= DESCRIPTORS_FROM
+
+
+def _capability(device: torch.device) -> int:
     major, minor = torch.cuda.get_device_capability(device)
-    return torch.version.hip is None and 10 * major + minor >= CAPABILITY
+    return 10 * major + minor
 
 
 def _seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> Callable[[Tensor], Tensor]:

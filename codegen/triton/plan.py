@@ -15,6 +15,7 @@ from superopt.ir import Graph, Split, Step, value_axes
 from superopt.ops import OPS
 
 __all__ = [
+    "FP8",
     "Plan",
     "Product",
     "bounded",
@@ -28,6 +29,7 @@ __all__ = [
 
 REDUCTIONS = frozenset({"sum", "max", "contract"})
 LOW = frozenset({"f16", "bf16"})
+FP8 = frozenset({"f8e4m3", "f8e5m2"})  # exact in fp16 and in bf16
 INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 
 
@@ -209,7 +211,7 @@ def has_wide_products(program: KernelProgram) -> bool:
     if _low(program) != "f16":
         return False
     return any(
-        not (i in loaded and loaded[i].dtype == "f16") and not bounded(program.graph, i)
+        not (i in loaded and loaded[i].dtype in {"f16", *FP8}) and not bounded(program.graph, i)
         for one, _ in program.flat()
         if isinstance(one, Compute) and one.step.op == "contract"
         for i in one.step.inputs

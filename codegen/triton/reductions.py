@@ -6,7 +6,7 @@ from math import prod
 from superopt.codegen.statements import Compute
 from superopt.codegen.triton.expression import Expression, apply, as_float, atom
 from superopt.codegen.triton.lanes import Lanes, after_operator, after_product
-from superopt.codegen.triton.plan import Product, bounded
+from superopt.codegen.triton.plan import FP8, Product, bounded
 from superopt.codegen.triton.text import Lines
 from superopt.codegen.triton.tiles import Held, Tiles, transposed
 from superopt.ir import Step
@@ -141,21 +141,24 @@ class Reductions(Tiles):
             lines.assign(name, text, comment)
 
     def _dot_dtype(self, product: Product) -> str:
-        """Return the dtype of a matrix product's operands: the program's half precision, or fp32."""
+        """Return the dtype of a matrix product's operands: a half precision that holds them, or fp32."""
         low = self._low_dtype(product)
         return "f32" if low == "f16" and self._needs_range(product) else low
 
     def _low_dtype(self, product: Product) -> str:
         dtypes = {self.held[i].dtype for i in (product.lhs, product.rhs)}
         low = dtypes & {"f16", "bf16"}
-        return next(iter(low)) if len(low) == 1 else self.plan.low or "f32"
+        if len(low) == 1:
+            return next(iter(low))
+        return self.plan.low or ("f16" if dtypes <= FP8 else "f32")
 
     def _needs_range(self, product: Product) -> bool:
         """Whether an operand is computed, and may be too large or too small for fp16."""
         if self.config.half_products:
             return False
         return any(
-            self.held[i].dtype != "f16" and not bounded(self.graph, i) for i in (product.lhs, product.rhs)
+            self.held[i].dtype not in {"f16", *FP8} and not bounded(self.graph, i)
+            for i in (product.lhs, product.rhs)
         )
 
     def _precision(self, product: Product) -> str:

@@ -7,7 +7,10 @@ from typing import Literal
 
 from superopt.codegen.triton.config import TritonConfig
 
-__all__ = ["Argument", "TritonSource"]
+__all__ = ["DESCRIPTORS_FROM", "Argument", "TritonSource"]
+
+DESCRIPTORS_FROM = 90  # the compute capability, 9.0, from which on devices have tensor descriptors
+E4M3_FROM = 89
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,15 @@ class TritonSource:
     def descriptors(self) -> tuple[Argument, ...]:
         """The arguments that are tensor descriptors, which not every device and tensor has."""
         return tuple(one for one in self.arguments if one.kind == "descriptor")
+
+    def refusal(self, capability: int) -> str | None:
+        """Return why devices of a compute capability cannot run it; None where they can, for all we know."""
+        for one in self.arguments:
+            if one.kind == "descriptor" and capability < DESCRIPTORS_FROM:
+                return f"{one.name} is a tensor descriptor, for cuda:{DESCRIPTORS_FROM} and later"
+            if one.dtype == "f8e4m3" and capability < E4M3_FROM:
+                return f"{one.tensor} holds float8_e4m3fn, which Triton reads on cuda:{E4M3_FROM} and later"
+        return None
 
     def programs(self, sizes: Mapping[str, int]) -> int:
         """Return how many programs have something to do at these sizes."""

@@ -9,7 +9,7 @@ from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.descriptors import Descriptor, describe
 from superopt.codegen.triton.expression import Expression, as_float, atom
 from superopt.codegen.triton.lanes import Lanes
-from superopt.codegen.triton.plan import Plan, kept_splits, loop_axes, make_plan, sources
+from superopt.codegen.triton.plan import FP8, Plan, kept_splits, loop_axes, make_plan, sources
 from superopt.codegen.triton.source import Argument
 from superopt.codegen.triton.text import Names, index_of
 from superopt.ir import Step, print_step, value_axes, value_names
@@ -235,7 +235,7 @@ class Tiles:
         for product in self.plan.products.values():
             for i in (product.lhs, product.rhs):
                 tensor = self.loaded.get(renamed.get(i, i))
-                if tensor is not None and tensor.dtype in ("f16", "bf16"):
+                if tensor is not None and tensor.dtype in {"f16", "bf16", *FP8}:
                     found.add(i)
         return found
 
