@@ -277,7 +277,7 @@ def _without(graph: Graph, shift: Shift, amount: int) -> Graph:
 
     def lowered(value: int) -> int | None:
         """Return v where a new value is v - amount."""
-        made = steps[value - first] if value >= first else None
+        made = steps[value - first] if value >= first and amount < len(at) else None
         return made.inputs[0] if made and made.op == "sub" and made.inputs[1] == at[amount] else None
 
     for value, step in enumerate(graph.steps, first):

@@ -234,3 +234,18 @@ def test_a_name_that_is_taken_is_not_taken_again() -> None:
     made, split = split_axis(parse_graph(text), "k", 2)
     assert (split.outer, split.inner) == ("k_part_", "k_at")
     assert made.sizes["k_part"] == 2
+
+
+def test_a_difference_before_the_shift_is_left_alone() -> None:
+    def function(a: Tensor, b: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        e = torch.exp(s - s.amax(-1, keepdim=True))
+        return (a - b) * b, e / e.sum(-1, keepdim=True)
+
+    inputs = [torch.randn(3, 4, dtype=torch.float64) for _ in range(3)]
+    graph = trace(function, *inputs, name="f").graph
+    released = release_shifts(graph)
+    assert "max" in {step.op for step in graph.steps}
+    assert "max" not in {step.op for step in released.steps}
+    tensors = dict(zip(("a", "b", "s"), inputs, strict=True))
+    for found, wanted in zip(run_graph(released, tensors).values(), function(*inputs), strict=True):
+        torch.testing.assert_close(found, wanted)
