@@ -4,9 +4,16 @@ Knows nothing of the finite field. A candidate is accepted on a distribution of 
 against float64 is at most `FACTOR` times PyTorch's own plus `FLOOR` units in the last place, and if
 it makes no NaN or infinity that PyTorch doesn't. Errors are shares of the largest magnitude in the
 same row (the last dimension), so a small row counts as much as a large one.
+
+Where there are few rows, one unlucky rounding decides: a logit of a hundred is off by more than the
+rest of an attention does. So who errs too much on one draw of the inputs is judged by the largest
+errors of both sides over `DRAWS` draws. Kernels of mqa-decode whose errors are three quarters of
+PyTorch's fail on 9 of 100 single draws, and on 1 of 150 of these; kernels with eight times the errors
+fail on 85 and on 78 of 100.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -20,6 +27,7 @@ from superopt.verify.report import Counterexample, DistributionReport, FloatRepo
 
 __all__ = [
     "DISTRIBUTIONS",
+    "DRAWS",
     "FACTOR",
     "FLOOR",
     "check_trace",
@@ -38,6 +46,10 @@ FACTOR = 2.0
 FLOOR = 4.0
 """Units in the last place that a candidate may err in any case."""
 
+DRAWS = 8
+"""Draws of the inputs by which a candidate is judged that errs too much on the first one."""
+
+_HOPELESS = 16.0  # times what is allowed: no bad luck makes so much
 _CANCELLING = frozenset({"constant rows"})  # where equal functions may differ by rounding alone
 _ROUNDING = 64.0  # units in the last place below which two functions count as the same
 _PRINTED = 6  # elements at each end of a long tensor in a counterexample
@@ -168,14 +180,21 @@ def compare_floats(
     reports = []
     dtype = "no floats"
     for name in distributions:
-        drawn = sample(name, inputs, seed=seed)
-        with torch.no_grad():
-            truth, own, found = (_made(run, drawn, seed) for run in (exact, eager, candidate))
-        _check_shapes(own, found)
-        floating = [i for i, value in enumerate(own) if value.dtype.is_floating_point]
-        if floating:
-            dtype = str(own[floating[0]].dtype).removeprefix("torch.")
-        reports.append(_judge(name, truth, own, found, factor, floor))
+        reports.append(DistributionReport(name, 0.0, 0.0, 0.0))
+        errors: list[_Errors] = []
+        for draw in range(DRAWS):
+            drawn = sample(name, inputs, seed=seed + draw)
+            with torch.no_grad():
+                truth, own, found = (_made(run, drawn, seed + draw) for run in (exact, eager, candidate))
+            _check_shapes(own, found)
+            floating = [i for i, value in enumerate(own) if value.dtype.is_floating_point]
+            if floating:
+                dtype = str(own[floating[0]].dtype).removeprefix("torch.")
+            errors.append(_errors(truth, own, found))
+            reports[-1] = _judged(name, errors, factor, floor)
+            unlucky = 1 < reports[-1].ratio < _HOPELESS and not reports[-1].nonfinite
+            if len(errors) == 1 and not unlucky:
+                break
     return FloatReport(dtype, factor, tuple(reports))
 
 
@@ -271,37 +290,53 @@ def _check_shapes(a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
         raise InputError(f"the functions return tensors of different shapes: {shapes[0]} and {shapes[1]}")
 
 
-def _judge(
-    name: str,
-    truth: Sequence[Tensor],
-    own: Sequence[Tensor],
-    found: Sequence[Tensor],
-    factor: float,
-    floor: float,
-) -> DistributionReport:
-    eager_error = candidate_error = ratio = 0.0
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """What one draw of the inputs shows: PyTorch's error and the candidate's, and a unit, by output."""
+
+    outputs: tuple[tuple[float, float, float], ...]
+    equal: bool  # what are no floats
+    nonfinite: bool
+    compared: bool
+
+
+def _errors(truth: Sequence[Tensor], own: Sequence[Tensor], found: Sequence[Tensor]) -> _Errors:
+    outputs: list[tuple[float, float, float]] = []
     nonfinite = compared = False
+    equal = True
     for exact, eager, made in zip(truth, own, found, strict=True):
         if not eager.dtype.is_floating_point:
-            ratio = max(ratio, 0.0 if torch.equal(eager, made) else float("inf"))
+            equal &= torch.equal(eager, made)
             compared = True
             continue
-        unit = torch.finfo(eager.dtype).eps
         # Where the exact result is out of the dtype's range, a finite one of PyTorch's is wrong as well.
         fits = exact.abs() <= torch.finfo(eager.dtype).max
         nonfinite |= bool((eager.isfinite() & fits & ~made.isfinite()).any())
         usable = exact.isfinite() & eager.isfinite()
         compared |= bool(usable.any()) or usable.numel() == 0
+        unit = torch.finfo(eager.dtype).eps
         exact, eager, made = (
             torch.where(usable & made.isfinite(), value.double(), 0.0) for value in (exact, eager, made)
         )
-        errors = _error(exact, eager), _error(exact, made)
-        eager_error, candidate_error = max(eager_error, errors[0]), max(candidate_error, errors[1])
-        ratio = max(ratio, errors[1] / (factor * errors[0] + floor * unit))
-    if name in ONLY_FINITE:
-        ratio = 0.0 if ratio != float("inf") else ratio
-    if not compared:
-        return DistributionReport(name, 0.0, 0.0, 0.0, nonfinite, "PyTorch's own result is not finite")
+        outputs.append((_error(exact, eager), _error(exact, made), unit))
+    return _Errors(tuple(outputs), equal, nonfinite, compared)
+
+
+def _judged(name: str, draws: Sequence[_Errors], factor: float, floor: float) -> DistributionReport:
+    """Return the verdict on the largest errors over all draws."""
+    if not any(one.compared for one in draws):
+        return DistributionReport(
+            name, 0.0, 0.0, 0.0, draws[0].nonfinite, "PyTorch's own result is not finite"
+        )
+    ratio = 0.0 if all(one.equal for one in draws) else float("inf")
+    eager_error = candidate_error = 0.0
+    for output in zip(*(one.outputs for one in draws), strict=True):
+        eager, made = max(one[0] for one in output), max(one[1] for one in output)
+        eager_error, candidate_error = max(eager_error, eager), max(candidate_error, made)
+        ratio = max(ratio, made / (factor * eager + floor * output[0][2]))
+    if name in ONLY_FINITE and ratio != float("inf"):
+        ratio = 0.0
+    nonfinite = any(one.nonfinite for one in draws)
     return DistributionReport(name, eager_error, candidate_error, ratio, nonfinite)
 
 

@@ -1,5 +1,7 @@
 """Floats: careless kernels are refused, careful ones accepted, and overflow is named."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -190,6 +192,27 @@ def test_a_variance_that_cancels_is_refused() -> None:
     assert {one.name for one in report.distributions if not one.ok} >= {"offset", "constant rows"}
     assert compare_floats(lambda x: nn.functional.layer_norm(x, (1024,)), two_passes, (x,)).ok
     assert find_counterexample(one_pass, two_passes, (x,)) is None
+
+
+def off_by(*errors: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function whose calls in turn are off by so many units in the last place."""
+    calls = iter(errors)
+    return lambda x: x.double().mul(1 + next(calls) * 2.0**-23).float()
+
+
+@pytest.mark.parametrize(
+    ("own", "found", "ok"),
+    [
+        ((4,), (11,), True),
+        ((4, *[4] * 7), (13, *[4] * 7), False),
+        ((4, *[8] * 7), (13, *[4] * 7), True),  # PyTorch is as unlucky on another draw
+        ((4, *[8] * 7), (13, *[21] * 7), False),
+        ((4,), (1000,), False),  # nobody is that unlucky
+    ],
+)
+def test_bad_luck_on_one_draw(own: tuple[float, ...], found: tuple[float, ...], ok: bool) -> None:
+    report = compare_floats(lambda x: x, off_by(*found), (X,), eager=off_by(*own), distributions=["offset"])
+    assert report.ok == ok, report
 
 
 def test_random_numbers_are_drawn_alike() -> None:
