@@ -128,13 +128,17 @@ class Server:
 
         The limit does not count the start, which ends with a line that the server writes unasked.
         """
-        if self._process is None:
-            self._start()
+        self.start()
         try:
             return self._exchange(json.dumps(request).encode() + b"\n", limit_seconds)
         except BaseException:
             self.stop()
             raise
+
+    def start(self) -> None:
+        """Start the process and wait until it is ready, unless it runs."""
+        if self._process is None:
+            self._start()
 
     def stop(self) -> None:
         """Kill the process, if there is one; the next request starts another."""

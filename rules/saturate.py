@@ -5,6 +5,7 @@ of the operands) -> class. The table holds plain integers, so that search worker
 egglog. When a limit stopped saturation the table says so, and a miss means "unknown".
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ def saturate(
     """Saturate a goal under the axioms and export the classes that its roots contain."""
     from egglog.bindings import EGraph, RunScheduleOutput
 
+    _quiet()
     limits = limits or SaturationLimits()
     start = time.perf_counter()
     egraph = EGraph()
@@ -109,6 +111,13 @@ _CONSTRUCTORS = {
 }
 ATTRIBUTED = frozenset({"leaf", "call1", "call2", "call3", "sum", "max", "access"})
 """Operators whose term carries a number: which leaf, function, axis group or access."""
+
+
+def _quiet() -> None:
+    """Keep egglog from telling each command, thousands of lines, unless somebody wants to hear them."""
+    logger = logging.getLogger("egglog")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
 
 
 def _goal_text(goal: Goal) -> str:

@@ -13,7 +13,7 @@ from superopt.clock import Clock
 from superopt.driver import Search, search
 from superopt.errors import InputError
 from superopt.plans.optimized import Optimized
-from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work
+from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Within, Work
 from superopt.plans.schedules import schedules
 from superopt.plans.settle import settle
 from superopt.plans.shelf import Shelf
@@ -32,11 +32,12 @@ def optimize(
     options: OptimizeOptions | None = None,
     on_progress: Callable[[str], None] | None = None,
     source: Mapping[str, Any] | None = None,
+    within: Within | None = None,
 ) -> Optimized:
     """Return the fastest correct program for a function on inputs like these.
 
     Tensors on the meta device stand for normal random data of their shape. `source` says where the
-    function comes from, for the result file.
+    function comes from, for the result file. With `within`, the caller races the result against PyTorch.
     """
     from superopt.trace import trace
 
@@ -49,7 +50,7 @@ def optimize(
     with clock.phase("trace"):
         traced = trace(function, *inputs, name=name)
     shelf = Shelf(options, target, measured=target.available and options.measure)
-    found, work = _work(traced, shelf, target, options, clock)
+    found, work = _work(traced, None if within else shelf, target, options, clock)
     best = settle(
         function,
         traced,
@@ -61,9 +62,10 @@ def optimize(
         tell=tell,
         source=source,
         search=found,
+        within=within,
     )
     best.interrupted |= found is not None and found.interrupted
-    if not best.interrupted:
+    if not best.interrupted and within is None:
         for region in traced.program.regions:
             parts = [plan for plan in best.regions if plan.goal.name.partition(".")[0] == region.graph.name]
             shelf.keep(region.graph, parts)
@@ -71,12 +73,12 @@ def optimize(
 
 
 def _work(
-    traced: "Traced", shelf: Shelf, target: Target, options: OptimizeOptions, clock: Clock
+    traced: "Traced", shelf: Shelf | None, target: Target, options: OptimizeOptions, clock: Clock
 ) -> tuple[Search | None, list[Work]]:
     """Return the candidates for each region: those of earlier runs where all have some, else of a search."""
     with clock.phase("recall"):
-        recalled = [shelf.recall(region.graph) for region in traced.program.regions]
-    if all(recalled):
+        recalled = [shelf.recall(region.graph) for region in traced.program.regions] if shelf else []
+    if shelf and all(recalled):
         return None, [work for parts in recalled if parts for work in parts]
     with clock.phase("search"):
         found = search(traced.program, options=options.search)

@@ -18,7 +18,7 @@ from superopt.codegen.cpp.source import Argument
 from superopt.codegen.signature import form_of
 from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, lower_block, split_extents
 from superopt.errors import InputError
-from superopt.ir import Graph, Port
+from superopt.ir import Graph, Port, follow_renames
 from superopt.ir.mugraph import Block, MuGraph
 
 __all__ = ["CppKernel", "CppMuGraph", "Prepared"]
@@ -286,6 +286,7 @@ class CppMuGraph:
             axes: list[str] = []
             for axis in dim:
                 pair = (axes[-1] if axes else "", axis)
+        sizes = follow_renames(self.graph, sizes)
                 axes = [*axes[:-1], whole[pair]] if pair in whole else [*axes, axis]
             dims.append(tuple(axes))
         return tuple(dims)

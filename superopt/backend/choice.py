@@ -4,7 +4,7 @@ import logging
 import operator
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.generation import next_generation
 from superopt.backend.hosting import alone, compiled_by_inductor
 from superopt.backend.nodes import flops_of, operator_name
+from superopt.backend.options import BackendOptions
 from superopt.backend.plans import plan_text
 from superopt.backend.region import REGION, runner_of
 from superopt.backend.subgraph import Subgraph
@@ -22,26 +24,34 @@ from superopt.driver import SearchOptions
 from superopt.errors import SuperoptError
 from superopt.ir import Graph, Program, print_graph
 from superopt.optimizer import optimize
-from superopt.plans.plan import OptimizeOptions, RegionPlan
+from superopt.plans.guard import Guard
+from superopt.plans.plan import OptimizeOptions, RegionPlan, Within
 from superopt.plans.sizes import same_program
 from superopt.targets import Target
 from superopt.trace import trace
 from superopt.verify.floats import compare_floats, sample, tensors_of
 
-__all__ = ["LEAST_S", "WIN", "Region", "choose", "region_of"]
+__all__ = ["LEAST_S", "WIN", "Contest", "Region", "known_decision", "region_of"]
 
 log = logging.getLogger("superopt")
 
 WIN = 1.03
 """How much faster than Inductor's code a region must be to be taken."""
 
-LEAST_S = 4.0
+LEAST_S = 3.0
 """Seconds below which no search is begun."""
 
 _GRAPHS = {"quick": 2, "full": 6}  # of a region, made into kernels: compiling takes most of the time
 _MOST_S = 40.0  # for one region
-_RECORDS = 1
+_MOST_INDUCTOR_S = 60.0  # of Inductor's compiling regions by themselves, where no budget is told
+_SEARCHING, _RACING = 0.25, 0.3  # shares of a region's time; the rest is for compiling and checking
+_NEAR_S = 1.5  # of the deadline, where what came back is what there was time for
+_RIVAL_S = 0.3
+_CALLED = ("normal", "wide range")  # inputs by which a plan is checked as it is called; its kernels met all
+_RECORDS = 2
 _TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
+_NO_ROOM = 1.1  # times the floor, below which Inductor's code leaves nothing to gain
+_FAR = 1.25  # times Inductor's time, above which a race would say the same
 _COPIES_BYTES = 96 << 20
 _MOST_COPIES = 8
 
@@ -77,71 +87,120 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     return Region(subgraph, goal, program.outputs, key, target.floor_us(goal) or 0.0)
 
 
-def choose(region: Region, target: Target, ledger: Ledger, seconds: float) -> Decision:
-    """Return the decision on a region: one that is known, one of an earlier run, or a new one."""
-    known = ledger.known.get(region.key.digest)
-    if known is not None:
-        return known
-    blank = _blank(region, target)
-    cache = Cache.open() if ledger.options.cache else None
-    found = _recalled(cache, region, blank) if cache is not None else None
-    if found is None and seconds < LEAST_S:
-        why = f"no time: {ledger.left_s:.0f} s of the budget are left"
-        return replace(blank, why=why, open=ledger.options.budget_s > 0)
-    if found is None:
-        found = _decided(region, target, ledger, seconds, blank)
-        if cache is not None:
-            cache.put(region.key, _record(found))
-    ledger.known[region.key.digest] = found
+def known_decision(region: Region, target: Target, ledger: Ledger) -> Decision | None:
+    """Return the decision on a region that was made before, in this process or an earlier one."""
+    found = ledger.known.get(region.key.digest)
+    if found is None and ledger.options.cache:
+        found = _recalled(Cache.open(), region, _blank(region, target), ledger.options)
+        if found is not None:
+            ledger.known[region.key.digest] = found
     return found
 
 
-def _decided(region: Region, target: Target, ledger: Ledger, seconds: float, blank: Decision) -> Decision:
-    """Return a new decision; whatever goes wrong leaves the region to Inductor."""
-    start = time.monotonic()
-    ledger.searched += 1
-    try:
-        contest = _Contest(region, target, ledger, min(seconds, _MOST_S), blank)
-        found = alone(contest.decide)
-    except torch.OutOfMemoryError as error:
-        found = replace(blank, why=f"out of memory: {_line(error)}")
-    except Exception as error:  # no fault of ours may stop the compilation of a model
-        found = replace(blank, why=f"failed: {type(error).__name__}: {_line(error)}")
-    if not found.taken and found.why.startswith(("failed", "out of memory")):
-        log.warning("%s [%s] is left to Inductor: %s", found.operators, found.inputs, found.why)
-    ledger.spend(start)
-    return replace(found, seconds=time.monotonic() - start)
+class Contest:
+    """One region against Inductor's code of it; all work is done in threads that know no compilation."""
 
-
-class _Contest:
-    """One region against Inductor's code of it; all of it runs in a thread of its own."""
-
-    def __init__(
-        self, region: Region, target: Target, ledger: Ledger, seconds: float, blank: Decision
-    ) -> None:
+    def __init__(self, region: Region, target: Target, ledger: Ledger) -> None:
         self.region = region
         self.target = target
+        self.ledger = ledger
         self.options = ledger.options
-        self.seconds = seconds
-        self.blank = blank
         self.module = region.subgraph.module
+        self.blank = _blank(region, target)
+        self.seconds = 0.0
+        self.deadline = 0.0
+        self.rival: Callable[..., Any] | None = None
+        self.before_us = 0.0
 
-    def decide(self) -> Decision:
-        """Return the decision."""
+    @property
+    def gain_us(self) -> float:
+        """What may be gained at most."""
+        return max(self.before_us - self.region.floor_us, 0.0)
+
+    def opened(self) -> Decision | None:
+        """Measure Inductor's code; return a decision where nothing can be gained on it, or it failed."""
+        if self.options.budget_s is None:
+            late = self.ledger.inductor_s >= _MOST_INDUCTOR_S
+        else:
+            late = self.ledger.left_s < LEAST_S
+        if late:
+            return self._kept(self._without_time(self.blank))
+        with self.ledger.inductors():
+            found = self._guarded(self._measure_rival)
+        return None if found is None else self._kept(found)
+
+    def decided(self, seconds: float, guard: Guard | None) -> Decision:
+        """Search and race for about so many seconds; return the decision."""
+        known = replace(self.blank, before_us=self.before_us)
+        if seconds < LEAST_S:
+            return self._kept(self._without_time(known))
+        self.ledger.searched += 1
+        self.seconds = min(seconds, _MOST_S)
+        start = time.monotonic()
+        self.deadline = start + self.seconds
+        with self.ledger.spending():
+            found = self._guarded(lambda: self._search(known, guard))
+        assert found is not None
+        late = not found.taken and time.monotonic() > self.deadline - _NEAR_S
+        return self._kept(replace(found, open=late, seconds=time.monotonic() - start))
+
+    def _without_time(self, known: Decision) -> Decision:
+        left = f"{self.ledger.left_s:.0f} of {self.ledger.budget_s:.0f} s of the budget are left"
+        return replace(known, why=f"no time: {left}", open=True)
+
+    def _guarded(self, work: Callable[[], Decision | None]) -> Decision | None:
+        """Do some work; whatever goes wrong leaves the region to Inductor."""
+        try:
+            return alone(work)
+        except torch.OutOfMemoryError as error:
+            found = replace(self.blank, why=f"out of memory: {_line(error)}")
+        except Exception as error:  # no fault of ours may stop the compilation of a model
+            found = replace(self.blank, why=f"failed: {type(error).__name__}: {_line(error)}")
+        log.warning("%s [%s] is left to Inductor: %s", found.operators, found.inputs, found.why)
+        return found
+
+    def _kept(self, found: Decision) -> Decision:
+        """Note a decision for this model, and for later processes."""
+        found = replace(found, budget_s=self.ledger.budget_s)
+        self.ledger.known[self.region.key.digest] = found
+        if self.options.cache and (self.options.budget_s is None or self.options.budget_s > 0):
+            cache = Cache.open()
+            before = cache.get(self.region.key)
+            if found.taken and before is not None and before.data.get("open"):
+                next_generation()  # graphs that Inductor keeps were made without it
+            cache.put(self.region.key, _record(found))
+        return found
+
+    def _measure_rival(self) -> Decision | None:
         copies = self._copies()
-        rival = compiled_by_inductor(self.module, copies[0], self.options.inductor)
-        rivals = self.target.measure({"inductor": rival}, copies, seconds=0.3)
-        before = rivals["inductor"].median_us
+        self.rival = compiled_by_inductor(self.module, copies[0], self.options.inductor)
+        timed = self.target.measure({"inductor": self.rival}, copies, seconds=_RIVAL_S)
+        self.before_us = before = timed["inductor"].median_us
         known = replace(self.blank, before_us=before)
         if before < _TOO_SHORT_US:
             return replace(known, why=f"too short: a call costs what could be gained in {before:.0f} µs")
-        if before < WIN * self.region.floor_us:
+        if before < _NO_ROOM * self.region.floor_us:
             return replace(known, why=f"Inductor is at the floor, {self.region.floor_us:.1f} µs")
+        return None
+
+    def _search(self, known: Decision, guard: Guard | None) -> Decision:
+        copies = self._copies()
+        rival = self.rival
+        assert rival is not None
+        within = Within(self.deadline, self.before_us, guard)
         best = optimize(
-            self.module, *self.region.subgraph.example(), name=self.region.goal.name, options=self._settings()
+            self.module,
+            *self.region.subgraph.example(),
+            name=self.region.goal.name,
+            options=self._settings(),
+            within=within,
         )
         if best.fused is None or any(plan.chosen is None for plan in best.regions):
             return replace(known, why=f"no kernels: {_reason(best.regions)}")
+        after = sum(part.chosen.us for part in best.regions if part.chosen)
+        if after > _FAR * self.before_us:
+            slower = f"{self.before_us / after:.2f} times Inductor's speed, {WIN} is needed"
+            return replace(known, after_us=after, why=slower)
         verdicts = dict.fromkeys(str(part.chosen.verdict) for part in best.regions if part.chosen)
         known = replace(known, verdict="; ".join(verdicts))
         plan = plan_text(self.region.goal, best.regions, self.target.name)
@@ -151,7 +210,7 @@ class _Contest:
             return replace(known, why=why)
         ours = compiled_by_inductor(self._calling(plan), copies[0], self.options.inductor)
         if self.options.verify:
-            report = compare_floats(self.module, ours, copies[0], seed=1)
+            report = compare_floats(self.module, ours, copies[0], seed=1, distributions=_CALLED)
             known = replace(known, verdict=f"{known.verdict}; {report}")
             if not report.ok:
                 return replace(known, why="not as accurate as PyTorch")
@@ -176,11 +235,11 @@ class _Contest:
         return OptimizeOptions(
             target=self.target.name,
             preset=self.options.preset,  # type: ignore[arg-type]
-            seconds=0.3 * self.seconds,
+            seconds=_RACING * self.seconds,
             graphs=_GRAPHS[self.options.preset],
             torch_compile=False,
             cache=self.options.cache,
-            search=SearchOptions(seconds=0.25 * self.seconds),
+            search=SearchOptions(seconds=_SEARCHING * self.seconds),
         )
 
     def _calling(self, plan: str) -> fx.GraphModule:
@@ -211,9 +270,7 @@ class _Contest:
             return [made[name] for name in self.region.names]
 
         try:
-            report = compare_floats(
-                self.module, ours, self._drawn(example), distributions=("normal", "wide range")
-            )
+            report = compare_floats(self.module, ours, self._drawn(example), distributions=_CALLED)
         except SuperoptError as error:
             return f"its kernels do not take other sizes: {_line(error)}"
         return None if report.ok else "wrong at other sizes"
@@ -284,6 +341,8 @@ _KEPT: Mapping[str, type | tuple[type, ...]] = {
     "after_us": (int, float, type(None)),
     "verdict": str,
     "plan": (str, type(None)),
+    "open": bool,
+    "budget_s": (int, float),
 }
 
 
@@ -291,8 +350,8 @@ def _record(found: Decision) -> Record:
     return Record({name: getattr(found, name) for name in _KEPT}, found.operators)
 
 
-def _recalled(cache: Cache, region: Region, blank: Decision) -> Decision | None:
-    """Return an earlier decision; a plan is proven equal to its region again."""
+def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOptions) -> Decision | None:
+    """Return an earlier decision, unless there is more time for it now; a plan is proven equal again."""
     record = cache.get(region.key)
     if record is None:
         return None
@@ -300,6 +359,9 @@ def _recalled(cache: Cache, region: Region, blank: Decision) -> Decision | None:
     if any(not isinstance(data.get(name), kind) for name, kind in _KEPT.items()):
         return None
     found = replace(blank, recalled=True, **{name: data[name] for name in _KEPT})
+    more = options.retry or (options.budget_s is not None and options.budget_s > found.budget_s)
+    if found.open and more:
+        return None
     if not found.taken:
         return found
     try:

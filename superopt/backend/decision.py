@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,10 @@ from superopt.backend.options import BackendOptions
 from superopt.plans.saved import write_json
 
 __all__ = ["Decision", "Ledger"]
+
+_SHARE = 0.7  # of Inductor's time; what it compiled for regions, it does not compile again
+_LEAST_S = 5.0
+_MOST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,8 @@ class Decision:
     verdict: str = ""
     plan: str | None = None
     recalled: bool = False
-    open: bool = False  # there was no time to decide; a later run may
+    open: bool = False  # time ran out before all was tried; a run with more of it may decide otherwise
+    budget_s: float = 0.0  # of the run that decided
     seconds: float = 0.0
     flops: int = 0  # of its matmuls
 
@@ -68,6 +74,8 @@ class Ledger:
 
     options: BackendOptions
     spent_s: float = 0.0
+    inductor_s: float = 0.0  # that Inductor took for graphs until they came by, and for regions by themselves
+    entered: float | None = None  # when the graph under way was handed to Inductor
     searched: int = 0  # regions that were searched or tuned, not recalled
     graphs: int = 0
     decisions: list[Decision] = field(default_factory=list)
@@ -75,17 +83,45 @@ class Ledger:
     total_flops: int = 0  # of the matmuls of all graphs
 
     @property
+    def budget_s(self) -> float:
+        """The seconds of search and tuning: as told, or a share of what Inductor took so far."""
+        told = self.options.budget_s
+        return min(max(_SHARE * self.inductor_s, _LEAST_S), _MOST_S) if told is None else told
+
+    @property
     def left_s(self) -> float:
         """The seconds of search and tuning that are left."""
-        return max(self.options.budget_s - self.spent_s, 0.0)
+        return max(self.budget_s - self.spent_s, 0.0)
+
+    def arrived(self) -> None:
+        """Count the seconds in which Inductor prepared the graph that comes by now."""
+        if self.entered is not None:
+            self.inductor_s += time.monotonic() - self.entered
+            self.entered = None
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the seconds inside as search and tuning."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent_s += time.monotonic() - start
+
+    @contextmanager
+    def inductors(self) -> Iterator[None]:
+        """Count the seconds inside as Inductor's, which also a budget in numbers pays for."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            seconds = time.monotonic() - start
+            self.inductor_s += seconds
+            self.spent_s += 0.0 if self.options.budget_s is None else seconds
 
     def note(self, decision: Decision, graph: str) -> None:
         """Add the decision on a region of a graph."""
         self.decisions.append(replace(decision, graph=graph))
-
-    def spend(self, start: float) -> None:
-        """Count the seconds since a moment of `time.monotonic`."""
-        self.spent_s += time.monotonic() - start
 
     def text(self) -> str:
         """Return all decisions in words."""

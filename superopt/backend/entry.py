@@ -1,5 +1,6 @@
 """Entry: what `torch.compile(model, backend="superopt")` calls for every graph."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,7 @@ def _compiled(
 
         patches = {**list_mode_options(mode), **patches}
     patches = {**patches, **ledger.options.inductor, "post_grad_custom_pre_pass": RegionPass(ledger)}
+    ledger.entered = time.monotonic()
     return with_inductor(module, inputs, patches)
 
 

@@ -1,7 +1,7 @@
-"""Generation: how often a budget ended before all was decided, so that a later run looks again.
+"""Generation: how often a region that was once left for want of time was taken later.
 
-Inductor keeps compiled graphs. One in which regions were left for want of time must not come back when
-there is more of it, so the number is part of the key by which Inductor keeps what the pass made.
+Inductor keeps compiled graphs. One in which such a region was left must not come back once there is a
+plan for it, so the number is part of the key by which Inductor keeps what the pass made.
 """
 
 from superopt.cache import Cache, Key, Record, key_of, versions

@@ -5,27 +5,32 @@ import logging
 import operator
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from superopt.backend.choice import OpaqueError, Region, choose, region_of
+from superopt.backend.choice import Contest, OpaqueError, Region, known_decision, region_of
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.generation import generation, next_generation
+from superopt.backend.generation import generation
 from superopt.backend.nodes import Kind, flops_of, kinds_of, operator_name, tensors_in, value_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import REGION, runner_of
 from superopt.backend.subgraph import masks_leaving, subgraph_of
 from superopt.cache import versions
 from superopt.errors import SuperoptError
+from superopt.plans.guard import Guard
 from superopt.targets import Target, pick_target
 
 __all__ = ["RegionPass"]
 
 log = logging.getLogger("superopt")
 
+_BUILDERS = 2
+_FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
+_ENOUGH_S = 12.0  # for one region: rather one of them decided than all begun
 _ROUNDS = 4  # in which operators that turn out to be opaque are taken out
 
 
@@ -36,9 +41,9 @@ class RegionPass(CustomGraphPass):
         self.ledger = ledger
 
     def uuid(self) -> bytes | None:
-        """Return what the pass depends on, or None where each graph must come by here, for a report."""
+        """Return what the pass depends on, or None where each graph must come by here."""
         options = self.ledger.options
-        if options.report is not None:
+        if options.report is not None or options.retry:
             return None
         try:
             parts = pick_target("auto").key_parts()
@@ -57,6 +62,7 @@ class RegionPass(CustomGraphPass):
 
     def _run(self, graph: fx.Graph) -> None:
         self.ledger.graphs += 1
+        self.ledger.arrived()
         title = f"graph {self.ledger.graphs}, {_role(graph)}"
         device = _device(graph)
         if device is None:
@@ -71,8 +77,6 @@ class RegionPass(CustomGraphPass):
         taken = [(region, decision) for region, decision in decided if decision.taken and decision.plan]
         if taken:
             _replace_all(graph, taken)
-        if self.ledger.options.cache and any(decision.open for _, decision in decided):
-            next_generation()
         self._report()
 
     def _report(self) -> None:
@@ -130,19 +134,38 @@ class RegionPass(CustomGraphPass):
         """Decide on regions, those that may gain most first, each getting its share of the time."""
         counted = Counter(region.key.digest for region in regions)
         first = {region.key.digest: region for region in reversed(regions)}
-        gains = {digest: first[digest].floor_us * count for digest, count in counted.items()}
-        order = sorted(gains, key=lambda digest: -gains[digest])
         found: dict[str, Decision] = {}
-        for at, digest in enumerate(order):
-            rest = sum(gains[one] for one in order[at:]) or 1.0
-            fair = max(gains[digest] / rest, 1 / max(len(order) - at, 1))
-            found[digest] = choose(first[digest], target, self.ledger, self.ledger.left_s * fair)
+        contests: dict[str, Contest] = {}
+        for digest in sorted(first, key=lambda one: -first[one].floor_us * counted[one]):
+            known = known_decision(first[digest], target, self.ledger)
+            if known is None:
+                contest = Contest(first[digest], target, self.ledger)
+                known = contest.opened()
+            if known is None:
+                contests[digest] = contest
+            else:
+                found[digest] = known
+        gains = {digest: contest.gain_us * counted[digest] for digest, contest in contests.items()}
+        order = sorted(gains, key=lambda digest: -gains[digest])
+        with _guard(target) if contests else nullcontext() as guard:
+            for at, digest in enumerate(order):
+                left = self.ledger.left_s
+                rest = sum(gains[one] for one in order[at:]) or 1.0
+                fair = max(gains[digest] / rest, 1 / (len(order) - at))
+                found[digest] = contests[digest].decided(max(left * fair, min(left, _ENOUGH_S)), guard)
         decided = []
         for region in regions:
             decision = found[region.key.digest]
             self.ledger.note(decision, title)
             decided.append((region, decision))
         return decided
+
+
+def _guard(target: Target) -> Guard:
+    """Return processes for the first runs of kernels, which start while the first region is searched."""
+    guard = Guard(_BUILDERS, target.torch_device, _FIRST_RUN_S)
+    guard.start()
+    return guard
 
 
 def _replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> None:

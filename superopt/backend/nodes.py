@@ -9,7 +9,17 @@ from torch import Tensor, fx
 
 from superopt.trace.lower import INTEGERS, LOWERINGS, REASONS
 
-__all__ = ["Kind", "flops_of", "heavy", "is_matmul", "kinds_of", "operator_name", "tensors_in", "value_of"]
+__all__ = [
+    "Kind",
+    "flops_of",
+    "heavy",
+    "is_attention",
+    "is_matmul",
+    "kinds_of",
+    "operator_name",
+    "tensors_in",
+    "value_of",
+]
 
 Kind = Literal["free", "compute", "outside"]
 """Free: a view, or a tensor made of nothing, repeated wherever it is read. Outside: left to Inductor."""
@@ -28,6 +38,8 @@ sum mean amax amin max min all any var var_mean std std_mean logsumexp norm lina
 native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax
 """
 _REDUCTIONS = frozenset(_SUMS.split())
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+_ATTENTION_WEIGHT = 3  # two products and a softmax
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 
 
@@ -43,9 +55,11 @@ def operator_name(node: fx.Node) -> str | None:
     return target._schema.name.partition("::")[2]
 
 
-def heavy(node: fx.Node) -> bool:
-    """Whether a node multiplies matrices or reduces."""
-    return operator_name(node) in _MATMULS | _REDUCTIONS
+def heavy(node: fx.Node) -> int:
+    """Return how many products of matrices and reductions a node is."""
+    if is_attention(node):
+        return _ATTENTION_WEIGHT
+    return int(operator_name(node) in _MATMULS | _REDUCTIONS)
 
 
 def is_matmul(node: fx.Node) -> bool:
@@ -53,8 +67,17 @@ def is_matmul(node: fx.Node) -> bool:
     return operator_name(node) in _MATMULS
 
 
+def is_attention(node: fx.Node) -> bool:
+    """Whether a node is the attention that PyTorch has one kernel for."""
+    return operator_name(node) == _ATTENTION
+
+
 def flops_of(node: fx.Node) -> int:
-    """Return the operations of a matmul at the sizes that were seen, and 0 for all else."""
+    """Return the operations of a matmul, or the two of attention, at the sizes that were seen; else 0."""
+    if is_attention(node):
+        query, key, value = (value_of(one) for one in node.args[:3])  # type: ignore[arg-type]
+        sizes = (*query.shape[:-1], key.shape[-2], query.shape[-1] + value.shape[-1])
+        return 2 * prod(map(_hint, sizes))
     if not is_matmul(node):
         return 0
     args = node.args[1:] if operator_name(node) in ("addmm", "baddbmm", "addmv") else node.args
@@ -63,7 +86,11 @@ def flops_of(node: fx.Node) -> int:
     if not isinstance(first, Tensor) or not isinstance(made, Tensor):
         return 0
     sizes = (*made.shape, first.shape[-1])
-    return 2 * prod(one if isinstance(one, int) else int(one.node.hint) for one in sizes)
+    return 2 * prod(map(_hint, sizes))
+
+
+def _hint(size: Any) -> int:
+    return size if isinstance(size, int) else int(size.node.hint)
 
 
 def value_of(node: fx.Node) -> Any:
@@ -93,6 +120,8 @@ def _kind(node: fx.Node, device: str) -> Kind:
     made = tensors_in(value_of(node))
     if name is None or name not in LOWERINGS or name in REASONS or not made:
         return "outside"
+    if name == _ATTENTION and _item_read(node, 1):
+        return "outside"
     read = [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
     if not all(_plain(tensor, device) for tensor in (*made, *read)):
         return "outside"
@@ -104,6 +133,11 @@ def _kind(node: fx.Node, device: str) -> Kind:
     if not allowed and not all(tensor.dtype in _DTYPES for tensor in read):
         return "outside"
     return "compute"
+
+
+def _item_read(node: fx.Node, item: int) -> bool:
+    """Whether anything reads an item of what a node makes, as backward passes do of some."""
+    return any(user.target is not operator.getitem or user.args[1] == item for user in node.users)
 
 
 def _plain(tensor: Tensor, device: str) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from superopt.plans.plan import PRESETS
 __all__ = ["BackendOptions", "read_options"]
 
 _MEANINGS = {
-    "budget_s": "seconds of search and tuning for all graphs of a model, 0 to use only what is cached",
+    "budget_s": "seconds of search and tuning for all graphs of a model, 0 to use only what is cached;"
+    " by default about as long as Inductor takes to compile the regions",
     "preset": f"how widely to tune: {' or '.join(PRESETS)}",
     "report": "a path: where to write, as JSON, what was decided for each region",
     "verify": "whether each taken region is checked against float64 once more as it will be called",
     "cache": "whether to use and keep the decisions of earlier runs",
+    "retry": "whether to look again at regions for which earlier runs had no time",
     "inductor": "a dict of options for Inductor, which compiles all the rest",
 }
 
@@ -24,11 +27,12 @@ _MEANINGS = {
 class BackendOptions:
     """The settings of the backend; `read_options` makes them from the dict that a user gives."""
 
-    budget_s: float = 60.0
+    budget_s: float | None = None
     preset: str = "quick"
     report: Path | None = None
     verify: bool = True
     cache: bool = True
+    retry: bool = False
     inductor: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -37,10 +41,16 @@ def read_options(given: Mapping[str, Any] | None) -> BackendOptions:
     given = dict(given or {})
     known = [one.name for one in fields(BackendOptions)]
     if unknown := [str(name) for name in given if name not in known]:
-        listed = "; ".join(f"{name}: {_MEANINGS[name]}" for name in known)
-        raise InputError(f"the superopt backend has no option {unknown[0]!r}; valid are {listed}")
-    budget = given.get("budget_s", 60.0)
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
+        close = get_close_matches(unknown[0], known, 1)
+        meant = f", did you mean {close[0]!r}?" if close else ";"
+        listed = "\n".join(f"  {name}: {_MEANINGS[name]}" for name in known)
+        raise options_error(
+            f"the superopt backend has no option {unknown[0]!r}{meant} valid are {', '.join(known)}\n{listed}"
+        )
+    budget = given.get("budget_s")
+    if budget is not None and (
+        isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf")
+    ):
         raise _wrong("budget_s", budget)
     preset = given.get("preset", "quick")
     if preset not in PRESETS:
@@ -48,21 +58,36 @@ def read_options(given: Mapping[str, Any] | None) -> BackendOptions:
     report = given.get("report")
     if report is not None and not isinstance(report, str | Path):
         raise _wrong("report", report)
-    for name in ("verify", "cache"):
-        if not isinstance(given.get(name, True), bool):
+    for name in ("verify", "cache", "retry"):
+        if not isinstance(given.get(name, False), bool):
             raise _wrong(name, given[name])
     inductor = given.get("inductor", {})
     if not isinstance(inductor, Mapping):
         raise _wrong("inductor", inductor)
     return BackendOptions(
-        float(budget),
+        None if budget is None else float(budget),
         preset,
         None if report is None else Path(report),
         given.get("verify", True),
         given.get("cache", True),
+        given.get("retry", False),
         dict(inductor),
     )
 
 
 def _wrong(name: str, value: Any) -> InputError:
-    return InputError(f"{name} is {value!r}; it is {_MEANINGS[name]}")
+    return options_error(f"{name} is {value!r}; it is {_MEANINGS[name]}")
+
+
+def options_error(message: str) -> InputError:
+    """Return an InputError that torch.compile hands to the user as it is, and not as a fault of a backend."""
+    try:
+        from torch._dynamo.exc import ShortenTraceback
+    except ImportError:  # a version of PyTorch that has no such thing wraps it
+        return InputError(message)
+
+    class OptionsError(InputError, ShortenTraceback):
+        """An option of the backend is wrong."""
+
+    OptionsError.__module__, OptionsError.__qualname__ = InputError.__module__, InputError.__qualname__
+    return OptionsError(message, first_useful_frame=None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from superopt.backend.nodes import Kind, heavy, is_matmul, value_of
+from superopt.backend.nodes import Kind, heavy, is_attention, is_matmul, value_of
 
 __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 
@@ -35,6 +35,8 @@ def pieces_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
 def worth_a_search(piece: Piece) -> str | None:
     """Return why Inductor does a piece well by itself, or None where a search may find something."""
     matmuls = sum(map(is_matmul, piece.nodes))
+    if any(map(is_attention, piece.nodes)):
+        return None
     if piece.heavy == 0:
         return "one pointwise chain"
     if matmuls == 1 and len(piece.nodes) == 1:
@@ -90,15 +92,21 @@ def _cut(nodes: Sequence[fx.Node], kinds: Mapping[fx.Node, Kind]) -> list[Piece]
     atoms = [list(nodes[a:b]) for a, b in zip([0, *waists], [*waists, len(nodes)], strict=True)]
     joined: list[list[fx.Node]] = []
     for atom in atoms:
-        if joined and _fits([*joined[-1], *atom]):
+        if joined and _fits(joined[-1], atom):
             joined[-1] += atom
         else:
             joined.append(atom)
     return [Piece(tuple(part)) for one in joined for part in _bounded(one, kinds)]
 
 
-def _fits(nodes: Sequence[fx.Node]) -> bool:
-    return sum(map(heavy, nodes)) <= _MERGED and len(nodes) <= _MOST_NODES
+def _fits(before: Sequence[fx.Node], after: Sequence[fx.Node]) -> bool:
+    """Whether neighbours become one piece: more readily where one is a norm, nothing to search by itself."""
+    most = _MOST_HEAVY if _light(before) or _light(after) else _MERGED
+    return sum(map(heavy, (*before, *after))) <= most and len(before) + len(after) <= _MOST_NODES
+
+
+def _light(nodes: Sequence[fx.Node]) -> bool:
+    return sum(map(heavy, nodes)) <= 1 and not any(map(is_matmul, nodes))
 
 
 def _bounded(nodes: list[fx.Node], kinds: Mapping[fx.Node, Kind]) -> list[list[fx.Node]]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from superopt.errors import InputError
-from superopt.ir import Graph, print_graph, print_mugraph, release_shifts
+from superopt.ir import Graph, follow_renames, print_graph, print_mugraph, release_shifts
 from superopt.plans.plan import RegionPlan
 from superopt.plans.proof import proven
 from superopt.plans.record import candidate_from_json, checked_graph, member
@@ -134,7 +134,7 @@ class Runner:
             for dim, size in zip(port.dims, shape, strict=True):
                 if len(dim) == 1:
                     sizes[dim[0]] = size
-        return sizes
+        return follow_renames(self.goal, sizes)
 
     def _resized(self, known: dict[str, Tensor]) -> Graph:
         return resized(self.goal, self._sizes([known[name].shape for name in self.inputs]))

@@ -147,6 +147,15 @@ def step_axes(step: Step, inputs: tuple[frozenset[str], ...]) -> frozenset[str]:
     return union
 
 
+def follow_renames(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
+    """Return sizes in which an axis that stands for another one, as in `x @ x.T`, is as long as that."""
+    sizes = dict(sizes)
+    for step in graph.steps:
+        if step.op == "rename":
+            sizes.update({str(new): sizes[old] for old, new in step.mapping if old in sizes})
+    return sizes
+
+
 _T = TypeVar("_T")
 _KEPT = 64  # graphs whose facts are kept
 

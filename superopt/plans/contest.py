@@ -15,7 +15,7 @@ from superopt.ir import Graph, MuGraph
 from superopt.plans.assembly import assemble, known_tensors
 from superopt.plans.guard import Guard
 from superopt.plans.peers import PEERS, peers
-from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work, total_us
+from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Within, Work, total_us
 from superopt.plans.ranking import RankedBy, Ranking
 from superopt.targets import Kernel, Target
 from superopt.tune import Measurement
@@ -38,6 +38,7 @@ _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
 _BUILDERS = 2
 _PREDICTED = 4  # muGraphs that also race in the configurations predicted to be best
+_FEW = 6  # candidates that are compiled where time is short
 _PROMISING = 0.9  # of the default's predicted time, where that makes them worth compiling
 _TOGETHER = 6  # candidates measured in turns
 _HALVED = 0.6  # share of the time before the last few are compared
@@ -45,6 +46,8 @@ _LEFT = 3
 _LEAST_ROUNDS = 3
 _MOST_ROUNDS = 400
 _SURELY = 0.95  # of its floor, below which a time cannot be right
+_RACE_S = 1.0  # of a race, kept when time runs out
+_HOPELESS = 1.5  # times what there is to beat, above which a candidate is not tuned
 _HASTE_S = 1.0  # of the last race, once Ctrl-C asked to stop
 
 
@@ -89,6 +92,7 @@ class Contest:
     inputs: tuple[Any, ...]
     clock: Clock
     tell: Callable[[str], None]
+    within: Within | None = None
     interrupted: bool = False
     lost: bool = False  # the device, to this process
     guard: Guard | None = None
@@ -112,9 +116,11 @@ class Contest:
                 self._try_original(copies[0])
                 known = known_tensors(self.traced, copies[0])
             with self._guarded():
+                share = self.options.seconds / (2 if self.within is None else 1)  # half is the last race's
                 for one in work:
-                    self._region(one, known, outcome, self.options.seconds / 2 / len(work))
-            self._race_whole(copies, outcome)
+                    self._region(one, known, outcome, share / len(work))
+            if self.within is None:
+                self._race_whole(copies, outcome)
         outcome.ranked_by = self.ranking.used
         outcome.interrupted = self.interrupted
         return outcome
@@ -144,6 +150,10 @@ class Contest:
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         if not self.options.guarded:
+            yield
+            return
+        if self.within is not None and self.within.guard is not None:
+            self.guard = self.within.guard
             yield
             return
         with Guard(_BUILDERS, self.target.torch_device, self.options.limit_seconds) as self.guard:
@@ -185,7 +195,12 @@ class Contest:
             if total is not None and known is not None and total < _PROMISING * known:
                 guesses.append((total, at, replace(guess, name=f"{one.name}, as predicted")))
         guesses.sort(key=lambda item: item[:2])
-        return [*entered, *(guess for _, _, guess in guesses[:_PREDICTED])]
+        entered += [guess for _, _, guess in guesses[:_PREDICTED]]
+        if self.within is None:
+            return entered
+        likely = {guess.name: us for us, _, guess in guesses}
+        entered.sort(key=lambda one: likely.get(one.name, one.us))
+        return entered[:_FEW]
 
     def _built(
         self, candidates: Sequence[Candidate], tensors: "Mapping[str, Tensor]"
@@ -205,6 +220,9 @@ class Contest:
     ) -> tuple[Candidate, Kernel | None]:
         if self.interrupted:
             return replace(candidate, rejected="interrupted before it was compiled"), None
+        left = self._seconds_left
+        if left <= 0:
+            return replace(candidate, rejected="no time was left to compile it"), None
         mugraph = candidate.mugraph
         try:
             configs = candidate.configs or self.target.default_configs(mugraph)
@@ -216,7 +234,7 @@ class Contest:
             )
             candidate = replace(candidate, predicted_us=total_us(candidate.kernels))
             if self.guard is not None:
-                self.guard.check(mugraph, configs)
+                self.guard.check(mugraph, configs, limit_seconds=left)
             with nullcontext() if self.target.threadsafe else self.lock:
                 kernel = self.target.make(mugraph, configs)
                 made = kernel(**tensors)
@@ -227,6 +245,13 @@ class Contest:
         if bad := _not_finite(made, tensors):
             return self._refused(candidate, bad), None
         return candidate, kernel
+
+    @property
+    def _seconds_left(self) -> float:
+        """The seconds until the deadline, where there is one, less those that a race needs."""
+        if self.within is None:
+            return float("inf")
+        return self.within.deadline - time.monotonic() - min(self.options.seconds / 2, _RACE_S)
 
     def _refused(self, candidate: Candidate, why: str) -> Candidate:
         reason = next(iter(why.splitlines()), "no message")
@@ -244,6 +269,8 @@ class Contest:
         ready = {one.name: kernel for one, kernel in built if kernel is not None}
         self.tell(f"racing {len(ready)} kernels of {goal.name}")
         copies = _cloned(tuple(tensors.values()))
+        if self.within is not None:
+            seconds = min(seconds, max(self.within.deadline - time.monotonic(), 0.0))
         with self.clock.phase("race"):
             found, why = self._times(
                 {one.name: one for one, kernel in built if kernel is not None},
@@ -327,6 +354,10 @@ class Contest:
         preset = PRESETS[self.options.preset]
         deadline = time.monotonic() + seconds
         more: _Ready = {}
+        if self.within is not None:
+            deadline = min(deadline, time.monotonic() + self._seconds_left)
+            if not ranked or ranked[0].us > _HOPELESS * self.within.beat_us:
+                return ranked, more
         for first in [one for one in ranked if one.name in ready][: preset.tuned]:
             base = first
             for number, config in enumerate(first.configs):
@@ -442,7 +473,7 @@ class Contest:
         from superopt.verify.floats import sample, tensors_of
 
         first = sample("normal", self.inputs, seed=self.options.seed)
-        count = _count(tensors_of(first))
+        count = 1 if self.within is not None else _count(tensors_of(first))  # for the race with PyTorch
         return [first] + [sample("normal", self.inputs, seed=self.options.seed + i) for i in range(1, count)]
 
 

@@ -1,13 +1,15 @@
 """Guard: the first run of each kernel, in processes that may hang, crash or be killed without harm."""
 
+import contextlib
 import queue
+import threading
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
-from superopt.codegen.children import Children
+from superopt.codegen.children import Children, LateError, LostError
 from superopt.ir import MuGraph
 from superopt.tune.pool import Worker
-from superopt.tune.probe import ProbeJob
+from superopt.tune.probe import PROBE, ProbeJob
 
 __all__ = ["Guard"]
 
@@ -19,6 +21,7 @@ class Guard:
         self._device = cast(Literal["cpu", "cuda"], device)
         self._limit_seconds = limit_seconds
         self._children = Children()
+        self._starting: list[threading.Thread] = []
         self._workers = [Worker(self._children) for _ in range(workers)]
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for worker in self._workers:
@@ -31,14 +34,33 @@ class Guard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        for thread in self._starting:  # its process is dead by now
+            thread.join()
         for worker in self._workers:
             worker.close()
 
-    def check(self, mugraph: MuGraph, configs: tuple[Any, ...]) -> None:
-        """Compile a muGraph and run it once on random inputs; raise KernelFaultError where that fails."""
+    def start(self) -> None:
+        """Start the processes now, in the background, rather than at the first kernels."""
+        self._starting = [threading.Thread(target=self._start_one, daemon=True) for _ in self._workers]
+        for thread in self._starting:
+            thread.start()
+
+    def _start_one(self) -> None:
         worker = self._idle.get()
         try:
-            ProbeJob(mugraph.graph.name, mugraph, configs, self._device).run(worker, self._limit_seconds)
+            with contextlib.suppress(LateError, LostError, OSError):  # the first kernel says so
+                worker.server(PROBE).start()
+        finally:
+            self._idle.put(worker)
+
+    def check(
+        self, mugraph: MuGraph, configs: tuple[Any, ...], *, limit_seconds: float | None = None
+    ) -> None:
+        """Compile a muGraph and run it once on random inputs; raise KernelFaultError where that fails."""
+        limit = self._limit_seconds if limit_seconds is None else min(limit_seconds, self._limit_seconds)
+        worker = self._idle.get()
+        try:
+            ProbeJob(mugraph.graph.name, mugraph, configs, self._device).run(worker, limit)
         finally:
             self._idle.put(worker)
 

@@ -9,7 +9,17 @@ from superopt.ir import Graph, MuGraph
 from superopt.targets import Configs, KernelReport
 from superopt.tune import Measurement
 
-__all__ = ["PRESETS", "Candidate", "Dropped", "OptimizeOptions", "Preset", "RegionPlan", "Work", "total_us"]
+__all__ = [
+    "PRESETS",
+    "Candidate",
+    "Dropped",
+    "OptimizeOptions",
+    "Preset",
+    "RegionPlan",
+    "Within",
+    "Work",
+    "total_us",
+]
 
 _SEARCH = SearchOptions()
 
@@ -43,6 +53,15 @@ class OptimizeOptions:
     cache: bool = True  # use and keep what earlier runs found best
     seed: int = 0
     search: SearchOptions = _SEARCH
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The frame of a larger piece of work, which races what comes back against PyTorch by itself."""
+
+    deadline: float  # of time.monotonic: nothing is compiled or raced any more
+    beat_us: float  # what there is to beat: kernels that are far from it are not tuned
+    guard: Any = None  # processes for first runs that are kept from one call to the next
 
 
 @dataclass(frozen=True, slots=True)

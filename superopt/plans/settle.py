@@ -10,7 +10,7 @@ from superopt.plans.assembly import assemble, in_parts
 from superopt.plans.contest import Contest
 from superopt.plans.forecast import forecast
 from superopt.plans.optimized import Optimized
-from superopt.plans.plan import OptimizeOptions, RegionPlan, Work
+from superopt.plans.plan import OptimizeOptions, RegionPlan, Within, Work
 from superopt.targets import Target
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def settle(
     source: Mapping[str, Any] | None = None,
     search: "Search | None" = None,
     open_axes: frozenset[str] | None = None,
+    within: Within | None = None,
 ) -> Optimized:
     """Return the program that comes of candidates for each region of a traced function."""
     traced = in_parts(whole, [one.goal for one in work])
@@ -53,7 +54,7 @@ def settle(
         return Optimized(function, regions=regions, winner=None, kernels={}, phases_ms=clock.ms, **common)
     placed = _placed(inputs, target)
     original = function or assemble(traced, {})
-    contest = Contest(original, traced, target, options, placed, clock, tell)
+    contest = Contest(original, traced, target, options, placed, clock, tell, within)
     outcome = contest.run(work)
     return Optimized(
         function,

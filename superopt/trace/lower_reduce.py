@@ -358,6 +358,23 @@ def _attention(
     return out if visible is None else _zero_unless(b, visible, -1, out)
 
 
+@lower("_scaled_dot_product_flash_attention_for_cpu")
+def _attention_on_cpus(
+    b: Builder,
+    query: Sym,
+    key: Sym,
+    value: Sym,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Sym | None = None,
+    scale: float | None = None,
+) -> tuple[Sym, Sym | None]:
+    """Return the attention alone: whoever reads the logarithms of its sums, as backward passes do, cannot."""
+    out = _attention(b, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True)
+    return out, None
+
+
 def _zero_unless(b: Builder, visible: Sym, dim: int, made: Sym) -> Sym:
     """Return what was made of rows that see anything along a dimension, and zero, not 0 / 0, elsewhere."""
     seen = _largest(b, visible, dim, keepdim=True)

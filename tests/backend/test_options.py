@@ -13,8 +13,8 @@ from superopt.errors import InputError
 def test_defaults_and_all_options() -> None:
     assert read_options(None) == BackendOptions()
     given = {"budget_s": 5, "preset": "full", "report": "r.json", "verify": False, "cache": False}
-    found = read_options({**given, "inductor": {"max_autotune": True}})
-    assert found == BackendOptions(5.0, "full", Path("r.json"), False, False, {"max_autotune": True})
+    found = read_options({**given, "retry": True, "inductor": {"max_autotune": True}})
+    assert found == BackendOptions(5.0, "full", Path("r.json"), False, False, True, {"max_autotune": True})
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,7 @@ def test_defaults_and_all_options() -> None:
         {"report": 3},
         {"verify": "yes"},
         {"cache": 1},
+        {"retry": "yes"},
         {"inductor": "max_autotune"},
     ],
 )
@@ -47,10 +48,22 @@ def test_torch_finds_the_backend() -> None:
     assert "superopt" in torch.compiler.list_backends()
 
 
-def test_wrong_options_reach_the_user_of_torch_compile() -> None:
-    compiled = torch.compile(torch.nn.Linear(2, 2), backend="superopt", options={"speed": 11})
-    with pytest.raises(Exception, match="no option 'speed'; valid are budget_s"):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"bugdet_s": 1},
+            "the superopt backend has no option 'bugdet_s', did you mean 'budget_s'? valid are",
+        ),
+        ({"speed": 11}, "the superopt backend has no option 'speed'; valid are budget_s, preset, report"),
+        ({"budget_s": "all"}, "budget_s is 'all'; it is seconds of search"),
+    ],
+)
+def test_wrong_options_reach_the_user_as_they_are(options: dict[str, Any], said: str) -> None:
+    compiled = torch.compile(torch.nn.Linear(2, 2), backend="superopt", options=options)
+    with pytest.raises(InputError) as error:
         compiled(torch.ones(1, 2))
+    assert str(error.value).startswith(said)
 
 
 def test_mode_and_options_together_are_torchs_own_error() -> None:

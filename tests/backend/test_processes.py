@@ -18,13 +18,14 @@ from dataclasses import replace
 logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 torch.set_num_threads(1)
 torch.manual_seed(0)
-choice._Contest._judged = lambda self, known, raced, plan: replace(known, taken=True, plan=plan, why="a test")
-choice.WIN = choice._TOO_SHORT_US = 0.0
+choice.Contest._judged = lambda self, known, raced, plan: replace(known, taken=True, plan=plan, why="a test")
+choice.WIN = choice._NO_ROOM = choice._TOO_SHORT_US = 0.0
+choice._FAR = float("inf")
 passes = []
 plain = graphpass.RegionPass._run
 graphpass.RegionPass._run = lambda self, graph: (passes.append(self.ledger), plain(self, graph))
 module = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16))
-compiled = torch.compile(module, backend="superopt", options={"budget_s": 15, **json.loads(sys.argv[1])})
+compiled = torch.compile(module, backend="superopt", options={"budget_s": 60, **json.loads(sys.argv[1])})
 
 
 class Rows(torch.utils.data.Dataset):
