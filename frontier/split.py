@@ -6,7 +6,7 @@ what it loops over. Halves that a found graph does not use separately become one
 
 from collections.abc import Mapping
 
-from superopt.ir import Axis, Graph, merge_axes, refine_axis
+from superopt.ir import Axis, Graph, Split, merge_axes, refine_axis
 
 __all__ = ["merge_halves", "split_reductions"]
 
@@ -37,13 +37,13 @@ def split_reductions(graph: Graph) -> tuple[Graph, Mapping[str, tuple[str, str]]
     return graph, halves
 
 
-def merge_halves(graph: Graph, halves: Mapping[str, tuple[str, str]]) -> tuple[Graph, tuple[str, ...]]:
+def merge_halves(graph: Graph, halves: Mapping[str, tuple[str, str]]) -> tuple[Graph, tuple[Split, ...]]:
     """Return the graph with halves made one where nothing tells them apart, and the axes left split."""
     left = []
     for axis, pair in halves.items():
         merged = merge_axes(graph, pair, axis)
         if merged is None:
-            left.append(axis)
+            left.append(Split(axis, *pair))
         else:
             graph = merged
     return graph, tuple(left)

@@ -18,7 +18,7 @@ from superopt.frontier.space import Exploration, LevelStats, Limits
 from superopt.frontier.split import merge_halves, split_reductions
 from superopt.frontier.universe import Universe, universe_of
 from superopt.interrupts import interrupts_noted
-from superopt.ir import Graph, MuGraph, Program, Region, cut_graph, fuse, release_shifts
+from superopt.ir import Graph, MuGraph, Program, Region, Split, cut_graph, fuse, release_shifts
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
 
@@ -83,8 +83,13 @@ class Found:
     graph: Graph
     bound: Bound
     verdict: Any
-    split_axes: tuple[str, ...] = ()
+    splits: tuple[Split, ...] = ()  # axes that the search split in parts of equal length
     is_original: bool = False
+
+    @property
+    def split_axes(self) -> tuple[str, ...]:
+        """The axes that the search split."""
+        return tuple(split.axis for split in self.splits)
 
     @property
     def mugraph(self) -> MuGraph:
@@ -354,7 +359,7 @@ class _Run:
     ) -> tuple[tuple[Found, ...], int]:
         """Return the best graphs, the original among them, and how many different ones there were."""
         original = canonical(attempt.graph)
-        graphs: dict[str, tuple[Graph, tuple[str, ...]]] = {str(original): (original, ())}
+        graphs: dict[str, tuple[Graph, tuple[Split, ...]]] = {str(original): (original, ())}
         roots = [root for root in universe.roots if root is not None]
         if len(roots) == len(universe.roots):
             derivations, _ = derive(

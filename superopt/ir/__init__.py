@@ -40,7 +40,7 @@ from superopt.ir.program import (
 from superopt.ir.rewrite import merge_axes, refine_axes, refine_axis, rename_axes
 from superopt.ir.running import Growth, growths, rescaled_by
 from superopt.ir.shift import Shift, describe_shifts, free_shifts, release_shifts, stabilize
-from superopt.ir.split import split_axis
+from superopt.ir.split import split_axis, uneven
 from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
 
 __all__ = [
@@ -94,6 +94,7 @@ __all__ = [
     "split_axis",
     "stabilize",
     "step_axes",
+    "uneven",
     "value_axes",
     "value_names",
 ]

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from superopt.errors import GraphError
 from superopt.ir.cut import closed_values
 from superopt.ir.graph import Graph, live_graph, needed_order, value_axes
 from superopt.ir.mugraph import Block, Call, Kernel, Loop, MuGraph, Split, Tile, check_mugraph
 from superopt.ir.running import Growth, growths, rescaled_by
+from superopt.ir.text import value_names
 
 __all__ = ["FusionChoices", "fuse", "is_matmul"]
 
@@ -78,6 +80,8 @@ def fuse(
                 kernels.append(block)
                 order = order[count:]
                 break
+        else:
+            raise GraphError(f"graph {graph.name!r}: no kernel alone computes {value_names(graph)[order[0]]}")
     for value in sorted({output.value for output in graph.outputs}):
         if facts.closed[value] and value >= len(graph.inputs):
             block = _Fusion(facts, frozenset({value})).block(alone=True)

@@ -8,7 +8,7 @@ from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.graph import Axis, Graph, Port, Step, live_graph, value_axes
 
-__all__ = ["merge_axes", "refine_axes", "refine_axis", "rename_axes"]
+__all__ = ["merge_axes", "merge_extents", "refine_axes", "refine_axis", "rename_axes"]
 
 
 def refine_axis(graph: Graph, axis: str, parts: Sequence[Axis]) -> Graph:
@@ -96,7 +96,7 @@ def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:
     sizes = graph.sizes
     merged = Axis(axis, prod(sizes[part] for part in parts))
     graph = replace(graph, axes=(*graph.axes, merged))
-    graph = live_graph(replace(graph, steps=_merge_extents(graph, tuple(parts), axis)))
+    graph = live_graph(replace(graph, steps=merge_extents(graph, tuple(parts), axis)))
     for axes in value_axes(graph):
         if axes & together and not axes >= together:
             return None
@@ -125,7 +125,7 @@ def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:
     )
 
 
-def _merge_extents(graph: Graph, parts: tuple[str, ...], axis: str) -> tuple[Step, ...]:
+def merge_extents(graph: Graph, parts: tuple[str, ...], axis: str) -> tuple[Step, ...]:
     """Return the steps with what `refine_axis` made of size and index steps undone."""
     steps = list(graph.steps)
     first = len(graph.inputs)

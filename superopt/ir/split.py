@@ -12,11 +12,11 @@ from dataclasses import replace
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values
-from superopt.ir.graph import Axis, Graph, Step
+from superopt.ir.graph import Axis, Graph, Step, live_graph, value_axes
 from superopt.ir.mugraph import Split
-from superopt.ir.rewrite import refine_axes
+from superopt.ir.rewrite import merge_extents, refine_axes
 
-__all__ = ["split_axis"]
+__all__ = ["split_axis", "uneven"]
 
 _REDUCTIONS = ("sum", "max", "contract")
 
@@ -57,6 +57,74 @@ def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
     )
     refined = replace(refined, axes=own, steps=steps)
     return check_graph(_in_two(refined, outer, inner)), Split(axis, outer, inner)
+
+
+def uneven(graph: Graph, split: Split) -> Graph:
+    """Return a graph in which an axis is two of equal parts throughout, for parts that may be shorter.
+
+    The graph then declares the axis, with its extent; its own steps must need no part to be of full
+    length: a size of one half, or a position in one, has no meaning for parts that differ.
+    """
+    sizes, halves = graph.sizes, frozenset((split.outer, split.inner))
+    if split.axis in sizes or not halves <= sizes.keys():
+        raise GraphError(f"graph {graph.name!r} does not have {split.axis!r} as two axes")
+    whole = Axis(split.axis, sizes[split.outer] * sizes[split.inner])
+    graph = replace(graph, axes=(*graph.axes, whole))
+    steps = merge_extents(graph, (split.outer, split.inner), split.axis)
+    graph = live_graph(replace(graph, steps=steps))
+    _check_uneven(graph, split)
+    graph = _with_places(graph, split)
+    return check_graph(_in_two(graph, split.outer, split.inner))
+
+
+def _check_uneven(graph: Graph, split: Split) -> None:
+    """Refuse what parts of different lengths would give another meaning."""
+    halves = frozenset((split.outer, split.inner))
+    axes, closed = value_axes(graph), closed_values(graph)
+
+    def refuse(why: str) -> None:
+        raise GraphError(f"axis {split.axis!r} cannot be in parts of different lengths: {why}")
+
+    for port in (*graph.inputs, *(output.port for output in graph.outputs)):
+        for dim in port.dims:
+            if halves & set(dim) and f"{split.outer} {split.inner}" not in " ".join(dim):
+                refuse(f"{port.name} has only one half of it")
+    if any(halves & set(output.port.axes) for output in graph.outputs):
+        refuse("an output has it")
+    for value, step in enumerate(graph.steps, len(graph.inputs)):
+        operands = frozenset[str]().union(*(axes[i] for i in step.inputs))
+        if halves & {str(axis) for pair in step.mapping for axis in pair}:
+            refuse("it is read at other places")
+        if step.op in ("size", "index") and halves & set(step.axes):
+            refuse(f"the {step.op} of one half of it is used")
+        if step.op in _REDUCTIONS and halves & set(step.axes):
+            if closed[value]:
+                refuse("what is reduced over it reads no tensor")
+            if split.outer in step.axes and split.inner in operands - set(step.axes):
+                refuse("parts are put together before they are reduced")
+            if split.inner in step.axes and split.outer not in operands:
+                refuse("something has places within a part, and no part")
+
+
+def _with_places(graph: Graph, split: Split) -> Graph:
+    """Return the graph with every position along the axis made of its part and the place there."""
+    first = len(graph.inputs)
+    at = list(range(first))
+    steps: list[Step] = []
+
+    def emit(step: Step) -> int:
+        steps.append(step)
+        return first + len(steps) - 1
+
+    for step in graph.steps:
+        if step.op == "index" and step.axes == (split.axis,):
+            length = emit(Step("size", axes=(split.inner,)))
+            start = emit(Step("mul", (emit(Step("index", axes=(split.outer,))), length)))
+            at.append(emit(Step("add", (start, emit(Step("index", axes=(split.inner,)))))))
+        else:
+            at.append(emit(replace(step, inputs=tuple(at[i] for i in step.inputs))))
+    outputs = tuple(replace(output, value=at[output.value]) for output in graph.outputs)
+    return replace(graph, steps=tuple(steps), outputs=outputs)
 
 
 def _in_two(graph: Graph, outer: str, inner: str) -> Graph:

@@ -26,9 +26,10 @@ def proven_by_graph(goal: Graph, graph: Graph, mugraph: MuGraph, *, seed: int) -
     verdict = proven(goal, mugraph, seed=seed)
     if verdict is not None:
         return verdict
-    splits = tuple((one.axis, mugraph.graph.sizes[one.outer]) for one in mugraph.splits)
+    halves = [one for one in mugraph.splits if one.outer in graph.sizes]
+    splits = tuple((one.axis, mugraph.graph.sizes[one.outer]) for one in mugraph.splits if one not in halves)
     try:
-        follows = prepared(graph, splits).graph == mugraph.graph
+        follows = prepared(graph, splits, halves).graph == mugraph.graph
     except GraphError:
         return None
     return _verdict(goal, graph, lambda: graph, seed) if follows else None

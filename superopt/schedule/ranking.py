@@ -14,7 +14,7 @@ from typing import Protocol
 
 from superopt.cost import Device, Estimate, estimate
 from superopt.errors import GraphError, InputError
-from superopt.ir import Graph, Kernel, MuGraph
+from superopt.ir import Graph, Kernel, MuGraph, Split
 from superopt.schedule.moves import Refused, matmuls_of, moves_from, shapes_of, splits_from
 from superopt.schedule.recipe import Prepared, Recipe, followed, notes_of, prepared, recipe_name
 
@@ -77,6 +77,10 @@ class FoundGraph(Protocol):
         """The graph, its shifts still free."""
 
     @property
+    def splits(self) -> Sequence[Split]:
+        """The axes that the search split, in parts of equal length."""
+
+    @property
     def is_original(self) -> bool:
         """Whether it is the one that the search began with."""
 
@@ -88,11 +92,17 @@ def schedules(
     library: bool = True,
     keep: int = 8,
     name: str = "graph",
+    splits: Sequence[Split] = (),
     misfit: Misfit = _fits,
 ) -> Schedules:
-    """Return the best ways to run a graph on a device, the default one among them; see `rank`."""
+    """Return the best ways to run a graph on a device, the default one among them; see `rank`.
+
+    `splits` are axes that the graph has in parts of equal length; raises GraphError where it needs them so.
+    """
     _check_keep(keep)
-    explorer = _Explorer(graph, device, name, 1, library=library, misfit=misfit)
+    explorer = _Explorer(graph, device, name, 1, splits, library=library, misfit=misfit)
+    if explorer.refused is not None:
+        raise explorer.refused
     explorer.begin()
     explorer.change()
     return _selected([explorer], keep, required=[explorer.default])
@@ -108,7 +118,8 @@ def rank(
 ) -> Schedules:
     """Return the best ways to run any of several equal graphs.
 
-    A schedule for which `misfit` has a reason is dropped, and one of smaller kernels tried instead; the
+    A graph that an axis must have in parts of equal length for is left out: it runs at few sizes only. A
+    schedule for which `misfit` has a reason is dropped, and one of smaller kernels tried instead; the
     default one stays where nothing else is left.
 
     The default schedule of the original graph always stays, and where there is room the best default
@@ -117,14 +128,18 @@ def rank(
     _check_keep(keep)
     if not found:
         return Schedules((), ())
-    explorers = [
-        _Explorer(one.graph, device, f"graph {number}", number, library=library, misfit=misfit)
+    every = [
+        _Explorer(one.graph, device, f"graph {number}", number, one.splits, library=library, misfit=misfit)
         for number, one in enumerate(found, 1)
     ]
+    refused = [Dropped(one.name, str(one.refused)) for one in every if one.refused is not None]
+    explorers = [one for one in every if one.refused is None]
+    if not explorers:
+        return Schedules((), tuple(refused))
     for explorer in explorers:
         explorer.begin()
     by_time = sorted(explorers, key=lambda explorer: explorer.best_us)
-    originals = [explorer for explorer, one in zip(explorers, found, strict=True) if one.is_original]
+    originals = [explorer for explorer in explorers if found[explorer.number - 1].is_original]
     for explorer in dict.fromkeys((*by_time[:_GRAPHS], *originals)):
         explorer.change()
     required = [explorer.default for explorer in originals]
@@ -132,7 +147,8 @@ def rank(
     if device.kind == "cpu" and called:
         required.append(min(called, key=_order))
     required.append(min((explorer.default for explorer in explorers), key=_order))
-    return _selected(explorers, keep, required[: max(keep, len(originals))])
+    best = _selected(explorers, keep, required[: max(keep, len(originals))])
+    return replace(best, dropped=(*refused, *best.dropped))
 
 
 def _check_keep(keep: int) -> None:
@@ -157,9 +173,18 @@ class _Explorer:
     """The schedules of one graph that were tried so far."""
 
     def __init__(
-        self, graph: Graph, device: Device, name: str, number: int, *, library: bool, misfit: Misfit
+        self,
+        graph: Graph,
+        device: Device,
+        name: str,
+        number: int,
+        halves: Sequence[Split],
+        *,
+        library: bool,
+        misfit: Misfit,
     ) -> None:
         self.graph = graph
+        self.halves = tuple(halves)
         self.device = device
         self.name = name
         self.number = number
@@ -172,6 +197,12 @@ class _Explorer:
         self.made: dict[Recipe, Scheduled] = {}
         self.untried = 0
         self.dropped: dict[str, Dropped] = {}
+
+    @property
+    def refused(self) -> GraphError | None:
+        """Why there is no schedule at all: its axes must be in parts of equal length."""
+        ready = self._prepared(())
+        return ready if isinstance(ready, GraphError) else None
 
     @property
     def default(self) -> Scheduled:
@@ -234,7 +265,7 @@ class _Explorer:
     def _prepared(self, splits: tuple[tuple[str, int], ...]) -> Prepared | GraphError:
         if splits not in self.ready:
             try:
-                self.ready[splits] = prepared(self.graph, splits)
+                self.ready[splits] = prepared(self.graph, splits, self.halves)
             except GraphError as error:
                 self.ready[splits] = error
         return self.ready[splits]

@@ -14,6 +14,7 @@ from superopt.ir import (
     live_graph,
     split_axis,
     stabilize,
+    uneven,
     value_names,
 )
 
@@ -86,12 +87,15 @@ class Prepared:
     splits: tuple[Split, ...]
 
 
-def prepared(graph: Graph, splits: tuple[tuple[str, int], ...]) -> Prepared:
+def prepared(graph: Graph, splits: tuple[tuple[str, int], ...], halves: Sequence[Split] = ()) -> Prepared:
     """Return the graph with these axes in parts, and every free shift chosen, that of each part for itself.
 
+    `halves` are axes that the graph has in parts of equal length already; they may differ from now on.
     Raises GraphError where an axis cannot be split.
     """
-    made = []
+    made = list(halves)
+    for split in halves:
+        graph = uneven(graph, split)
     for axis, parts in splits:
         graph, split = split_axis(graph, axis, parts)
         made.append(split)

@@ -1,6 +1,7 @@
 """Split axes: ragged parts, masks and extents along them, and shifts of each part."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from superopt.errors import GraphError
 from superopt.ir import (
     Graph,
     MuGraph,
+    Split,
     free_shifts,
     fuse,
     parse_graph,
@@ -18,6 +20,7 @@ from superopt.ir import (
     release_shifts,
     split_axis,
     stabilize,
+    uneven,
 )
 from superopt.trace import trace
 from superopt.trace.run import run_graph
@@ -249,3 +252,78 @@ def test_a_difference_before_the_shift_is_left_alone() -> None:
     tensors = dict(zip(("a", "b", "s"), inputs, strict=True))
     for found, wanted in zip(run_graph(released, tensors).values(), function(*inputs), strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+HALVED = """graph halved
+axes m=3 t_outer=2 t_inner=3 n=4
+in x: f32[m, (t_outer t_inner)]
+in w: f32[(t_outer t_inner), n]
+{}
+out o: f32[m, n] = {}
+"""
+HALVES = Split("t", "t_outer", "t_inner")
+
+
+def halved(steps: str, out: str) -> Graph:
+    return parse_graph(HALVED.format(steps.strip(), out))
+
+
+MEAN = """
+t2 = contract[t_outer, t_inner](x, w)
+t3 = size[t_outer]()
+t4 = size[t_inner]()
+t5 = mul(t3, t4)
+t6 = div(t2, t5)
+"""
+MASKED = """
+t2 = index[m]()
+t3 = index[t_outer]()
+t4 = size[t_inner]()
+t5 = mul(t3, t4)
+t6 = index[t_inner]()
+t7 = add(t5, t6)
+t8 = ge(t2, t7)
+t9 = mul(t8, x)
+t10 = contract[t_inner](t9, w)
+t11 = sum[t_outer](t10)
+"""
+
+
+@pytest.mark.parametrize(("steps", "out"), [(MEAN, "t6"), (MASKED, "t11")])
+@pytest.mark.parametrize(("length", "parts"), [(1, 1), (1, 4), (5, 2), (7, 3), (9, 3)])
+def test_halves_of_equal_length_may_differ_from_then_on(
+    steps: str, out: str, length: int, parts: int
+) -> None:
+    graph = uneven(halved(steps, out), HALVES)
+    sizes = {**graph.sizes, "t": length, "t_outer": parts, "t_inner": -(-length // parts)}
+    graph = replace(graph, axes=tuple(replace(one, size=sizes[one.name]) for one in graph.axes))
+    tensors = {"x": torch.randn(3, length).double(), "w": torch.randn(length, 4).double()}
+    got = execute(fuse(graph, splits=(HALVES,)), tensors)["o"]
+    x = tensors["x"].tril() if steps is MASKED else tensors["x"] / length
+    torch.testing.assert_close(got, x @ tensors["w"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "out", "reason"),
+    [
+        (MEAN.replace("mul(t3, t4)", "mul(t3, t3)"), "t6", "the size of one half"),
+        (MASKED.replace("ge(t2, t7)", "ge(t2, t3)"), "t11", "the index of one half"),
+        ("t2 = sum[t_outer](x)\nt3 = sum[t_outer](w)\nt4 = contract[t_inner](t2, t3)", "t4", "put together"),
+        (MEAN.replace("div(t2, t5)", "div(t2, t5)\nt7 = index[t_inner]()\nt8 = sum[t_inner](t7)\n"
+                      "t9 = mul(t6, t8)"), "t9", "the index of one half"),
+    ],
+)  # fmt: skip
+def test_what_needs_parts_of_equal_length_is_refused(steps: str, out: str, reason: str) -> None:
+    with pytest.raises(GraphError, match=reason):
+        uneven(halved(steps, out), HALVES)
+
+
+def test_an_axis_of_an_output_keeps_its_halves_equal() -> None:
+    text = "graph g\naxes t_outer=2 t_inner=3\nin x: f32[(t_outer t_inner)]\nt1 = exp(x)\n"
+    with pytest.raises(GraphError, match="an output has it"):
+        uneven(parse_graph(text + "out o: f32[(t_outer t_inner)] = t1\n"), HALVES)
+
+
+def test_halves_that_are_not_there_are_refused() -> None:
+    with pytest.raises(GraphError, match="does not have 't' as two axes"):
+        uneven(graph_of(mean), HALVES)

@@ -11,7 +11,7 @@ from torch import Tensor
 from superopt.cost import DEVICES
 from superopt.driver import search
 from superopt.ir import Graph, MuGraph, check_mugraph, release_shifts
-from superopt.schedule import schedules
+from superopt.schedule import rank, schedules
 from superopt.trace import trace
 from superopt.trace.run import run_graph
 from superopt.verify.equality import equal_graphs
@@ -104,6 +104,41 @@ def test_parts_may_end_early_or_be_empty(name: str, tile: int, parts: int) -> No
     split = {one.name: one.mugraph for one in kept if one.mugraph.splits}
     assert split or name == "rmsnorm-linear"
     assert_meaning(graph, split, tile, parts)
+
+
+@cache
+def split_by_the_search(name: str) -> tuple[Graph, list[tuple[str, MuGraph]]]:
+    """Return a workload, and schedules of graphs equal to it of which the search split an axis."""
+    workload = WORKLOADS[name]
+    goal = release_shifts(trace(workload.function, *workload.inputs(), name="w").graph)
+    (region,) = search(goal).regions
+    split = [one for one in region.found if one.splits]
+    kept = rank(split[:6], DEVICES["H200"], keep=4, library=False).kept
+    assert kept
+    for one in kept:
+        assert {half.axis for half in split[one.number - 1].splits} <= {
+            half.axis for half in one.mugraph.splits
+        }
+    return region.goal, [(one.name, one.mugraph) for one in kept]
+
+
+SPLIT = ["gqa-decode", "mla", "matmul-rowsum", "lora", "rmsnorm-linear", "linear-cross-entropy", "mha"]
+
+
+@pytest.mark.parametrize(("length", "parts"), [(1, 1), (1, 3), (7, 3), (17, 4), (129, 16)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SPLIT[:3] else pytest.mark.slow) for name in SPLIT]
+)
+def test_what_the_search_split_runs_at_any_size(name: str, length: int, parts: int) -> None:
+    goal, mugraphs = split_by_the_search(name)
+    halved = {split.axis for _, mugraph in mugraphs for split in mugraph.splits}
+    sizes = {axis: length if axis in halved else min(size, 3) for axis, size in goal.sizes.items()}
+    tensors = tensors_for(shortened(goal, sizes))
+    expected = run_graph(shortened(goal, sizes), tensors)
+    for made, mugraph in mugraphs:
+        got = execute(in_parts(mugraph, sizes, parts), tensors, 16)
+        for output, tensor in expected.items():
+            torch.testing.assert_close(got[output], tensor, rtol=1e-9, atol=1e-11, msg=made)
 
 
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if name not in SLOW | {"linear-cross-entropy"}])

@@ -21,6 +21,7 @@ DEVICE = TARGET.cost_device()
 class Original:
     graph: Graph
     is_original: bool = True
+    splits: tuple = ()
 
 
 def graph_of(name, dtype):

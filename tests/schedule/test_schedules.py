@@ -48,6 +48,7 @@ class Plain:
 
     graph: Graph
     is_original: bool = False
+    splits: tuple = ()
 
 
 def everything(graph: Graph, device: Device = H200) -> dict[str, MuGraph]:

@@ -46,8 +46,8 @@ def scheduled(name: str, dtype: str, device: str) -> Iterator[tuple[str, MuGraph
     if name == "cross-entropy":
         meta[2] = meta[2].long()
     found = search(trace(program.function, *meta).program).regions[0].found
-    ragged = [one for one in found if not one.split_axes]  # others are of sizes that divide
-    for one in rank(ragged[:4], device_of(device), keep=6).kept:
+    split = [one for one in found[4:] if one.split_axes]
+    for one in rank([*found[:4], *split[:1]], device_of(device), keep=6).kept:
         if not one.library:
             yield one.name, one.mugraph
 
