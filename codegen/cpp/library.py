@@ -17,6 +17,8 @@ DTYPES = {
     "f32": torch.float32,
     "f16": torch.float16,
     "bf16": torch.bfloat16,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
     "bool": torch.bool,
     "u8": torch.uint8,
     "i8": torch.int8,
@@ -24,6 +26,11 @@ DTYPES = {
     "i32": torch.int32,
     "i64": torch.int64,
 }
+
+
+def _multiplied(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which torch multiplies tensors of a dtype: it has no arithmetic on eight bits."""
+    return torch.float32 if dtype.itemsize == 1 and dtype.is_floating_point else dtype
 
 
 class LibraryCall:
@@ -49,7 +56,7 @@ class LibraryCall:
         letters = {axis: i for i, axis in enumerate(sizes)}
         for value, step in self._steps:
             tensors = [self._by_axes(i, values[i], sizes) for i in step.inputs]
-            dtype = torch.promote_types(*(tensor.dtype for tensor, _ in tensors))
+            dtype = torch.promote_types(*(_multiplied(tensor.dtype) for tensor, _ in tensors))
             order = [letters[axis] for axis in sizes if axis in self._axes[value]]
             operands = [
                 part

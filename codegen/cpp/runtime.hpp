@@ -1,7 +1,7 @@
 // What every emitted kernel builds on: one vector type, conversions, functions, contractions.
 //
 // Everything is written with the portable vectors of GCC and Clang, so that one source serves SSE,
-// AVX2, AVX-512 and NEON. Arithmetic is fp32; fp16, bf16 and the integers are formats of memory.
+// AVX2, AVX-512 and NEON. Arithmetic is fp32; fp16, bf16, fp8 and the integers are formats of memory.
 #pragma once
 
 #include <math.h>
@@ -33,6 +33,7 @@ typedef float Vec __attribute__((vector_size(4 * lanes)));
 typedef int32_t Int __attribute__((vector_size(4 * lanes)));
 typedef uint32_t Bits __attribute__((vector_size(4 * lanes)));
 typedef uint16_t Shorts __attribute__((vector_size(2 * lanes)));
+typedef uint8_t Bytes __attribute__((vector_size(lanes)));
 
 constexpr float infinity = __builtin_inff();
 
@@ -56,6 +57,12 @@ struct bf16 {
 };
 struct f16 {
     uint16_t bits;
+};
+struct f8e4m3 {
+    uint8_t bits;
+};
+struct f8e5m2 {
+    uint8_t bits;
 };
 
 inline float from_bits(uint32_t bits) {
@@ -84,6 +91,16 @@ inline float read(f16 value) {
     const float scaled = from_bits(rest) * from_bits(0x77800000);
     const uint32_t special = rest >= 0x0f800000 ? to_bits(scaled) | 0x7f800000 : to_bits(scaled);
     return from_bits(special | sign);
+}
+
+inline float read(f8e5m2 value) { return read(f16{uint16_t(value.bits << 8)}); }
+
+inline float read(f8e4m3 value) {
+    const uint32_t sign = uint32_t(value.bits & 0x80) << 24;
+    const uint32_t rest = uint32_t(value.bits & 0x7f) << 20;
+    // 2^120 moves the exponent's bias from 7 to 127; there is no infinity, and one NaN.
+    const float scaled = from_bits(rest) * from_bits(0x7b800000);
+    return from_bits((rest == 0x07f00000 ? 0x7fc00000 : to_bits(scaled)) | sign);
 }
 
 template <class T>
@@ -125,6 +142,28 @@ inline Vec load(const bf16* from) {
     const Bits wide = __builtin_convertvector(shorts, Bits);
 #endif
     return floats(wide << 16);
+}
+
+inline Bits load_bytes(const void* from) {
+    Bytes bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, Bits);
+}
+
+inline Vec load(const f8e5m2* from) {
+    const Bits wide = load_bytes(from);
+    const Bits rest = (wide & 0x7f) << 21;
+    const Bits scaled = bits(floats(rest) * from_bits(0x77800000));
+    const Bits special = rest >= 0x0f800000 ? scaled | 0x7f800000 : scaled;
+    return floats(special | (wide & 0x80) << 24);
+}
+
+inline Vec load(const f8e4m3* from) {
+    const Bits wide = load_bytes(from);
+    const Bits rest = (wide & 0x7f) << 20;
+    const Bits scaled = bits(floats(rest) * from_bits(0x7b800000));
+    const Bits special = rest == 0x07f00000 ? Bits{} + 0x7fc00000 : scaled;
+    return floats(special | (wide & 0x80) << 24);
 }
 
 template <class T>
@@ -240,23 +279,31 @@ inline Vec pow(Vec x, Vec y) {
     return result;
 }
 
+// The number nearest to x within limits; NaN stays.
+inline Vec clamped(Vec x, float low, float high) {
+#if defined(__AVX__) && !defined(__AVX512F__)
+    return __builtin_ia32_maxps256(splat(low), __builtin_ia32_minps256(splat(high), x));
+#else
+    x = x > high ? splat(high) : x;
+    return x < low ? splat(low) : x;
+#endif
+}
+
 // Within 2 ulp everywhere, denormal results included.
 inline Vec exp(Vec x) {
-    x = x > 89.0f ? splat(89.0f) : x;
-    x = x < -105.0f ? splat(-105.0f) : x;
-    const Vec shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to a whole number
-    const Vec whole = shifted - 12582912.0f;
-    const Vec rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
-    Vec power = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-    power = power * rest + 8.3334519073e-3f;
-    power = power * rest + 4.1665795894e-2f;
-    power = power * rest + 1.6666665459e-1f;
-    power = power * rest + 5.0000001201e-1f;
+    x = clamped(x, -105.0f, 89.0f);
+    // exp(x) = 4^whole exp(rest): 2^whole can be held, and one product with it rounds to a denormal.
+    const Vec shifted = x * 0.721347520f + 12583039.0f;  // 1.5 * 2^23 + 127: a whole number, as an exponent
+    const Vec whole = shifted - 12583039.0f;
+    const Vec rest = (x - whole * 1.38671875f) - whole * -4.24388880e-4f;  // 2 log 2 in two parts
+    Vec power = rest * 1.96118024e-4f + 1.41043041e-3f;
+    power = power * rest + 8.33609887e-3f;
+    power = power * rest + 4.16612774e-2f;
+    power = power * rest + 1.66666150e-1f;
+    power = power * rest + 5.00000358e-1f;
     power = power * (rest * rest) + rest + 1.0f;
-    // 2^whole in two factors: one alone could not reach the denormals, nor infinity.
-    const Int exponent = (Int)bits(shifted) - 0x4b400000;
-    const Int half = exponent >> 1;
-    return power * floats((Bits)(half + 127) << 23) * floats((Bits)(exponent - half + 127) << 23);
+    const Vec root = floats(bits(shifted) << 23);
+    return power * root * root;
 }
 
 // Within 3 ulp.

@@ -8,6 +8,8 @@ CPP_TYPES = {
     "f32": "float",
     "f16": "f16",
     "bf16": "bf16",
+    "f8e4m3": "f8e4m3",
+    "f8e5m2": "f8e5m2",
     "bool": "uint8_t",
     "u8": "uint8_t",
     "i8": "int8_t",

@@ -17,6 +17,8 @@ from superopt.ops import OPS
 
 __all__ = ["LibraryCall"]
 
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
 Axes = tuple[str, ...]
 Function = Callable[..., Tensor]
 
@@ -121,12 +123,22 @@ def _contract(step: Step, a: Axes, b: Axes, sizes: Mapping[str, int]) -> tuple[F
     whole = len(rows) == len(columns) == 1 and len(batch) < 2
 
     def contract(x: Tensor, y: Tensor) -> Tensor:
-        if x.dtype != y.dtype:
-            x, y = x.float(), y.float()
+        x, y = _alike(x, y)
         product = torch.matmul(left(x), right(y))
         return product if whole else product.reshape(shape)
 
     return contract, made
+
+
+def _alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the operands of a product in one dtype: fp8, which torch does not multiply, as the other one."""
+    if x.dtype == y.dtype and x.dtype not in _FP8:
+        return x, y
+    if x.dtype in _FP8 and y.dtype not in _FP8:
+        return x.to(y.dtype), y
+    if y.dtype in _FP8 and x.dtype not in _FP8:
+        return x, y.to(x.dtype)
+    return x.float(), y.float()
 
 
 def _arrangement(axes: Axes, groups: tuple[Axes, ...], sizes: Mapping[str, int]) -> Function:
@@ -152,8 +164,7 @@ def _einsum(step: Step, a: Axes, b: Axes) -> tuple[Function, Axes]:
     first, second, made = ([letter[axis] for axis in axes] for axes in (a, b, kept))
 
     def einsum(x: Tensor, y: Tensor) -> Tensor:
-        if x.dtype != y.dtype:
-            x, y = x.float(), y.float()
+        x, y = _alike(x, y)
         return torch.einsum(x, first, y, second, made)
 
     return einsum, kept

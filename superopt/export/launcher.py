@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from superopt.codegen.statements import Tensor
+from superopt.codegen.triton.plan import FP8
 from superopt.errors import InputError
 from superopt.export.expressions import Expression, Printer, einsum_text
 from superopt.export.names import Names, tuple_text
@@ -140,7 +141,7 @@ class Launcher:
         variable = self.names.take(self.labels[value])
         if step.op == "contract":
             a, b = inputs
-            dtype = a.dtype if a.dtype == b.dtype else "f32"
+            dtype = a.dtype if a.dtype == b.dtype and a.dtype not in FP8 else "f32"
             kept = tuple(axis.name for axis in self.graph.axes if axis.name in self.axes[value])
             if set(kept) != (set(a.axes) | set(b.axes)) - set(step.axes):
                 raise InputError(f"{self.graph.name}: {self.labels[value]} has other axes than its operands")

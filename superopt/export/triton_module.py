@@ -55,6 +55,7 @@ def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
     """Return the sources of the kernels, and the launcher, still open for its name."""
     mugraph = choice.mugraph
     sizes = mugraph.graph.sizes
+    choice.target.sources(mugraph, choice.configs)  # refuses what the target cannot run
     compiled = TritonMuGraph(mugraph, choice.configs)
     names = [program.name for program in compiled.programs if program]
     launcher = _TritonLauncher(choice.name, mugraph, taken=(*names, *map(_plain, names)))

@@ -20,6 +20,7 @@ from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config
 from superopt.codegen.triton.plan import kept_axes, kept_splits
 from superopt.codegen.triton.prepared import Launch
+from superopt.cost import device_of
 from superopt.driver import search
 from superopt.ir import (
     Graph,
@@ -33,6 +34,7 @@ from superopt.ir import (
     stabilize,
 )
 from superopt.ops import OPS
+from superopt.schedule import rank
 from superopt.trace import run_graph, trace
 from superopt.workloads import WORKLOADS
 
@@ -54,7 +56,13 @@ def multiply_bf16() -> None:
 
 multiply_bf16()
 INTEGERS = {"i64": torch.int64, "i32": torch.int32}
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+}
 WEIGHT = 0.3  # of weights, so that results stay near 1
 
 
@@ -113,6 +121,8 @@ def stable_mugraph(
     """Return a workload with shifts that run, traced at some sizes; one axis in parts, if one is named."""
     workload = WORKLOADS[name]
     goal = in_dtype(release_shifts(trace(workload.function, *workload.inputs(**dict(sizes))).graph), dtype)
+    if kind == "halved":
+        return halved_mugraph(goal)
     graph = search(goal).regions[0].found[0].graph if kind == "found" else goal
     splits: list[Split] = []
     if split:
@@ -121,6 +131,12 @@ def stable_mugraph(
         graph, found = split_axis(graph, port.dims[workload.tensors[tensor].index(size)][0], parts)
         splits.append(found)
     return fuse(stabilize(graph, [one.outer for one in splits]), splits=splits, online=True)
+
+
+def halved_mugraph(goal: Graph) -> MuGraph:
+    """Return the best schedule of graphs of which the search split an axis."""
+    halved = [one for one in search(goal).regions[0].found if one.splits]
+    return rank(halved, device_of("h200"), library=False, keep=1).kept[0].mugraph
 
 
 def run_stable(
