@@ -5,8 +5,11 @@ python docs/generate.py --check    writes nothing; exit code 1 where something i
 """
 
 import argparse
+import json
 import re
+import statistics
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +23,9 @@ from superopt.schedule import schedules
 from superopt.workloads import WORKLOADS
 
 DOCS = Path(__file__).parent
+README = DOCS.parent / "README.md"
+MEASURED = DOCS.parent / "bench" / "results" / "cpu.json"
+SHOWN = ("rmsnorm-linear", "gated-mlp", "rmsnorm-mlp", "gqa-decode", "qknorm-attention", "softmax")
 
 
 def main(arguments: list[str]) -> int:
@@ -39,7 +45,50 @@ def main(arguments: list[str]) -> int:
 def generated() -> dict[Path, str]:
     """Return every generated file with its text."""
     pictures = {DOCS / "pictures" / f"{name}.svg": text for name, text in _pictures()}
-    return {**pictures, DOCS / "command-line.md": command_line()}
+    return {**pictures, DOCS / "command-line.md": command_line(), README: readme()}
+
+
+# -- what was measured
+
+
+def readme() -> str:
+    """Return the README with the table of what was measured on a CPU, losses included."""
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition("<!-- measured -->\n")
+    _, _, after = rest.partition("<!-- /measured -->")
+    return f"{before}<!-- measured -->\n{measured()}<!-- /measured -->{after}"
+
+
+def measured() -> str:
+    """Return a table of the fp32 cases in `SHOWN`, and the geometric mean of all that were measured."""
+    document = json.loads(MEASURED.read_text(encoding="utf-8"))
+    rows, ratios = [], []
+    for case in document["cases"].values():
+        if case["dtype"] != "f32" or "measured" not in case:
+            continue
+        times = {name: one["median_us"] for name, one in case["measured"].items()}
+        ours = times.pop("superopt", None)
+        if ours is None:
+            continue
+        best = min(times, key=lambda name: times[name])
+        ratios.append(times[best] / ours)
+        if case["workload"] in SHOWN and all(row[0] != case["workload"] for row in rows):
+            sizes = ", ".join(f"{name}={size}" for name, size in case["sizes"].items())
+            rows.append((case["workload"], sizes, ours, times[best], best, ratios[-1]))
+    rows.sort(key=lambda row: SHOWN.index(row[0]))
+    mean = statistics.geometric_mean(ratios)
+    threads, device = document["machine"]["threads"], document["machine"]["device"]
+    lines = ["| program, fp32 | sizes | kernel | best of PyTorch | ratio |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {name} | {sizes} | {ours:.0f} µs | {theirs:.0f} µs, {peer} | {ratio:.2f} |"
+        for name, sizes, ours, theirs, peer, ratio in rows
+    ]
+    said = (
+        f"Medians on {threads} threads of an {device} ([bench/results/cpu.json](bench/results/cpu.json)); the"
+        f" geometric mean over all {len(ratios)} fp32 cases there is {mean:.2f}, from {min(ratios):.2f} to"
+        f" {max(ratios):.2f}. Where a ratio is below 1, PyTorch's own program is what comes back."
+    )
+    return "\n".join([*lines, "", *textwrap.wrap(said, 110, break_on_hyphens=False), ""])
 
 
 # -- pictures

@@ -30,7 +30,6 @@ _CHANGING = re.compile(
     r"\d+\.\d+(?= m?s\b)"  # times
     r"|(?<=\d )\d+\.\d$"  # the last column of the table of levels, also a time
     r"|\d(\.\d+)?e-\d+|-?\d+\.\d{5,}"  # floats, whose last digits depend on the machine
-    r"|(?<= )\d+\.\d(?= *$)"  # the last column of the table of proofs, in milliseconds
 )
 
 
