@@ -12,8 +12,10 @@ from torch import Tensor
 from superopt.codegen.cpp import CppConfig, CppMuGraph, default_config
 from superopt.codegen.cpp.config import loop_axes
 from superopt.codegen.statements import lower_block
+from superopt.cost import device_of
 from superopt.driver import search
 from superopt.ir import Graph, MuGraph, fuse, release_shifts, split_axis, stabilize
+from superopt.schedule import rank
 from superopt.trace import trace
 from superopt.workloads import WORKLOADS
 
@@ -251,3 +253,37 @@ def test_cores_agree(name: str) -> None:
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*results)
+
+
+HALVED = {"gqa-decode": "T", "mla": "T", "matmul-rowsum": "K", "lora": "K", "linear-cross-entropy": "V"}
+
+
+@cache
+def halved(name: str) -> tuple[CppMuGraph, Graph]:
+    """Return the best schedule of graphs of which the search split an axis, and what they are equal to."""
+    workload = WORKLOADS[name]
+    goal = release_shifts(trace(workload.function, *workload.inputs(dtype="f32"), name=name).graph)
+    split = [one for one in search(goal).regions[0].found if one.splits]
+    mugraph = rank(split, device_of("h200"), library=False, keep=1).kept[0].mugraph
+    assert mugraph.splits
+    return CppMuGraph(mugraph, flags=FAST), goal
+
+
+@pytest.mark.parametrize("size", [1, 7, 17, 129, 4097])
+@pytest.mark.parametrize(
+    "name", [name if name in ("gqa-decode", "lora") else pytest.param(name, marks=pytest.mark.slow)
+             for name in HALVED]
+)  # fmt: skip
+def test_what_the_search_split_runs_at_any_size(name: str, size: int) -> None:
+    kernel, goal = halved(name)
+    workload = WORKLOADS[name]
+    torch.manual_seed(0)
+    short = {"B": 1, "M": 3, "N": 20, HALVED[name]: size}
+    sizes = {axis: value for axis, value in short.items() if axis in workload.sizes}
+    inputs = workload.inputs(dtype="f32", device="cpu", **sizes)
+    inputs = tuple(tensor if at == 0 else tensor * 0.3 for at, tensor in enumerate(inputs))
+    (got,) = kernel(**{port.name: one for port, one in zip(goal.inputs, inputs, strict=True)}).values()
+    exact = workload.function(*(tensor.double() for tensor in inputs))
+    eager = workload.function(*inputs)
+    bound = 2 * (eager - exact).abs().max() + 4 * torch.finfo(torch.float32).eps * exact.abs().max()
+    assert (got - exact).abs().max() <= bound

@@ -72,6 +72,19 @@ def test_parts_of_any_size(agrees, name, size):
     run(agrees, name, "found", sizes=sizes, split=SPLIT[name])
 
 
+HALVED = ["gqa-decode", "mla", "matmul-rowsum", "lora", "rmsnorm-linear", "mha", "linear-cross-entropy"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 17, 129, pytest.param(4097, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in HALVED[:3] else pytest.mark.slow) for name in HALVED]
+)
+def test_what_the_search_split_runs_at_any_size(agrees, name, size):
+    short = {"B": 1, "H": 2, "G": 1, "M": 3, "N": 20, "S": min(size, 129), "R": 16}
+    short["K"] = 40 if name == "linear-cross-entropy" else size
+    run(agrees, name, "halved", sizes={**short, "T": size, "V": size})
+
+
 @pytest.mark.parametrize("parts", [1, 3, 7])
 def test_any_number_of_parts(agrees, parts):
     run(agrees, "gqa-decode", "found", sizes={"T": 600}, split="k.T", parts=parts)
