@@ -9,7 +9,7 @@ from torch import fx
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.hosting import with_inductor
-from superopt.backend.options import read_options
+from superopt.backend.options import mode_options, read_options
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
 
@@ -54,9 +54,7 @@ def _compiled(
     module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, mode: str | None, **patches: Any
 ) -> Callable[..., Any]:
     if mode is not None:
-        from torch._inductor import list_mode_options
-
-        patches = {**list_mode_options(mode), **patches}
+        patches = {**mode_options(mode), **patches}
     patches = {**patches, **ledger.options.inductor, "post_grad_custom_pre_pass": RegionPass(ledger)}
     ledger.entered = time.monotonic()
     return with_inductor(module, inputs, patches)

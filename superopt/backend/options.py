@@ -9,7 +9,7 @@ from typing import Any
 from superopt.errors import InputError
 from superopt.plans.plan import PRESETS
 
-__all__ = ["BackendOptions", "read_options"]
+__all__ = ["BackendOptions", "mode_options", "read_options"]
 
 _MEANINGS = {
     "budget_s": "seconds of search and tuning for all graphs of a model, 0 to use only what is cached;"
@@ -64,6 +64,7 @@ def read_options(given: Mapping[str, Any] | None) -> BackendOptions:
     inductor = given.get("inductor", {})
     if not isinstance(inductor, Mapping):
         raise _wrong("inductor", inductor)
+    check_inductor(inductor)
     return BackendOptions(
         None if budget is None else float(budget),
         preset,
@@ -73,6 +74,30 @@ def read_options(given: Mapping[str, Any] | None) -> BackendOptions:
         given.get("retry", False),
         dict(inductor),
     )
+
+
+def mode_options(mode: str) -> dict[str, Any]:
+    """Return Inductor's options for one of its modes, or raise InputError with all that there are."""
+    from torch._inductor import list_mode_options
+
+    known = list_mode_options()
+    if mode not in known:
+        raise options_error(f"mode is {mode!r}; it is one of {', '.join(known)}")
+    return dict(known[mode])
+
+
+def check_inductor(given: Mapping[str, Any]) -> None:
+    """Raise InputError for an option that Inductor does not have."""
+    from torch._inductor import list_options
+
+    if not given:
+        return
+    known = list_options()
+    for name in map(str, given):
+        if name.replace("-", "_") not in known:
+            close = get_close_matches(name, known, 1)
+            meant = f", did you mean {close[0]!r}?" if close else "; torch._inductor.list_options() has all"
+            raise options_error(f"inductor: Inductor has no option {name!r}{meant}")
 
 
 def _wrong(name: str, value: Any) -> InputError:

@@ -93,6 +93,7 @@ class Contest:
     clock: Clock
     tell: Callable[[str], None]
     within: Within | None = None
+    deadline: float = float("inf")  # of the part under way, by time.monotonic
     interrupted: bool = False
     lost: bool = False  # the device, to this process
     guard: Guard | None = None
@@ -117,7 +118,10 @@ class Contest:
                 known = known_tensors(self.traced, copies[0])
             with self._guarded():
                 share = self.options.seconds / (2 if self.within is None else 1)  # half is the last race's
-                for one in work:
+                for at, one in enumerate(work):
+                    if self.within is not None:  # what one part leaves, the others have
+                        now = time.monotonic()
+                        self.deadline = now + (self.within.deadline - now) / (len(work) - at)
                     self._region(one, known, outcome, share / len(work))
             if self.within is None:
                 self._race_whole(copies, outcome)
@@ -248,10 +252,8 @@ class Contest:
 
     @property
     def _seconds_left(self) -> float:
-        """The seconds until the deadline, where there is one, less those that a race needs."""
-        if self.within is None:
-            return float("inf")
-        return self.within.deadline - time.monotonic() - min(self.options.seconds / 2, _RACE_S)
+        """The seconds until the deadline, less those that a race needs."""
+        return self.deadline - time.monotonic() - min(self.options.seconds / 2, _RACE_S)
 
     def _refused(self, candidate: Candidate, why: str) -> Candidate:
         reason = next(iter(why.splitlines()), "no message")
@@ -269,8 +271,7 @@ class Contest:
         ready = {one.name: kernel for one, kernel in built if kernel is not None}
         self.tell(f"racing {len(ready)} kernels of {goal.name}")
         copies = _cloned(tuple(tensors.values()))
-        if self.within is not None:
-            seconds = min(seconds, max(self.within.deadline - time.monotonic(), 0.0))
+        seconds = min(seconds, max(self.deadline - time.monotonic(), 0.0))
         with self.clock.phase("race"):
             found, why = self._times(
                 {one.name: one for one, kernel in built if kernel is not None},
@@ -352,12 +353,10 @@ class Contest:
     ) -> tuple[list[Candidate], _Ready]:
         """Try other configurations of the best muGraphs, one kernel at a time."""
         preset = PRESETS[self.options.preset]
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + min(seconds, self._seconds_left)
         more: _Ready = {}
-        if self.within is not None:
-            deadline = min(deadline, time.monotonic() + self._seconds_left)
-            if not ranked or ranked[0].us > _HOPELESS * self.within.beat_us:
-                return ranked, more
+        if self.within is not None and ranked and ranked[0].us > _HOPELESS * self.within.beat_us:
+            return ranked, more
         for first in [one for one in ranked if one.name in ready][: preset.tuned]:
             base = first
             for number, config in enumerate(first.configs):

@@ -3,11 +3,13 @@
 import contextlib
 import queue
 import threading
+import time
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 from superopt.codegen.children import Children, LateError, LostError
 from superopt.ir import MuGraph
+from superopt.tune.errors import KernelFaultError
 from superopt.tune.pool import Worker
 from superopt.tune.probe import PROBE, ProbeJob
 
@@ -58,9 +60,16 @@ class Guard:
     ) -> None:
         """Compile a muGraph and run it once on random inputs; raise KernelFaultError where that fails."""
         limit = self._limit_seconds if limit_seconds is None else min(limit_seconds, self._limit_seconds)
-        worker = self._idle.get()
+        end = time.monotonic() + limit
+        name = mugraph.graph.name
         try:
-            ProbeJob(mugraph.graph.name, mugraph, configs, self._device).run(worker, limit)
+            worker = self._idle.get(timeout=limit)
+        except queue.Empty:
+            raise KernelFaultError(
+                f"{name}: no process was free for its first run in {limit:.1f} s"
+            ) from None
+        try:
+            ProbeJob(name, mugraph, configs, self._device).run(worker, max(end - time.monotonic(), 0.0))
         finally:
             self._idle.put(worker)
 

@@ -69,7 +69,7 @@ def _ask(
     try:
         answer = server.ask(request, limit_seconds=limit_seconds)
     except LateError as error:
-        raise KernelFaultError(f"{name}: its first run was not done within {limit_seconds:g} s") from error
+        raise KernelFaultError(f"{name}: its first run was not done within {limit_seconds:.3g} s") from error
     except LostError as error:
         raise KernelFaultError(f"{name}: its first run ended the process: {error}") from error
     if answer.get("lost"):

@@ -57,6 +57,7 @@ def test_torch_finds_the_backend() -> None:
         ),
         ({"speed": 11}, "the superopt backend has no option 'speed'; valid are budget_s, preset, report"),
         ({"budget_s": "all"}, "budget_s is 'all'; it is seconds of search"),
+        ({"inductor": {"max_autotun": True}}, "inductor: Inductor has no option 'max_autotun', did you mean"),
     ],
 )
 def test_wrong_options_reach_the_user_as_they_are(options: dict[str, Any], said: str) -> None:
@@ -64,6 +65,12 @@ def test_wrong_options_reach_the_user_as_they_are(options: dict[str, Any], said:
     with pytest.raises(InputError) as error:
         compiled(torch.ones(1, 2))
     assert str(error.value).startswith(said)
+
+
+def test_an_unknown_mode_lists_all() -> None:
+    compiled = torch.compile(torch.nn.Linear(2, 2), backend="superopt", mode="fastest")
+    with pytest.raises(InputError, match=r"mode is 'fastest'; it is one of default, .*reduce-overhead"):
+        compiled(torch.ones(1, 2))
 
 
 def test_mode_and_options_together_are_torchs_own_error() -> None:

@@ -275,6 +275,8 @@ MASKS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "input-mask": (lambda x, y: _softmax(x.masked_fill(y > 0.9, -inf)), (M, M)),
 }
 
+_on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
 ATTENTION: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "plain": (F.scaled_dot_product_attention, ((2, 3, 4, 5), (2, 3, 6, 5), (2, 3, 6, 7))),
     "scale": (
@@ -322,6 +324,17 @@ ATTENTION: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "mqa": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
         ((2, 6, 4, 5), (2, 1, 4, 5), (2, 1, 4, 5)),
+    ),
+    "on-cpu": (lambda q, k, v: _on_cpu(q, k, v)[0], ((2, 3, 4, 5), (2, 3, 6, 5), (2, 3, 6, 5))),
+    "on-cpu-causal-gqa": (
+        lambda q, k, v: _on_cpu(q, k, v, 0.0, True, scale=0.3)[0],
+        ((2, 6, 4, 5), (2, 3, 4, 5), (2, 3, 4, 5)),
+    ),
+    "on-cpu-mask": (
+        lambda q, k, v, m: _on_cpu(
+            q, k, v, attn_mask=m.masked_fill(m.amax(-1, keepdim=True) > 1, -torch.inf)
+        )[0],
+        ((2, 3, 4, 5), (2, 3, 6, 5), (2, 3, 6, 5), (2, 1, 4, 6)),
     ),
     "self": (lambda x: F.scaled_dot_product_attention(x, x, x), ((2, 4, 5),)),
     "self-square": (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), ((4, 4),)),
