@@ -6,11 +6,14 @@ egglog. When a limit stopped saturation the table says so, and a miss means "unk
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
+from superopt.errors import InputError
 from superopt.rules.axioms import program_text
 from superopt.rules.terms import OPERATORS, Goal, Node
 
@@ -54,12 +57,26 @@ NO_TABLE = Table((), 0, (), (), 0, 0.0, None)
 """What stands for a table where the search does without one."""
 
 
+@cache
+def _first_process() -> int:
+    """Return the process that saturated first; those forked from it know it."""
+    return os.getpid()
+
+
 def saturate(
     goal: Goal,
     limits: SaturationLimits | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Table:
-    """Saturate a goal under the axioms and export the classes that its roots contain."""
+    """Saturate a goal under the axioms and export the classes that its roots contain.
+
+    In a process forked from one that did so egglog would wait forever: that is an InputError.
+    """
+    if _first_process() != os.getpid():
+        raise InputError(
+            "a search cannot begin in a process forked from one that searched;"
+            ' start it by multiprocessing.get_context("spawn"), or search before the fork'
+        )
     from egglog.bindings import EGraph, RunScheduleOutput
 
     _quiet()

@@ -156,15 +156,18 @@ class CppMuGraph:
 
     def prepared(self, given: Sequence[TorchTensor]) -> Prepared:
         """Return what runs the kernels on tensors of these shapes, strides and dtypes, on these threads."""
+        if any(one.is_neg() for one in given):  # their memory holds them with the other sign
+            return lambda given: self.in_order([one.resolve_neg() for one in given])
         tensors = dict(zip(self.inputs, given, strict=True))
         plan = self._plan(tensors, torch.get_num_threads())
         return self._one_launch(plan) or self._launches(plan)
 
     def _one_launch(self, plan: "_Plan") -> Prepared | None:
         """Return the call of a single kernel that makes all that leaves, None where there is more to do."""
-        (kernel, made, fields), *more = plan.launches
-        names = tuple(one.name for one in made)
-        if more or self._carried or isinstance(kernel, LibraryCall) or names != self.outputs:
+        if len(plan.launches) != 1 or self._carried:
+            return None
+        ((kernel, made, fields),) = plan.launches
+        if isinstance(kernel, LibraryCall) or tuple(one.name for one in made) != self.outputs:
             return None
         if kernel.reads != tuple(range(len(self.inputs))):
             return None
@@ -212,11 +215,17 @@ class CppMuGraph:
                 results[output.port.name] = spread(carried, strides, output.port, plan.sizes)
             return [results[name] for name in self.outputs]
 
-        return (
-            run
-            if all(isinstance(kernel, CppKernel) for kernel, *_ in plan.launches)
-            else torch.no_grad()(run)
-        )
+        if all(isinstance(kernel, CppKernel) for kernel, *_ in plan.launches):
+            return run
+
+        @torch.no_grad()
+        def run_with_library(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
+            if not torch.is_autocast_enabled("cpu"):
+                return run(given)
+            with torch.autocast("cpu", enabled=False):
+                return run(given)
+
+        return run_with_library
 
     def _plan(self, tensors: Mapping[str, TorchTensor], threads: int) -> "_Plan":
         """Return what need not be worked out at every call."""
@@ -254,6 +263,10 @@ class CppMuGraph:
             tensor = tensors.get(port.name)
             if tensor is None:
                 raise InputError(f"{self.graph.name}: no tensor for input {port.name!r}")
+            if type(tensor) not in (TorchTensor, torch.nn.Parameter):
+                raise InputError(
+                    f"{self.graph.name}: {port.name!r} is a {type(tensor).__name__}; give a plain tensor"
+                )
             if tensor.dtype is not DTYPES.get(port.dtype) or tensor.device.type != "cpu":
                 raise InputError(
                     f"{self.graph.name}: {port.name!r} is {tensor.dtype} on {tensor.device}; made for"
@@ -274,6 +287,7 @@ class CppMuGraph:
                     f"{self.graph.name}: {port.name!r} has shape {tuple(tensors[port.name].shape)},"
                     f" expected {expected}"
                 )
+        sizes = follow_renames(self.graph, sizes)
         for split in self.mugraph.splits:
             sizes = split_extents(split, sizes, _PART)
         return sizes
@@ -286,7 +300,6 @@ class CppMuGraph:
             axes: list[str] = []
             for axis in dim:
                 pair = (axes[-1] if axes else "", axis)
-        sizes = follow_renames(self.graph, sizes)
                 axes = [*axes[:-1], whole[pair]] if pair in whole else [*axes, axis]
             dims.append(tuple(axes))
         return tuple(dims)

@@ -4,12 +4,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from superopt.clock import Clock
 from superopt.codegen.signature import form_of
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Graph, Program, Region
+from superopt.plans.arguments import bound, check_arguments, in_built_order, only_plain, signature
 from superopt.plans.assembly import Alone, assemble, in_parts
 from superopt.plans.contest import Contest
 from superopt.plans.peers import PEERS
@@ -30,6 +31,8 @@ log = logging.getLogger("superopt")
 
 Function = Callable[..., Any]
 
+_AUTOCAST = "autocast is on"
+_GRADIENTS = "gradients are wanted (they are not under torch.no_grad())"
 _CALLS = 256  # for so many combinations of shapes, strides and dtypes, calls are prepared
 
 
@@ -39,6 +42,9 @@ class Optimized:
     Call it like the original. Sizes may differ from those it was made for: the same muGraphs serve
     them, by the default configuration of each range of sizes, and where the program is another one at
     such sizes the original computes. Other ranks, dtypes, devices or numbers are an InputError.
+
+    The kernels compute no gradients and know nothing of autocast: where those are wanted the original
+    computes, and so it does for tensors that have no memory of their own, as under torch.func.
     """
 
     def __init__(
@@ -84,30 +90,74 @@ class Optimized:
         )  # with our kernels, whether they won or not
         self._compiled = compiled
         self._kernels = dict(kernels)
-        self._programs: dict[object, Function] = {_signature(inputs, target.torch_device): self._chosen()}
+        self._programs: dict[object, Function] = {signature(inputs, target.torch_device): self._chosen()}
         self._whole: Program | None = None  # as it was traced, not in parts
         self._made: dict[object, Kernel] = {}
         self._calls: dict[object, Function] = {}
-        self._threads = _thread_count()
+        self._modes = _Modes()
+        self._theirs = None if self._is_ours or function is None else self._chosen()
+        self._trained = any(tensor.requires_grad for tensor in traced.constants.values())
+        self._told = False  # that the original computes, and why
 
     @property
     def original(self) -> Function:
         """The function as it was given, or the program as it was traced where there is none."""
         return self.function or assemble(self.traced, {})
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Compute what the original does."""
+        if self._theirs is not None:
+            return self._theirs(*inputs, **named)
+        if named:
+            inputs = bound(self.function, self._name, inputs, named)
+        modes = self._modes
         try:
-            key = self._threads(), form_of(inputs)
+            key = modes.threads(), form_of(inputs)
         except (AttributeError, RuntimeError):  # not tensors alone, or such as have no strides
-            return self._program(inputs)(*inputs)
-        run = self._calls.get(key)
-        if run is None:
-            run = self._call_for(key, inputs)
-        return run(*inputs)
+            return self._call_anything(in_built_order(self.inputs, inputs))
+        if modes.autocast():
+            return self._original(inputs, _AUTOCAST)
+        if modes.gradients():
+            if self._trained:
+                return self._original(inputs, _GRADIENTS)
+            for one in inputs:
+                if one.requires_grad:
+                    return self._original(inputs, _GRADIENTS)
+        try:
+            run = self._calls.get(key)
+            if run is None:
+                run = self._call_for(key, inputs)
+            return run(*inputs)
+        except RuntimeError:
+            if only_plain(inputs):
+                raise
+            return self.original(*inputs)
+
+    def _call_anything(self, inputs: tuple[Any, ...]) -> Any:
+        """Compute what the original does on arguments of any form."""
+        from superopt.verify.floats import tensors_of
+
+        tensors = tensors_of(inputs)
+        if self._modes.autocast():
+            return self._original(inputs, _AUTOCAST)
+        if self._modes.gradients() and (self._trained or any(one.requires_grad for one in tensors)):
+            return self._original(inputs, _GRADIENTS)
+        if not only_plain(tensors):
+            return self.original(*inputs)
+        return self._program(inputs)(*inputs)
+
+    def _original(self, inputs: tuple[Any, ...], why: str) -> Any:
+        """Compute by the original, and say why once."""
+        if not self._told and self._is_ours:
+            self._told = True
+            computes = "the original computes" if self.function else "the kernels have none to give"
+            log.warning("%s: %s, %s", self._name, why, computes)
+        return self.original(*inputs)
 
     def _call_for(self, key: object, inputs: tuple[Any, ...]) -> Function:
         """Return what computes inputs like these, and note it."""
+        if not only_plain(inputs):
+            return self.original
         program = self._program(inputs)
         run = program.prepared(inputs) if isinstance(program, Alone) else program
         if len(self._calls) >= _CALLS:
@@ -117,11 +167,18 @@ class Optimized:
 
     def _program(self, inputs: tuple[Any, ...]) -> Function:
         """Return the program for inputs of these sizes."""
-        signature = _signature(inputs)
-        program = self._programs.get(signature)
+        key = signature(inputs)
+        program = self._programs.get(key)
         if program is None:
-            program = self._programs[signature] = self._program_for(inputs)
+            program = self._programs[key] = self._program_for(inputs)
         return program
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: it holds compiled kernels, and a function that may be any."""
+        raise InputError(
+            f"{self._name}: an optimized program is not pickled or copied;"
+            " write it with its save(path), and read it with superopt.load(path, function)"
+        )
 
     @property
     def speedup(self) -> float | None:
@@ -176,8 +233,14 @@ class Optimized:
 
     # -- other sizes
 
+    @property
+    def _is_ours(self) -> bool:
+        """Whether kernels of ours are what runs."""
+        return self.winner == "superopt" and self.fused is not None
+
     def _chosen(self) -> Function:
-        if self.winner == "superopt" and self.fused is not None:
+        if self._is_ours:
+            assert self.fused is not None
             return self.fused
         if self.winner in PEERS[1:] and self._compiled is not None:
             return self._compiled
@@ -185,12 +248,9 @@ class Optimized:
 
     def _program_for(self, inputs: tuple[Any, ...]) -> Function:
         """Return what computes inputs of sizes that did not come before."""
-        ours = self.winner == "superopt" and self.fused is not None
-        if not ours and self.function is not None:
-            return self._chosen()
-        self._check(inputs)
+        check_arguments(self.inputs, inputs, self.target.torch_device, self._name)
         traced = self._traced_at(inputs)
-        if not ours and traced is not None:
+        if not self._is_ours and traced is not None:
             return assemble(traced, {})
         if traced is None:
             log.info("%s: another program at %s; the original computes it", self._name, described(inputs))
@@ -215,31 +275,6 @@ class Optimized:
     @property
     def _name(self) -> str:
         return self.traced.program.name
-
-    def _check(self, inputs: tuple[Any, ...]) -> None:
-        """Refuse inputs of another structure, rank, dtype, device or number."""
-        from torch import Tensor
-        from torch.utils._pytree import tree_flatten
-
-        wanted, structure = tree_flatten(self.inputs)
-        given, other = tree_flatten(inputs)
-        if structure != other:
-            raise InputError(
-                f"{self._name}: it was built for {described(self.inputs)}, as {len(self.inputs)} arguments"
-            )
-        for number, (mine, its) in enumerate(zip(wanted, given, strict=True), 1):
-            if not isinstance(mine, Tensor) or not isinstance(its, Tensor):
-                if isinstance(mine, Tensor) or isinstance(its, Tensor) or mine != its:
-                    raise InputError(
-                        f"{self._name}: input {number} is {_said(its)}; it was built for {_said(mine)}"
-                    )
-                continue
-            same = (mine.dim(), mine.dtype) == (its.dim(), its.dtype)
-            if not same or its.device.type != self.target.torch_device:
-                raise InputError(
-                    f"{self._name}: input {number} is {_said(its)} on {its.device};"
-                    f" it was built for {_said(mine)} on {self.target.torch_device}, of any sizes"
-                )
 
     def _traced_at(self, inputs: tuple[Any, ...]) -> "Traced | None":
         """Return the program at other sizes, in the same parts, or None where it is another program."""
@@ -294,31 +329,12 @@ class Optimized:
         return self._made[key]
 
 
-def _thread_count() -> Callable[[], int]:
-    from torch import get_num_threads
+class _Modes:
+    """What PyTorch is told besides the arguments of a call."""
 
-    return get_num_threads
+    def __init__(self) -> None:
+        import torch
 
-
-def _said(value: Any) -> str:
-    from torch import Tensor
-
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return repr(value)
-
-
-def _signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
-    """Return what must agree for a program to be used: structure, shapes, dtypes, devices, numbers."""
-    from torch import Tensor
-    from torch.utils._pytree import tree_flatten
-
-    if all(isinstance(one, Tensor) for one in inputs):
-        return tuple([(one.shape, one.dtype, device or one.device.type) for one in inputs])
-    leaves, structure = tree_flatten(inputs)
-    return str(structure), tuple(
-        (leaf.shape, leaf.dtype, device or leaf.device.type)
-        if isinstance(leaf, Tensor)
-        else (type(leaf), repr(leaf))
-        for leaf in leaves
-    )
+        self.threads: Callable[[], int] = torch.get_num_threads
+        self.gradients: Callable[[], bool] = torch.is_grad_enabled
+        self.autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled

@@ -305,6 +305,11 @@ class _Functions(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _NEEDS_DATA and args and isinstance(args[0], Tensor):
             return self._data(name, func, args, kwargs)
+        if torch._C._is_any_autocast_enabled():
+            raise TraceError(
+                f"{self.recorder.name}: autocast is on{_location()}: it changes dtypes out of sight;"
+                " turn it off and cast with .to(dtype) where lower precision is wanted"
+            )
         try:
             if name.partition(".")[0] in _WHOLE:
                 return self._whole(name.partition(".")[0], func, args, kwargs)

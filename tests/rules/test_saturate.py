@@ -253,6 +253,29 @@ def test_axes_kept_apart(programs: dict[str, Goal]) -> None:
     assert apart.groups == (("b",), ("h",), ("m",), ("d",), ("n",), ("e",))
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_is_refused() -> None:
+    code = """
+import os
+from superopt.errors import InputError
+from superopt.ir import parse_graph
+from superopt.rules.saturate import saturate
+from superopt.rules.terms import goal_of
+
+goal = goal_of(parse_graph("graph g\\naxes m=4\\nin x: f32[m]\\ny = neg(x)\\nout z: f32[m] = y"))
+saturate(goal)
+child = os.fork()
+if not child:
+    try:
+        saturate(goal)
+    except InputError as error:
+        os._exit(0 if "forked from one that searched" in str(error) else 2)
+    os._exit(3)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
 def test_deep_graphs_do_not_recurse() -> None:
     steps = "\n".join(f"v{i + 1} = neg(v{i})" for i in range(2000))
     graph = parse_graph(f"graph deep\naxes m=4\nin v0: f32[m]\n{steps}\nout y: f32[m] = v2000")
