@@ -67,7 +67,7 @@ class Library:
         slots += self.call({value: slots[slot] for value, slot in self.loaded.items()})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Seen:
     """How a tensor descriptor sees the tensor of a slot."""
 
@@ -75,12 +75,22 @@ class Seen:
     shape: list[int]
     strides: list[int]
     block: list[int]
+    kind: type | None = None
+    fields: dict[str, Any] = field(default_factory=dict)  # of a descriptor, but its tensor
 
     def __call__(self, slots: Slots) -> Any:
-        """Return the descriptor."""
-        from triton.tools.tensor_descriptor import TensorDescriptor
+        """Return the descriptor; only the first one is checked, which takes longer than a launch."""
+        tensor = slots[self.slot]
+        if self.kind is None:
+            from triton.tools.tensor_descriptor import TensorDescriptor
 
-        return TensorDescriptor(slots[self.slot], self.shape, self.strides, self.block)
+            first = TensorDescriptor(tensor, self.shape, self.strides, self.block)
+            self.fields = {name: value for name, value in vars(first).items() if name != "base"}
+            self.kind = TensorDescriptor
+            return first
+        made: Any = object.__new__(self.kind)
+        vars(made).update(self.fields, base=tensor)
+        return made
 
 
 @dataclass(slots=True)

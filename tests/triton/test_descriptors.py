@@ -258,7 +258,10 @@ def test_descriptors_are_arguments(launched):
     assert (second.shape, second.strides, second.block_shape) == ([64, 64], [80, 1], [64, 64])
     assert made.shape == [7, 64]
     other = x.clone()
-    assert launched(other, w)[1][0].base is other
+    later = launched(other, w)[1][0]
+    assert later.base is other
+    assert isinstance(later, TensorDescriptor)
+    assert later == replace(first, base=other)
 
 
 @pytest.mark.parametrize(
