@@ -59,6 +59,30 @@ def test_overflow_that_pytorch_avoids_is_refused():
     assert "NaN or infinity where PyTorch has none" in str(report)
 
 
+LARGE = torch.tensor([1.0, 65510.0, 70000.0, -70000.0], dtype=torch.float64)
+INF, NAN = torch.inf, torch.nan
+
+
+@pytest.mark.parametrize(
+    ("made", "fine"),
+    [
+        ([1, 65504, INF, -INF], True),  # as the exact result rounds
+        ([1, 65504, 65504, -65504], True),  # as PyTorch
+        ([1, 65504, NAN, -INF], False),
+        ([1, 65504, INF, INF], False),
+        ([1, INF, INF, -INF], False),  # 65510 rounds to the largest number
+    ],
+)
+def test_an_infinity_is_fine_only_where_the_exact_result_rounds_to_it(made, fine):
+    report = compare_floats(
+        lambda x: LARGE.clone(),
+        lambda x: torch.tensor(made, dtype=torch.float16),
+        (X,),
+        eager=lambda x: LARGE.clamp(-65504, 65504).half(),
+    )
+    assert report.ok == fine, str(report)
+
+
 def test_lost_precision_is_refused():
     report = compare_floats(softmax, lambda x: softmax(x.half()).float(), (X,))
     assert not report.ok
