@@ -39,6 +39,7 @@ FEATURES = (
     "unfilled last round",
     "padding",
     "dynamic schedule",
+    "tensor descriptors",
     "threads",
     "whole axes",
     "size",
@@ -46,7 +47,7 @@ FEATURES = (
 )
 """What the numbers of `features` are, most of them logarithms to base 2."""
 
-_VERSION = 2
+_VERSION = 3
 _SHRINKING = (1000.0, 100.0, 10.0, 1.0, 0.1)
 _MOST_CORRECTION = 3.0  # of the logarithm of a time
 _ALIKE = 0.02  # times closer than this share are no pair
@@ -90,6 +91,7 @@ def features(record: Row) -> Array:
             log2(ceil(rounds) / rounds),
             padded,
             float(configuration.get("schedule") == "dynamic"),
+            float(bool(configuration.get("descriptors"))),
             log2(int(configuration.get("threads", 0)) or processors),
             float(len(configuration.get("whole", ()))),
             sum(log2(max(size, 1)) for size in sizes.values()),

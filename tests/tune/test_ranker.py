@@ -124,6 +124,9 @@ def test_features_are_numbers_of_fixed_meaning() -> None:
     assert found["padding"] == pytest.approx(np.log2(128 / 96))
     record["configuration"] = {"tiles": [], "schedule": "dynamic"}  # of a C++ kernel
     assert np.isfinite(features(record)).all()
+    assert found["tensor descriptors"] == 0
+    record["configuration"]["descriptors"] = True
+    assert dict(zip(FEATURES, features(record), strict=True))["tensor descriptors"] == 1
 
 
 def test_a_ranker_is_saved_and_loaded(tmp_path: Path) -> None:
