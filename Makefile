@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all check format bench readme docs dist clean
+.PHONY: setup demo test test-all check format bench readme docs dist try-dist clean
 
 setup: $(VENV)/.installed
 
@@ -52,7 +52,13 @@ docs: setup
 	@echo "the site: build/site/index.html"
 
 dist: setup
+	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+
+# The wheel in an environment that has never seen the repository: installed, run, and deleted.
+try-dist: dist
+	sh tests/try_dist.sh $(PYTHON) dist/*.whl
+	sh tests/try_dist.sh $(PYTHON) dist/*.tar.gz
 
 clean:
 	rm -rf $(VENV) build dist demo *.egg-info

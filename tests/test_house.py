@@ -82,6 +82,23 @@ def test_every_requirement_is_pinned_once() -> None:
 def test_one_version_everywhere() -> None:
     assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert "version" in PROJECT["project"]["dynamic"]
+
+
+def test_the_version_is_in_one_place_of_the_code() -> None:
+    number = re.compile(rf"(?<![\d.]){re.escape(__version__)}(?![\d.])")
+    found = {name for name, path in sources().items() if number.search(path.read_text(encoding="utf-8"))}
+    assert found == {"superopt/_version.py"}
+
+
+def test_the_citation_is_of_its_format() -> None:
+    import yaml
+
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert cited["cff-version"] == "1.2.0"
+    assert cited["license"] == PROJECT["project"]["license"]
+    assert all("name" in author for author in cited["authors"])
 
 
 def test_every_module_says_what_it_is() -> None:
@@ -112,13 +129,18 @@ def test_wheel_and_sdist_hold_each_module_once(tmp_path: Path) -> None:
         names = archive.namelist()
     modules = [name for name in names if name.endswith(".py")]
     assert sorted(modules) == sorted(sources())
-    assert "superopt/py.typed" in names
+    assert {"superopt/py.typed", "superopt/codegen/cpp/runtime.hpp"} <= set(names)
+    about = (".py", "py.typed", "runtime.hpp")
+    assert all(name.endswith(about) for name in names if ".dist-info/" not in name), "no tests, no data"
     assert {name.partition("/")[0] for name in names} == {"superopt", f"superopt-{__version__}.dist-info"}
     assert f"superopt-{__version__}.dist-info/licenses/LICENSE" in names
     with tarfile.open(sdist) as archive:
+        all_packed = {name.partition("/")[2] for name in archive.getnames()}
         packed = [name.partition("/")[2] for name in archive.getnames() if name.endswith(".py")]
     assert len(packed) == len(set(packed))
     assert {path.relative_to(ROOT).as_posix() for path in sources().values()} <= set(packed)
+    needed = {"CHANGELOG.md", "SECURITY.md", "constraints.txt", "Makefile", "docs/conf.py", "tests/pages.py"}
+    assert needed <= all_packed
 
 
 @pytest.mark.slow
