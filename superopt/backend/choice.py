@@ -3,7 +3,6 @@
 import logging
 import operator
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor, fx
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import next_generation
 from superopt.backend.hosting import alone, compiled_by_inductor
-from superopt.backend.nodes import flops_of, operator_name
+from superopt.backend.nodes import flops_of, listed
 from superopt.backend.options import BackendOptions
 from superopt.backend.plans import plan_text
 from superopt.backend.region import REGION, runner_of
@@ -314,14 +313,12 @@ def _others(subgraph: Subgraph) -> dict[Any, int]:
 
 
 def _blank(region: Region, target: Target) -> Decision:
-    counted = Counter(operator_name(node) or "" for node in region.subgraph.piece.nodes)
-    counted.pop("", None)
-    operators = ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counted.items())
     inputs = ", ".join(
         f"{port.dtype}{list(region.goal.shape(port))}".replace(" ", "") for port in region.goal.inputs
     )
     nodes = region.subgraph.piece.nodes
-    return Decision(operators, inputs, False, "", flops=sum(map(flops_of, nodes)))
+    floor = region.floor_us or None
+    return Decision(listed(nodes), inputs, False, "", flops=sum(map(flops_of, nodes)), floor_us=floor)
 
 
 def _reason(plans: tuple[RegionPlan, ...]) -> str:

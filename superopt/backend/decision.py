@@ -28,6 +28,7 @@ class Decision:
     graph: str = ""  # the number of the compiled graph, and whether it is a forward or a backward one
     before_us: float | None = None  # by Inductor
     after_us: float | None = None  # by superopt
+    floor_us: float | None = None  # that its bytes and its arithmetic take, by the cost model
     verdict: str = ""
     plan: str | None = None
     recalled: bool = False
@@ -46,6 +47,7 @@ class Decision:
             "why": self.why,
             "before_us": self.before_us,
             "after_us": self.after_us,
+            "floor_us": self.floor_us,
             "verdict": self.verdict,
             "recalled": self.recalled,
             "seconds": round(self.seconds, 3),
@@ -53,16 +55,16 @@ class Decision:
         }
 
     def text(self) -> str:
-        """Return the decision in words, in two lines or three."""
-        state = "taken" if self.taken else "left to Inductor"
-        lines = [f"{state}: {self.operators}  [{self.inputs}]"]
-        times = ""
-        if self.before_us is not None and self.after_us is not None:
-            times = f"Inductor {self.before_us:.1f} µs, superopt {self.after_us:.1f} µs; "
-        elif self.before_us is not None:
-            times = f"Inductor {self.before_us:.1f} µs; "
+        """Return the decision in words, in a few lines."""
         recalled = " (from the cache)" if self.recalled else ""
-        lines.append(f"  {times}{self.why}{recalled}")
+        lines = [f"{'taken' if self.taken else 'left to Inductor'}: {self.why}{recalled}"]
+        lines.append(f"  {self.operators}")
+        if self.inputs:
+            lines.append(f"  of {self.inputs}")
+        times = (("Inductor", self.before_us), ("superopt", self.after_us), ("least possible", self.floor_us))
+        told = [f"{name} {us:.1f} µs" for name, us in times if us is not None]
+        if self.before_us is not None:
+            lines.append(f"  {', '.join(told)}")
         if self.verdict:
             lines.append(f"  {self.verdict}")
         return "\n".join(lines)
@@ -126,18 +128,22 @@ class Ledger:
     def text(self) -> str:
         """Return all decisions in words."""
         taken = [one for one in self.decisions if one.taken]
-        searched = f"{self.searched} searched in {self.spent_s:.1f} s"
-        head = f"{len(self.decisions)} regions in {self.graphs} graphs, {len(taken)} taken, {searched}"
-        lines = [head]
+        searched = f"{self.searched} searched in {self.spent_s:.1f} of {self.budget_s:.0f} s"
+        lines = [f"{len(self.decisions)} regions in {self.graphs} graphs, {len(taken)} taken, {searched}"]
+        if self.total_flops:
+            share = sum(one.flops for one in taken) / self.total_flops
+            lines.append(f"{share:.0%} of the operations of all matmuls are superopt's")
         counted = Counter((one.graph, one.text()) for one in self.decisions)
-        shown = ""
+        shown, number = "", 0
         for (graph, text), count in counted.items():
             if graph != shown:
-                shown = graph
+                shown, number = graph, 0
                 lines.append(shown)
-            lines += [f"  {line}" for line in text.splitlines()]
-            if count > 1:
-                lines.append(f"    {count} times in this graph")
+            number += 1
+            first, *rest = text.splitlines()
+            times = f", {count} times" if count > 1 else ""
+            lines.append(f"  region {number}{times}: {first}")
+            lines += [f"  {line}" for line in rest]
         return "\n".join(lines)
 
     def to_json(self) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from superopt.backend.choice import Contest, OpaqueError, Region, known_decision, region_of
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import generation
-from superopt.backend.nodes import Kind, flops_of, kinds_of, operator_name, tensors_in, value_of
+from superopt.backend.nodes import Kind, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import REGION, runner_of
 from superopt.backend.subgraph import masks_leaving, subgraph_of
@@ -122,11 +122,7 @@ class RegionPass(CustomGraphPass):
         return found
 
     def _note(self, piece: Piece, why: str, title: str) -> None:
-        counted = Counter(operator_name(node) or "" for node in piece.nodes)
-        names = ", ".join(
-            name if count == 1 else f"{name} x{count}" for name, count in counted.items() if name
-        )
-        self.ledger.decisions.append(Decision(names, "", False, why, graph=title))
+        self.ledger.decisions.append(Decision(listed(piece.nodes), "", False, why, graph=title))
 
     def _decided(
         self, regions: Sequence[Region], target: Target, title: str

@@ -1,6 +1,8 @@
 """Nodes: which calls of a functional ATen graph are algebra, and of what kind."""
 
 import operator
+from collections import Counter
+from collections.abc import Iterable
 from math import prod
 from typing import Any, Literal
 
@@ -16,6 +18,7 @@ __all__ = [
     "is_attention",
     "is_matmul",
     "kinds_of",
+    "listed",
     "operator_name",
     "tensors_in",
     "value_of",
@@ -53,6 +56,14 @@ def operator_name(node: fx.Node) -> str | None:
     if target.namespace != "aten" or target._schema.is_mutable:
         return None
     return target._schema.name.partition("::")[2]
+
+
+def listed(nodes: Iterable[fx.Node]) -> str:
+    """Return the operators of nodes in words, as `mm x2, relu`."""
+    short = {_ATTENTION: "attention", "_to_copy": "cast"}
+    names = [name for name in map(operator_name, nodes) if name is not None]
+    counted = Counter(short.get(name, name) for name in names)
+    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counted.items())
 
 
 def heavy(node: fx.Node) -> int:
