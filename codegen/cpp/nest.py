@@ -67,7 +67,7 @@ class _NestPrinter:
             if isinstance(store, Store):
                 place = emitter.stored_place(store.tensor)
                 self.stored[store.tensor] = emitter.stored_pointer(store.tensor, place)
-        with emitter.loops(self.kept) if self._loops else emitter.block(""):
+        with emitter.loops(self.kept) if self.kept or not self._declares(operands) else emitter.block(""):
             if self.in_registers:
                 for one in reductions:
                     self._start(one)
@@ -85,6 +85,12 @@ class _NestPrinter:
             if self.in_registers:
                 for one in reductions:
                     self._finish(one, targets)
+
+    def _declares(self, operands: list[int]) -> bool:
+        """Whether names stand outside the innermost loop, where another nest may have them too."""
+        return self.vector is None or any(
+            self.vector not in self.emitter.place(value).strides for value in operands
+        )
 
     def print_shift(self, made: Compute, move: Move) -> None:
         """Print a nest that computes a running shift, and rescales wherever it has moved."""

@@ -108,6 +108,28 @@ out exp: f32[auto, sum] = t3
     torch.testing.assert_close(got, (x @ w).exp())
 
 
+def test_a_number_that_two_nests_read() -> None:
+    """How many elements two axes have is read outside two loops over vectors, in one scope."""
+    text = """
+graph numbers
+axes b=2 m=3 k=8
+in x: f32[b, m, k]
+t1 = sum[b, m](x)
+t2 = size[b]()
+t3 = size[m]()
+t4 = mul(t2, t3)
+t5 = div(t1, t4)
+t6 = sub(x, t5)
+t7 = square(t6)
+t8 = sum[b, m](t7)
+t9 = div(t8, t4)
+out y: f32[k] = t9
+"""
+    x = torch.randn(2, 3, 8)
+    got = CppMuGraph(fuse(parse_graph(text)), flags=("-O1",))(x=x)["y"]
+    torch.testing.assert_close(got, x.var((0, 1), unbiased=False))
+
+
 def test_a_call_costs_microseconds() -> None:
     run = CppMuGraph(fuse(parse_graph(ADD.format("f32"))), flags=("-O1",))
     x = torch.randn(8)
