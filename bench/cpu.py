@@ -23,12 +23,23 @@ from pathlib import Path
 from typing import Any
 
 from superopt.bench.cpucases import SUITES, CpuCase, chosen, hand_written
-from superopt.bench.harness import Results, failed, geometric_means, line, listed, machine, resumed, tell
+from superopt.bench.harness import (
+    Results,
+    begin,
+    failed,
+    geometric_means,
+    launch_record,
+    line,
+    listed,
+    machine,
+    resumed,
+    tell,
+)
+from superopt.bench.roofs import roofs_of
 from superopt.errors import InputError, SuperoptError
 
 __all__ = ["main"]
 
-VERSION = 2
 PEERS = ("eager", "torch.compile")
 _COPIES = 3
 _LEAST_S = 5.0  # below it, no more cases are begun
@@ -50,7 +61,7 @@ def measure(case: CpuCase, settings: Settings) -> dict[str, Any]:
     """Return the record of one case."""
     import torch
 
-    from superopt.targets import pick_target
+    from superopt.tune.measure import times_together
     from superopt.verify.floats import sample
 
     start = time.monotonic()
@@ -67,22 +78,20 @@ def measure(case: CpuCase, settings: Settings) -> dict[str, Any]:
     copies = [sample("normal", like, seed=settings.seed + at) for at in range(_COPIES)]
     runs, absent = _contenders(case, best.fused, settings, copies[0])
     with torch.no_grad():
-        timed = pick_target("cpu").measure(runs, copies, seconds=settings.seconds)
-    ours = timed["superopt"].median_us
-    rivals = {name: one.median_us for name, one in timed.items() if name != "superopt"}
+        raced = launch_record(times_together(runs, copies, seconds=settings.seconds), "superopt", "eager")
+    ours = raced["measured"]["superopt"]["median_us"]
+    rivals = {name: one["median_us"] for name, one in raced["measured"].items() if name != "superopt"}
     replaceable = {
         name: us for name, us in {"superopt": ours, **rivals}.items() if name in ("superopt", *PEERS)
     }
     returned = min(replaceable, key=lambda name: replaceable[name])
     originals = min(us for name, us in rivals.items() if name in PEERS)
-    best_peer = min(rivals, key=lambda name: rivals[name])
     return {
         **record,
-        "measured": {name: _plain(asdict(one)) for name, one in timed.items()},
+        **raced,
+        "floor_us": best.floor_us,
+        "roofs": roofs_of([plan.goal for plan in best.regions], best.target.cost_device()),
         "not_run": absent,
-        "best_peer": best_peer,
-        "ratio": rivals[best_peer] / ours,
-        "ratios": {name: us / ours for name, us in rivals.items()},
         "returned": returned,
         "returned_ratio": originals / replaceable[returned],
         "threads": _scaling(runs, copies, settings),
@@ -188,13 +197,6 @@ def _known(case: CpuCase) -> dict[str, Any]:
     }
 
 
-def _plain(data: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: [list(one) for one in value] if isinstance(value, tuple) else value
-        for key, value in data.items()
-    }
-
-
 def run_cases(cases: Sequence[CpuCase], settings: Settings, results: Results, *, minutes: float) -> None:
     """Measure all cases that have no record, until the time is over."""
     deadline = time.monotonic() + minutes * 60
@@ -297,17 +299,10 @@ def _run(cases: Sequence[CpuCase], settings: Settings, options: argparse.Namespa
     import torch
 
     from superopt.codegen.cpp import find_compiler
-    from superopt.targets import pick_target
 
-    document = resumed(options.json, VERSION) if options.resume else {"cases": {}}
-    about = machine() | {"device": pick_target("cpu").device_name.partition(",")[0]}
-    about |= {"threads": torch.get_num_threads(), "compiler": find_compiler().version}
-    document |= {
-        "version": VERSION,
-        "suite": f"cpu {suite}",
-        "machine": about,
-        "settings": asdict(settings),
-    }
+    document = resumed(options.json) if options.resume else {"cases": {}}
+    about = machine() | {"threads": torch.get_num_threads(), "compiler": find_compiler().version}
+    document = begin("cpu", {**asdict(settings), "part": suite}, about, document["cases"])
     results = Results([case.name for case in cases], options.json, document, means)
     try:
         run_cases(cases, settings, results, minutes=options.minutes)

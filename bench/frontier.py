@@ -12,13 +12,10 @@ run is measured, and a run with more than a few per cent of it is kept in the fi
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import platform
 import resource
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,21 +23,18 @@ from typing import Any
 import numpy as np
 import psutil
 
+from superopt.bench.harness import Record, Results, begin, geometric_means, launch_record, machine
+from superopt.errors import InputError
 from superopt.frontier import explore
 from superopt.frontier.programs import Programs
 from superopt.frontier.queues import Store, store_share
 from superopt.frontier.serial import Pace, candidates_of
 from superopt.frontier.states import KEY_WORDS, Pending, Records, Seen, distinct, join
+from superopt.tune.measure import Times
 
-VERSION = 1
 RESULTS = Path(__file__).parent / "results"
 QUIET_SHARE = 0.04
 ENGINES = ("serial", "static", "owner")
-LABELS = {
-    "serial": "serial",
-    "static": "static partition,\n{workers} workers",
-    "owner": "owner-computes,\n{workers} workers",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,37 +199,28 @@ def measure(space: Callable[[], Programs], workers: int, repeats: int, budget: f
     return runs
 
 
-def summary(runs: list[Run], space: Programs, workers: int) -> dict[str, Any]:
-    """The results as they are written to the file."""
+def record(runs: list[Run], space: Programs, workers: int) -> Record:
+    """Return the runs as the record of a case; where some are quiet, only those are counted."""
     quiet = quiet_runs(runs) > 0
-    counted = [run for run in runs if run.quiet] if quiet else runs
-    median = {
-        engine: statistics.median(run.candidates / run.seconds for run in counted if run.engine == engine)
-        for engine in ENGINES
+    counted = [run for run in runs if run.quiet or not quiet]
+    taken = {
+        engine: Times([run.seconds * 1e6 for run in counted if run.engine == engine]) for engine in ENGINES
     }
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        cpu = names[0] if names else cpu
+    raced = launch_record(taken, "owner", "serial")
+    medians = {engine: raced["measured"][engine]["median_us"] / 1e6 for engine in ENGINES}
     return {
-        "format": "superopt-bench-frontier",
-        "version": VERSION,
-        "machine": {"cpu": cpu, "cores": multiprocessing.cpu_count(), "system": platform.system()},
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        "case": f"programs-{space.variables}x{space.nodes}",
+        **raced,
         "space": space.fingerprint(),
-        "seed": space.seed,
         "workers": workers,
         "quiet_share": QUIET_SHARE,
         "only_quiet_runs_counted": quiet,
-        "counted_runs": {engine: sum(run.engine == engine for run in counted) for engine in ENGINES},
         "candidates": runs[0].candidates,
         "states": runs[0].states,
-        "rows_per_second": {engine: round(rate) for engine, rate in median.items()},
+        "rows_per_second": {engine: round(runs[0].candidates / us) for engine, us in medians.items()},
         "speedup_over_serial": {
-            engine: round(median[engine] / median["serial"], 3) for engine in ENGINES[1:]
+            engine: round(medians["serial"] / medians[engine], 3) for engine in ENGINES[1:]
         },
-        "owner_over_static": round(median["owner"] / median["static"], 3),
         "runs": [
             asdict(run)
             | {
@@ -249,91 +234,49 @@ def summary(runs: list[Run], space: Programs, workers: int) -> dict[str, Any]:
     }
 
 
-def plot(results: dict[str, Any], path: Path) -> None:
-    """Rows per second of each engine, and where the time of the largest level goes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    workers, runs = results["workers"], [run for run in results["runs"] if run["counted"]]
-    figure, (rates, balance) = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
-    colours = {"serial": "#8d99ae", "static": "#e09f3e", "owner": "#2a6f97"}
-    for at, engine in enumerate(ENGINES):
-        rate = results["rows_per_second"][engine] / 1e6
-        rates.bar(at, rate, color=colours[engine], width=0.62, zorder=2)
-        points = [run["candidates"] / run["seconds"] / 1e6 for run in runs if run["engine"] == engine]
-        rates.plot([at] * len(points), points, "o", color="black", markersize=3.5, alpha=0.6, zorder=3)
-        ratio = "" if engine == "serial" else f"\n{results['speedup_over_serial'][engine]:.2f}x serial"
-        rates.text(
-            at, 0.04 * rate, f"{rate:.2f}{ratio}", ha="center", va="bottom", color="white", weight="bold"
-        )
-    rates.set_xticks(range(3), [LABELS[engine].format(workers=workers) for engine in ENGINES])
-    rates.set_ylabel("million candidates per second")
-    rates.set_title("Throughput (bars: medians, dots: single runs)", fontsize=11)
-    rates.grid(axis="y", alpha=0.3, zorder=0)
-
-    bars = []
-    for engine in ("static", "owner"):
-        mine = sorted((run for run in runs if run["engine"] == engine), key=lambda run: run["seconds"])
-        run = mine[len(mine) // 2]
-        largest = max(range(len(run["busy_seconds"])), key=lambda level: max(run["busy_seconds"][level]))
-        for worker, seconds in enumerate(run["busy_seconds"][largest]):
-            bars.append((f"worker {worker}", engine, seconds))
-        bars.append(("barrier", engine, run["barrier_seconds"][largest]))
-    for at, (_, engine, seconds) in enumerate(bars):
-        at += engine == "owner"
-        faded = 0.45 if (at - (engine == "owner")) % (workers + 1) == workers else 1.0
-        balance.bar(at, seconds, color=colours[engine], alpha=faded, width=0.8, zorder=2)
-        balance.text(at, seconds, f"{seconds:.2f}", ha="center", va="bottom", fontsize=9)
-    places = [at + (engine == "owner") for at, (_, engine, _) in enumerate(bars)]
-    balance.set_xticks(places, [name for name, _, _ in bars], fontsize=9)
-    for engine, centre in (("static", workers / 2), ("owner", workers + 2 + workers / 2)):
-        text = LABELS[engine].format(workers=workers).split(",")[0]
-        balance.text(centre, -0.13, text, transform=balance.get_xaxis_transform(), ha="center", va="top")
-    balance.set_ylabel("seconds")
-    balance.set_title("Largest level: busy seconds, and what only the parent does", fontsize=11)
-    balance.grid(axis="y", alpha=0.3, zorder=0)
-    for axes in (rates, balance):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.margins(y=0.1)
-    machine = results["machine"]
-    figure.suptitle(
-        f"Frontier engine on {results['candidates']:,} candidate programs, {results['states']:,} distinct"
-        f"  ({machine['cores']} cores, {machine['cpu'].split(' with ')[0]})",
-        fontsize=12,
-    )
-    figure.savefig(path, dpi=130)
-
-
-def main() -> None:
-    """Measure, print, write the results and the plot."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write the results and the plot; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.frontier", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--variables", type=int, default=4)
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--case", default="", help="both of these, as in programs-4x4")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=300.0, help="how long to wait for quiet runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, default=RESULTS / "frontier.json")
-    parser.add_argument("--plot", type=Path, default=RESULTS / "frontier.png")
-    given = parser.parse_args()
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the results, too")
+    given = parser.parse_args(arguments)
+    if given.case:
+        sizes = given.case.removeprefix("programs-").split("x")
+        if len(sizes) != 2 or not all(one.isdigit() for one in sizes):
+            parser.error(f"--case is {given.case!r}; write programs-4x4")
+        given.variables, given.nodes = map(int, sizes)
 
     def space() -> Programs:
         return Programs(variables=given.variables, nodes=given.nodes, seed=given.seed)
 
     runs = measure(space, given.workers, given.repeats, given.seconds)
-    results = summary(runs, space(), given.workers)
+    found = record(runs, space(), given.workers)
+    settings = {"repeats": given.repeats, "seconds": given.seconds, "seed": given.seed}
     given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_text(json.dumps(results, indent=1) + "\n")
-    given.plot.parent.mkdir(parents=True, exist_ok=True)
-    plot(results, given.plot)
+    document = begin("frontier", settings, machine() | {"numpy": np.__version__}, {})
+    results = Results([found["case"]], given.json, document, geometric_means)
+    results.keep(found["case"], found)
     for engine in ENGINES[1:]:
-        print(f"{engine}: {results['speedup_over_serial'][engine]:.2f} times serial")
-    print(f"wrote {given.json} and {given.plot}")
+        print(f"{engine}: {found['speedup_over_serial'][engine]:.2f} times serial")
+    print(f"wrote {given.json}")
+    if given.plot:
+        from superopt.bench.plots import draw
+
+        try:
+            print("\n".join(f"wrote {place}" for place in draw([document], ["frontier"], given.plot)))
+        except InputError as error:
+            raise SystemExit(str(error)) from error
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

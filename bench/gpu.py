@@ -25,13 +25,22 @@ from pathlib import Path
 from typing import Any
 
 from superopt.bench.gpucases import PEERS, SUITES, Case
-from superopt.bench.harness import Results, failed, geometric_means, line, listed, machine, resumed, tell
+from superopt.bench.harness import (
+    Results,
+    begin,
+    failed,
+    geometric_means,
+    line,
+    listed,
+    machine,
+    resumed,
+    tell,
+)
 from superopt.bench.plans import FOLDER, chosen_cases
 from superopt.errors import InputError, SuperoptError
 
 __all__ = ["main"]
 
-VERSION = 1
 _FIRST_CHUNK, _CHUNK = 6, 12  # cases whose kernels are compiled together
 _START_S = 8.0  # until the processes that compile are ready
 _COMPILING = 0.6  # share of a case's time
@@ -219,19 +228,16 @@ def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, argu
     from superopt.bench.gpureport import show
     from superopt.tune.errors import DeviceLostError
 
-    document = resumed(options.json, VERSION) if options.resume else {"cases": {}}
-    document |= {
-        "version": VERSION,
-        "suite": f"gpu {options.suite}",
-        "machine": machine(),
-        "settings": {
-            "dtype": settings.dtype,
-            "trials": settings.trials,
-            "peers": list(settings.peers),
-            "seed": settings.seed,
-            "minutes": options.minutes,
-        },
+    document = resumed(options.json) if options.resume else {"cases": {}}
+    chosen = {
+        "part": options.suite,
+        "dtype": settings.dtype,
+        "trials": settings.trials,
+        "peers": settings.peers,
+        "seed": settings.seed,
+        "minutes": options.minutes,
     }
+    document = begin("gpu", chosen, machine(), document["cases"])
     deadline = time.monotonic() + options.minutes * 60
     results = Results([case.name for case in cases], options.json, document, _means)
     suite = _Suite(cases, settings, deadline, results)

@@ -8,12 +8,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from superopt.bench.gpucases import PEERS, Case, hand_written
 from superopt.bench.gpuwarm import CompileJob, compiled
+from superopt.bench.harness import launch_record
+from superopt.bench.roofs import roofs_of
 from superopt.clock import Clock
 from superopt.errors import InputError, SuperoptError
 from superopt.plans.assembly import assemble, in_parts
@@ -23,8 +25,8 @@ from superopt.plans.proof import proven_by_graph
 from superopt.plans.saved import Result, read_result
 from superopt.plans.settle import settle
 from superopt.targets import Target, config_json
-from superopt.tune import Measurement
 from superopt.tune.errors import DeviceLostError
+from superopt.tune.measure import Times, times_together
 from superopt.tune.pool import Outcome, compile_all
 from superopt.tune.probe import ProbeJob
 
@@ -364,36 +366,31 @@ def _raced(
         tell(f"{loaded.case.name}: racing {', '.join(runs)}")
         timed = _times(runs, copies, target, min(seconds, _RACE_S))
         called = _called(runs, copies, target)
-    ours = timed["superopt"].median_us
-    rivals = {name: one.median_us for name, one in timed.items() if name != "superopt"}
-    best = min(rivals, key=lambda name: rivals[name])
+    raced = launch_record(timed, "superopt", "eager")
+    ours = raced["measured"]["superopt"]["median_us"]
     impossible = floor is not None and target.clears_caches and ours < _SURELY * floor
+    why = f"{ours:.2f} µs is less than its floor of {floor:.2f} µs: not counted" if impossible else None
     return {
-        "measured": {
-            name: {key: _plain(value) for key, value in asdict(one).items()} for name, one in timed.items()
-        },
+        **raced,
+        "ratio": None if impossible else raced["ratio"],
         "called_us": called,
         "not_run": absent,
         "floor_us": floor,
+        "roofs": roofs_of([work.goal for work in loaded.work], target.cost_device()),
         "floor_share": None if floor is None else floor / ours,
-        "best_peer": best,
-        "ratio": None if impossible else rivals[best] / ours,
-        "ratios": {name: us / ours for name, us in rivals.items()},
-        "error": f"{ours:.2f} µs is less than its floor of {floor:.2f} µs: not counted"
-        if impossible
-        else None,
+        "error": why,
     }
 
 
 def _times(
     runs: Mapping[str, Callable[..., Any]], copies: Sequence[tuple[Any, ...]], target: Target, seconds: float
-) -> dict[str, Measurement]:
+) -> dict[str, Times]:
     """Return the times of all; on CUDA as graphs, so that nobody's launches count, however many they are."""
     if target.torch_device != "cuda":
-        return target.measure(runs, copies, seconds=seconds)
-    from superopt.tune.gpu import measure_cuda
+        return times_together(runs, copies, seconds=seconds)
+    from superopt.tune.gpu import times_on_cuda
 
-    return measure_cuda(runs, copies, seconds=seconds, graph="always")
+    return times_on_cuda(runs, copies, seconds=seconds, graph="always")
 
 
 def _called(
@@ -418,7 +415,3 @@ def _called(
             raise
         return {}
     return {name: one.median_us for name, one in timed.items()}
-
-
-def _plain(value: Any) -> Any:
-    return [list(one) for one in value] if isinstance(value, tuple) else value

@@ -115,7 +115,7 @@ def chosen_cases(suite: str, workloads: Sequence[str] = (), names: Sequence[str]
         for case in CASES
         if suite in ("all", case.suite)
         and (not workloads or case.workload in workloads)
-        and (not names or case.case in names)
+        and (not names or case.case in names or case.name in names)
     ]
 
 

@@ -5,26 +5,26 @@
     python -m bench.search --json OUT                 the same as data
 
 Imports and the first trace are not counted: they are paid once per process. Each workload is
-searched several times; the table has the median.
+searched several times, in turns with a yardstick, some work of the same kind that no change of ours
+touches, by which results are compared; the table has the median.
 """
 
 import argparse
-import json
-import platform
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from superopt import __version__
+from superopt.bench.floors import yardstick
+from superopt.bench.harness import Record, Results, begin, geometric_means, launch_record, machine, resumed
 from superopt.driver import SearchOptions, search
+from superopt.tune.measure import Times
 from superopt.workloads import WORKLOADS
 
-VERSION = 1
 RESULTS = Path(__file__).parent / "results" / "search.json"
 
 PEERS: dict[str, tuple[tuple[str, float | None, str], ...]] = {
@@ -56,6 +56,17 @@ class Row:
     slowest_ms: float
     goal_reached: bool  # a graph was derived from what was explored, not only kept from the input
     truncated: tuple[str, ...]
+    raced: Record  # the times of its searches and of the yardstick
+
+    @property
+    def case(self) -> str:
+        """Its name in tables and files."""
+        return self.workload if self.prune == "egraph" else f"{self.workload}/{self.prune}"
+
+    def record(self) -> Record:
+        """Return it as plain data."""
+        data = asdict(self)
+        return {"case": self.case, **data.pop("raced"), **data, "truncated": list(self.truncated)}
 
 
 def measure(name: str, prune: str, seconds: float, repeats: int) -> Row:
@@ -63,8 +74,12 @@ def measure(name: str, prune: str, seconds: float, repeats: int) -> Row:
     workload = WORKLOADS[name]
     inputs = workload.inputs()
     options = SearchOptions(prune=prune, seconds=seconds)  # type: ignore[arg-type]
-    times = []
+    times: list[float] = []
+    beside: list[float] = []
     for _ in range(repeats):
+        start = time.perf_counter()
+        yardstick()
+        beside.append((time.perf_counter() - start) * 1e3)
         start = time.perf_counter()
         result = search(workload.function, *inputs, name=name, options=options)
         times.append((time.perf_counter() - start) * 1e3)
@@ -84,6 +99,14 @@ def measure(name: str, prune: str, seconds: float, repeats: int) -> Row:
         slowest_ms=max(times),
         goal_reached=all(region.reached for region in result.regions),
         truncated=result.truncated,
+        raced=launch_record(
+            {
+                "superopt": Times([ms * 1e3 for ms in times]),
+                "yardstick": Times([ms * 1e3 for ms in beside]),
+            },
+            "superopt",
+            "yardstick",
+        ),
     )
 
 
@@ -96,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prune", default="egraph", help="egraph, z3, none: one or several, by commas")
     parser.add_argument("--seconds", type=float, default=20.0, help="limit of one search (default: 20)")
     parser.add_argument("--repeats", type=int, default=3, help="searches per workload (default: 3)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin nothing new after them")
     parser.add_argument("--json", type=Path, default=None, help=f"write the results here, e.g. {RESULTS}")
+    parser.add_argument("--resume", action="store_true", help="keep what --json has, and go on after it")
     options = parser.parse_args(arguments)
     names = options.names or list(WORKLOADS)
     prunes = options.prune.split(",")
@@ -105,23 +130,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     if wrong:
         parser.error(f"unknown: {', '.join(wrong)}; workloads: {', '.join(WORKLOADS)}")
+    if options.resume and options.json is None:
+        parser.error("--resume goes on after what --json has; give both")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+    return _run(names, prunes, options)
+
+
+def _run(names: Sequence[str], prunes: Sequence[str], options: argparse.Namespace) -> int:
+    deadline = time.monotonic() + 60 * options.minutes
+    known = resumed(options.json)["cases"] if options.resume else {}
+    settings = {"seconds": options.seconds, "repeats": options.repeats, "seed": 0}
+    document = begin("search", settings, machine(), known)
+    document["peers"] = {name: [list(peer) for peer in peers] for name, peers in PEERS.items()}
+    in_order = sorted(prunes, key=("egraph", "z3", "none").index)  # the ablations need far more memory
+    cases = [name if prune == "egraph" else f"{name}/{prune}" for prune in in_order for name in names]
+    results = Results(cases, options.json, document, _means)
 
     search(WORKLOADS["softmax"].function, *WORKLOADS["softmax"].inputs())  # imports
     print(_HEAD)
     rows = []
-    peak = 0.0
-    for prune in sorted(prunes, key=("egraph", "z3", "none").index):  # the ablations need far more memory
-        for name in names:
-            rows.append(measure(name, prune, options.seconds, options.repeats))
+    try:
+        for case in cases:
+            if case in results.records:
+                continue
+            if time.monotonic() > deadline:
+                print(f"not reached: {', '.join(one for one in cases if one not in results.records)}")
+                break
+            name, _, prune = case.partition("/")
+            rows.append(measure(name, prune or "egraph", options.seconds, options.repeats))
             print(_line(rows[-1]), flush=True)
-        if prune == "egraph":
-            peak = _peak_mib()
-    _print_summary(rows, peak)
+            if not prune:
+                document["peak_mib"] = round(_peak_mib())
+            results.keep(case, rows[-1].record())
+    except KeyboardInterrupt:
+        print("interrupted; what was measured is kept")
+    _print_summary(rows, document.get("peak_mib", 0))
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(_document(rows, peak), indent=1) + "\n")
         print(f"written: {options.json}")
-    return 0
+    return 0 if results.records else 1
+
+
+def _means(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    return geometric_means(records, "prune")
 
 
 _HEAD = (
@@ -169,22 +220,6 @@ def _print_summary(rows: Sequence[Row], peak_mib: float) -> None:
 def _peak_mib() -> float:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
-
-
-def _document(rows: Sequence[Row], peak_mib: float) -> dict[str, object]:
-    import torch
-
-    return {
-        "format": VERSION,
-        "suite": "search",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "superopt": __version__,
-        "torch": torch.__version__,
-        "machine": {"cpu": platform.processor() or platform.machine(), "python": platform.python_version()},
-        "peak_mib": round(peak_mib),
-        "rows": [asdict(row) for row in rows],
-        "peers": {name: [list(peer) for peer in peers] for name, peers in PEERS.items()},
-    }
 
 
 if __name__ == "__main__":

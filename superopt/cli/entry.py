@@ -12,7 +12,19 @@ from types import ModuleType
 from typing import NoReturn
 
 from superopt._version import __version__
-from superopt.cli import axioms, cache, doctor, export, optimize, report, search, tune, verify, workloads
+from superopt.cli import (
+    axioms,
+    bench,
+    cache,
+    doctor,
+    export,
+    optimize,
+    report,
+    search,
+    tune,
+    verify,
+    workloads,
+)
 from superopt.errors import InputError, SuperoptError
 
 __all__ = ["main", "make_parser"]
@@ -25,6 +37,7 @@ _COMMANDS: tuple[ModuleType, ...] = (
     export,
     verify,
     axioms,
+    bench,
     cache,
     workloads,
     doctor,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from superopt.errors import InputError
 
-__all__ = ["parse_sizes", "positive", "seconds", "whole", "workers"]
+__all__ = ["minutes", "parse_sizes", "positive", "seconds", "share", "whole", "workers"]
 
 _MOST_WORKERS = 1024
 
@@ -33,12 +33,19 @@ def workers(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Return seconds above 0; `inf` for no limit."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return _above_zero(text, "number of seconds")
+
+
+def minutes(text: str) -> float:
+    """Return minutes above 0."""
+    return _above_zero(text, "number of minutes")
+
+
+def share(text: str) -> float:
+    """Return a share above 0, as in 0.05."""
+    value = _above_zero(text, "share")
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1; 5% is 0.05")
     return value
 
 
@@ -53,6 +60,16 @@ def parse_sizes(items: Sequence[str]) -> dict[str, int]:
             raise InputError(f"--size: {name} is given twice")
         sizes[name] = int(value)
     return sizes
+
+
+def _above_zero(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a {what} above 0")
+    return value
 
 
 def _integer(text: str, least: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from superopt.errors import InputError
 
-__all__ = ["load_function", "reason", "signature_text", "to_stderr"]
+__all__ = ["load_function", "reason", "run_file", "signature_text", "to_stderr"]
 
 
 @contextlib.contextmanager
@@ -34,10 +34,10 @@ def signature_text(program: Callable[..., Any]) -> str:
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
     """Return what a file defines under a name: a function, an nn.Module, or a class of one made here."""
-    return _pick(_run_file(path), path, name)
+    return _pick(run_file(path), path, name)
 
 
-def _run_file(path: Path) -> ModuleType:
+def run_file(path: Path) -> ModuleType:
     """Return the module that a file makes, under a private name."""
     try:
         source = path.read_bytes()

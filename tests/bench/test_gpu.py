@@ -253,7 +253,7 @@ def test_a_case_without_a_plan_is_tried_again(tmp_path: Path) -> None:
     command = ["--json", str(out), "--plans", str(tmp_path), "--workloads", "mla", "--case", "decode-8"]
     assert gpu.main(command) == 1
     assert "has no plan" in json.loads(out.read_text())["cases"]["mla/decode-8"]["error"]
-    assert resumed(out, gpu.VERSION)["cases"] == {}
+    assert resumed(out)["cases"] == {}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 99, "cases": {}}'])
@@ -261,7 +261,7 @@ def test_a_file_that_is_no_result_is_not_resumed(text: str, tmp_path: Path) -> N
     out = tmp_path / "out.json"
     out.write_text(text)
     with pytest.raises(SystemExit, match="another --json"):
-        resumed(out, gpu.VERSION)
+        resumed(out)
     assert out.read_text() == text
 
 

@@ -1,0 +1,101 @@
+"""The suites by name: which cases each has, and how the module that measures them is called."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from superopt.bench.harness import Record, merged
+
+__all__ = ["SUITES", "Suite", "merged_documents", "run_suite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A module that is run as `python -m superopt.bench.NAME`."""
+
+    name: str
+    summary: str
+    cases: Callable[[bool], list[str]]  # all names, or those of a quick look
+    named: str | None  # the option that takes names, by commas; None: they are arguments
+    timed: bool = True  # takes --minutes and --resume
+    quick: tuple[str, ...] = ()  # further options of a quick look
+
+    def command(
+        self, names: Sequence[str], out: Path, *, quick: bool, minutes: float | None, resume: bool
+    ) -> list[str]:
+        """Return the command that measures some cases and writes a document."""
+        command = [sys.executable, "-m", f"superopt.bench.{self.name}", "--json", str(out)]
+        command += names if self.named is None else [self.named, ",".join(names)]
+        command += self.quick if quick else ()
+        command += ["--minutes", f"{minutes:g}"] if minutes is not None else []
+        return [*command, "--resume"] if resume else command
+
+
+def run_suite(command: Sequence[str]) -> int:
+    """Run a suite in a process of its own; return its exit code."""
+    ended = subprocess.run(command, check=False)
+    if ended.returncode in (130, -2):
+        raise KeyboardInterrupt
+    return ended.returncode
+
+
+def merged_documents(documents: Sequence[Record]) -> Record:
+    """Return one document of several launches of a suite; a case that failed in one has failed."""
+    names = dict.fromkeys(name for one in documents for name in one["cases"])
+    cases = {}
+    for name in names:
+        records = [one["cases"][name] for one in documents if name in one["cases"]]
+        broken = next((one for one in records if "blocks_us" not in one), None)
+        cases[name] = merged(records) if broken is None else broken
+    return {**documents[0], "cases": cases, "launches": len(documents)}
+
+
+def _search(quick: bool) -> list[str]:
+    from superopt.workloads import WORKLOADS
+
+    few = ("softmax", "rmsnorm-linear", "gated-mlp", "gqa-decode")
+    return [name for name in WORKLOADS if not quick or name in few]
+
+
+def _frontier(quick: bool) -> list[str]:
+    return ["programs-3x4"] if quick else ["programs-4x4"]
+
+
+def _cpu(quick: bool) -> list[str]:
+    from superopt.bench.cpucases import chosen
+
+    return [case.name for case in chosen("quick" if quick else "all", (), (), ())]
+
+
+def _gpu(quick: bool) -> list[str]:
+    from superopt.bench.plans import chosen_cases
+
+    return [case.name for case in chosen_cases("all", (), ["decode-8"] if quick else ())]
+
+
+def _models(quick: bool) -> list[str]:
+    from superopt.bench.models import MODELS
+
+    return ["gpt2", "bert"] if quick else list(MODELS)
+
+
+SUITES = {
+    one.name: one
+    for one in (
+        Suite("search", "how long the search takes for every named workload", _search, None),
+        Suite(
+            "frontier",
+            "how the search engine scales",
+            _frontier,
+            "--case",
+            timed=False,
+            quick=("--repeats", "2", "--seconds", "20"),
+        ),
+        Suite("cpu", "C++ kernels against PyTorch", _cpu, "--case"),
+        Suite("gpu", "Triton kernels against PyTorch, from bench/plans", _gpu, "--case"),
+        Suite("models", "whole models by the torch.compile backend", _models, "--models"),
+    )
+}
+"""Every suite whose cases are searched, tuned and measured by a module of its own."""

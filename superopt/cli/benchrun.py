@@ -1,0 +1,341 @@
+"""`superopt bench run`: a suite, or the functions of a user's file, each launch in a process of its own."""
+
+import argparse
+import difflib
+import fnmatch
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from superopt.cli import options
+from superopt.cli.inputs import make_inputs, parse_inputs
+from superopt.cli.screen import Block, Table, Text, print_blocks
+from superopt.cli.userfile import reason, run_file, to_stderr
+from superopt.cli.writing import check_place
+from superopt.errors import InputError
+
+if TYPE_CHECKING:
+    from superopt.bench.declared import Declared
+
+__all__ = ["add_actions"]
+
+_EPILOG = """\
+examples:
+  superopt bench run cpu --quick --json cpu.json
+  superopt bench run models --minutes 20 --json models.json --resume
+  superopt bench run mine.py --repeat 5 --threads 1 --json before.json
+  superopt bench run floors
+
+A file of your own decorates functions:
+
+  from superopt.bench import case
+
+  @case(inputs="f32[8,1024] f32[1024,1024]")
+  def product(x, w):
+      return (x @ w).relu()
+
+Each is measured as what superopt makes of it, against eager PyTorch and torch.compile, in turns.
+Exit code 1: a case failed, or is surely below its floor. Ctrl-C keeps what was measured.
+"""
+_FLOORS = "floors"
+_FUNCTIONS_REPEAT = 5
+
+
+def add_actions(actions: Any) -> None:
+    """Add `run`, and `launch`, by which it starts processes."""
+    run: argparse.ArgumentParser = actions.add_parser(
+        "run",
+        help="measure a suite, or the functions of your own file",
+        description="Measures search, frontier, cpu, gpu, models, floors (a check in 40 s), or your file.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    run.add_argument("suite", metavar="SUITE", help="search, frontier, cpu, gpu, models, floors; or file.py")
+    run.add_argument("--quick", action="store_true", help="few cases, or short measurements")
+    run.add_argument(
+        "--minutes", type=options.minutes, metavar="M", help="begin nothing new after so many minutes"
+    )
+    run.add_argument("--json", metavar="FILE", help="write the result here, after every case or launch")
+    run.add_argument("--resume", action="store_true", help="keep what --json has, and go on after it")
+    run.add_argument("--filter", metavar="PATTERN", help="only cases of such names, as in 'gqa*' or softmax")
+    run.add_argument(
+        "--repeat",
+        type=options.positive,
+        metavar="N",
+        help=f"launches: processes that measure everything (default {_FUNCTIONS_REPEAT} for a file, else 1)",
+    )
+    own = run.add_argument_group("for your own file")
+    own.add_argument("--threads", type=options.workers, metavar="T", help="of PyTorch (default: its own)")
+    own.add_argument(
+        "--seconds", type=options.seconds, metavar="S", help="of each case in a launch (default 3)"
+    )
+    own.add_argument(
+        "--fresh", action="store_true", help="search and tune anew, whatever the cache has from earlier"
+    )
+    run.set_defaults(run=_run)
+    launch = actions.add_parser("launch")  # no help: it is not listed
+    launch.add_argument("request", type=Path)
+    launch.set_defaults(run=_launch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How often something is launched, until when, and where its result goes."""
+
+    launches: int
+    deadline: float
+    out: Path | None
+    resume: bool
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing new may begin."""
+        return time.monotonic() > self.deadline
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.resume and arguments.json is None:
+        raise InputError("--resume goes on after what --json has; give both")
+    out = check_place(arguments.json) if arguments.json else None
+    minutes = float("inf") if arguments.minutes is None else arguments.minutes
+    is_file = Path(arguments.suite).suffix == ".py"
+    own = is_file or arguments.suite == _FLOORS
+    launches = arguments.repeat or (_FUNCTIONS_REPEAT if is_file else 1)
+    plan = _Plan(launches, time.monotonic() + 60 * minutes, out, arguments.resume)
+    if own:
+        return _run_functions(arguments, plan)
+    from superopt.bench.suites import SUITES
+
+    if arguments.threads or arguments.seconds or arguments.fresh:
+        raise InputError("--threads, --seconds and --fresh are for your own file.py")
+    if arguments.suite not in SUITES:
+        near = difflib.get_close_matches(arguments.suite, (*SUITES, _FLOORS), 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join((*SUITES, _FLOORS))}"
+        raise InputError(f"no suite is named {arguments.suite!r}; {hint} (your own file ends in .py)")
+    return _run_suite(arguments, plan)
+
+
+# -- a suite
+
+
+def _run_suite(arguments: argparse.Namespace, plan: _Plan) -> int:
+    from superopt.bench.suites import SUITES
+
+    suite = SUITES[arguments.suite]
+    if not suite.timed and (arguments.resume or arguments.minutes is not None):
+        raise InputError(f"{suite.name} takes neither --minutes nor --resume")
+    names = _filtered(suite.cases(arguments.quick), arguments.filter)
+    with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
+        if plan.launches == 1:
+            out = plan.out or Path(folder, "result.json")
+            return _launch_suite(arguments, plan, names, out, resume=plan.resume)
+        return _repeat_suite(arguments, plan, names, Path(folder))
+
+
+def _launch_suite(
+    arguments: argparse.Namespace, plan: _Plan, names: Sequence[str], out: Path, *, resume: bool
+) -> int:
+    from superopt.bench.suites import SUITES, run_suite
+
+    left = None if arguments.minutes is None else max((plan.deadline - time.monotonic()) / 60, 0.0)
+    command = SUITES[arguments.suite].command(names, out, quick=arguments.quick, minutes=left, resume=resume)
+    return run_suite(command)
+
+
+def _repeat_suite(arguments: argparse.Namespace, plan: _Plan, names: Sequence[str], folder: Path) -> int:
+    """Launch a suite several times; each launch's document is kept beside the result until all are in."""
+    from superopt.bench.harness import read_results
+    from superopt.bench.suites import merged_documents
+    from superopt.plans.saved import write_json
+
+    worst = 0
+    documents: list[dict[str, Any]] = []
+    for number in range(1, plan.launches + 1):
+        place = (
+            Path(folder, f"{number}.json")
+            if plan.out is None
+            else plan.out.with_name(f"{plan.out.stem}.launch{number}.json")
+        )
+        if not (plan.resume and place.exists()):
+            if documents and plan.over:
+                break
+            _tell(f"launch {number} of {plan.launches}")
+            worst = max(worst, _launch_suite(arguments, plan, names, place, resume=False))
+        if not place.exists():
+            return worst or 1
+        documents.append(read_results(place))
+        if plan.out is not None:
+            write_json(merged_documents(documents), plan.out)
+    if plan.out is not None and len(documents) == plan.launches:
+        for number in range(1, plan.launches + 1):
+            plan.out.with_name(f"{plan.out.stem}.launch{number}.json").unlink(missing_ok=True)
+    return worst
+
+
+# -- functions of a file
+
+
+def _run_functions(arguments: argparse.Namespace, plan: _Plan) -> int:
+    from superopt.bench.harness import begin, read_results
+    from superopt.bench.launches import Request, run_launch, together, with_floor
+    from superopt.plans.saved import write_json
+
+    file = _file_of(arguments.suite)
+    declared = {one.name: one for one in _declared(file)}
+    names = _filtered(list(declared), arguments.filter)
+    seconds = arguments.seconds or (1.0 if arguments.quick or arguments.suite == _FLOORS else 3.0)
+    document: dict[str, Any] = {"cases": {}}
+    done: list[dict[str, Any]] = []
+    if plan.resume and plan.out is not None and plan.out.exists():
+        document = read_results(plan.out)
+        done = document.get("by_launch", [])
+    interrupted = False
+    command = (sys.executable, "-m", "superopt", "bench", "launch")
+    with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
+        request = Request(
+            file=str(file.resolve()),
+            names=tuple(names),
+            out=str(Path(folder, "out.json")),
+            folder=folder,
+            seconds=seconds,
+            optimize_seconds=2.0 if arguments.quick or arguments.suite == _FLOORS else 5.0,
+            threads=arguments.threads or (1 if arguments.suite == _FLOORS else None),
+            fresh=arguments.fresh or arguments.suite == _FLOORS,
+        )
+        about: dict[str, Any] = document.get("machine", {})
+        try:
+            while len(done) < plan.launches and not (done and plan.over):
+                _tell(f"launch {len(done) + 1} of {plan.launches}: {', '.join(names)}")
+                records, found = run_launch(request, command)
+                about = found or about
+                done.append(records)
+                kept = {name: together([one[name] for one in done if name in one]) for name in names}
+                cases = {name: with_floor(one, declared[name].floor) for name, one in kept.items()}
+                settings = {
+                    "file": file.name,
+                    "seconds": seconds,
+                    "launches": len(done),
+                    "seed": request.seed,
+                }
+                document = begin("functions", settings, about, cases)
+                if plan.out is not None:
+                    write_json(document | {"by_launch": done}, plan.out)
+        except KeyboardInterrupt:
+            interrupted = True
+    if plan.out is not None and document.get("suite") and len(done) >= plan.launches:
+        write_json({name: one for name, one in document.items() if name != "by_launch"}, plan.out)
+    _show(document, names)
+    if interrupted:
+        return 130
+    good = all(not one.get("error") and one["held"] for one in document["cases"].values())
+    return 0 if good and document["cases"] else 1
+
+
+def _show(document: dict[str, Any], names: Sequence[str]) -> None:
+    cases = [document["cases"][name] for name in names if name in document["cases"]]
+    peers = list(dict.fromkeys(peer for one in cases for peer in one.get("ratios", ())))
+    rows: list[tuple[str, ...]] = []
+    blocks: list[Block] = []
+    for one in cases:
+        if one.get("error"):
+            blocks.append(Text(f"{one['case']}: {one['error']}", "red"))
+            continue
+        speed, floor = one["speed"], one["floor"]
+        rows.append(
+            (
+                one["case"],
+                f"{one['measured'][one['ours']]['median_us']:.1f}",
+                *(f"{one['ratios'][peer]:.2f}" if peer in one["ratios"] else "-" for peer in peers),
+                f"{speed['low']:.2f} to {speed['high']:.2f} of {one['baseline']}",
+                "-" if floor is None else f"{floor:g}",
+            )
+        )
+        blocks += [Text(f"{one['case']}: {peer}: {why}", "yellow") for peer, why in one["not_run"].items()]
+        if not one["held"]:
+            blocks.append(Text(f"{one['case']}: below its floor of {floor:g}", "bold red"))
+    if rows:
+        columns = ("case", "µs", *(f"{peer} / ours" for peer in peers), "95% interval", "floor")
+        blocks.insert(0, Table(columns, tuple(rows)))
+    print_blocks(blocks)
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    """Measure in this process what a request says."""
+    from superopt.bench.launches import Request, measure_all
+
+    request = Request(**json.loads(arguments.request.read_text(encoding="utf-8")))
+    with to_stderr():
+        measure_all(_declared(Path(request.file)), request, _made)
+    return 0
+
+
+def _made(text: str) -> tuple[Any, ...]:
+    """Return inputs with random data for a text."""
+    import torch
+
+    from superopt.targets import pick_target
+    from superopt.verify.floats import sample
+
+    device = pick_target("auto").torch_device
+    like = tuple(
+        torch.empty_like(one, device=device) if isinstance(one, torch.Tensor) else one
+        for one in make_inputs(parse_inputs(text))
+    )
+    return sample("normal", like)
+
+
+def _file_of(suite: str) -> Path:
+    if suite == _FLOORS:
+        from superopt.bench import floors
+
+        return Path(floors.__file__)
+    file = Path(suite)
+    try:
+        exists, is_folder = file.exists(), file.is_dir()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{suite!r} is not a path: {reason(error)}") from error
+    if not exists or is_folder:
+        raise InputError(
+            f"{suite!r} {'is a folder' if is_folder else 'does not exist'}; give your own file.py"
+        )
+    return file
+
+
+def _declared(file: Path) -> "list[Declared]":
+    from superopt.bench.declared import declared_in
+
+    found = declared_in(run_file(file))
+    if not found:
+        raise InputError(
+            f"{file} has no benchmark: decorate a function with"
+            ' @case(inputs="f32[8,1024]"), from superopt.bench import case'
+        )
+    for one in found:
+        if isinstance(one.inputs, str):
+            try:
+                parse_inputs(one.inputs)
+            except InputError as error:
+                raise InputError(f"{file}: {one.name}: {str(error).replace('--inputs', 'inputs')}") from error
+    return found
+
+
+def _filtered(names: Sequence[str], pattern: str | None) -> list[str]:
+    """Return the names that a pattern matches, or has as a part where it has no wildcard."""
+    if pattern is None:
+        return list(names)
+    whole = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
+    found = [name for name in names if fnmatch.fnmatchcase(name, whole)]
+    if not found:
+        some = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+        raise InputError(f"--filter {pattern!r} matches no case; there are {some}")
+    return found
+
+
+def _tell(message: str) -> None:
+    print(f"superopt: {message}", file=sys.stderr, flush=True)
