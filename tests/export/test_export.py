@@ -286,3 +286,27 @@ def test_even_parts_need_even_sizes(written, runs) -> None:
     assert "k == k_part * k_at" in text
     with pytest.raises(AssertionError, match=r"k is 62; these kernels need k == k_part \* k_at"):
         runs(text, {"k": 62})
+
+
+EIGHT_BITS = """
+graph eight
+axes m=17 k=80 n=48
+in x: f16[m, k]
+in w: f8e4m3[k, n]
+{kernel}
+out y: f32[m, n] = t2
+"""
+FUSED = "kernel grid[m, n]\n  loop[k]\n    t2 += contract[k](x, w)"
+CALLED = "kernel call\n  t2 = contract[k](x, w)"
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:90"])
+@pytest.mark.parametrize("kernel", [FUSED, CALLED])
+def test_inputs_of_eight_bits(written, runs, target, kernel) -> None:
+    assert "fine" in runs(export_module(written(EIGHT_BITS.format(kernel=kernel), target)))
+
+
+def test_what_the_target_cannot_read_is_not_exported(written) -> None:
+    text = EIGHT_BITS.format(kernel=FUSED)
+    with pytest.raises(InputError, match="w holds float8_e4m3fn, which Triton reads on cuda:89 and later"):
+        export_module(written(text, "cuda:80"))
