@@ -1,8 +1,8 @@
 """C++ kernels against PyTorch on this machine: medians of interleaved calls, losses included.
 
     python -m bench.cpu --quick --json OUT                 8 cases, some 3 minutes on 2 cores
-    python -m bench.cpu --minutes 25 --json OUT            cases in order, the most telling first
-    python -m bench.cpu --minutes 25 --json OUT --resume   goes on after those that OUT has
+    python -m bench.cpu --minutes 30 --json OUT            cases in order, the most telling first
+    python -m bench.cpu --minutes 30 --json OUT --resume   goes on after those that OUT has
     python -m bench.cpu --suite squares --no-library --threads 1,2 --json OUT
 
 Every case is searched, scheduled, compiled, tuned and checked in floats as `superopt.optimize` does it,
@@ -11,6 +11,9 @@ attention, scaled_dot_product_attention, in turns, on changing inputs. A ratio a
 kernels are faster than the best of these. What `optimize` returns is the kernels where they beat eager
 PyTorch and torch.compile, and the faster of those otherwise: the column "returned". Let nothing else run
 meanwhile.
+
+A peer that takes ten times as long as our kernels is timed by three calls. A case of which eager PyTorch
+would take more than `--longest` seconds a call is left out, and listed as such.
 """
 
 import argparse
@@ -37,12 +40,16 @@ from superopt.bench.harness import (
 )
 from superopt.bench.roofs import roofs_of
 from superopt.errors import InputError, SuperoptError
+from superopt.workloads import WORKLOADS
 
 __all__ = ["main"]
 
 PEERS = ("eager", "torch.compile")
 _COPIES = 3
 _LEAST_S = 5.0  # below it, no more cases are begun
+_SLOW = 10.0  # times as long as our kernels: such a peer is timed by a few calls of its own
+_FEW = 3
+_PART = 8  # a case is tried with so many times fewer tokens, to see how long it would take
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,7 @@ class Settings:
     peers: tuple[str, ...] = PEERS
     threads: tuple[int, ...] = ()  # numbers of threads to scale over
     library: bool = True
+    longest: float = 1.5  # seconds of a call of eager PyTorch, above which a case is left out
     seed: int = 0
 
 
@@ -65,6 +73,9 @@ def measure(case: CpuCase, settings: Settings) -> dict[str, Any]:
     from superopt.verify.floats import sample
 
     start = time.monotonic()
+    if (eager_s := _expected_s(case)) > settings.longest:
+        left_out = f"left out: eager PyTorch would take some {eager_s:.1f} s a call"
+        return _known(case) | {"ratio": None, "error": left_out, "left_out": True}
     best = _optimized(case, settings)
     record = _known(case) | {
         "chosen": [plan.chosen.name if plan.chosen else "none: PyTorch's operators" for plan in best.regions],
@@ -99,12 +110,56 @@ def measure(case: CpuCase, settings: Settings) -> dict[str, Any]:
     }
 
 
+def _expected_s(case: CpuCase) -> float:
+    """Return how long a call of eager PyTorch should take, from one with an eighth of the tokens."""
+    import torch
+
+    from superopt.verify.floats import sample
+
+    tokens = [size for size in ("M", "S", "T") if case.sizes.get(size, 1) >= 2 * _PART]
+    if not tokens:
+        return 0.0
+    few = {**case.sizes, **{size: case.sizes[size] // _PART for size in tokens}}
+    inputs = WORKLOADS[case.workload].inputs(dtype=case.dtype, device="meta", **few)
+    given = sample("normal", inputs)
+    start = time.perf_counter()
+    with torch.no_grad():
+        case.function(*given)
+    seconds = time.perf_counter() - start
+    return seconds * (_PART**2 if case.suite == "prefill" else _PART)  # tokens look at tokens
+
+
+def _timed(
+    runs: Mapping[str, Callable[..., Any]], copies: Sequence[tuple[Any, ...]], seconds: float
+) -> dict[str, Any]:
+    """Return the times of our kernels and its near rivals in turns, and of slow ones by a few calls."""
+    from superopt.targets import pick_target
+    from superopt.tune.measure import Times
+
+    once: dict[str, float] = {}
+    for name, run in runs.items():
+        run(*copies[1])
+        start = time.perf_counter_ns()
+        run(*copies[2])
+        once[name] = (time.perf_counter_ns() - start) / 1e3
+    near = {name: run for name, run in runs.items() if once[name] < _SLOW * once["superopt"]}
+    found = dict(pick_target("cpu").measure(near, copies, seconds=seconds))
+    for name in runs.keys() - near.keys():
+        us = [once[name]]
+        while len(us) < _FEW or (sum(us) < seconds * 1e6 / 10 and len(us) < 100):
+            start = time.perf_counter_ns()
+            runs[name](*copies[len(us) % len(copies)])
+            us.append((time.perf_counter_ns() - start) / 1e3)
+        found[name] = Times(us, note="slow: timed by calls of its own").summary()
+    return {name: found[name] for name in runs}
+
+
 def _optimized(case: CpuCase, settings: Settings) -> Any:
-    """Return what optimizing a case gives; torch.compile races later."""
+    """Return what optimizing a case gives; PyTorch races later."""
     from superopt.clock import Clock
     from superopt.driver import search
     from superopt.optimizer import OptimizeOptions
-    from superopt.plans.plan import Work
+    from superopt.plans.plan import Within, Work
     from superopt.plans.schedules import schedules
     from superopt.plans.settle import settle
     from superopt.targets import pick_target
@@ -113,7 +168,7 @@ def _optimized(case: CpuCase, settings: Settings) -> Any:
     target, clock = pick_target("cpu"), Clock()
     options = OptimizeOptions(
         target=target.name,
-        seconds=settings.seconds,
+        seconds=settings.seconds / 2,
         graphs=settings.graphs,
         torch_compile=False,
         guarded=False,
@@ -140,6 +195,7 @@ def _optimized(case: CpuCase, settings: Settings) -> Any:
         clock=clock,
         tell=lambda message: None,
         search=found,
+        within=Within(deadline=float("inf"), beat_us=float("inf")),
     )
 
 
@@ -261,8 +317,11 @@ def show(document: Mapping[str, Any]) -> None:
     for group, found in document.get("geometric_mean", {}).items():
         shown = ", ".join(f"{name} {one['mean']:.2f} ({one['cases']})" for name, one in found.items())
         console.print(f"geometric mean, {group}: {shown}")
-    if missing := document.get("not_reached"):
-        console.print(f"not reached: {len(missing)} of {len(missing) + len(document['cases'])} cases")
+    left_out = [name for name, one in document["cases"].items() if one.get("left_out")]
+    for what, names in (("left out, too slow", left_out), ("not reached", document.get("not_reached"))):
+        if names:
+            total = len(document["cases"]) + len(document.get("not_reached", ()))
+            console.print(f"{what}: {len(names)} of {total} cases: {', '.join(names)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -288,6 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tuple(listed(options.peers)),
         threads,
         not options.no_library,
+        options.longest,
         options.seed,
     )
     if options.resume and options.json is None:
@@ -323,13 +383,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workloads", default="", help="only these, by commas")
     parser.add_argument("--case", default="", help="only cases of these names, by commas, as in 2048-m8")
     parser.add_argument("--dtype", default="", help="f32 or bf16 (default: both)")
-    parser.add_argument("--minutes", type=float, default=25.0, help="of everything, about (default: 25)")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of everything, about (default: 30)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of the races of a case (default: 2)")
     parser.add_argument("--graphs", type=int, default=2, help="of a case, made into kernels (default: 2)")
     parser.add_argument("--peers", default=",".join(PEERS), help="besides eager, by commas (default: all)")
     parser.add_argument("--threads", default="", help="measure scaling over these numbers, as in 1,2")
     parser.add_argument(
         "--no-library", action="store_true", help="let no kernel be a call of PyTorch's matmul"
+    )
+    parser.add_argument(
+        "--longest", type=float, default=1.5, help="leave out cases of which eager takes more seconds a call"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="where the results go, after every case")

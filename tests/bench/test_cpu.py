@@ -1,6 +1,8 @@
 """The race on a CPU: its cases, what is kept, and one case from the search to the table."""
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,37 @@ def test_bad_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         cpu.main(arguments)
     assert "error:" in capsys.readouterr().err
+
+
+def test_what_eager_is_too_slow_for_is_left_out_and_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = chosen("rows", ["softmax"], ["1024-m64"], ["f32"])
+    results = cpu.Results([case.name for case in cases], tmp_path / "out.json", {"cases": {}}, cpu.means)
+    cpu.run_cases(cases, cpu.Settings(longest=0.0), results, minutes=5)
+    found = results.records[cases[0].name]
+    assert found["left_out"]
+    assert found["ratio"] is None
+    cpu.show({**results.document, "machine": {}})
+    assert "left out, too slow: 1 of 1 cases: softmax/1024-m64/f32" in capsys.readouterr().out
+
+
+def test_slow_peers_are_timed_by_a_few_calls() -> None:
+    calls = dict.fromkeys(("superopt", "eager", "slow"), 0)
+
+    def contender(name: str, seconds: float) -> Callable[..., None]:
+        def run(*_: object) -> None:
+            calls[name] += 1
+            time.sleep(seconds)
+
+        return run
+
+    runs = {name: contender(name, s) for name, s in zip(calls, (0.001, 0.002, 0.05), strict=True)}
+    timed = cpu._timed(runs, [(), (), ()], 0.2)
+    assert list(timed) == list(runs)
+    assert calls["slow"] == 4  # one is not timed
+    assert (timed["slow"].rounds, timed["slow"].note) == (3, "slow: timed by calls of its own")
+    assert timed["eager"].rounds == timed["superopt"].rounds >= 5
 
 
 @pytest.mark.slow
