@@ -27,6 +27,7 @@ _QUARTER = 0.25
 _SHARE = 0.95
 _BETWEEN_LAUNCHES = 0.01  # by which launches differ (standard deviation) as far as they don't say it
 _WEIGHT = 2  # of that, in launches
+_EVIDENCE = 2  # of its noise by which the square of a change must be larger to be the machine's
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,17 @@ def change(old: Sequence[Launch], new: Sequence[Launch], *, seed: int = 0) -> In
     import numpy as np
 
     random = np.random.default_rng(seed)
-    both = [_logs(run) for run in (old, new)]
-    middles = [(_medians(ours), _medians(baseline)) for ours, baseline in both]
     has_baseline = all(len(one.baseline) for run in (old, new) for one in run)
-    share = _share(middles) if has_baseline else 0.0
-    points, draws = [], []
-    for (ours, baseline), (middle, base) in zip(both, middles, strict=True):
-        drawn_ours, drawn_baseline = _drawn(ours, baseline, random)
-        points.append(_typical(middle) - share * _typical(base))
-        draws.append(drawn_ours - share * drawn_baseline)
+    points, draws = [], []  # of the new run less the old one, ours and baseline
+    for run in (old, new):
+        logs = _logs(run)
+        points.append([_typical(_medians(one)) for one in logs])
+        draws.append(_drawn(*logs, random))
+    ours, base = (points[1][which] - points[0][which] for which in (0, 1))
+    drawn_ours, drawn_base = (draws[1][which] - draws[0][which] for which in (0, 1))
+    share = _share(base, drawn_ours, drawn_base, _unknown(old, new)) if has_baseline else 0.0
     spread = random.normal(0.0, _unknown(old, new), _DRAWS)
-    return _interval(points[1] - points[0], draws[1] - draws[0] + spread)
+    return _interval(ours - share * base, drawn_ours - share * drawn_base + spread)
 
 
 def verdict(found: Interval, tolerance: float) -> str:
@@ -89,18 +90,15 @@ def verdict(found: Interval, tolerance: float) -> str:
     return "same" if found.low >= 1 / most and found.high <= most else "unclear"
 
 
-def _share(middles: Sequence[tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]]) -> float:
+def _share(
+    changed: float, ours: "np.ndarray[Any, Any]", base: "np.ndarray[Any, Any]", unknown: float
+) -> float:
     """Return which share of the baseline's change is taken off: what makes the noise of the rest least."""
     import numpy as np
 
-    known = _WEIGHT + sum(len(ours) - 1 for ours, _ in middles)
-    own = sum(float(np.sum((base - base.mean()) ** 2)) for _, base in middles)
-    shared = sum(float(np.sum((ours - ours.mean()) * (base - base.mean()))) for ours, base in middles)
-    launches = sum(1 / len(ours) for ours, _ in middles)
-    noise = (own + _WEIGHT * _BETWEEN_LAUNCHES**2) / known * launches
-    common = min(max(shared / known * launches, 0.0), noise)
-    changed = (_typical(middles[1][1]) - _typical(middles[0][1])) ** 2
-    drift = max(changed - noise, 0.0)
+    noise = float(np.var(base)) + unknown**2
+    common = min(max(float(np.cov(ours, base)[0, 1]), 0.0), noise)
+    drift = max(changed**2 - _EVIDENCE * noise, 0.0)
     return (common + drift) / (noise + drift)
 
 

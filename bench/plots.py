@@ -115,22 +115,47 @@ def _where(document: Record) -> str:
 
 
 def _speedups(document: Record) -> "Figure | None":
-    """A bar for each case from 1 to what the best peer takes, and a mark for every peer."""
+    """A bar for each case from 1 to what the best peer takes, and a mark for every peer; a panel by dtype."""
     from matplotlib import pyplot
 
-    rows = _bars(_measured(document))
-    if not rows:
+    records = _measured(document)
+    panels = {
+        kind: _bars([one for one in records if one.get("dtype", "") == kind])
+        for kind in dict.fromkeys(one.get("dtype", "") for one in records)
+    }
+    if not panels:
         return None
-    peers = list(dict.fromkeys(peer for _, ratios, _ in rows for peer in ratios))
+    peers = list(dict.fromkeys(peer for rows in panels.values() for _, ratios, _ in rows for peer in ratios))
     marks = _marks(peers)
-    figure, axes = pyplot.subplots(figsize=(8.6, 1.7 + 0.27 * len(rows)), layout="constrained")
+    heights = [len(rows) + 3 for rows in panels.values()]
+    figure, several = pyplot.subplots(
+        len(panels),
+        figsize=(8.6, 1.0 + 0.27 * sum(heights)),
+        height_ratios=heights,
+        layout="constrained",
+        squeeze=False,
+    )
+    for axes, (kind, rows) in zip(several[:, 0], panels.items(), strict=True):
+        _draw_bars(axes, rows, marks)
+        text = f"{_mean([best for *_, best in rows]):.2f} times the time of ours, in the geometric mean"
+        axes.set_title(f"{kind}: the best peer takes {text}".removeprefix(": "), fontsize=10)
+    several[-1, 0].set_xlabel("time of the peer over ours; left of 1, the peer is faster")
+    figure.suptitle(_where(document), x=0.01, ha="left", weight="bold")
+    _peer_legend(figure, peers, marks)
+    return figure
+
+
+def _draw_bars(
+    axes: "Axes",
+    rows: Sequence[tuple[str, dict[str, float], float]],
+    marks: Mapping[str, tuple[str, str]],
+) -> None:
     for at, (_, ratios, best) in enumerate(rows):
         axes.barh(at, best - 1, left=1, height=0.62, color=_BLUE if best >= 1 else _RED, alpha=0.85)
         for peer, ratio in ratios.items():
             shape, colour = marks[peer]
-            axes.plot(
-                ratio, at, shape, color=colour, markersize=5.5, markeredgecolor=_DARK, markeredgewidth=0.5
-            )
+            edge: dict[str, Any] = {"markeredgecolor": _DARK, "markeredgewidth": 0.5}
+            axes.plot(ratio, at, shape, color=colour, markersize=5.5, **edge)
     values = [ratio for _, ratios, best in rows for ratio in (best, *ratios.values())]
     axes.set_xscale("log")
     axes.set_xlim(min(min(values) * 0.8, 0.8), max(max(values) * 1.35, 2.0))
@@ -139,11 +164,6 @@ def _speedups(document: Record) -> "Figure | None":
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows], fontsize=9)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("time of the peer over ours; left of 1, the peer is faster")
-    mean = exp(sum(log(best) for _, _, best in rows) / len(rows))
-    axes.set_title(f"{_where(document)}: {mean:.2f} times as fast as the best peer", loc="left", pad=30)
-    _peer_legend(axes, peers, marks)
-    return figure
 
 
 def _bars(records: Sequence[Record]) -> list[tuple[str, dict[str, float], float]]:
@@ -170,16 +190,16 @@ def _marks(peers: Sequence[str]) -> dict[str, tuple[str, str]]:
     return _PEER_MARKS | {peer: _OTHER_MARKS[at % len(_OTHER_MARKS)] for at, peer in enumerate(others)}
 
 
-def _peer_legend(axes: "Axes", peers: Sequence[str], marks: Mapping[str, tuple[str, str]]) -> None:
+def _peer_legend(figure: "Figure", peers: Sequence[str], marks: Mapping[str, tuple[str, str]]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [Patch(color=_BLUE, label="best peer")]
+    handles: list[Any] = [Patch(color=_BLUE, label="best peer"), Patch(color=_RED, label="a loss")]
     handles += [
         Line2D([], [], linestyle="", marker=marks[peer][0], color=marks[peer][1], label=peer, markersize=6)
         for peer in peers
     ]
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=5, fontsize=9)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
 
 
 def _plain_log_ticks(axes: "Axes") -> None:
@@ -187,7 +207,7 @@ def _plain_log_ticks(axes: "Axes") -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axes.get_xlim()
-    steps = (1.0, 2.0, 5.0) if high / low < 300 else (1.0,)
+    steps = (1.0, 2.0, 5.0) if high / low < 1000 else (1.0,)
     axes.xaxis.set_major_locator(LogLocator(subs=steps))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -283,31 +303,26 @@ def _search_times(document: Record) -> "Figure | None":
         ours = one["total_ms"] / 1e3
         published = [peer for peer in peers.get(one["workload"], ()) if peer[1] is not None]
         endless = [peer for peer in peers.get(one["workload"], ()) if peer[1] is None]
+        said = []
         if published:
             axes.plot([ours, max(peer[1] for peer in published)], [at, at], color="#c8c8c8", zorder=1)
+            said.append(f"{min(peer[1] for peer in published) / ours:,.0f} times as long")
         axes.plot(ours, at, "o", color=_BLUE, markersize=7.5, zorder=3)
         for system, seconds, _ in published:
             axes.plot(seconds, at, marks[system][0], color=marks[system][1], markersize=7, zorder=3)
             limits.append(seconds)
-        text = f"{ours:.2f} s" if not published else f"{min(one[1] for one in published) / ours:,.0f} times"
-        axes.annotate(
-            text, (ours, at), (-9, 0), textcoords="offset points", ha="right", va="center", fontsize=8
-        )
-        if endless:
-            said = "; ".join(
-                f"{system}: {how.partition(': ')[2].partition(',')[0]}" for system, _, how in endless
-            )
-            start = max([ours, *(peer[1] for peer in published)])
-            axes.annotate(
-                said, (start, at), (10, 0), textcoords="offset points", va="center", fontsize=8, color=_RED
-            )
+        said += [f"{system}: {how.partition(': ')[2].partition(',')[0]}" for system, _, how in endless]
+        beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+        axes.annotate(f"{ours:.2f}", (ours, at), (-9, 0), ha="right", **beside)
+        last = max([ours, *(peer[1] for peer in published)])
+        axes.annotate("; ".join(said), (last, at), (10, 0), color=_DARK, **beside)
     axes.set_xscale("log")
-    axes.set_xlim(min(limits) / 3.2, max(limits) * 6)
+    axes.set_xlim(min(limits) / 3.2, max(limits) * 15)
     _plain_log_ticks(axes)
     axes.set_yticks(range(len(records)), [one["workload"] for one in records], fontsize=9)
     axes.set_ylim(-0.6, len(records) - 0.4)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("seconds; beside our dots: seconds, or how many times as long the fastest other takes")
+    axes.set_xlabel("seconds; of others as published, or CPU seconds measured on 2 cores")
     axes.set_title(f"Search of every named workload ({_where(document)})", loc="left", pad=26)
     handles = [Line2D([], [], linestyle="", marker="o", color=_BLUE, label="superopt", markersize=7)]
     handles += [

@@ -52,14 +52,14 @@ def kernel(x):
 @case(inputs="f32[16,1024]", against=other, optimize=False)
 def operator(x):
     for _ in range({operator}):
-        torch.softmax(x, -1)
+        torch.sigmoid(x)
 """
 _CALLS = 10
 
 
 def original(x: Any) -> Any:
-    """What the kernel computes: RMSNorm."""
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    """What the kernel computes."""
+    return x.softmax(-1)
 
 
 def _prepare(folder: Path) -> None:
