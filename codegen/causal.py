@@ -51,7 +51,7 @@ def find_reaches(program: KernelProgram, loop: LoopStatement) -> tuple[Reach, ..
             found = operands[0] & operands[1]
         elif op == "where" and _is_zero(graph, one.step.inputs[2]):
             found = operands[0] | operands[1]
-        elif op == "exp":
+        elif op in ("exp", "exp2"):
             found = below[0]
         if op in ("ge", "gt", "le", "lt"):
             found |= {one.value}

@@ -17,6 +17,7 @@ from superopt.codegen.statements import (
     Store,
     Tensor,
 )
+from superopt.codegen.triton.basetwo import in_base_two
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.descriptors import Descriptor
 from superopt.codegen.triton.errors import UnsupportedError
@@ -43,6 +44,10 @@ def emit(program: KernelProgram, config: TritonConfig) -> TritonSource:
 
 class _Emitter(Reductions):
     """Printing one kernel: its statements in order, then what stands around them."""
+
+    def __init__(self, program: KernelProgram, config: TritonConfig) -> None:
+        program, self.scaled = in_base_two(program)
+        super().__init__(program, config)
 
     def source(self) -> TritonSource:
         body = self._statements(self.program.statements)
@@ -420,7 +425,8 @@ class _Emitter(Reductions):
             if abs(degree) != 1:
                 difference = f"{float(abs(degree))!r} * ({difference})"
             scale = self.unique.take(f"scale_{old.text}")
-            lines.add(f"{scale} = tl.exp({difference})")
+            power = "tl.exp2" if move.value in self.scaled else "tl.exp"
+            lines.add(f"{scale} = {power}({difference})")
             for value in (value for value, other in move.rescales if other == degree):
                 held = self.held[value]
                 lines.add(f"{held.text} *= {self.spread(scale, old.axes, held.axes) if old.axes else scale}")

@@ -71,7 +71,7 @@ def after_operator(op: str, operands: Sequence[Lanes | None]) -> Lanes:
         return Lanes.ZERO
     if op == "div" and list(operands) == [Lanes.ZERO, None]:
         return Lanes.ZERO
-    if op == "exp" and present == [Lanes.ZERO]:
+    if op in ("exp", "exp2") and present == [Lanes.ZERO]:
         return Lanes.FINITE
     if op in _FINITE and Lanes.ANY not in present:
         return Lanes.FINITE

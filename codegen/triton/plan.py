@@ -196,7 +196,7 @@ def bounded(graph: Graph, value: int) -> bool:
     step = graph.step_of(value)
     if step is None:
         return graph.inputs[value].dtype == "bool"
-    if step.op == "exp":
+    if step.op in ("exp", "exp2"):
         inner = graph.step_of(step.inputs[0])
         shift = graph.step_of(inner.inputs[1]) if inner is not None and inner.op == "sub" else None
         return shift is not None and shift.op in ("max", "maximum")

@@ -36,7 +36,7 @@ def gqa_decode_0(
         mask=mask_g[:, None],
         other=0.0,
     ).to(tl.float32)
-    t4 = q * 0.08838834764831843  # mul(q, 0.08838834764831843)
+    t4 = q * 0.12751743082459868  # mul(q, 0.12751743082459868)
     t6 = tl.full((BLOCK_G,), float("-inf"), dtype=tl.float32)
     t11 = tl.zeros((BLOCK_G, BLOCK_E), dtype=tl.float32)
     t18 = tl.zeros((BLOCK_G, BLOCK_S_AT), dtype=tl.float32)
@@ -47,12 +47,12 @@ def gqa_decode_0(
         t5 = tl.dot(t4.to(tl.bfloat16), k)  # contract[d](t4, k)
         t6 = tl.maximum(t6, tl.max(t5, axis=1))  # max[s_at](t5)
         t8_new = tl.maximum(t6, -1.2676506002282294e+30)  # maximum(t6, -1.2676506002282294e+30)
-        scale_t8 = tl.exp(t8 - t8_new)
+        scale_t8 = tl.exp2(t8 - t8_new)
         t11 *= scale_t8[:, None]
         t18 *= scale_t8[:, None]
         t8 = t8_new
         t9 = t5 - t8[:, None]  # sub(t5, t8)
-        t10 = tl.exp(t9)  # exp(t9)
+        t10 = tl.exp2(t9)  # exp2(t9)
         v = tl.load(v_ptr + offs_s_at[:, None] * stride_v_s_at + offs_e[None, :] * stride_v_e)
         t11 = tl.dot(t10.to(tl.bfloat16), v, t11)  # contract[s_at](t10, v)
         t18 += t10  # sum[s_at](t10)
@@ -101,12 +101,12 @@ def gqa_decode_1(
         t8 = tl.load(t8_ptr + offs_s_part * stride_t8_s_part)
         t12 = tl.maximum(t12, tl.max(t8, axis=0))  # max[s_part](t8)
         t13_new = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
-        scale_t13 = tl.exp(t13 - t13_new)
+        scale_t13 = tl.exp2(t13 - t13_new)
         t17 *= scale_t13
         t20 *= scale_t13
         t13 = t13_new
         t14 = t8 - t13  # sub(t8, t13)
-        t15 = tl.exp(t14)  # exp(t14)
+        t15 = tl.exp2(t14)  # exp2(t14)
         t11 = tl.load(t11_ptr + offs_e[:, None] * stride_t11_e + offs_s_part[None, :] * stride_t11_s_part)
         t16 = t11 * t15[None, :]  # mul(t11, t15)
         t17 += t16  # sum[s_part](t16)

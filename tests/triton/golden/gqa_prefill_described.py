@@ -16,7 +16,7 @@ def gqa_prefill_0(
     offs_s = pid_s * BLOCK_S + tl.arange(0, BLOCK_S)
 
     q = tl.reshape(q_desc.load([pid_h, pid_g, pid_s * BLOCK_S, 0]), (BLOCK_S, BLOCK_D)).to(tl.float32)
-    t4 = q * 0.08838834764831843  # mul(q, 0.08838834764831843)
+    t4 = q * 0.12751743082459868  # mul(q, 0.12751743082459868)
     t12 = tl.full((BLOCK_S,), float("-inf"), dtype=tl.float32)
     t18 = tl.zeros((BLOCK_S, BLOCK_E), dtype=tl.float32)
     t19 = tl.zeros((BLOCK_S,), dtype=tl.float32)
@@ -30,12 +30,12 @@ def gqa_prefill_0(
         t11 = tl.where(t7, t8, float("-inf"))  # where(t7, t8, -infinity)
         t12 = tl.maximum(t12, tl.max(t11, axis=1))  # max[t](t11)
         t14_new = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
-        scale_t14 = tl.exp(t14 - t14_new)
+        scale_t14 = tl.exp2(t14 - t14_new)
         t18 *= scale_t14[:, None]
         t19 *= scale_t14
         t14 = t14_new
         t15 = t11 - t14[:, None]  # sub(t11, t14)
-        t16 = tl.exp(t15)  # exp(t15)
+        t16 = tl.exp2(t15)  # exp2(t15)
         t17 = tl.where(t7, t16, 0.0)  # mul(t7, t16)
         v = tl.reshape(v_desc.load([pid_h, t0, 0]), (BLOCK_T, BLOCK_E))
         t18 = tl.dot(t17.to(tl.bfloat16), v, t18)  # contract[t](t17, v)

@@ -39,15 +39,15 @@ def mla_0(
         c = tl.load(c_ptr + offs_k[:, None] * stride_c_k + offs_n[None, :] * stride_c_n)
         t5 = tl.dot(q, c)  # contract[k](q, c)
         t6 = t4 + t5  # add(t4, t5)
-        t8 = t6 * 0.07216878364870323  # mul(t6, 0.07216878364870323)
+        t8 = t6 * 0.10411754627697266  # mul(t6, 0.10411754627697266)
         t9 = tl.maximum(t9, tl.max(t8, axis=1))  # max[n](t8)
         t11_new = tl.maximum(t9, -1.2676506002282294e+30)  # maximum(t9, -1.2676506002282294e+30)
-        scale_t11 = tl.exp(t11 - t11_new)
+        scale_t11 = tl.exp2(t11 - t11_new)
         t14 *= scale_t11[:, None]
         t15 *= scale_t11[:, None]
         t11 = t11_new
         t12 = t8 - t11[:, None]  # sub(t8, t11)
-        t13 = tl.exp(t12)  # exp(t12)
+        t13 = tl.exp2(t12)  # exp2(t12)
         t14 = tl.dot(t13.to(tl.bfloat16), tl.trans(c), t14)  # contract[n](t13, c)
         t15 += t13  # sum[n](t13)
     t15 = tl.sum(t15, axis=1)
