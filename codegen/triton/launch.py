@@ -34,7 +34,7 @@ from superopt.codegen.triton.prepared import (
 )
 from superopt.codegen.triton.source import DESCRIPTORS_FROM, Argument, TritonSource
 from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph, Port, Split, value_axes
+from superopt.ir import Graph, MuGraph, Port, Split, follow_renames, value_axes
 from superopt.ir.mugraph import Call, Kernel
 
 __all__ = ["TritonMuGraph", "load_kernel", "sizes_of"]
@@ -97,7 +97,7 @@ def sizes_of(graph: Graph, tensors: Mapping[str, Tensor], splits: Sequence[Split
                     f"{graph.name}: dimension {at} of {port.name!r} is {size} long, which is no"
                     f" {' * '.join(dim) or '1'} with {', '.join(f'{a}={found.get(a)}' for a in dim)}"
                 )
-    sizes = {axis: found.get(axis, size) for axis, size in graph.sizes.items()}
+    sizes = follow_renames(graph, {axis: found.get(axis, size) for axis, size in graph.sizes.items()})
     for split in splits:
         sizes = split_extents(split, sizes)
     return sizes

@@ -238,3 +238,12 @@ def test_a_launch_costs_little(recorded):
     least = min(spent() for _ in range(5))
     print(f"{least / 2:.1f} us a kernel")
     assert least / 2 < 500  # most of it to allocate
+
+
+def test_an_axis_that_stands_for_another_is_as_long():
+    text = (
+        "graph gram\naxes m=2048 k=64 m2=2048\nin x: f32[m, k]\nt1 = rename[m->m2](x)\n"
+        "t2 = contract[k](x, t1)\nout o: f32[m, m2] = t2\n"
+    )
+    found = launch.sizes_of(parse_graph(text), {"x": torch.empty(5, 64)})
+    assert found == {"m": 5, "k": 64, "m2": 5}

@@ -98,3 +98,36 @@ def test_any_strides(agrees, name):
 )
 def test_a_kernel_serves_other_sizes(agrees, name, sizes):
     run(agrees, name, "found", built={"M": 17} if "M" in WORKLOADS[name].sizes else {"T": 33}, **sizes)
+
+
+# As they are scheduled for a GPU, every free axis in turn at sizes that divide nothing.
+FREE = ("M", "N", "K", "R", "V", "S", "T", "L", "E")
+EVERY = [
+    (name, axis, size)
+    for name in WORKLOADS
+    for axis in FREE
+    if axis in WORKLOADS[name].sizes and (name, axis) != ("mla", "R")  # a number in it depends on that
+    for size in (1, 7, 17, 129, 4097)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["contiguous", "strided"])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize(("name", "axis", "size"), EVERY)
+def test_every_free_axis(agrees, name, axis, size, dtype, layout):
+    short = {"B": 1, "M": 5, "N": 20, "K": 24, "V": 24, "S": 9, "T": 24, "H": 2, "G": 1, "L": 16, "E": 32}
+    if name.endswith("decode"):
+        short["S"] = 1
+    sizes = small(name, **{key: value for key, value in short.items() if key in WORKLOADS[name].sizes})
+    kind = "original" if name == "llama-layer" else "found"
+    agrees(
+        "stable",
+        name=name,
+        kind=kind,
+        dtype=dtype,
+        built=sizes
+        | {one: 2048 for one in ("M", "N", "K", "V", "S", "T") if one in sizes and sizes[one] > 1},
+        sizes=sizes | {axis: size},
+        layout=layout,
+    )
