@@ -110,11 +110,12 @@ class Contest:
         self.deadline = 0.0
         self.rival: Callable[..., Any] | None = None
         self.before_us = 0.0
+        self.floor_us = region.floor_us
 
     @property
     def gain_us(self) -> float:
         """What may be gained at most."""
-        return max(self.before_us - self.region.floor_us, 0.0)
+        return max(self.before_us - self.floor_us, 0.0)
 
     def opened(self) -> Decision | None:
         """Measure Inductor's code; return a decision where nothing can be gained on it, or it failed."""
@@ -175,12 +176,21 @@ class Contest:
         self.rival = compiled_by_inductor(self.module, copies[0], self.options.inductor)
         timed = self.target.measure({"inductor": self.rival}, copies, seconds=_RIVAL_S)
         self.before_us = before = timed["inductor"].median_us
+        if before < self.floor_us:
+            self._lower_floor()
         known = replace(self.blank, before_us=before)
         if before < _TOO_SHORT_US:
             return replace(known, why=f"too short: a call costs what could be gained in {before:.0f} µs")
-        if before < _NO_ROOM * self.region.floor_us:
-            return replace(known, why=f"Inductor is at the floor, {self.region.floor_us:.1f} µs")
+        if before < _NO_ROOM * self.floor_us:
+            return replace(known, why="Inductor is at the floor, which its bytes and its arithmetic take")
         return None
+
+    def _lower_floor(self) -> None:
+        """Measure the device again: its rates are of a moment when it was busy. Else no floor is believed."""
+        self.target.renew()
+        floor = self.target.floor_us(self.region.goal) or 0.0
+        self.floor_us = floor if floor <= self.before_us else 0.0
+        self.blank = replace(self.blank, floor_us=self.floor_us or None)
 
     def _search(self, known: Decision, guard: Guard | None) -> Decision:
         copies = self._copies()

@@ -63,6 +63,7 @@ class RegionPass(CustomGraphPass):
     def _run(self, graph: fx.Graph) -> None:
         self.ledger.graphs += 1
         self.ledger.arrived()
+        searched, spent = self.ledger.searched, self.ledger.spent_s
         title = f"graph {self.ledger.graphs}, {_role(graph)}"
         device = _device(graph)
         if device is None:
@@ -77,6 +78,14 @@ class RegionPass(CustomGraphPass):
         taken = [(region, decision) for region, decision in decided if decision.taken and decision.plan]
         if taken:
             _replace_all(graph, taken)
+        log.info(
+            "%s: %d regions, %d taken, %d searched in %.1f s",
+            title,
+            len(decided),
+            len(taken),
+            self.ledger.searched - searched,
+            self.ledger.spent_s - spent,
+        )
         self._report()
 
     def _report(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.codegen.configjson import config_from_json
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, Graph, MuGraph
-from superopt.targets.predict import floor, host, predicted, predictions
+from superopt.targets.predict import floor, host, measure_host_again, predicted, predictions
 from superopt.targets.target import Configs, Job, Kernel, KernelReport
 
 if TYPE_CHECKING:
@@ -133,6 +133,12 @@ class CpuTarget:
         import torch
 
         return host(torch.get_num_threads())
+
+    def renew(self) -> None:
+        """Measure the processor's rates again."""
+        import torch
+
+        measure_host_again(torch.get_num_threads())
 
     def synchronize(self) -> None:
         """Do nothing: a kernel has ended when its call has."""

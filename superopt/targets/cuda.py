@@ -194,6 +194,9 @@ class CudaTarget:
         with suppress(_TimeUpError):
             compile_all(waiting, workers=_workers(), limit_seconds=max(seconds, _LEAST_LIMIT_S), on_done=done)
 
+    def renew(self) -> None:
+        """Do nothing: what a device can do is known by its name."""
+
     def synchronize(self) -> None:
         """Wait until all that was launched has ended."""
         import torch

@@ -11,7 +11,16 @@ from superopt.targets.target import Configs, KernelReport
 if TYPE_CHECKING:
     from superopt.cost import Device, TileConfig
 
-__all__ = ["Running", "Tiles", "cuda_device", "floor", "host", "predicted", "predictions"]
+__all__ = [
+    "Running",
+    "Tiles",
+    "cuda_device",
+    "floor",
+    "host",
+    "measure_host_again",
+    "predicted",
+    "predictions",
+]
 
 _LIBRARY_SHARE = 0.8  # of the rates that bound it, a library reaches so much
 
@@ -80,6 +89,14 @@ def host(threads: int) -> "Device":
     from superopt.cost import host_device
 
     return host_device(threads)
+
+
+def measure_host_again(threads: int) -> None:
+    """Measure the rates of the CPU here once more, and keep the better ones."""
+    from superopt.cost import host_device
+
+    host_device(threads, renew=True)
+    host.cache_clear()
 
 
 @cache

@@ -149,6 +149,10 @@ class Target(Protocol):
         """Compile kernels without running them, and hand over each one's report, or why it has none."""
         ...
 
+    def renew(self) -> None:
+        """Find out again what the device can do, once something was faster than it is said to allow."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until all that was launched has ended."""
         ...
