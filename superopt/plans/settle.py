@@ -1,5 +1,6 @@
 """Settle: from candidates to the program that is used, measured where the device is, planned where not."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from superopt.trace.traced import Traced
 
 __all__ = ["settle", "without_data"]
+
+log = logging.getLogger("superopt")
 
 Tell = Callable[[str], None]
 
@@ -54,7 +57,10 @@ def settle(
         return Optimized(function, regions=regions, winner=None, kernels={}, phases_ms=clock.ms, **common)
     placed = _placed(inputs, target)
     original = function or assemble(traced, {})
-    contest = Contest(original, traced, target, options, placed, clock, tell, within)
+    stopped = search is not None and search.interrupted
+    if stopped:
+        log.warning("interrupted: nothing was compiled yet, so PyTorch's own program is what comes back")
+    contest = Contest(original, traced, target, options, placed, clock, tell, within, interrupted=stopped)
     outcome = contest.run(work)
     return Optimized(
         function,

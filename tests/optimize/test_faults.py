@@ -208,3 +208,19 @@ def test_ctrl_c_gives_the_best_so_far(one, random, caplog, during: str) -> None:
     assert [line for line in caplog.messages if "interrupted" in line] == [
         "interrupted: the best so far is what comes back"
     ]
+
+
+def test_ctrl_c_while_searching_ends_all(one, random, monkeypatch, caplog) -> None:
+    real = superopt.optimizer.search
+
+    def stopped(*arguments: object, **named: object) -> superopt.Search:
+        return replace(real(*arguments, **named), interrupted=True)
+
+    monkeypatch.setattr("superopt.optimizer.search", stopped)
+    monkeypatch.setattr(CpuTarget, "make", lambda *_: pytest.fail("compiled after the interrupt"))
+    inputs = random((6, 32), (32,))
+    best = superopt.optimize(norm, *inputs, options=one)
+    is_right(best, inputs)
+    assert best.interrupted
+    assert best.winner == "eager"
+    assert "interrupted: nothing was compiled yet" in caplog.text
