@@ -17,6 +17,7 @@ from superopt.codegen.triton.plan import make_plan
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
 from superopt.targets import config_json, pick_target
+from superopt.workloads import WORKLOADS
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -314,3 +315,21 @@ def test_configurations_as_data():
         pick_target("cuda:80").config_from_json(data)
     with pytest.raises(InputError, match="descriptors of a configuration is wrong: 'yes'"):
         pick_target("cuda:90").config_from_json({**data, "descriptors": "yes"})
+
+
+# Rows are multiples of 16 bytes long; all else is odd.
+EVEN_ROWS = {
+    "B": 2, "M": 17, "K": 40, "N": 72, "R": 24, "S": 33, "T": 77, "H": 4, "G": 2, "D": 16, "L": 32, "V": 88,
+    "E": 32, "Q": 64, "P": 32,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "llama-layer"])
+def test_all_workloads(name, dtype, agrees):
+    sizes = {size: EVEN_ROWS[size] for size in WORKLOADS[name].sizes}
+    sizes |= {"S": 1} if name.endswith("-decode") else {}
+    sizes |= {"T": 80} if name == "mla" else {}  # along which scores lie that one kernel leaves to another
+    request = {"name": name, "kind": "found", "dtype": dtype, "built": sizes, "sizes": sizes}
+    assert agrees("stable", **request, configs="descriptors")["descriptors"]
