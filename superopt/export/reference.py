@@ -64,10 +64,10 @@ def size_lines(
                 inner = inner if len(dim) == 2 else f"({inner})"
                 lines.append(f"{sizes[dim[0]]} = {ports[port.name]}.shape[{at}] // {inner}")
                 known.add(dim[0])
-    for old, new in [pair for step in graph.steps if step.op == "rename" for pair in step.mapping]:
-        if new not in known and old in known:
-            lines.append(f"{sizes[str(new)]} = {sizes[old]}")
-            known.add(str(new))
+    for old, other in [pair for step in graph.steps if step.op == "rename" for pair in step.mapping]:
+        if str(other) not in known and old in known:
+            lines.append(f"{sizes[str(other)]} = {sizes[old]}")
+            known.add(str(other))
     lines += [f"{sizes[axis.name]} = {axis.size}" for axis in graph.axes if axis.name not in known]
     return lines, sizes
 
