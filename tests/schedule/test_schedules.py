@@ -127,6 +127,16 @@ def test_decoding_is_one_pass_over_parts_of_the_keys_and_a_combination() -> None
     assert not any(split.inner in axes for axes in stored_axes(mugraph))
 
 
+@pytest.mark.parametrize("name", ["rmsnorm-linear", "gated-mlp", "gqa", "mla"])
+def test_one_loop_reads_every_tensor_once_and_only_results_are_stored(name: str) -> None:
+    kept = [one.mugraph for one in schedules(best(name), H200).kept]
+    mugraph = next(one for one in kept if len(one.kernels) == 1)
+    [kernel] = mugraph.kernels
+    assert [len(loops) for loops in loops_of(mugraph)] == [1]
+    assert mugraph.loads(kernel) == tuple(range(len(mugraph.graph.inputs)))
+    assert mugraph.stores(kernel) == tuple(output.value for output in mugraph.graph.outputs)
+
+
 def test_logits_are_never_stored() -> None:
     """Log-sum-exp of a product: the vocabulary in parts over the grid, the contraction in its loop."""
 
