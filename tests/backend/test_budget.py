@@ -22,6 +22,8 @@ from superopt.backend.subgraph import subgraph_of
 from superopt.codegen.cpp import find_compiler
 from superopt.plans.plan import OptimizeOptions, Within
 from superopt.targets import Target, pick_target
+from superopt.tune import Measurement
+from superopt.tune.measure import HeadToHead
 
 from .conftest import plan_of
 from .test_pieces import functional, ones
@@ -165,6 +167,28 @@ def test_the_hottest_region_comes_first(monkeypatch: pytest.MonkeyPatch, target:
     owner._decided(regions, target, "a test")
     assert [before for before, _ in order] == sorted((before for before, _ in order), reverse=True)
     assert order[0][1] >= 100 / 3
+
+
+@pytest.mark.parametrize(
+    ("speedup", "sure", "taken", "why"),
+    [
+        (2.0, True, True, "2.00 times Inductor's speed"),
+        (1.02, True, False, "1.02 times Inductor's speed, 1.03 is needed"),
+        (2.0, False, False, "2.00 times Inductor's speed, but ahead in 55% of the rounds only"),
+        (0.5, True, False, "0.50 times Inductor's speed, 1.03 is needed"),
+    ],
+)
+def test_what_a_race_decides(
+    speedup: float, sure: bool, taken: bool, why: str, region: Region, target: Target
+) -> None:
+    won = speedup > 1
+    names = ("superopt", "inductor") if won else ("inductor", "superopt")
+    times = {name: Measurement(9.0, 8.0, 10.0, 5) for name in names}
+    raced = HeadToHead(*names, speedup if won else 1 / speedup, 0.55, sure, times)
+    contest = Contest(region, target, ledger())
+    found = contest._judged(contest.blank, raced, "a plan")
+    assert (found.taken, found.why) == (taken, why)
+    assert found.open == (not sure)
 
 
 def inputs() -> tuple[torch.Tensor, ...]:

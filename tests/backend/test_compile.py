@@ -75,6 +75,20 @@ def test_other_lengths_do_not_recompile(taken: list[Decision]) -> None:
     assert host.calls > 0
 
 
+@pytest.mark.slow
+def test_kernels_compute_attention_of_any_length(
+    taken: list[Decision], warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    module, host = block(), Host()
+    compiled = torch.compile(module, backend=host, dynamic=True)
+    with torch.no_grad():
+        for length in (5, 9, 33):
+            close(compiled(data(length)), module(data(length)))
+    assert len(host.graphs) == 1
+    assert any("attention" in one.operators for one in taken)
+    assert not [one for one in warnings_logged.records if "from now on" in one.message]
+
+
 @pytest.mark.usefixtures("by_torch")
 def test_autocast(taken: list[Decision]) -> None:
     module, x, host = block(), data(), Host()
