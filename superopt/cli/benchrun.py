@@ -3,7 +3,6 @@
 import argparse
 import difflib
 import fnmatch
-import json
 import sys
 import tempfile
 import time
@@ -13,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.cli import options
-from superopt.cli.inputs import make_inputs, parse_inputs
+from superopt.cli.inputs import parse_inputs
 from superopt.cli.screen import Block, Table, Text, print_blocks
-from superopt.cli.userfile import reason, run_file, to_stderr
+from superopt.cli.userfile import reason, run_file
 from superopt.cli.writing import check_place
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
     from superopt.bench.declared import Declared
 
-__all__ = ["add_actions"]
+__all__ = ["add_actions", "declared_by"]
 
 _EPILOG = """\
 examples:
@@ -47,7 +46,7 @@ _FUNCTIONS_REPEAT = 5
 
 
 def add_actions(actions: Any) -> None:
-    """Add `run`, and `launch`, by which it starts processes."""
+    """Add `run`."""
     run: argparse.ArgumentParser = actions.add_parser(
         "run",
         help="measure a suite, or the functions of your own file",
@@ -79,9 +78,6 @@ def add_actions(actions: Any) -> None:
         "--fresh", action="store_true", help="search and tune anew, whatever the cache has from earlier"
     )
     run.set_defaults(run=_run)
-    launch = actions.add_parser("launch")  # no help: it is not listed
-    launch.add_argument("request", type=Path)
-    launch.set_defaults(run=_launch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +183,7 @@ def _run_functions(arguments: argparse.Namespace, plan: _Plan) -> int:
     from superopt.plans.saved import write_json
 
     file = _file_of(arguments.suite)
-    declared = {one.name: one for one in _declared(file)}
+    declared = {one.name: one for one in declared_by(file)}
     names = _filtered(list(declared), arguments.filter)
     seconds = arguments.seconds or (1.0 if arguments.quick or arguments.suite == _FLOORS else 3.0)
     document: dict[str, Any] = {"cases": {}}
@@ -196,7 +192,7 @@ def _run_functions(arguments: argparse.Namespace, plan: _Plan) -> int:
         document = read_results(plan.out)
         done = document.get("by_launch", [])
     interrupted = False
-    command = (sys.executable, "-m", "superopt", "bench", "launch")
+    command = (sys.executable, "-m", "superopt.cli.benchlaunch")
     with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
         request = Request(
             file=str(file.resolve()),
@@ -265,31 +261,6 @@ def _show(document: dict[str, Any], names: Sequence[str]) -> None:
     print_blocks(blocks)
 
 
-def _launch(arguments: argparse.Namespace) -> int:
-    """Measure in this process what a request says."""
-    from superopt.bench.launches import Request, measure_all
-
-    request = Request(**json.loads(arguments.request.read_text(encoding="utf-8")))
-    with to_stderr():
-        measure_all(_declared(Path(request.file)), request, _made)
-    return 0
-
-
-def _made(text: str) -> tuple[Any, ...]:
-    """Return inputs with random data for a text."""
-    import torch
-
-    from superopt.targets import pick_target
-    from superopt.verify.floats import sample
-
-    device = pick_target("auto").torch_device
-    like = tuple(
-        torch.empty_like(one, device=device) if isinstance(one, torch.Tensor) else one
-        for one in make_inputs(parse_inputs(text))
-    )
-    return sample("normal", like)
-
-
 def _file_of(suite: str) -> Path:
     if suite == _FLOORS:
         from superopt.bench import floors
@@ -307,7 +278,8 @@ def _file_of(suite: str) -> Path:
     return file
 
 
-def _declared(file: Path) -> "list[Declared]":
+def declared_by(file: Path) -> "list[Declared]":
+    """Return the benchmarks of a user's file, or raise InputError where it has none."""
     from superopt.bench.declared import declared_in
 
     found = declared_in(run_file(file))
