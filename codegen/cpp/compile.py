@@ -202,7 +202,8 @@ def _folder() -> Path:
     """Return where kernels are kept: in the cache, or where that cannot be written, for this process only."""
     try:
         folder = cache_folder() / "cpp"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it is run
+        for place in (folder.parent, folder):  # what is in it is run: it is its owner's alone
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             reason = f"cannot write in {folder}"
         elif os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
