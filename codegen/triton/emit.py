@@ -37,17 +37,20 @@ FLOATS = FP8.union(TYPES)
 REDUCTIONS = ("sum", "max", "contract")
 
 
-def emit(program: KernelProgram, config: TritonConfig) -> TritonSource:
-    """Return the Triton source of a kernel under a configuration, or raise UnsupportedError."""
-    return _Emitter(program, config).source()
+def emit(program: KernelProgram, config: TritonConfig, plain: frozenset[str] = frozenset()) -> TritonSource:
+    """Return the Triton source of a kernel under a configuration, or raise UnsupportedError.
+
+    Tensors in `plain` are read and written without descriptors, whatever the configuration says.
+    """
+    return _Emitter(program, config, plain).source()
 
 
 class _Emitter(Reductions):
     """Printing one kernel: its statements in order, then what stands around them."""
 
-    def __init__(self, program: KernelProgram, config: TritonConfig) -> None:
+    def __init__(self, program: KernelProgram, config: TritonConfig, plain: frozenset[str]) -> None:
         program, self.scaled = in_base_two(program)
-        super().__init__(program, config)
+        super().__init__(program, config, plain)
 
     def source(self) -> TritonSource:
         body = self._statements(self.program.statements)

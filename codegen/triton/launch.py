@@ -150,22 +150,27 @@ class TritonMuGraph:
             raise InputError(
                 f"{self.graph.name}: {len(self.configs)} configurations for {len(self.programs)} kernels"
             )
-        self._sources: dict[tuple[int, bool, bool, tuple[int, ...]], TritonSource] = {}
+        self._sources: dict[tuple[int, bool, frozenset[str], tuple[int, ...]], TritonSource] = {}
         self._extents: dict[tuple[int, ...], dict[str, int]] = {}
         self._prepared: dict[object, Prepared] = {}
         self._preparing = threading.Lock()
 
     def source(
-        self, kernel: int, sizes: Mapping[str, int], *, wide: bool = False, descriptors: bool = True
+        self,
+        kernel: int,
+        sizes: Mapping[str, int],
+        *,
+        wide: bool = False,
+        plain: frozenset[str] = frozenset(),
     ) -> TritonSource:
         """Return the source that runs one kernel at these sizes, with masks only where they need them.
 
-        `descriptors` allows tensor descriptors, where the kernel's configuration has them.
+        Tensors in `plain` have no descriptors, whatever the kernel's configuration says.
         """
         sizes = self.extents(sizes)
-        key = kernel, wide, descriptors, tuple(sizes[axis.name] for axis in self.graph.axes)
+        key = kernel, wide, plain, tuple(sizes[axis.name] for axis in self.graph.axes)
         if key not in self._sources:
-            self._sources[key] = self._emitted(kernel, sizes, wide, descriptors)
+            self._sources[key] = self._emitted(kernel, sizes, wide, plain)
         return self._sources[key]
 
     def extents(self, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -195,7 +200,9 @@ class TritonMuGraph:
             self._extents[key] = found
         return self._extents[key]
 
-    def _emitted(self, kernel: int, sizes: Mapping[str, int], wide: bool, descriptors: bool) -> TritonSource:
+    def _emitted(
+        self, kernel: int, sizes: Mapping[str, int], wide: bool, plain: frozenset[str]
+    ) -> TritonSource:
         program = self.programs[kernel]
         if program is None:
             raise InputError(f"{self.graph.name}: kernel {kernel} is a library's; it has no source here")
@@ -208,8 +215,8 @@ class TritonMuGraph:
                 config,
                 exact=exact_axes(config, sizes, program.splits),
                 wide=wide or config.wide or largest >= WIDE_FROM,
-                descriptors=config.descriptors and descriptors,
             ),
+            plain,
         )
 
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
@@ -303,10 +310,9 @@ class _Preparation:
                 raise InputError(f"{self.graph.name}: axis {empty!r} is empty; {tensor.name} has no program")
         if grid:
             held = {tensor.name: self.memory[tensor.value] for tensor in program.loads} | written
-            reason = self._without_descriptors(source, held)
-            if reason is not None:
-                log.info("%s: no tensor descriptors: %s", source.name, reason)
-                source = self.built.source(number, self.sizes, wide=self.wide, descriptors=False)
+            plain = self._plain(source, held)
+            if plain:
+                source = self.built.source(number, self.sizes, wide=self.wide, plain=plain)
             refused = source.refusal(_capability(self.device)) if self.device.type == "cuda" else None
             if refused is not None:
                 raise UnsupportedError(f"{source.name}: not for {self.device}: {refused}")
@@ -317,23 +323,23 @@ class _Preparation:
             elif tensor.name not in self.results:
                 self._leave(tensor.port, written[tensor.name])
 
-    def _without_descriptors(self, source: TritonSource, held: Mapping[str, _Memory]) -> str | None:
-        """Return why a kernel runs without tensor descriptors here; None where it has none, or can."""
-        if source.descriptors and not _has_descriptors(self.device):
-            return f"{self.device} has none; they need compute capability 9.0"
+    def _plain(self, source: TritonSource, held: Mapping[str, _Memory]) -> frozenset[str]:
+        """Return the tensors of a kernel that can have no descriptors here, and log why."""
+        found = set()
+        supported = _has_descriptors(self.device)
         for one in source.descriptors:
-            seen = held[one.tensor or ""]
-            reason = layout_refusal(
-                one.tensor or "",
-                one.dtype or "",
-                self.sizes,
-                seen.strides,
-                [axis for axis, _ in one.seen],
-                aligned=seen.aligned,
-            )
+            name = one.tensor or ""
+            seen = held[name]
+            axes = [axis for axis, _ in one.seen]
+            reason: str | None = f"{self.device} has none; they need compute capability 9.0"
+            if supported:
+                reason = layout_refusal(
+                    name, one.dtype or "", self.sizes, seen.strides, axes, aligned=seen.aligned
+                )
             if reason is not None:
-                return reason
-        return None
+                log.info("%s: no tensor descriptor of %s: %s", source.name, name, reason)
+                found.add(name)
+        return frozenset(found)
 
     def _launched(self, source: TritonSource, grid: int, held: Mapping[str, _Memory]) -> Launch:
         arguments: list[Any] = []

@@ -35,9 +35,10 @@ class Held:
 class Tiles:
     """What one kernel holds while it is printed."""
 
-    def __init__(self, program: KernelProgram, config: TritonConfig) -> None:
+    def __init__(self, program: KernelProgram, config: TritonConfig, plain: frozenset[str]) -> None:
         self.program = program
         self.config = config
+        self.plain = plain  # tensors without descriptors
         self.plan: Plan = make_plan(program, config)
         self.graph = program.graph
         self.axes = value_axes(program.graph)
@@ -153,7 +154,7 @@ class Tiles:
 
     def descriptor(self, tensor: Tensor, places: dict[str, str | int]) -> Descriptor | None:
         """Return the descriptor by which a tile comes or goes, if it does."""
-        if not self.config.descriptors:
+        if not self.config.descriptors or tensor.name in self.plain:
             return None
         found = describe(self.program, self.plan, self.config, tensor, places)
         return found if isinstance(found, Descriptor) else None

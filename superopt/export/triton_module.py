@@ -68,7 +68,7 @@ def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
         assert program is not None
         source = compiled.source(at, sizes)
         if not _follows_sizes(program, source):
-            source = compiled.source(at, sizes, descriptors=False)
+            source = emit(program, replace(source.config, descriptors=False))
         plain = None
         if source.descriptors:
             texts |= dict.fromkeys([_DESCRIPTORS, _DESCRIPTOR])
