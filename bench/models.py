@@ -1,14 +1,20 @@
-"""Models of the transformers library: a step by eager PyTorch, by Inductor, and by superopt's backend.
+"""Models: a step by eager PyTorch, by Inductor, and by superopt's backend; what compiling takes.
 
-    python -m bench.models --json OUT                         all models, inference
-    python -m bench.models --models llama,bert --train        forward and backward
+    python -m bench.models --json OUT                          all cases, about 25 minutes on two cores
+    python -m bench.models --cases llama,bert --train          forward and backward
+    python -m bench.models --cases llama:decode:bf16 --tokens 2048
+    python -m bench.models --json OUT --resume --minutes 10    what is missing, begun within the minutes
     python -m bench.models --list
 
-Models are small and built here from configurations, with random weights; nothing is downloaded. Each
-runs in a process of its own with empty caches ("cold"), and again in another with what the first left
-("warm"). Times of a step are medians of interleaved calls; a speedup above 1 means that superopt is
-faster than Inductor. "Covered" is the share of the operations of all matmuls that superopt computes.
-Needs the extra `models`. Let nothing else run meanwhile.
+A case is a model, a phase and a dtype: `llama`, `llama:decode`, `llama:prefill:bf16`. A prefill is one
+step over all tokens; a decode is one token after a static cache of as many. Models are small, built here
+with random weights (`bench.zoo`); nothing is downloaded.
+
+Compiling is timed in processes of their own: Inductor alone and superopt, each with empty caches ("cold")
+and with what the first one left ("warm"). Times of a step are medians of interleaved calls; a speedup
+above 1 means that superopt is faster than Inductor. The shares of operations (of matmuls) and of bytes
+(that operators read and write, one by one) are those that superopt computes. On a machine with a GPU
+models run there. Needs the extra `models`. Let nothing else run meanwhile.
 """
 
 import argparse
@@ -19,146 +25,136 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MODELS", "main"]
+from superopt.files import replace_text
 
-VERSION = 1
-_TEXT: dict[str, Any] = {
-    "vocab_size": 1024,
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-}
-_GROUPED: dict[str, Any] = {**_TEXT, "num_key_value_heads": 4}
-_ROWS, _TOKENS = 1, 64
+__all__ = ["DEFAULT", "main"]
 
+VERSION = 2
+DEFAULT = (
+    "llama:prefill",
+    "llama:decode",
+    "llama:prefill:bf16",
+    "llama:decode:bf16",
+    "qwen3:prefill",
+    "qwen3:decode",
+    "mistral:decode",
+    "gemma2",
+    "gpt2:prefill",
+    "gpt2:decode",
+    "bert",
+    "t5-encoder",
+    "mixtral",
+    "vit",
+    "whisper-encoder",
+    "resnet",
+    "convnext",
+)
+"""The cases that are run where none are named; to train, their models."""
 
-def _decoder(name: str, **more: Any) -> Callable[[], tuple[Any, dict[str, Any]]]:
-    """Return what builds a text model, by the name of its family, and the inputs of a step."""
-
-    def build() -> tuple[Any, dict[str, Any]]:
-        import torch
-        import transformers
-
-        config = getattr(transformers, f"{name}Config")(**more)
-        model = getattr(transformers, f"{name}Model", None) or getattr(transformers, f"{name}EncoderModel")
-        tokens = torch.randint(0, config.vocab_size, (_ROWS, _TOKENS))
-        inputs: dict[str, Any] = {"input_ids": tokens}
-        if hasattr(config, "use_cache") and name != "Bert":
-            inputs["use_cache"] = False
-        return model(config), inputs
-
-    return build
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_STEPPING = ("llama", "qwen3", "mistral", "gpt2")  # whose caches are of one kind in all layers
 
 
-def _t5() -> tuple[Any, dict[str, Any]]:
-    import torch
-    from transformers import T5Config, T5EncoderModel
+class _Case:
+    """A model, a phase and a dtype, from text like `llama:decode:bf16`."""
 
-    config = T5Config(vocab_size=1024, d_model=512, d_ff=1408, d_kv=64, num_layers=4, num_heads=8)
-    return T5EncoderModel(config), {"input_ids": torch.randint(0, 1024, (_ROWS, _TOKENS))}
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.model, *rest = text.split(":")
+        self.decode = "decode" in rest
+        self.dtype = next((one for one in rest if one in _DTYPES), "fp32")
+        unknown = [one for one in rest if one not in ("decode", "prefill", *_DTYPES)]
+        from superopt.bench.zoo import MODELS
 
-
-def _vit() -> tuple[Any, dict[str, Any]]:
-    import torch
-    from transformers import ViTConfig, ViTModel
-
-    sizes = {name: value for name, value in _TEXT.items() if name != "vocab_size"}
-    config = ViTConfig(**sizes, image_size=128, patch_size=16)
-    return ViTModel(config), {"pixel_values": torch.randn(_ROWS, 3, 128, 128)}
-
-
-def _whisper() -> tuple[Any, dict[str, Any]]:
-    import torch
-    from transformers import WhisperConfig, WhisperModel
-
-    config = WhisperConfig(
-        d_model=512,
-        encoder_layers=4,
-        encoder_attention_heads=8,
-        encoder_ffn_dim=1408,
-        decoder_layers=1,
-        decoder_attention_heads=8,
-        max_source_positions=64,
-        vocab_size=1024,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        decoder_start_token_id=1,
-    )
-    return WhisperModel(config).encoder, {"input_features": torch.randn(_ROWS, 80, 128)}
+        if self.model not in MODELS:
+            raise ValueError(f"no model is named {self.model!r}; there are {', '.join(MODELS)}")
+        if unknown:
+            raise ValueError(f"{text}: {unknown[0]!r} is neither prefill, decode, nor {', '.join(_DTYPES)}")
+        if self.decode and self.model not in _STEPPING:
+            raise ValueError(f"{text}: those that decode are {', '.join(_STEPPING)}")
 
 
-MODELS: Mapping[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
-    "llama": _decoder("Llama", **_GROUPED),
-    "qwen3": _decoder("Qwen3", **_GROUPED, head_dim=64),
-    "mistral": _decoder("Mistral", **_GROUPED, sliding_window=None),
-    "gemma2": _decoder("Gemma2", **_GROUPED, head_dim=64),
-    "gpt2": _decoder(
-        "GPT2",
-        vocab_size=1024,
-        n_embd=512,
-        n_layer=4,
-        n_head=8,
-        n_positions=256,
-        bos_token_id=1,
-        eos_token_id=2,
-    ),
-    "bert": _decoder("Bert", **_TEXT),
-    "t5-encoder": _t5,
-    "mixtral": _decoder("Mixtral", **_GROUPED, num_local_experts=4),
-    "vit": _vit,
-    "whisper-encoder": _whisper,
-}
-"""By name: what builds a model, and the keyword arguments of one step."""
-
-
-def child(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the record of one model in this process."""
+def child(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what one process measures of a case: how long compiling takes, or times of a step too."""
     import torch
 
+    model, step = _built(case, options)
+    settings: dict[str, Any] = {"preset": options.preset}
+    if options.budget is not None:
+        settings["budget_s"] = options.budget
+    torch.compile(lambda x: x + 1)(torch.ones(4))  # Inductor's own start counts for nobody
+    inductor = step(torch.compile(model))
+    if options.child == "inductor":
+        return {"compile_s": _seconds(inductor)}
     from superopt.backend.entry import ledger_of
+
+    ours = step(torch.compile(model, backend="superopt", options=settings))
+    record: dict[str, Any] = {"compile_s": _seconds(ours)}
+    if options.child == "superopt":
+        ledger = ledger_of(settings)
+        taken = [one for one in ledger.decisions if one.taken]
+        counts = {"taken": len(taken), "all": len(ledger.decisions), "graphs": ledger.graphs}
+        flops, moved = sum(one.flops for one in taken), sum(one.bytes for one in taken)
+        record["regions"] = counts
+        record["flops"] = round(flops / ledger.total_flops, 3) if ledger.total_flops else 0.0
+        record["bytes"] = round(moved / ledger.total_bytes, 3) if ledger.total_bytes else 0.0
+        record["explained"] = ledger.text().splitlines()
+        return record
     from superopt.tune import measure_together
 
-    torch.manual_seed(0)
-    model, inputs = MODELS[name]()
-    model = model.train(options.train)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    settings: dict[str, Any] = {"budget_s": options.budget, "preset": options.preset}
-    torch.compile(lambda x: x + 1)(torch.ones(4))  # Inductor's own start counts for nobody
-    programs = {
-        "eager": model,
-        "inductor": torch.compile(model),
-        "superopt": torch.compile(model, backend="superopt", options=settings),
-    }
-    steps = {label: _step(program, inputs, train=options.train) for label, program in programs.items()}
-    record: dict[str, Any] = {"compile_s": {}, "us": {}}
-    for label, step in steps.items():
-        torch._dynamo.reset()
-        start = time.perf_counter()
-        step()
-        if label != "eager":
-            record["compile_s"][label] = round(time.perf_counter() - start, 2)
-    if options.warm:
-        return record
-    # A reset between compilations keeps them apart; all that is raced is compiled once more, from caches.
-    torch._dynamo.reset()
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = options.inductor_cache
+    inductor()
+    steps = {"eager": step(model), "inductor": inductor, "superopt": ours}
     timed = measure_together(steps, [()], seconds=options.seconds)
     record["us"] = {label: round(one.median_us, 1) for label, one in timed.items()}
     record["speedup"] = round(record["us"]["inductor"] / record["us"]["superopt"], 3)
-    ledger = ledger_of(settings)
-    taken = [one for one in ledger.decisions if one.taken]
-    passes = max(ledger.graphs, 1)
-    record["regions"] = {"taken": len(taken), "all": len(ledger.decisions), "graphs": passes}
-    covered = sum(one.flops for one in taken)
-    record["covered"] = round(covered / ledger.total_flops, 3) if ledger.total_flops else 0.0
-    record["explained"] = ledger.text().splitlines()
     return record
+
+
+def _built(case: _Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any], Callable[[], Any]]]:
+    """Return a model, and what makes a step of it, or of what it was compiled to."""
+    import torch
+
+    from superopt.bench.zoo import Decoding, Sizes, build, inputs_of
+
+    torch.manual_seed(0)
+    sizes = Sizes(
+        width=options.width,
+        inner=options.width * 11 // 4,
+        heads=options.width // 64,
+        kv_heads=max(1, options.width // 256),
+        layers=options.layers,
+        tokens=options.tokens,
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = getattr(torch, _DTYPES[case.dtype])
+    model = build(case.model, sizes).to(device, dtype).train(options.train)
+    if case.decode:
+        decoding = Decoding(model, options.context)
+        return model, lambda program: _decode(program, decoding)
+    inputs = {
+        name: value.to(device, dtype if value.is_floating_point() else None)
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in inputs_of(case.model, replace(sizes, tokens=options.tokens)).items()
+    }
+    return model, lambda program: _step(program, inputs, train=options.train)
+
+
+def _decode(program: Callable[..., Any], decoding: Any) -> Callable[[], Any]:
+    import torch
+
+    def one_token() -> Any:
+        decoding.rewind()
+        with torch.no_grad():
+            return program(**decoding.inputs)[0]
+
+    return one_token
 
 
 def _step(program: Callable[..., Any], inputs: Mapping[str, Any], *, train: bool) -> Callable[[], Any]:
@@ -168,80 +164,148 @@ def _step(program: Callable[..., Any], inputs: Mapping[str, Any], *, train: bool
         with torch.no_grad():
             return program(**inputs)
 
-    def learn() -> Any:
-        made = program(**inputs)[0]
-        return made.float().square().mean().backward()
+    def learn() -> None:
+        made = program(**inputs)
+        first: Any = made if isinstance(made, torch.Tensor) else made[0]
+        first.float().square().mean().backward()
 
     return learn if train else infer
+
+
+def _seconds(step: Callable[[], Any]) -> float:
+    """Return how long the first step takes, all that it compiles included."""
+    start = time.perf_counter()
+    step()
+    return round(time.perf_counter() - start, 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
     options = _parser().parse_args(arguments)
     if options.list:
-        print("\n".join(MODELS))
+        print("\n".join(_named(options)))
         return 0
-    names = options.models.split(",") if options.models else list(MODELS)
-    if unknown := [name for name in names if name not in MODELS]:
-        print(f"no model is named {unknown[0]!r}; there are {', '.join(MODELS)}", file=sys.stderr)
+    try:
+        cases = [_Case(text) for text in _named(options)]
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
     if options.child:
-        print(json.dumps(child(names[0], options)))
+        print(json.dumps(child(cases[0], options)))
         return 0
-    found = {}
-    print(
-        f"{'model':16} {'eager':>10} {'Inductor':>10} {'superopt':>10} {'speedup':>8} covered  cold s  warm s"
-    )
-    for name in names:
-        found[name] = _measured(name, options)
-        print(_line(name, found[name]), flush=True)
-        if options.json is not None:
-            options.json.write_text(json.dumps(_document(found, options), indent=1) + "\n")
-    return 0 if all("failed" not in one for one in found.values()) else 1
+    document = _document(options)
+    found: dict[str, Any] = document["cases"]
+    if options.resume and options.json is not None and options.json.exists():
+        kept = json.loads(options.json.read_text())
+        if {**kept, "cases": None} != {**document, "cases": None}:
+            print(f"{options.json} was made elsewhere, or with other options", file=sys.stderr)
+            return 2
+        found.update({text: one for text, one in kept["cases"].items() if "failed" not in one})
+    print(_HEAD)
+    start = time.monotonic()
+    for case in cases:
+        if case.text not in found:
+            if time.monotonic() - start > 60 * options.minutes:
+                print(f"{case.text:22} not begun within {options.minutes:g} minutes; --resume goes on")
+                continue
+            found[case.text] = _measured(case, options)
+            if options.json is not None:
+                replace_text(options.json, json.dumps(document, indent=1) + "\n")
+        print(_line(case.text, found[case.text]), flush=True)
+    for title, mark in (("all", ""), ("prefill and decode", ":")):
+        speeds = [one["speedup"] for text, one in found.items() if "speedup" in one and mark in text]
+        if speeds:
+            mean = exp(sum(map(log, speeds)) / len(speeds))
+            print(f"geometric mean of the speedups, {title}: {mean:.3f} over {len(speeds)} cases")
+    return 0 if all("failed" not in found.get(case.text, {}) for case in cases) else 1
 
 
-def _measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the record of one model from two processes, or the reason why there is none."""
+def _named(options: argparse.Namespace) -> list[str]:
+    """Return the cases to run; for training, the default's models."""
+    if options.cases:
+        return [one.strip() for one in options.cases.split(",")]
+    if options.train:
+        return list(dict.fromkeys(text.partition(":")[0] for text in DEFAULT))
+    return list(DEFAULT)
+
+
+def _measured(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the record of one case from four processes, or the reason why there is none."""
     with tempfile.TemporaryDirectory() as folder:
-        places = {"SUPEROPT_CACHE_DIR": f"{folder}/superopt", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
-        records = []
-        for warm in ((), ("--warm",)):
-            command = [sys.executable, "-m", "superopt.bench.models", "--child", "--models", name, *warm]
-            command += ["--budget", str(options.budget), "--preset", options.preset]
-            command += ["--seconds", str(options.seconds), *(["--train"] if options.train else [])]
-            done = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True)
+        inductors = f"{folder}/by-inductor"
+        runs: list[dict[str, Any]] = []
+        for kind, cache in (
+            ("inductor", inductors),
+            ("inductor", inductors),
+            ("superopt", f"{folder}/ours"),
+            ("timed", f"{folder}/ours"),
+        ):
+            command = [sys.executable, "-m", "bench.models", "--child", kind, "--cases", case.text]
+            command += ["--preset", options.preset, "--seconds", str(options.seconds)]
+            command += ["--width", str(options.width), "--layers", str(options.layers)]
+            command += ["--tokens", str(options.tokens), "--context", str(options.context)]
+            command += ["--inductor-cache", inductors, *(["--train"] if options.train else [])]
+            command += [] if options.budget is None else ["--budget", str(options.budget)]
+            places = {"SUPEROPT_CACHE_DIR": f"{folder}/superopt", "TORCHINDUCTOR_CACHE_DIR": cache}
+            try:
+                done = subprocess.run(
+                    command,
+                    env={**os.environ, **places},
+                    capture_output=True,
+                    text=True,
+                    timeout=60 * options.limit,
+                )
+            except subprocess.TimeoutExpired:
+                return {"failed": f"{kind}: took more than {options.limit:g} minutes"}
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-                return {"failed": lines[-1]}
-            records.append(json.loads(done.stdout.splitlines()[-1]))
-    cold, again = records
-    return {**cold, "warm_s": again["compile_s"]}
+                return {"failed": f"{kind}: {lines[-1]}"}
+            runs.append(json.loads(done.stdout.splitlines()[-1]))
+    seconds = [one.pop("compile_s") for one in runs]
+    return {
+        **runs[3],
+        **runs[2],
+        "cold_s": {"inductor": seconds[0], "superopt": seconds[2]},
+        "warm_s": {"inductor": seconds[1], "superopt": seconds[3]},
+    }
 
 
-def _line(name: str, record: Mapping[str, Any]) -> str:
+_HEAD = (
+    f"{'case':22} {'eager µs':>10} {'Inductor':>10} {'superopt':>10} speedup  ops bytes"
+    "   cold s, times    warm s, times"
+)
+
+
+def _line(text: str, record: Mapping[str, Any]) -> str:
     if "failed" in record:
-        return f"{name:16} failed: {record['failed']}"
+        return f"{text:22} failed: {record['failed']}"
     us = record["us"]
     times = " ".join(f"{us[label]:10.1f}" for label in ("eager", "inductor", "superopt"))
-    seconds = f"{record['compile_s']['superopt']:7.1f} {record['warm_s']['superopt']:7.1f}"
-    return f"{name:16} {times} {record['speedup']:8.2f} {record['covered']:7.0%} {seconds}"
+    spent = []
+    for name in ("cold_s", "warm_s"):
+        ours, inductors = record[name]["superopt"], record[name]["inductor"]
+        spent.append(f"{ours:8.1f} {ours / inductors:6.2f}")
+    shares = f"{record['flops']:4.0%} {record['bytes']:5.0%}"
+    return f"{text:22} {times} {record['speedup']:7.2f} {shares} {'  '.join(spent)}"
 
 
-def _document(found: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def _document(options: argparse.Namespace) -> dict[str, Any]:
     import torch
     import transformers
 
     from superopt.targets import pick_target
 
+    target = pick_target("cuda" if torch.cuda.is_available() else "cpu")
     return {
         "version": VERSION,
-        "device": pick_target("cpu").device_name,
+        "device": target.device_name,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "train": options.train,
         "budget_s": options.budget,
         "preset": options.preset,
-        "models": dict(found),
+        "sizes": {name: getattr(options, name) for name in ("width", "layers", "tokens", "context")},
+        "cases": {},
     }
 
 
@@ -249,15 +313,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench.models", description="Models by eager PyTorch, by Inductor, and by superopt"
     )
-    parser.add_argument("--models", help="names by commas; all by default")
-    parser.add_argument("--train", action="store_true", help="a step is forward and backward")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of search for each model")
-    parser.add_argument("--preset", default="quick", choices=("quick", "full"))
-    parser.add_argument("--seconds", type=float, default=10.0, help="of measuring each model")
-    parser.add_argument("--json", type=Path, help="where to write the results")
-    parser.add_argument("--list", action="store_true", help="show the names of the models")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("--cases", help="by commas, each a model, perhaps :prefill or :decode, perhaps a dtype")
+    add("--train", action="store_true", help="a step is forward and backward")
+    add("--budget", type=float, help="seconds of search for each model; by default the backend's own")
+    add("--preset", default="quick", choices=("quick", "full"))
+    add("--seconds", type=float, default=6.0, help="of measuring each case")
+    add("--width", type=int, default=1024, help="of the models: a multiple of 64")
+    add("--layers", type=int, default=2)
+    add("--tokens", type=int, default=128, help="of a prefill")
+    add("--context", type=int, default=1024, help="tokens in the cache of a decode")
+    add("--json", type=Path, help="where to write the results, after each case")
+    add("--resume", action="store_true", help="keep the cases that are in the file already")
+    add("--minutes", type=float, default=25.0, help="after which no case is begun")
+    add("--limit", type=float, default=10.0, help="minutes after which a process is given up")
+    add("--list", action="store_true", help="show the cases that would be run")
+    add("--child", choices=("inductor", "superopt", "timed"), help=argparse.SUPPRESS)
+    add("--inductor-cache", default="", help=argparse.SUPPRESS)
     return parser
 
 
