@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import next_generation
 from superopt.backend.hosting import alone, compiled_by_inductor
-from superopt.backend.nodes import flops_of, listed
+from superopt.backend.nodes import bytes_of, flops_of, listed
 from superopt.backend.options import BackendOptions
 from superopt.backend.plans import plan_text
 from superopt.backend.region import REGION, runner_of
@@ -332,8 +332,9 @@ def _blank(region: Region, target: Target) -> Decision:
         f"{port.dtype}{list(region.goal.shape(port))}".replace(" ", "") for port in region.goal.inputs
     )
     nodes = region.subgraph.piece.nodes
+    flops, moved = sum(map(flops_of, nodes)), sum(map(bytes_of, nodes))
     floor = region.floor_us or None
-    return Decision(listed(nodes), inputs, False, "", flops=sum(map(flops_of, nodes)), floor_us=floor)
+    return Decision(listed(nodes), inputs, False, "", flops=flops, bytes=moved, floor_us=floor)
 
 
 def _reason(plans: tuple[RegionPlan, ...]) -> str:

@@ -36,6 +36,7 @@ class Decision:
     budget_s: float = 0.0  # of the run that decided
     seconds: float = 0.0
     flops: int = 0  # of its matmuls
+    bytes: int = 0  # that its operators read and write, one by one
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as plain data, for reports."""
@@ -52,6 +53,7 @@ class Decision:
             "recalled": self.recalled,
             "seconds": round(self.seconds, 3),
             "flops": self.flops,
+            "bytes": self.bytes,
         }
 
     def text(self) -> str:
@@ -83,6 +85,7 @@ class Ledger:
     decisions: list[Decision] = field(default_factory=list)
     known: dict[str, Decision] = field(default_factory=dict)  # by the region's key
     total_flops: int = 0  # of the matmuls of all graphs
+    total_bytes: int = 0  # that all operators of all graphs read and write, one by one
 
     @property
     def budget_s(self) -> float:
@@ -155,6 +158,7 @@ class Ledger:
             "searched": self.searched,
             "seconds": round(self.spent_s, 3),
             "flops": self.total_flops,
+            "bytes": self.total_bytes,
             "regions": [one.to_json() for one in self.decisions],
         }
 

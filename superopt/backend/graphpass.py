@@ -15,7 +15,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from superopt.backend.choice import Contest, OpaqueError, Region, known_decision, region_of
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import generation
-from superopt.backend.nodes import Kind, flops_of, kinds_of, listed, tensors_in, value_of
+from superopt.backend.nodes import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import REGION, runner_of
 from superopt.backend.subgraph import masks_leaving, subgraph_of
@@ -71,6 +71,7 @@ class RegionPass(CustomGraphPass):
         target = pick_target(device)
         kinds = kinds_of(graph, device)
         self.ledger.total_flops += sum(map(flops_of, kinds))
+        self.ledger.total_bytes += sum(map(bytes_of, kinds))
         regions: list[Region] = []
         for piece in pieces_of(graph, kinds):
             regions += self._regions(piece, kinds, target, title)

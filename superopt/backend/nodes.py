@@ -13,6 +13,7 @@ from superopt.trace.lower import INTEGERS, LOWERINGS, REASONS
 
 __all__ = [
     "Kind",
+    "bytes_of",
     "flops_of",
     "heavy",
     "is_attention",
@@ -102,6 +103,20 @@ def flops_of(node: fx.Node) -> int:
 
 def _hint(size: Any) -> int:
     return size if isinstance(size, int) else int(size.node.hint)
+
+
+def bytes_of(node: fx.Node) -> int:
+    """Return the bytes that an operator by itself reads and writes at the sizes seen; a view moves none."""
+    if node.op != "call_function" or node.target is operator.getitem or operator_name(node) in _VIEWS:
+        return 0
+    read = [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
+    return sum(_elements(one) * one.itemsize for one in (*read, *tensors_in(value_of(node))))
+
+
+def _elements(tensor: Tensor) -> int:
+    """Return how many elements a tensor has, 0 where that depends on data."""
+    sizes = [one if isinstance(one, int) else one.node.hint for one in tensor.shape]
+    return 0 if None in sizes else prod(int(one) for one in sizes)
 
 
 def value_of(node: fx.Node) -> Any:

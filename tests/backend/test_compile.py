@@ -172,6 +172,56 @@ def test_a_region_that_fails_is_left_with_one_line(
     assert decision.why.startswith("failed")
 
 
+@pytest.mark.parametrize("place", ["compiled_by_inductor", "optimize"])
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (torch.OutOfMemoryError("no room"), "out of memory: no room"),
+        (OSError("disk"), "failed: OSError: disk"),
+    ],
+)
+def test_what_fails_while_a_region_is_tried(
+    place: str,
+    error: Exception,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    warnings_logged: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*arguments: Any, **named: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(choice, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(choice, place, broken)
+    monkeypatch.setattr(choice, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(choice, "_NO_ROOM", 0.0)
+    module, x, host = Mlp(F.silu, bias=False), data(), Host()
+    with torch.no_grad():
+        close(torch.compile(module, backend=host)(x), module(x))
+    assert [one.why for one in host.ledger.decisions] == [why]
+    assert len([one for one in warnings_logged.records if one.levelname == "WARNING"]) == 1
+
+
+def test_an_interrupt_ends_the_compilation_and_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(choice, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(choice, "_NO_ROOM", 0.0)
+    monkeypatch.setattr(choice, "compiled_by_inductor", lambda module, inputs, patches: module)
+    module, x, host = Mlp(F.silu, bias=False), data(), Host()
+    monkeypatch.setattr(choice, "optimize", interrupted)
+    compiled = torch.compile(module, backend=host)
+    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        compiled(x)
+    assert not host.ledger.known
+    assert not host.ledger.decisions
+    torch._dynamo.reset()
+    again = Host(budget_s=0.0)
+    with torch.no_grad():
+        close(torch.compile(module, backend=again)(x), module(x))
+    assert again.ledger.decisions
+
+
 def test_kernels_that_cannot_be_made_are_computed_by_torch(
     taken: list[Decision], monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
 ) -> None:
