@@ -15,6 +15,7 @@ __all__ = ["CppConfig", "configs", "default_config", "loop_axes"]
 _ROW = 512  # positions of an axis that lies contiguous in memory
 _FEW = 16  # positions up to which a grid axis whose programs share what they read is one tile
 _REUSE = 96  # positions of a longer one, a multiple of the six rows of a block in registers
+_ROWS = 192  # positions that it and tiles of the first kind are together, where there are some
 _MOST = 24  # configurations that are tried
 _SMALL = 32768  # element operations that one thread does sooner than two
 _SPILLED = 8 * 32768  # floats of scratch memory that a program may take at most
@@ -58,6 +59,7 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
     """Return a configuration that should do well for these sizes."""
     inner = {tensor.axes[-1] for tensor in (*program.loads, *program.stores) if tensor.axes}
     tiles: dict[str, int] = {}
+    several: list[str] = []
     parts = {split.outer for split in program.splits if split.inner in program.axes}
     for axis in program.grid:
         if axis in parts:
@@ -68,8 +70,13 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
             tiles[axis] = _whole_tiles(sizes[axis], _ROW, cores)
         elif shared:
             tiles[axis] = max(1, sizes[axis]) if sizes[axis] <= _FEW else _REUSE
+            several += [axis]
         else:
             tiles[axis] = 1
+    few = prod(tiles[axis] for axis in several if tiles[axis] != _REUSE)
+    for axis in several:
+        if tiles[axis] == _REUSE:
+            tiles[axis] = max(_REUSE // 4, min(_REUSE, _ROWS // few // 6 * 6))
     for axis in loop_axes(program):
         length = 2 * _ROW if _streams(program, axis) else _SUMMED[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
@@ -83,7 +90,7 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
             if axis not in program.grid
         }
         longest = replace(config, tiles=tuple({**tiles, **longer}.items()))
-        if _floats(program, longest, sizes) <= _KEPT:
+        if _floats(program, longest, sizes) <= _SPILLED:
             config = longest
             break
     whole = tuple(

@@ -1,6 +1,6 @@
 """Emit: one block kernel as C++ source: an OpenMP loop over the grid, and in it the planned nests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from superopt.codegen.cpp.config import CppConfig, loop_axes
@@ -224,10 +224,18 @@ class Emitter:
                 schedule = self.config.schedule
                 self.line(f"#pragma omp parallel for{collapse} schedule({schedule}) num_threads({threads})")
             for axis in self.grid:
-                name = self.names.axes[axis]
-                index = name if axis in self.single else f"{name}_base"
-                step = f"++{index}" if axis in self.single else f"{index} += {name}_tile"
-                self.line(f"for (index_t {index} = 0; {index} < {self.size(axis)}; {step})")
+                name, size = self.names.axes[axis], self.size(axis)
+                index, tile = (name, "1") if axis in self.single else (f"{name}_base", f"{name}_tile")
+                if self.config.schedule == "dynamic" and self.lasts_longer(axis):
+                    self.line(f"// What is late in {axis} takes longest, and comes first.")
+                    last = (
+                        f"{size} - 1" if tile == "1" else f"({size} + {tile} - 1) / {tile} * {tile} - {tile}"
+                    )
+                    step = f"--{index}" if tile == "1" else f"{index} -= {tile}"
+                    self.line(f"for (index_t {index} = {last}; {index} >= 0; {step})")
+                    continue
+                step = f"++{index}" if tile == "1" else f"{index} += {tile}"
+                self.line(f"for (index_t {index} = 0; {index} < {size}; {step})")
         with self.block(""):
             self.ends()
             for axis in self.grid:
@@ -239,6 +247,22 @@ class Emitter:
             opening = next(i for i, line in enumerate(self.lines) if line.strip() == "{")
             self.lines[opening - 1] += " {"
             del self.lines[opening]
+
+    def lasts_longer(self, axis: str) -> bool:
+        """Whether programs late along an axis walk further, as a causal mask lets them."""
+
+        def walks(items: list[Item]) -> Iterator[Walk]:
+            for item in items:
+                if isinstance(item, Walk):
+                    yield item
+                    yield from walks(item.body)
+
+        forms = [
+            (reach.upper, dict(reach.form).get((("index", axis),), 0))
+            for walk in walks(self.plan.body)
+            for reach in walk.reaches
+        ]
+        return any(upper and factor > 0 for upper, factor in forms) and all(upper for upper, _ in forms)
 
     def ends(self) -> None:
         """Print where the axes of parts end; a program beyond that has nothing to do."""
@@ -421,18 +445,44 @@ class Emitter:
 
         counts = [self.count(axis) if axis else "1" for axis in (item.m, item.n, item.k)]
         row = places[one.value].strides.get(item.m or "", "0")
-        with self.loops(list(item.around)):
+        joined = self.joined(item, [places[value].strides for value in (item.a, item.b, one.value)])
+        turns = {}
+        if joined is not None:
+            axis, condition = joined
+            turns[axis] = f"({condition} ? 1 : {self.count(axis)})"
+            counts[0] = f"{condition} ? {self.count(axis)} * {counts[0]} : {counts[0]}"
+        with self.loops(list(item.around), turns):
             self.line(f"contract({', '.join(counts)},")
             self.line(f"         {matrix(item.a, item.m, item.k)},")
             self.line(f"         {matrix(item.b, item.k, item.n)},")
             self.line(f"         {at(one.value)}, {row});")
 
+    def joined(self, item: Contraction, strides: list[dict[str, str]]) -> tuple[str, str] | None:
+        """Return an axis around a contraction whose positions are more rows of it, and where they are.
+
+        That is where the rows of the next position follow those of the one before in A and in C, and B
+        is the same for all: it is then packed once.
+        """
+        a, b, c = strides
+        axes = [axis for axis in item.around if axis in a and axis in c and axis not in b]
+        if not axes or item.m not in a or item.m not in c:
+            return None
+        axis, count = axes[-1], self.count(item.m)
+        tile = self.extent(item.m)
+        wanted = [
+            f"{count} == {tile}"
+            if one[axis] == times(tile, one[item.m])
+            else f"{one[axis]} == {times(count, one[item.m])}"
+            for one in (a, c)
+        ]
+        return axis, f"({' && '.join(dict.fromkeys(wanted))})"
+
     @contextmanager
-    def loops(self, axes: list[str]) -> Iterator[None]:
-        """Open loops over axes of a tile, one position at a time."""
+    def loops(self, axes: list[str], turns: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Open loops over axes of a tile, one position at a time, as many as there are or as `turns` says."""
         for axis in axes:
-            name = self.names.axes[axis]
-            self.line(f"for (index_t {name} = 0; {name} < {self.count(axis)}; ++{name}) {{")
+            name, count = self.names.axes[axis], (turns or {}).get(axis) or self.count(axis)
+            self.line(f"for (index_t {name} = 0; {name} < {count}; ++{name}) {{")
             self.depth += 1
         yield
         for _ in axes:
