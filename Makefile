@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all check format bench readme docs dist try-dist clean
+.PHONY: setup demo test test-all check format floors bench pictures readme docs dist try-dist clean
 
 setup: $(VENV)/.installed
 
@@ -38,10 +38,18 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Ratios that must hold, each to a baseline in the same run: no absolute time counts.
+floors: setup
+	$(BIN)/superopt bench run floors
+
 bench: setup
-	$(BIN)/python -m bench.search
-	$(BIN)/python -m bench.frontier
-	$(BIN)/python -m bench.cpu
+	$(BIN)/superopt bench run search --json bench/results/search.json
+	$(BIN)/superopt bench run frontier --json bench/results/frontier.json
+	$(BIN)/superopt bench run cpu --minutes 30 --json bench/results/cpu.json
+
+pictures: setup
+	$(BIN)/superopt bench plot bench/results/cpu.json bench/results/search.json bench/results/frontier.json \
+		-o bench/results/pictures
 
 readme: setup
 	$(BIN)/python tests/test_readme.py

@@ -48,6 +48,7 @@ _STYLE: dict[str, Any] = {
     "grid.linewidth": 0.8,
     "legend.frameon": False,
     "svg.hashsalt": "superopt",
+    "svg.fonttype": "none",
     "figure.dpi": 110,
 }
 
