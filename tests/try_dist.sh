@@ -15,7 +15,7 @@ env/bin/superopt list
 env/bin/superopt search rmsnorm-linear --show 1
 env/bin/superopt optimize gated-mlp --size M=8 K=256 N=256 --dtype f32 --seconds 2 -o result.json || test $? -eq 1
 env/bin/superopt report result.json
-env/bin/superopt export result.json --candidate "graph 1" -o kernels.py
+env/bin/superopt export result.json -o kernels.py
 env/bin/python kernels.py
 env/bin/python - <<'PROGRAM'
 import torch
