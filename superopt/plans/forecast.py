@@ -19,7 +19,7 @@ log = logging.getLogger("superopt")
 
 _COMPILED = {"quick": 3, "full": 8}  # muGraphs of a region
 _TRIED = 4  # candidates that are looked at for one that does not spill
-_ASSURED_S = 30.0  # of compiling each of them
+_ASSURED_S = 120.0  # of compiling each of them, at most
 _CONFIGS = {"quick": 2, "full": 8}  # of each of their kernels, the one predicted to be best among them
 
 
