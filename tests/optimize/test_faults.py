@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,10 +92,11 @@ def test_no_compiler_at_all(monkeypatch, one, random) -> None:
 
 @pytest.mark.parametrize("wrong", [float("nan"), 1.0])
 def test_a_kernel_that_computes_nonsense(monkeypatch, one, random, wrong: float) -> None:
-    def nonsense(self, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"out": torch.full((6, 32), wrong)}
+    def nonsense(self, given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return [torch.full((6, 32), wrong)]
 
-    monkeypatch.setattr(CppMuGraph, "__call__", nonsense)
+    monkeypatch.setattr(CppMuGraph, "in_order", nonsense)
+    monkeypatch.setattr(CppMuGraph, "prepared", lambda self, given: lambda given: self.in_order(given))
     inputs = random((6, 32), (32,))
     best = superopt.optimize(norm, *inputs, options=one)
     is_right(best, inputs)
