@@ -30,11 +30,10 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from superopt.files import replace_text
+from superopt.bench.harness import Results, begin, geometric_means, launch_record, machine, resumed
 
 __all__ = ["DEFAULT", "main"]
 
-VERSION = 2
 DEFAULT = (
     "llama:prefill",
     "llama:decode",
@@ -105,14 +104,13 @@ def child(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
         record["bytes"] = round(moved / ledger.total_bytes, 3) if ledger.total_bytes else 0.0
         record["explained"] = ledger.text().splitlines()
         return record
-    from superopt.tune import measure_together
+    from superopt.tune.measure import times_together
 
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = options.inductor_cache
     inductor()
     steps = {"eager": step(model), "inductor": inductor, "superopt": ours}
-    timed = measure_together(steps, [()], seconds=options.seconds)
-    record["us"] = {label: round(one.median_us, 1) for label, one in timed.items()}
-    record["speedup"] = round(record["us"]["inductor"] / record["us"]["superopt"], 3)
+    record |= launch_record(times_together(steps, [()], seconds=options.seconds), "superopt", "eager")
+    record["speedup"] = round(record["ratios"]["inductor"], 3)
     return record
 
 
@@ -194,13 +192,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(child(cases[0], options)))
         return 0
     document = _document(options)
-    found: dict[str, Any] = document["cases"]
+    results = Results([case.text for case in cases], options.json, document, geometric_means)
+    found = results.records
     if options.resume and options.json is not None and options.json.exists():
-        kept = json.loads(options.json.read_text())
-        if {**kept, "cases": None} != {**document, "cases": None}:
+        kept = resumed(options.json)
+        if any(kept[part] != document[part] for part in ("suite", "machine", "settings")):
             print(f"{options.json} was made elsewhere, or with other options", file=sys.stderr)
             return 2
-        found.update({text: one for text, one in kept["cases"].items() if "failed" not in one})
+        found.update({text: one for text, one in kept["cases"].items() if "error" not in one})
     print(_HEAD)
     start = time.monotonic()
     for case in cases:
@@ -208,16 +207,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if time.monotonic() - start > 60 * options.minutes:
                 print(f"{case.text:22} not begun within {options.minutes:g} minutes; --resume goes on")
                 continue
-            found[case.text] = _measured(case, options)
-            if options.json is not None:
-                replace_text(options.json, json.dumps(document, indent=1) + "\n")
+            results.keep(case.text, {"case": case.text, **_measured(case, options)})
         print(_line(case.text, found[case.text]), flush=True)
     for title, mark in (("all", ""), ("prefill and decode", ":")):
         speeds = [one["speedup"] for text, one in found.items() if "speedup" in one and mark in text]
         if speeds:
             mean = exp(sum(map(log, speeds)) / len(speeds))
             print(f"geometric mean of the speedups, {title}: {mean:.3f} over {len(speeds)} cases")
-    return 0 if all("failed" not in found.get(case.text, {}) for case in cases) else 1
+    return 0 if all("error" not in found.get(case.text, {}) for case in cases) else 1
 
 
 def _named(options: argparse.Namespace) -> list[str]:
@@ -240,7 +237,7 @@ def _measured(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
             ("superopt", f"{folder}/ours"),
             ("timed", f"{folder}/ours"),
         ):
-            command = [sys.executable, "-m", "bench.models", "--child", kind, "--cases", case.text]
+            command = [sys.executable, "-m", "superopt.bench.models", "--child", kind, "--cases", case.text]
             command += ["--preset", options.preset, "--seconds", str(options.seconds)]
             command += ["--width", str(options.width), "--layers", str(options.layers)]
             command += ["--tokens", str(options.tokens), "--context", str(options.context)]
@@ -256,10 +253,10 @@ def _measured(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
                     timeout=60 * options.limit,
                 )
             except subprocess.TimeoutExpired:
-                return {"failed": f"{kind}: took more than {options.limit:g} minutes"}
+                return {"error": f"{kind}: took more than {options.limit:g} minutes"}
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-                return {"failed": f"{kind}: {lines[-1]}"}
+                return {"error": f"{kind}: {lines[-1]}"}
             runs.append(json.loads(done.stdout.splitlines()[-1]))
     seconds = [one.pop("compile_s") for one in runs]
     return {
@@ -277,10 +274,10 @@ _HEAD = (
 
 
 def _line(text: str, record: Mapping[str, Any]) -> str:
-    if "failed" in record:
-        return f"{text:22} failed: {record['failed']}"
-    us = record["us"]
-    times = " ".join(f"{us[label]:10.1f}" for label in ("eager", "inductor", "superopt"))
+    if "error" in record:
+        return f"{text:22} failed: {record['error']}"
+    timed = record["measured"]
+    times = " ".join(f"{timed[label]['median_us']:10.1f}" for label in ("eager", "inductor", "superopt"))
     spent = []
     for name in ("cold_s", "warm_s"):
         ours, inductors = record[name]["superopt"], record[name]["inductor"]
@@ -296,17 +293,14 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
     from superopt.targets import pick_target
 
     target = pick_target("cuda" if torch.cuda.is_available() else "cpu")
-    return {
-        "version": VERSION,
-        "device": target.device_name,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+    about = machine() | {"device": target.device_name, "transformers": transformers.__version__}
+    settings = {
         "train": options.train,
         "budget_s": options.budget,
         "preset": options.preset,
         "sizes": {name: getattr(options, name) for name in ("width", "layers", "tokens", "context")},
-        "cases": {},
     }
+    return begin("models", settings, about | {"threads": torch.get_num_threads()}, {})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -220,6 +220,7 @@ def _plain_log_ticks(axes: "Axes") -> None:
 def _roofline(document: Record) -> "Figure | None":
     """What share of the device's arithmetic each case reaches, over how much arithmetic its bytes need."""
     from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter
 
     known = [one for one in _measured(document) if one.get("roofs")]
     shown = [one for one in known if one["roofs"]["arithmetic_us"] > 0]
@@ -252,7 +253,8 @@ def _roofline(document: Record) -> "Figure | None":
     axes.set_ylabel("share of the device's peak arithmetic")
     axes.set_title(f"{_where(document)}: roofline", loc="left")
     _plain_log_ticks(axes)
-    _roof_legend(axes, colours)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
+    _roof_legend(figure, colours)
     if len(known) > len(shown):
         axes.text(
             1,
@@ -267,7 +269,7 @@ def _roofline(document: Record) -> "Figure | None":
     return figure
 
 
-def _roof_legend(axes: "Axes", colours: Mapping[str, str]) -> None:
+def _roof_legend(figure: "Figure", colours: Mapping[str, str]) -> None:
     from matplotlib.lines import Line2D
 
     dot: dict[str, Any] = {"linestyle": "", "marker": "o"}
@@ -280,7 +282,7 @@ def _roof_legend(axes: "Axes", colours: Mapping[str, str]) -> None:
         Line2D([], [], color=_DARK, linewidth=1.6, label="roof: memory, arithmetic"),
         Line2D([], [], color=_GREY, linewidth=1.2, linestyle="--", label="roof where a cache holds all"),
     ]
-    axes.legend(handles=handles, loc="lower right", fontsize=9)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
 
 
 # -- search times

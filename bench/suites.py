@@ -76,9 +76,9 @@ def _gpu(quick: bool) -> list[str]:
 
 
 def _models(quick: bool) -> list[str]:
-    from superopt.bench.models import MODELS
+    from superopt.bench.models import DEFAULT
 
-    return ["gpt2", "bert"] if quick else list(MODELS)
+    return ["gpt2:prefill", "bert"] if quick else list(DEFAULT)
 
 
 SUITES = {
@@ -95,7 +95,7 @@ SUITES = {
         ),
         Suite("cpu", "C++ kernels against PyTorch", _cpu, "--case"),
         Suite("gpu", "Triton kernels against PyTorch, from bench/plans", _gpu, "--case"),
-        Suite("models", "whole models by the torch.compile backend", _models, "--models"),
+        Suite("models", "whole models by the torch.compile backend", _models, "--cases"),
     )
 }
 """Every suite whose cases are searched, tuned and measured by a module of its own."""
