@@ -217,7 +217,8 @@ class _Fusion:
         fits = self.looped <= reduced | chosen.looped
         fits &= all(self.sizes[axis] <= _WHOLE for axis in mapped)
         fits &= self._most_held(whole) <= chosen.held
-        fits &= bool(grid) or not any(self.axes[value] for value in self.stored)
+        alike = bool(self.looped & chosen.looped)  # one program does it all where so chosen
+        fits &= bool(grid) or alike or not any(self.axes[value] for value in self.stored)
         try:
             if not (fits or alone):
                 return None

@@ -124,3 +124,21 @@ def test_a_cut_ends_a_kernel_before_a_call_too() -> None:
     mugraph = fuse(NORMED, library=is_matmul, choices=FusionChoices(cuts=frozenset({4})))
     assert kernels(mugraph) == ["kernel grid[m]", "loop[k]", "kernel grid[m, k]", "kernel call"]
     assert_computes(NORMED, mugraph)
+
+
+ONE_ROW = """
+graph one_row
+axes k=2048
+in x: f32[1, k]
+t1 = exp(x)
+t2 = sum[k](t1)
+t3 = div(t1, t2)
+out y: f32[1, k] = t3
+"""
+
+
+def test_a_row_without_a_grid_is_one_kernel_where_its_axis_is_looped() -> None:
+    graph = parse_graph(ONE_ROW)
+    (kernel,) = fuse(graph, choices=FusionChoices(looped=frozenset({"k"}))).kernels
+    assert kernel.grid == ()
+    assert len(fuse(graph).kernels) > 1  # else one program would do it all
