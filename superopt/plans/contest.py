@@ -17,7 +17,7 @@ from superopt.plans.guard import Guard
 from superopt.plans.peers import PEERS, peers
 from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Within, Work, total_us
 from superopt.plans.ranking import RankedBy, Ranking
-from superopt.targets import Kernel, Target
+from superopt.targets import Kernel, OrderedKernel, Target
 from superopt.tune import Measurement
 from superopt.tune.halving import halve
 from superopt.tune.measure import HeadToHead
@@ -477,6 +477,9 @@ class Contest:
 
 
 def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a kernel as a function of tensors, `names` being those of its inputs in order."""
+    if isinstance(kernel, OrderedKernel) and kernel.inputs == names:
+        return lambda *tensors: kernel.in_order(tensors)
     return lambda *tensors: kernel(**dict(zip(names, tensors, strict=True)))
 
 
