@@ -18,7 +18,7 @@ from superopt.cost import device_of
 from superopt.driver import Search, search
 from superopt.report.drawing import draw_graph, draw_mugraph
 from superopt.report.look import STYLE
-from superopt.report.svg import element, escape, number, text_width
+from superopt.report.svg import element, escape, number
 from superopt.schedule import schedules
 from superopt.workloads import WORKLOADS
 
@@ -119,30 +119,27 @@ def _pictures() -> Iterator[tuple[str, str]]:
 
 
 def _levels(found: Search) -> str:
-    """Return the levels of a search as bars: candidates, and how many of them were new tensors."""
-    levels = found.regions[0].statistics.levels
-    most = max(level.candidates for level in levels)
-    left, row, width = 90.0, 26.0, 640.0
-    room = width - left - 190
+    """Return the levels of a search as bars: the new tensors of each.
+
+    How many candidates were duplicates depends on how a level was cut in batches, and is not shown.
+    """
+    statistics = found.regions[0].statistics
+    most = max(level.new for level in statistics.levels)
+    left, row, width = 90.0, 26.0, 560.0
     parts = [element("title", "the levels of a search")]
     parts.append(element("text", "level", x=10.0, y=22.0, class_="dim"))
-    parts.append(element("text", "new tensors, and duplicates of known ones", x=left, y=22.0, class_="dim"))
+    parts.append(element("text", "new tensors, from those of the level before", x=left, y=22.0, class_="dim"))
     y = 36.0
-    for level in levels:
-        new, duplicates = (room * count / most for count in (level.new, level.candidates - level.new))
-        said = f"{level.new} of {level.candidates} candidates"
+    for level in statistics.levels:
+        new = (width - left - 130) * level.new / most
         parts += [
             element("text", str(level.level), x=38.0, y=y + 14, text_anchor="end"),
-            element("rect", x=left, y=y + 2, width=new, height=15.0, fill="#0f766e"),
-            element("rect", x=left + new, y=y + 2, width=duplicates, height=15.0, fill="#d9dee6"),
-            element("text", escape(said), x=left + new + duplicates + 10, y=y + 14, class_="dim"),
+            element("rect", x=left, y=y + 2, width=max(new, 1.0), height=15.0, fill="#0f766e"),
+            element("text", str(level.new), x=left + new + 10, y=y + 14, class_="dim"),
         ]
         y += row
-    statistics = found.regions[0].statistics
-    never = sum(statistics.pruned.values())
-    foot = f"{statistics.tensors} tensors in all; {never:,} more were never made: they lead nowhere"
+    foot = f"{statistics.tensors} tensors in all, on the way from the inputs to the goal"
     parts.append(element("text", escape(foot), x=10.0, y=y + 16, class_="dim"))
-    width = max(width, text_width(foot) + 20)
     return element(
         "svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", width=width, height=y + 30,
         viewBox=f"0 0 {number(width)} {number(y + 30)}", role="img",

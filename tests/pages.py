@@ -31,6 +31,9 @@ _CHANGING = re.compile(
     r"|(?<=\d )\d+\.\d$"  # the last column of the table of levels, also a time
     r"|\d(\.\d+)?e-\d+|-?\d+\.\d{5,}"  # floats, whose last digits depend on the machine
 )
+# How many candidates were duplicates, or never made, depends on how a level is cut in batches: by the clock.
+_LEVEL = re.compile(r"^(\d+ [\d,]+) [\d,]+ ([\d,]+) [\d,]+ [\d.]+$")
+_PRUNED = re.compile(r"^pruned: .*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,11 @@ def run(block: Block, folder: Path = ROOT, environment: dict[str, str] | None = 
 
 def steady(text: str) -> list[str]:
     """Return the lines without what differs from run to run and from machine to machine."""
-    return [_CHANGING.sub("_", " ".join(line.split())) for line in text.splitlines()]
+    found = []
+    for line in text.splitlines():
+        plain = _PRUNED.sub("pruned", _LEVEL.sub(r"\1 _ \2 _ _", " ".join(line.split())))
+        found.append(_CHANGING.sub("_", plain))
+    return found
 
 
 def refreshed(page: Path) -> str:
