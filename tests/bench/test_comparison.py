@@ -130,10 +130,10 @@ def test_results_of_earlier_runs_are_read_and_drawn(tmp_path: Path) -> None:
     places = sorted((ROOT / "bench" / "results").glob("*.json"))
     assert len(places) >= 6
     known = [read_results(place) for place in places]
-    for one in known:
+    drawn = [(one, place.stem) for one, place in zip(known, places, strict=True) if one["suite"] != "trials"]
+    for one, _ in drawn:
         for case in one["cases"].values():
             assert "error" in case or case["ours"] in case["measured"]
-    drawn = [(one, place.stem) for one, place in zip(known, places, strict=True) if one["suite"] != "trials"]
     written = draw([one for one, _ in drawn], [stem for _, stem in drawn], tmp_path / "pictures")
     assert {place.suffix for place in written} == {".png", ".svg"}
     assert all(place.stat().st_size > 5000 for place in written)
