@@ -274,8 +274,11 @@ class Contest:
     def _other_sizes(self, plan: str) -> str | None:
         """Return why a plan does not serve other sizes, or None where it does."""
         subgraph = self.region.subgraph
-        example = subgraph.example(_others(subgraph))
-        if not same_program(_traced(subgraph, example), _traced(subgraph, subgraph.example())):
+        found = _resized(subgraph)
+        if found is None:
+            return "no other sizes fit together"
+        example, program = found
+        if not same_program(program, _traced(subgraph, subgraph.example())):
             return "another program at other sizes"
         runner = runner_of(plan)
 
@@ -322,9 +325,24 @@ class OpaqueError(SuperoptError):
         self.targets = targets
 
 
-def _others(subgraph: Subgraph) -> dict[Any, int]:
-    """Return other sizes of all symbols."""
-    return {symbol: size + 3 + 2 * at for at, (symbol, size) in enumerate(subgraph.hints().items())}
+def _others(subgraph: Subgraph, apart: int = 2) -> dict[Any, int]:
+    """Return other sizes of all symbols, each by so much more than the one before."""
+    return {symbol: size + 3 + apart * at for at, (symbol, size) in enumerate(subgraph.hints().items())}
+
+
+def _resized(subgraph: Subgraph) -> tuple[tuple[Tensor, ...], Program] | None:
+    """Return inputs of other sizes and what is traced of them, or None where they cannot be had.
+
+    Symbols may depend on one another without a word, as the lengths of keys and of their mask do: where
+    sizes that grow differently do not fit together, all grow by as much.
+    """
+    for apart in (2, 0):
+        example = subgraph.example(_others(subgraph, apart))
+        try:
+            return example, _traced(subgraph, example)
+        except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
+            continue
+    return None
 
 
 def _blank(region: Region, target: Target) -> Decision:

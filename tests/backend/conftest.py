@@ -1,6 +1,7 @@
 """What tests of the backend share: caches of their own, regions taken without a search, a quick host."""
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,10 +13,12 @@ import torch
 from torch import fx
 
 from superopt.backend import graphpass
-from superopt.backend.choice import Region
+from superopt.backend.choice import Contest, Region
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.hosting import alone
 from superopt.backend.options import BackendOptions
 from superopt.backend.plans import plan_text
+from superopt.codegen.cpp import compile as cpp_compile
 from superopt.ir import fuse, release_shifts, stabilize
 from superopt.plans.plan import Candidate, RegionPlan
 from superopt.targets import Target
@@ -46,13 +49,18 @@ def plan_of(region: Region, target: Target) -> str:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
-    """Take every region by its default kernels, and return the decisions as they are made."""
+    """Take every region whose default kernels serve all sizes; return the decisions as they are made."""
     made: list[Decision] = []
 
     def choose(region: Region, target: Target, ledger: Ledger) -> Decision:
         names = ", ".join(str(node.target) for node in region.subgraph.piece.nodes)
-        made.append(Decision(names, "", True, "a test", plan=plan_of(region, target)))
-        return made[-1]
+        plan = plan_of(region, target)
+        contest = Contest(region, target, ledger)
+        why = alone(lambda: contest._other_sizes(plan)) if region.subgraph.symbols else None
+        found = Decision(names, "", why is None, why or "a test", plan=plan)
+        if found.taken:
+            made.append(found)
+        return found
 
     monkeypatch.setattr(graphpass, "known_decision", choose)
     return made
@@ -86,10 +94,30 @@ class Host:
 
 
 @pytest.fixture
+def shared_kernels(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep compiled kernels for the other tests of this session, of all its workers."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "kernels"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setattr(cpp_compile, "_folder", lambda: folder)
+
+
+@pytest.fixture
 def warnings_logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """Collect what superopt logs."""
     caplog.set_level(logging.INFO, logger="superopt")
     return caplog
+
+
+def troubles(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was logged: regions that failed, or that torch computes for want of a kernel."""
+    return [
+        one.getMessage()
+        for one in caplog.records
+        if one.name == "superopt" and one.levelno >= logging.WARNING
+    ]
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
