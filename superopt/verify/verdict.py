@@ -1,7 +1,7 @@
 """Verdict: what a comparison found, how sure it is, and what it rests on."""
 
 from dataclasses import asdict, dataclass
-from math import log2
+from math import ceil, log2
 from typing import Any
 
 from superopt.verify.report import Counterexample, FloatReport
@@ -64,12 +64,9 @@ class Verdict:
         if not self.equal:
             found = "" if self.witness is None else " as exact algebra"
             return f"not equal{found} ({self.seconds:.2f} s)"
-        if self.error_bound is None:
-            chance = "no bound on the chance of error"
-        elif self.error_bound == 0:
-            chance = "chance of error below 2^-1000"
-        else:
-            chance = f"chance of error below 2^{log2(self.error_bound):.0f}"
+        bound = 1.0 if self.error_bound is None else max(self.error_bound, 2.0**-1000)
+        exponent = ceil(log2(bound))  # upwards: a bound is not to sound smaller than it is
+        chance = "no bound on the chance of error" if exponent >= 0 else f"chance of error below 2^{exponent}"
         return f"equal: {self.trials} random trials over finite fields, {chance} ({self.seconds:.2f} s)"
 
     def to_json(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from superopt.ir import parse_graph
 from superopt.verify.bound import error_bound
 from superopt.verify.interpret import interpret, levels_of, tiny_sizes
 from superopt.verify.residues import TOWER
+from superopt.verify.verdict import Verdict
 
 SMALL_TOWERS = ((23, 11, 5), (47, 23, 11), (2879, 1439, 719))
 
@@ -119,3 +120,18 @@ def test_measured_error_is_below_the_bound(one, other, tower):
     assert measured <= min(found, 1) + slack
     assert measured < 0.6
     assert found > 0
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        (None, "no bound on"),
+        (0.9, "no bound on"),
+        (0.3, "chance of error below 2^-1 "),
+        (2.0**-60, "below 2^-60 "),
+        (2.0**-60.9, "below 2^-60 "),
+        (0.0, "below 2^-1000 "),
+    ],
+)
+def test_a_verdict_never_says_less_than_the_bound(bound, said) -> None:
+    assert said in str(Verdict(equal=True, trials=4, error_bound=bound))
