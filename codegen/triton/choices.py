@@ -364,7 +364,9 @@ def _kept_operands(program: KernelProgram, config: TritonConfig) -> int:
     rows a warp holds no fewer than the hardware multiplies, so several warps hold the same ones.
     """
     parts = {"ieee": 0, "tf32": 1, "tf32x3": 2}[config.precision]
-    if not parts or _half(program):
+    if _half(program):  # where fp16 lacks the range, it is tf32 as well
+        parts = int(has_wide_products(program) and not config.half_products)
+    if not parts:
         return 0
     axes = value_axes(program.graph)
     made: dict[int, tuple[str, ...]] = {}
