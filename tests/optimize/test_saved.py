@@ -172,7 +172,7 @@ def test_a_file_is_written_whole_or_not_at_all(best, tmp_path: Path, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fdopen", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(InputError, match=r"cannot write .*best.json.*: No space left"):
         best.save(path)
     assert path.read_text() == "before"
