@@ -26,7 +26,7 @@ RUN = (
 
 
 def result_of(target, regions):
-    """A result of (goal, candidates by name) pairs; the first candidate of each is chosen."""
+    """A result of (goal, graph found, candidates by name) triples; the first candidate of each is chosen."""
     return {
         "superopt": "result",
         "version": 1,
@@ -38,11 +38,11 @@ def result_of(target, regions):
                 "goal": str(goal),
                 "chosen": 0,
                 "candidates": [
-                    {"name": name, "graph": str(one.graph), "mugraph": str(one), "configs": []}
+                    {"name": name, "graph": str(graph), "mugraph": str(one), "configs": []}
                     for name, one in candidates.items()
                 ],
             }
-            for goal, candidates in regions
+            for goal, graph, candidates in regions
         ],
     }
 
@@ -56,8 +56,10 @@ def searched():
         program = trace(workload.function, *workload.inputs(dtype=dtype, **sizes), name=name).program
         regions = []
         for one in search(program, name=name).regions:
-            graph = stabilize(one.found[0].graph)
-            regions.append((one.goal, {"fused": fuse(graph), "library": fuse(graph, library=is_matmul)}))
+            found = one.found[0].graph
+            graph = stabilize(found)
+            fused = {"fused": fuse(graph), "library": fuse(graph, library=is_matmul)}
+            regions.append((one.goal, found, fused))
         return result_of(target, regions)
 
     return make
@@ -69,7 +71,7 @@ def written():
 
     def make(text, target):
         mugraph = parse_mugraph(text)
-        return result_of(target, [(mugraph.graph, {"written": mugraph})])
+        return result_of(target, [(mugraph.graph, mugraph.graph, {"written": mugraph})])
 
     return make
 
