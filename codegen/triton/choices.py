@@ -20,7 +20,7 @@ __all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint", 
 
 SHARED_BYTES = 227 << 10  # of one program, on sm_90
 SHARED_BYTES_EVERYWHERE = 160 << 10  # on sm_80 too
-LANE_REGISTERS = 200  # of the 255 of a thread, for tiles
+LANE_REGISTERS = 196  # of the 255 of a thread, for tiles
 FEW_ROWS = 16  # a matrix product has at least so many rows
 NEIGHBOURS = 64  # so many elements in a row make whole lines of memory
 GROUP = 8  # tiles of columns whose programs run together
