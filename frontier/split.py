@@ -7,6 +7,7 @@ what it loops over. Halves that a found graph does not use separately become one
 from collections.abc import Mapping
 
 from superopt.ir import Axis, Graph, Split, merge_axes, refine_axis
+from superopt.ir.split import fresh_name
 
 __all__ = ["merge_halves", "split_reductions"]
 
@@ -30,7 +31,7 @@ def split_reductions(graph: Graph) -> tuple[Graph, Mapping[str, tuple[str, str]]
         outer = _outer_size(axis.size)
         if axis.name not in reduced or axis.name in mapped or outer is None:
             continue
-        pair = (_fresh(f"{axis.name}_outer", names), _fresh(f"{axis.name}_inner", names))
+        pair = (fresh_name(f"{axis.name}_outer", names), fresh_name(f"{axis.name}_inner", names))
         names |= set(pair)
         graph = refine_axis(graph, axis.name, (Axis(pair[0], outer), Axis(pair[1], axis.size // outer)))
         halves[axis.name] = pair
@@ -57,9 +58,3 @@ def _outer_size(size: int) -> int | None:
             return parts
         parts //= 2
     return next((d for d in range(3, min(_MOST, size - 1) + 1, 2) if size % d == 0), None)
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name

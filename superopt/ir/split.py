@@ -6,7 +6,7 @@ The part is what a kernel spreads over its grid, the place what it loops over; a
 the parts. The extent of the axis need not be a multiple of a part's: the muGraph's `Split` says so.
 """
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from superopt.errors import GraphError
@@ -16,7 +16,9 @@ from superopt.ir.graph import Axis, Graph, Step, live_graph, value_axes
 from superopt.ir.mugraph import Split
 from superopt.ir.rewrite import merge_extents, refine_axes
 
-__all__ = ["split_axis", "uneven"]
+__all__ = ["fresh_name", "split_axis", "uneven"]
+
+_Emit = Callable[[Step], int]
 
 _REDUCTIONS = ("sum", "max", "contract")
 
@@ -35,10 +37,10 @@ def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
     steps_closed = zip(graph.steps, closed_values(graph)[len(graph.inputs) :], strict=True)
     if any(closed and step.op in _REDUCTIONS and axis in step.axes for step, closed in steps_closed):
         raise GraphError(f"axis {axis!r} cannot be split: what is reduced over it reads no tensor")
-    outer, inner = _fresh(f"{axis}_part", sizes), _fresh(f"{axis}_at", sizes)
+    outer, inner = fresh_name(f"{axis}_part", sizes), fresh_name(f"{axis}_at", sizes)
     place = -(-sizes[axis] // parts)
     # The extent of the axis itself stays one number; only positions are made of parts and places.
-    kept = _fresh(f"{axis}_", {**sizes, outer: 0, inner: 0})
+    kept = fresh_name(f"{axis}_", {**sizes, outer: 0, inner: 0})
     longer = replace(
         graph,
         axes=tuple(
@@ -108,27 +110,31 @@ def _check_uneven(graph: Graph, split: Split) -> None:
 
 def _with_places(graph: Graph, split: Split) -> Graph:
     """Return the graph with every position along the axis made of its part and the place there."""
-    first = len(graph.inputs)
-    at = list(range(first))
-    steps: list[Step] = []
 
-    def emit(step: Step) -> int:
-        steps.append(step)
-        return first + len(steps) - 1
+    def written(step: Step, emit: _Emit) -> int:
+        if step.op != "index" or step.axes != (split.axis,):
+            return emit(step)
+        length = emit(Step("size", axes=(split.inner,)))
+        start = emit(Step("mul", (emit(Step("index", axes=(split.outer,))), length)))
+        return emit(Step("add", (start, emit(Step("index", axes=(split.inner,))))))
 
-    for step in graph.steps:
-        if step.op == "index" and step.axes == (split.axis,):
-            length = emit(Step("size", axes=(split.inner,)))
-            start = emit(Step("mul", (emit(Step("index", axes=(split.outer,))), length)))
-            at.append(emit(Step("add", (start, emit(Step("index", axes=(split.inner,)))))))
-        else:
-            at.append(emit(replace(step, inputs=tuple(at[i] for i in step.inputs))))
-    outputs = tuple(replace(output, value=at[output.value]) for output in graph.outputs)
-    return replace(graph, steps=tuple(steps), outputs=outputs)
+    return _rewritten(graph, written)
 
 
 def _in_two(graph: Graph, outer: str, inner: str) -> Graph:
     """Return the graph with every reduction over both halves done over the inner one first."""
+
+    def written(step: Step, emit: _Emit) -> int:
+        if step.op not in _REDUCTIONS or not {outer, inner} <= set(step.axes):
+            return emit(step)
+        part = emit(replace(step, axes=tuple(axis for axis in step.axes if axis != outer)))
+        return emit(Step("max" if step.op == "max" else "sum", (part,), (outer,)))
+
+    return _rewritten(graph, written)
+
+
+def _rewritten(graph: Graph, written: Callable[[Step, _Emit], int]) -> Graph:
+    """Return the graph with each step as `written` emits it, which returns its value."""
     first = len(graph.inputs)
     at = list(range(first))
     steps: list[Step] = []
@@ -138,18 +144,13 @@ def _in_two(graph: Graph, outer: str, inner: str) -> Graph:
         return first + len(steps) - 1
 
     for step in graph.steps:
-        new = replace(step, inputs=tuple(at[i] for i in step.inputs))
-        if step.op in _REDUCTIONS and {outer, inner} <= set(step.axes):
-            rest = tuple(axis for axis in step.axes if axis != outer)
-            part = emit(replace(new, axes=rest))
-            at.append(emit(Step("max" if step.op == "max" else "sum", (part,), (outer,))))
-        else:
-            at.append(emit(new))
+        at.append(written(replace(step, inputs=tuple(at[i] for i in step.inputs)), emit))
     outputs = tuple(replace(output, value=at[output.value]) for output in graph.outputs)
     return replace(graph, steps=tuple(steps), outputs=outputs)
 
 
-def _fresh(name: str, taken: Container[str]) -> str:
+def fresh_name(name: str, taken: Container[str]) -> str:
+    """Return a name of an axis that is not taken: this one, or a longer one."""
     while name in taken:
         name += "_"
     return name
