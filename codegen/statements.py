@@ -320,8 +320,19 @@ class _Lowering:
         return self._between(value)
 
     def _between(self, value: int) -> Tensor:
-        order = tuple(axis.name for axis in self.graph.axes if axis.name in self.axes[value])
-        return Tensor(value, self.names[value], self.between, order, None)
+        return Tensor(value, self.names[value], self.between, self._order(value), None)
+
+    def _order(self, value: int) -> tuple[str, ...]:
+        """Return the axes of a value in memory: as they lie in what leaves or comes with most of them.
+
+        So what a contraction reads along several axes lies alike in both operands. Parts come first.
+        """
+        parts = {split.outer for split in self.mugraph.splits}
+        axes = [axis.name for axis in self.graph.axes if axis.name in self.axes[value]]
+        ports = [*(output.port for output in self.graph.outputs), *self.graph.inputs]
+        found = [[axis for axis in port.axes if axis in axes and axis not in parts] for port in ports]
+        last = max(found, key=len, default=[])
+        return (*(axis for axis in axes if axis not in last), *last)
 
 
 def _tiles(loop: Loop) -> Iterator[Tile]:

@@ -1,6 +1,12 @@
 """C++ kernels: block graphs as C++17 with OpenMP and vector types, compiled by the system's compiler."""
 
-from superopt.codegen.cpp.compile import Compiler, compile_source, find_compiler, load_kernel
+from superopt.codegen.cpp.compile import (
+    Compiler,
+    compile_contractions,
+    compile_source,
+    find_compiler,
+    load_kernel,
+)
 from superopt.codegen.cpp.config import CppConfig, configs, default_config
 from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.errors import CompileError, CppError, NoCompilerError, UnsupportedError
@@ -18,6 +24,7 @@ __all__ = [
     "CppSource",
     "NoCompilerError",
     "UnsupportedError",
+    "compile_contractions",
     "compile_source",
     "configs",
     "default_config",

@@ -1,6 +1,7 @@
 """Compile: C++ source to a shared library in the cache, by the compiler that the system has."""
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -11,7 +12,8 @@ import shutil
 import struct
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,15 @@ from superopt.codegen.children import Children, LateError, LostError, exit_text
 from superopt.codegen.cpp.errors import CompileError, NoCompilerError
 from superopt.codegen.cpp.source import CppSource
 
-__all__ = ["FLAGS", "RUNTIME", "Compiler", "compile_source", "find_compiler", "load_kernel"]
+__all__ = [
+    "FLAGS",
+    "RUNTIME",
+    "Compiler",
+    "compile_contractions",
+    "compile_source",
+    "find_compiler",
+    "load_kernel",
+]
 
 log = logging.getLogger("superopt")
 
@@ -44,6 +54,8 @@ _ANSWER_S = 10.0  # in which a compiler says its version
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CONTRACTION = re.compile(r"\bcontract\([^;]*?\bMatrix<(float|bf16|f16)>[^;]*?\bMatrix<(float|bf16|f16)>")
 _APART = "-DCONTRACTIONS_APART"
+_LINED = "-DLINED_ONLY"
+_SHARED = threading.Lock()  # held while what many kernels share is compiled: one waits for the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +100,7 @@ def _version(path: str) -> str | None:
 def compile_source(
     source: CppSource,
     *,
+    lined: bool = False,
     timeout_s: float = 60,
     flags: Sequence[str] = (),
     cache: Path | None = None,
@@ -95,21 +108,36 @@ def compile_source(
 ) -> Path:
     """Return the shared library of a kernel, compiled now or found in the cache.
 
-    The compilers run among `children`, whose owner may end them.
+    With `lined`, it serves only calls whose `lined` arguments are 1, and is made in half the time. The
+    compilers run among `children`, whose owner may end them.
     """
     build = _Build(find_compiler(), tuple(flags), timeout_s, cache or _folder())
-    path = build.path(source.name, _COMMENT.sub("", source.code), "so")  # what it was tuned for is a comment
+    defines = (_LINED,) if lined and source.lined else ()
+    code = "\n".join((*defines, _COMMENT.sub("", source.code)))  # what it was tuned for is a comment
+    path = build.path(source.name, code, "so")
     if _is_whole(path):
         return path
     try:
         build.folder.mkdir(parents=True, exist_ok=True)
         with Children() as own:
-            build.library(source, path, children or own)
+            build.library(source, path, children or own, defines)
     except OSError as error:
         raise CompileError(
             f"{source.name}: cannot write in {build.folder}: {error.strerror or error}"
         ) from error
     return path
+
+
+def compile_contractions(formats: Collection[str], children: Children, *, timeout_s: float = 60) -> None:
+    """Compile, now, the contractions of tensors in some formats, that kernels are linked with.
+
+    The formats are those of C++: float, bf16, f16. What fails here fails again for the first kernel.
+    """
+    build = _Build(find_compiler(), (), timeout_s, _folder())
+    with contextlib.suppress(CompileError, OSError):
+        build.folder.mkdir(parents=True, exist_ok=True)
+        for a, b in sorted({pair for one in formats for pair in (("float", one), (one, one))}):
+            build.contraction(a, b, children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,34 +157,37 @@ class _Build:
             key.update(part.encode() + b"\0")
         return self.folder / f"{name}-{key.hexdigest()[:24]}.{kind}"
 
-    def library(self, source: CppSource, path: Path, children: Children) -> None:
+    def library(self, source: CppSource, path: Path, children: Children, defines: Sequence[str]) -> None:
         """Make the library of a kernel."""
         pairs = sorted(set(_CONTRACTION.findall(source.code)))
-        objects = [self._contraction(a, b, children) for a, b in pairs]
+        objects = [self.contraction(a, b, children) for a, b in pairs]
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-            built = self._object(source.name, source.code, Path(scratch), children)
+            built = self._object(source.name, source.code, Path(scratch), children, defines)
             library = Path(scratch) / "kernel.so"
             linked = [str(one) for one in (built, *objects)]
             command = [*self.compiler.link, *self.flags, *linked, "-o", str(library)]
             self._run(source.name, command, children)
             _keep(source.name, library, path)
 
-    def _contraction(self, a: str, b: str, children: Children) -> Path:
+    def contraction(self, a: str, b: str, children: Children) -> Path:
         """Return the object that holds the contraction of two formats, which many kernels share."""
         name = f"contract_{a}_{b}"
         code = f'#include "runtime.hpp"\nnamespace superopt {{\ntemplate CONTRACTION({a}, {b});\n}}\n'
         path = self.path(name, code, "o")
-        if not _is_whole(path):
-            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                _keep(name, self._object(name, code, Path(scratch), children), path)
+        with _SHARED:
+            if not _is_whole(path):
+                with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+                    _keep(name, self._object(name, code, Path(scratch), children), path)
         return path
 
-    def _object(self, name: str, code: str, scratch: Path, children: Children) -> Path:
+    def _object(
+        self, name: str, code: str, scratch: Path, children: Children, defines: Sequence[str] = ()
+    ) -> Path:
         text = scratch / f"{name}.cpp"
         text.write_text(code)
         shutil.copy(RUNTIME, scratch)
         built = scratch / "kernel.o"
-        self._run(name, [*FLAGS, *self.flags, _APART, "-c", str(text), "-o", str(built)], children)
+        self._run(name, [*FLAGS, *self.flags, _APART, *defines, "-c", str(text), "-o", str(built)], children)
         return built
 
     def _run(self, name: str, arguments: list[str], children: Children) -> None:

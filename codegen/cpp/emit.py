@@ -146,7 +146,9 @@ class Emitter:
             "}",
             "",
         ]
-        return CppSource(program.name, "\n".join(lines), arguments)
+        named = zip((field.removeprefix("index_t ") for field in fields), arguments, strict=True)
+        lined = tuple(one for name, one in named if name in self.lined)
+        return CppSource(program.name, "\n".join(lines), arguments, lined)
 
     def functions(self, body: list[str]) -> list[str]:
         """Return the functions of the kernel; memory that vectors run along usually lies in one piece."""
@@ -163,7 +165,10 @@ class Emitter:
         known = [f"            const index_t {name} = LINED ? 1 : this->{name};" for name in strides]
         return [
             "    void run() const {",
-            f"        {' && '.join(f'{name} == 1' for name in strides)} ? run<true>() : run<false>();",
+            f"        if ({' && '.join(f'{name} == 1' for name in strides)})",
+            "            run<true>();",
+            "        else",
+            "            STRIDED(run<false>());",
             "    }",
             "",
             "    template <bool LINED>",
@@ -445,37 +450,47 @@ class Emitter:
 
         counts = [self.count(axis) if axis else "1" for axis in (item.m, item.n, item.k)]
         row = places[one.value].strides.get(item.m or "", "0")
-        joined = self.joined(item, [places[value].strides for value in (item.a, item.b, one.value)])
-        turns = {}
-        if joined is not None:
-            axis, condition = joined
-            turns[axis] = f"({condition} ? 1 : {self.count(axis)})"
-            counts[0] = f"{condition} ? {self.count(axis)} * {counts[0]} : {counts[0]}"
+        a, b, c = (places[value].strides for value in (item.a, item.b, one.value))
+        turns: dict[str, str] = {}
+        for side, (axis, first, second, third) in enumerate(
+            ((item.m, a, c, b), (item.n, b, c, a), (item.k, a, b, c))
+        ):
+            around = [other for other in reversed(item.around) if other in second and other not in third]
+            for joined, name in self.joined(self.names.values[one.value], axis, around, first, second):
+                turns[joined] = f"({name} ? 1 : {self.count(joined)})"
+                counts[side] += f" * ({name} ? {self.count(joined)} : 1)"
         with self.loops(list(item.around), turns):
             self.line(f"contract({', '.join(counts)},")
             self.line(f"         {matrix(item.a, item.m, item.k)},")
             self.line(f"         {matrix(item.b, item.k, item.n)},")
             self.line(f"         {at(one.value)}, {row});")
 
-    def joined(self, item: Contraction, strides: list[dict[str, str]]) -> tuple[str, str] | None:
-        """Return an axis around a contraction whose positions are more rows of it, and where they are.
+    def joined(
+        self,
+        value: str,
+        axis: str | None,
+        around: list[str],
+        first: Mapping[str, str],
+        second: Mapping[str, str],
+    ) -> list[tuple[str, str]]:
+        """Return the axes around a contraction that only make one of its own longer, and when they do.
 
-        That is where the rows of the next position follow those of the one before in A and in C, and B
-        is the same for all: it is then packed once.
+        That is where their positions follow those of the axes before, in both matrices that have them.
         """
-        a, b, c = strides
-        axes = [axis for axis in item.around if axis in a and axis in c and axis not in b]
-        if not axes or item.m not in a or item.m not in c:
-            return None
-        axis, count = axes[-1], self.count(item.m)
-        tile = self.extent(item.m)
-        wanted = [
-            f"{count} == {tile}"
-            if one[axis] == times(tile, one[item.m])
-            else f"{one[axis]} == {times(count, one[item.m])}"
-            for one in (a, c)
-        ]
-        return axis, f"({' && '.join(dict.fromkeys(wanted))})"
+        if axis is None or axis not in first or axis not in second:
+            return []
+        found: list[tuple[str, str]] = []
+        length = self.count(axis)
+        for other in around:
+            if other not in first:
+                continue
+            name = f"{value}_joins_{self.names.axes[other]}"
+            wanted = [f"{one[other]} == {times(length, one[axis])}" for one in (first, second)]
+            before = [found[-1][1]] if found else []
+            self.line(f"const bool {name} = {' && '.join([*before, *dict.fromkeys(wanted)])};")
+            found.append((other, name))
+            length = times(length, self.count(other))
+        return found
 
     @contextmanager
     def loops(self, axes: list[str], turns: Mapping[str, str] | None = None) -> Iterator[None]:

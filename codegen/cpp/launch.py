@@ -27,6 +27,9 @@ Prepared = Callable[[Sequence[TorchTensor]], Sequence[TorchTensor]]
 """The outputs of a muGraph, in order, from its inputs in order; they must be like those it was made for."""
 
 
+Call = Callable[[bytes], None]
+"""A compiled kernel, called with its fields."""
+
 _PREPARED = 256  # for so many combinations of shapes, calls are prepared
 _SMALL = 16384  # elements: copying a small tensor's form takes less time than stating it
 _PART = 16  # positions: the parts of a split axis start at cache lines
@@ -39,23 +42,36 @@ class CppKernel:
         self.program = program
         self.reads = tuple(tensor.value for tensor in program.loads)
         self.source = emit(program, config)
-        self.call = load_kernel(compile_source(self.source, flags=flags), program.name)
+        self._flags = tuple(flags)
+        self._calls = {True: self._compiled(lined=True)}
         self.pack = Struct(f"{len(program.loads) + len(program.stores)}Q").pack
 
-    def fields(
+    def launch(
         self,
         loads: Sequence[Sequence[int]],
         stores: Sequence[Sequence[int]],
         sizes: Mapping[str, int],
         threads: int,
-    ) -> bytes:
-        """Return the fields after the addresses, for tensors of these strides."""
+    ) -> tuple[Call, bytes]:
+        """Return the function to call for tensors of these strides, and the fields after the addresses."""
         strides = [
             [_strides(tensor, found, sizes) for tensor, found in zip(tensors, given, strict=True)]
             for tensors, given in ((self.program.loads, loads), (self.program.stores, stores))
         ]
         rest = [one for one in self.source.arguments if one.kind not in ("load", "store")]
-        return Struct(f"{len(rest)}q").pack(*(_number(one, strides, sizes, threads) for one in rest))
+        fields = Struct(f"{len(rest)}q").pack(*(_number(one, strides, sizes, threads) for one in rest))
+        lined = all(_number(one, strides, sizes, threads) == 1 for one in self.source.lined)
+        if lined not in self._calls:
+            self._calls[lined] = self._compiled(lined=lined)
+        return self._calls[lined], fields
+
+    def _compiled(self, *, lined: bool) -> Call:
+        path = compile_source(self.source, lined=lined, flags=self._flags)
+        return load_kernel(path, self.program.name)
+
+
+def _no_call(fields: bytes) -> None:
+    """Stand where a library is called."""
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -99,7 +115,7 @@ class _Plan:
     """What follows from the shapes, strides and dtypes of the inputs, and from the number of threads."""
 
     sizes: dict[str, int]
-    launches: list[tuple[CppKernel | LibraryCall, list[_Made], bytes]]
+    launches: list[tuple[CppKernel | LibraryCall, list[_Made], Call, bytes]]
 
 
 class CppMuGraph:
@@ -166,12 +182,12 @@ class CppMuGraph:
         """Return the call of a single kernel that makes all that leaves, None where there is more to do."""
         if len(plan.launches) != 1 or self._carried:
             return None
-        ((kernel, made, fields),) = plan.launches
+        ((kernel, made, call, fields),) = plan.launches
         if isinstance(kernel, LibraryCall) or tuple(one.name for one in made) != self.outputs:
             return None
         if kernel.reads != tuple(range(len(self.inputs))):
             return None
-        pack, call, address = kernel.pack, kernel.call, TorchTensor.data_ptr
+        pack, address = kernel.pack, TorchTensor.data_ptr
         if len(made) > 1:
 
             def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
@@ -196,7 +212,7 @@ class CppMuGraph:
         def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             values = [*given, *self._unmade]
             results: dict[str, TorchTensor] = {}
-            for kernel, made, fields in plan.launches:
+            for kernel, made, call, fields in plan.launches:
                 if isinstance(kernel, LibraryCall):
                     kernel(values, results, plan.sizes)
                     continue
@@ -208,7 +224,7 @@ class CppMuGraph:
                         values[one.value] = tensor
                     else:
                         results[one.name] = tensor
-                kernel.call(kernel.pack(*addresses) + fields)
+                call(kernel.pack(*addresses) + fields)
             for output in self._carried:
                 carried = values[output.value]
                 strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
@@ -231,11 +247,11 @@ class CppMuGraph:
         """Return what need not be worked out at every call."""
         sizes = self._sizes(tensors)
         strides = {value: tensors[name].stride() for value, name in enumerate(self.inputs)}
-        launches: list[tuple[CppKernel | LibraryCall, list[_Made], bytes]] = []
+        launches: list[tuple[CppKernel | LibraryCall, list[_Made], Call, bytes]] = []
         for kernel in self._kernels:
             if isinstance(kernel, LibraryCall):
                 strides |= {value: _contiguous(shape) for value, shape in kernel.shapes(sizes).items()}
-                launches.append((kernel, [], b""))
+                launches.append((kernel, [], _no_call, b""))
                 continue
             made: list[_Made] = []
             for tensor in kernel.program.stores:
@@ -252,8 +268,8 @@ class CppMuGraph:
                 if name is None:
                     strides[tensor.value] = _contiguous(shape)
             reads = [strides[value] for value in kernel.reads]
-            fields = kernel.fields(reads, [_contiguous(one.shape) for one in made], sizes, threads)
-            launches.append((kernel, made, fields))
+            call, fields = kernel.launch(reads, [_contiguous(one.shape) for one in made], sizes, threads)
+            launches.append((kernel, made, call, fields))
         return _Plan(sizes, launches)
 
     def _sizes(self, tensors: Mapping[str, TorchTensor]) -> dict[str, int]:

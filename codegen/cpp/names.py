@@ -14,7 +14,7 @@ try typedef typeid union unsigned using virtual void volatile while xor Vec Int 
 Matrix Scratch lanes registers infinity index_t least most splat bits floats count_from bf16 f16 read write
 load store truth where keep maximum minimum clamped absolute copy_sign each sqrt sin cos pow exp tanh
 erf log log2 log1p fold sum largest first_lanes fill rescale contract packed scratch threads turn along
-all_lanes start INLINE LINED run kernel std superopt
+all_lanes start INLINE LINED STRIDED run kernel std superopt
 """
 _TAKEN = frozenset(_KEYWORDS.split())
 _DERIVED = (

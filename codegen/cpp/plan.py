@@ -262,15 +262,16 @@ class _Planner:
 
 
 def _order(program: KernelProgram) -> tuple[str, ...]:
-    """Return all axes, those last along which the most memory lies contiguous."""
+    """Return all axes, those last along which the most memory lies contiguous, or else nearly so."""
     sizes = program.graph.sizes
-    weight = dict.fromkeys(sizes, 0)
+    innermost, inner = dict.fromkeys(sizes, 0), dict.fromkeys(sizes, 0)
     for tensor in (*program.loads, *program.stores):
         volume = 1
         for axis in tensor.axes:
             volume *= max(1, sizes[axis])
-        for axis in reversed(tensor.axes):
-            if sizes[axis] != 1:
-                weight[axis] += volume
-                break
-    return tuple(sorted(sizes, key=lambda axis: weight[axis]))
+        long = [axis for axis in tensor.axes if sizes[axis] != 1]
+        for place, axis in enumerate(long, 1):
+            inner[axis] += volume * place // len(long)
+        if long:
+            innermost[long[-1]] += volume
+    return tuple(sorted(sizes, key=lambda axis: (innermost[axis], inner[axis])))

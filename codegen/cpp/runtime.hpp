@@ -451,6 +451,15 @@ inline Vec first_lanes(Vec value, index_t count, float neutral) {
     return value;
 }
 
+// -- strides
+
+// Most tensors lie in memory as vectors run. What reads and writes others is compiled when it is called for.
+#ifdef LINED_ONLY
+#define STRIDED(call) __builtin_trap()
+#else
+#define STRIDED(call) call
+#endif
+
 // -- loops of vectors
 
 struct AllLanes {

@@ -37,6 +37,7 @@ class CppSource:
     name: str
     code: str
     arguments: tuple[Argument, ...]
+    lined: tuple[Argument, ...] = ()  # strides that are 1 where memory lies as vectors run
 
 
 @dataclass(frozen=True, slots=True)

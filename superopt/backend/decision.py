@@ -12,8 +12,8 @@ from superopt.plans.saved import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 0.7  # of Inductor's time; what it compiled for regions, it does not compile again
-_LEAST_S = 5.0
+_SHARE = 8.5  # of the time that Inductor took until then, which is a tenth to a twelfth of all it takes
+_LEAST_S = 2.0
 _MOST_S = 60.0
 
 
@@ -27,6 +27,7 @@ class Decision:
     why: str
     graph: str = ""  # the number of the compiled graph, and whether it is a forward or a backward one
     before_us: float | None = None  # by Inductor
+    before_is_least: bool = False  # that Inductor takes at the least: the time of its library calls
     after_us: float | None = None  # by superopt
     floor_us: float | None = None  # that its bytes and its arithmetic take, by the cost model
     verdict: str = ""
@@ -47,6 +48,7 @@ class Decision:
             "taken": self.taken,
             "why": self.why,
             "before_us": self.before_us,
+            "before_is_least": self.before_is_least,
             "after_us": self.after_us,
             "floor_us": self.floor_us,
             "verdict": self.verdict,
@@ -63,7 +65,8 @@ class Decision:
         lines.append(f"  {self.operators}")
         if self.inputs:
             lines.append(f"  of {self.inputs}")
-        times = (("Inductor", self.before_us), ("superopt", self.after_us), ("least possible", self.floor_us))
+        inductor = "Inductor at least" if self.before_is_least else "Inductor"
+        times = ((inductor, self.before_us), ("superopt", self.after_us), ("least possible", self.floor_us))
         told = [f"{name} {us:.1f} µs" for name, us in times if us is not None]
         if self.before_us is not None:
             lines.append(f"  {', '.join(told)}")
@@ -78,7 +81,7 @@ class Ledger:
 
     options: BackendOptions
     spent_s: float = 0.0
-    inductor_s: float = 0.0  # that Inductor took for graphs until they came by, and for regions by themselves
+    inductor_s: float = 0.0  # that Inductor took for graphs until they came by
     entered: float | None = None  # when the graph under way was handed to Inductor
     searched: int = 0  # regions that were searched or tuned, not recalled
     graphs: int = 0
@@ -112,17 +115,6 @@ class Ledger:
             yield
         finally:
             self.spent_s += time.monotonic() - start
-
-    @contextmanager
-    def inductors(self) -> Iterator[None]:
-        """Count the seconds inside as Inductor's, which also a budget in numbers pays for."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            seconds = time.monotonic() - start
-            self.inductor_s += seconds
-            self.spent_s += 0.0 if self.options.budget_s is None else seconds
 
     def note(self, decision: Decision, graph: str) -> None:
         """Add the decision on a region of a graph."""

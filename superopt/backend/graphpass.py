@@ -3,34 +3,29 @@
 import hashlib
 import logging
 import operator
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from superopt.backend.choice import Contest, OpaqueError, Region, known_decision, region_of
+from superopt.backend.choice import OpaqueError, Region, line_of, region_of
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import generation
 from superopt.backend.nodes import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import REGION, runner_of
+from superopt.backend.rounds import decisions_of
 from superopt.backend.subgraph import masks_leaving, subgraph_of
 from superopt.cache import versions
 from superopt.errors import SuperoptError
-from superopt.plans.guard import Guard
 from superopt.targets import Target, pick_target
 
 __all__ = ["RegionPass"]
 
 log = logging.getLogger("superopt")
 
-_BUILDERS = 2
-_FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
-_ENOUGH_S = 12.0  # for one region: rather one of them decided than all begun
 _ROUNDS = 4  # in which operators that turn out to be opaque are taken out
 
 
@@ -58,7 +53,7 @@ class RegionPass(CustomGraphPass):
         try:
             self._run(graph)
         except Exception as error:  # Inductor goes on with the graph as it is
-            log.warning("a graph is left to Inductor: %s: %s", type(error).__name__, _line(error))
+            log.warning("a graph is left to Inductor: %s: %s", type(error).__name__, line_of(error))
 
     def _run(self, graph: fx.Graph) -> None:
         self.ledger.graphs += 1
@@ -75,7 +70,10 @@ class RegionPass(CustomGraphPass):
         regions: list[Region] = []
         for piece in pieces_of(graph, kinds):
             regions += self._regions(piece, kinds, target, title)
-        decided = self._decided(regions, target, title)
+        found = decisions_of(regions, target, self.ledger)
+        decided = [(region, found[region.key.digest]) for region in regions]
+        for _, decision in decided:
+            self.ledger.note(decision, title)
         taken = [(region, decision) for region, decision in decided if decision.taken and decision.plan]
         if taken:
             _replace_all(graph, taken)
@@ -93,7 +91,7 @@ class RegionPass(CustomGraphPass):
         try:
             self.ledger.write()
         except SuperoptError as error:  # a model is not stopped for want of a report
-            log.warning("no report: %s", _line(error))
+            log.warning("no report: %s", line_of(error))
 
     def _regions(
         self, piece: Piece, kinds: dict[fx.Node, Kind], target: Target, title: str, rounds: int = _ROUNDS
@@ -114,11 +112,11 @@ class RegionPass(CustomGraphPass):
                 self._note(piece, str(error), title)
                 return []
         except SuperoptError as error:
-            self._note(piece, _line(error), title)
+            self._note(piece, line_of(error), title)
             return []
         except Exception as error:  # one piece that cannot be read does not spoil the others
-            log.warning("a region is left to Inductor: %s: %s", type(error).__name__, _line(error))
-            self._note(piece, f"failed: {type(error).__name__}: {_line(error)}", title)
+            log.warning("a region is left to Inductor: %s: %s", type(error).__name__, line_of(error))
+            self._note(piece, f"failed: {type(error).__name__}: {line_of(error)}", title)
             return []
         kinds.update(dict.fromkeys(bad, "outside"))
         left = set(piece.nodes) - bad
@@ -134,45 +132,6 @@ class RegionPass(CustomGraphPass):
     def _note(self, piece: Piece, why: str, title: str) -> None:
         self.ledger.decisions.append(Decision(listed(piece.nodes), "", False, why, graph=title))
 
-    def _decided(
-        self, regions: Sequence[Region], target: Target, title: str
-    ) -> list[tuple[Region, Decision]]:
-        """Decide on regions, those that may gain most first, each getting its share of the time."""
-        counted = Counter(region.key.digest for region in regions)
-        first = {region.key.digest: region for region in reversed(regions)}
-        found: dict[str, Decision] = {}
-        contests: dict[str, Contest] = {}
-        for digest in sorted(first, key=lambda one: -first[one].floor_us * counted[one]):
-            known = known_decision(first[digest], target, self.ledger)
-            if known is None:
-                contest = Contest(first[digest], target, self.ledger)
-                known = contest.opened()
-            if known is None:
-                contests[digest] = contest
-            else:
-                found[digest] = known
-        gains = {digest: contest.gain_us * counted[digest] for digest, contest in contests.items()}
-        order = sorted(gains, key=lambda digest: -gains[digest])
-        with _guard(target) if contests else nullcontext() as guard:
-            for at, digest in enumerate(order):
-                left = self.ledger.left_s
-                rest = sum(gains[one] for one in order[at:]) or 1.0
-                fair = max(gains[digest] / rest, 1 / (len(order) - at))
-                found[digest] = contests[digest].decided(max(left * fair, min(left, _ENOUGH_S)), guard)
-        decided = []
-        for region in regions:
-            decision = found[region.key.digest]
-            self.ledger.note(decision, title)
-            decided.append((region, decision))
-        return decided
-
-
-def _guard(target: Target) -> Guard:
-    """Return processes for the first runs of kernels, which start while the first region is searched."""
-    guard = Guard(_BUILDERS, target.torch_device, _FIRST_RUN_S)
-    guard.start()
-    return guard
-
 
 def _replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> None:
     """Put calls of plans in the places of regions; where one fails, its operators are still there."""
@@ -184,7 +143,7 @@ def _replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> N
             _replace(graph, region, str(decision.plan), moved)
         except Exception as error:  # whatever PyTorch raises of a call that it does not like
             log.warning(
-                "%s: left to Inductor: %s: %s", decision.operators, type(error).__name__, _line(error)
+                "%s: left to Inductor: %s: %s", decision.operators, type(error).__name__, line_of(error)
             )
     stable_topological_sort(graph)
     graph.eliminate_dead_code()
@@ -244,7 +203,3 @@ def _role(graph: fx.Graph) -> str:
     if any(name.startswith("tangents") for name in names):
         return "backward"
     return "forward" if any(name.startswith("primals") for name in names) else "inference"
-
-
-def _line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,11 +1,12 @@
 """Pieces: the parts of a graph that may become regions, connected, convex, cut where little is live."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
-from superopt.backend.nodes import Kind, heavy, is_attention, is_matmul, value_of
+from superopt.backend.nodes import Kind, heavy, is_attention, is_matmul, operator_name, value_of
 
 __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 
@@ -86,27 +87,66 @@ def _groups(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[list[fx.Node
 
 
 def _cut(nodes: Sequence[fx.Node], kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
-    """Cut a group where one tensor is live, join what is small, and cut again what is still large."""
+    """Cut a group where one tensor is live, join what belongs together, and cut again what is still large.
+
+    Pointwise operators belong to what is before them, norms and casts to what reads them.
+    """
     live = _live(nodes, kinds)
     waists = [at for at in range(1, len(nodes)) if live[at] <= 1]
     atoms = [list(nodes[a:b]) for a, b in zip([0, *waists], [*waists, len(nodes)], strict=True)]
-    joined: list[list[fx.Node]] = []
-    for atom in atoms:
-        if joined and _fits(joined[-1], atom):
-            joined[-1] += atom
-        else:
-            joined.append(atom)
+    tailed = _joined(atoms, lambda before, after: _is_tail(after) and _fit(before, after, _MOST_HEAVY))
+    led = _joined(tailed, lambda before, after: _is_norm(before) and _fit(before, after, _MOST_HEAVY))
+    joined = _joined(led, lambda before, after: not _is_norm(after) and _fit(before, after, _MERGED))
     return [Piece(tuple(part)) for one in joined for part in _bounded(one, kinds)]
 
 
-def _fits(before: Sequence[fx.Node], after: Sequence[fx.Node]) -> bool:
-    """Whether neighbours become one piece: more readily where one is a norm, nothing to search by itself."""
-    most = _MOST_HEAVY if _light(before) or _light(after) else _MERGED
-    return sum(map(heavy, (*before, *after))) <= most and len(before) + len(after) <= _MOST_NODES
+def _joined(
+    parts: Iterable[list[fx.Node]], fit: Callable[[list[fx.Node], list[fx.Node]], bool]
+) -> list[list[fx.Node]]:
+    """Join neighbours that fit, from the first on."""
+    found: list[list[fx.Node]] = []
+    for part in parts:
+        if found and fit(found[-1], part):
+            found[-1] = found[-1] + part
+        else:
+            found.append(part)
+    return found
 
 
-def _light(nodes: Sequence[fx.Node]) -> bool:
-    return sum(map(heavy, nodes)) <= 1 and not any(map(is_matmul, nodes))
+def _heavy(nodes: Sequence[fx.Node]) -> int:
+    return sum(map(heavy, nodes))
+
+
+def _fit(before: Sequence[fx.Node], after: Sequence[fx.Node], most: int) -> bool:
+    """Whether neighbours are small enough for one piece."""
+    return _heavy(before) + _heavy(after) <= most and len(before) + len(after) <= _MOST_NODES
+
+
+def _is_cast(node: fx.Node) -> bool:
+    return operator_name(node) == "_to_copy"
+
+
+def _is_tail(nodes: Sequence[fx.Node]) -> bool:
+    """Whether there are only pointwise operators, and not only casts, which may make more to write."""
+    return not _heavy(nodes) and not all(map(_is_cast, nodes))
+
+
+def _is_norm(nodes: Sequence[fx.Node]) -> bool:
+    """Whether there is one reduction that only scales: nothing to search by itself, but for its reader.
+
+    So are casts.
+    """
+    if all(map(_is_cast, nodes)):
+        return True
+    if _heavy(nodes) != 1 or any(map(is_matmul, nodes)):
+        return False
+    last = value_of(nodes[-1])
+    read = [value_of(one) for node in nodes if heavy(node) for one in node.all_input_nodes]
+    return isinstance(last, Tensor) and any(_size(last) == _size(one) for one in read)
+
+
+def _size(value: Any) -> Any:
+    return value.numel() if isinstance(value, Tensor) else None
 
 
 def _bounded(nodes: list[fx.Node], kinds: Mapping[fx.Node, Kind]) -> list[list[fx.Node]]:

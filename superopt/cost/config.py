@@ -24,7 +24,7 @@ from superopt.codegen.statements import (
     axis_strides,
 )
 from superopt.cost.devices import Device
-from superopt.cost.estimates import DRAW, product_sides, sizes_of
+from superopt.cost.estimates import drawn, product_sides, sizes_of
 from superopt.cost.work import exp_axes, find_masks, kept_share, matrix_dtype, scalar_work, work_axes
 from superopt.ir import DTYPES, value_axes
 
@@ -229,8 +229,8 @@ class _Model:
             if tensor.port is not None or size > device.l2_bytes:
                 memory += size
         cached += self._spilled(work)
-        drawn = min(1.0, DRAW * self.programs / device.cores)
-        rates = device.memory_gbs * 1e9 * drawn, device.l2_gbs * 1e9 * drawn
+        share = drawn(self.programs / device.cores)
+        rates = device.memory_gbs * 1e9 * share, device.l2_gbs * 1e9 * share
         return max(memory / rates[0], cached / rates[1])
 
     def _bytes(self, tensor: Tensor) -> int:

@@ -30,12 +30,17 @@ from superopt.cost.work import (
 from superopt.errors import InputError
 from superopt.ir import Block, Graph, MuGraph, Split, closed_values, live_graph, value_axes
 
-__all__ = ["Estimate", "KernelEstimate", "estimate", "floor_us"]
+__all__ = ["Estimate", "KernelEstimate", "drawn", "estimate", "floor_us"]
 
 BETWEEN = "f32"  # dtype of values between kernels
 SMALLEST_TILE = 16  # positions of an axis of a matrix product, or of neighbours in memory
 LARGEST_TILE = 256  # positions
-DRAW = 2.0  # so many times its equal part of the rate of memory can a core draw where others are idle
+_DRAW = 2.0  # so many times its equal part of the rate of memory can a core draw where most others are idle
+
+
+def drawn(share: float) -> float:
+    """Return what share of the rate of memory a share of the cores draws: all of it only together."""
+    return _DRAW * share / (1 + (_DRAW - 1) * share) if share < 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +225,7 @@ class _Kernel:
             "exp": exps / device.exp_per_s,
         }
         for part in seconds:
-            drawn = min(1.0, share * DRAW) if part in ("memory", "cache") else share
-            seconds[part] /= drawn
+            seconds[part] /= drawn(share) if part in ("memory", "cache") else share
         limit = max(seconds, key=seconds.__getitem__)
         us = seconds[limit] * 1e6
         done = matrix + vector + exps

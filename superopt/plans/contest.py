@@ -38,7 +38,6 @@ _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
 _BUILDERS = 2
 _PREDICTED = 4  # muGraphs that also race in the configurations predicted to be best
-_FEW = 6  # candidates that are compiled where time is short
 _PROMISING = 0.9  # of the default's predicted time, where that makes them worth compiling
 _TOGETHER = 6  # candidates measured in turns
 _HALVED = 0.6  # share of the time before the last few are compared
@@ -202,9 +201,11 @@ class Contest:
         entered += [guess for _, _, guess in guesses[:_PREDICTED]]
         if self.within is None:
             return entered
+        if not self.within.tune:  # as they come, and as the likeliest of them is predicted to be best
+            return [*entered[: self.within.few - 1], *(guess for _, _, guess in guesses)][: self.within.few]
         likely = {guess.name: us for us, _, guess in guesses}
         entered.sort(key=lambda one: likely.get(one.name, one.us))
-        return entered[:_FEW]
+        return entered[: self.within.few]
 
     def _built(
         self, candidates: Sequence[Candidate], tensors: "Mapping[str, Tensor]"
@@ -238,7 +239,9 @@ class Contest:
             )
             candidate = replace(candidate, predicted_us=total_us(candidate.kernels))
             if self.guard is not None:
-                self.guard.check(mugraph, configs, limit_seconds=left)
+                limit, children = min(left, self.options.limit_seconds), self.guard.children
+                self.target.prepare(mugraph, configs, limit_seconds=limit, children=children)
+                self.guard.check(mugraph, configs, limit_seconds=max(self._seconds_left, 0.0))
             with nullcontext() if self.target.threadsafe else self.lock:
                 kernel = self.target.make(mugraph, configs)
                 made = kernel(**tensors)
@@ -355,7 +358,8 @@ class Contest:
         preset = PRESETS[self.options.preset]
         deadline = time.monotonic() + min(seconds, self._seconds_left)
         more: _Ready = {}
-        if self.within is not None and ranked and ranked[0].us > _HOPELESS * self.within.beat_us:
+        within = self.within
+        if within and (not within.tune or (ranked and ranked[0].us > _HOPELESS * within.beat_us)):
             return ranked, more
         for first in [one for one in ranked if one.name in ready][: preset.tuned]:
             base = first

@@ -15,6 +15,8 @@ from superopt.tune.probe import PROBE, ProbeJob
 
 __all__ = ["Guard"]
 
+_PATIENCE_S = 2.0  # for a process that is at work, before another one is started
+
 
 class Guard:
     """Processes for first runs, kept from kernel to kernel; leaving the `with` block ends them."""
@@ -23,11 +25,10 @@ class Guard:
         self._device = cast(Literal["cpu", "cuda"], device)
         self._limit_seconds = limit_seconds
         self._children = Children()
-        self._starting: list[threading.Thread] = []
+        self._starting: threading.Thread | None = None
         self._workers = [Worker(self._children) for _ in range(workers)]
+        self._fresh = list(self._workers)  # not started
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
 
     def __enter__(self) -> Self:
         return self
@@ -36,24 +37,38 @@ class Guard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        for thread in self._starting:  # its process is dead by now
-            thread.join()
+        if self._starting is not None:  # its process is dead by now
+            self._starting.join()
         for worker in self._workers:
             worker.close()
 
-    def start(self) -> None:
-        """Start the processes now, in the background, rather than at the first kernels."""
-        self._starting = [threading.Thread(target=self._start_one, daemon=True) for _ in self._workers]
-        for thread in self._starting:
-            thread.start()
+    @property
+    def children(self) -> Children:
+        """Where processes are kept that end with the guard."""
+        return self._children
 
-    def _start_one(self) -> None:
-        worker = self._idle.get()
+    def start(self) -> None:
+        """Start a process now, in the background, rather than at the first kernel."""
+        if self._fresh:
+            worker = self._fresh.pop()
+            self._starting = threading.Thread(target=self._start, args=(worker,), daemon=True)
+            self._starting.start()
+
+    def _start(self, worker: Worker) -> None:
         try:
             with contextlib.suppress(LateError, LostError, OSError):  # the first kernel says so
                 worker.server(PROBE).start()
         finally:
             self._idle.put(worker)
+
+    def _worker(self, limit_seconds: float) -> Worker:
+        """Return a process that is free: rather one that is at work now than one more."""
+        patience = min(_PATIENCE_S, limit_seconds) if len(self._fresh) < len(self._workers) else 0.0
+        with contextlib.suppress(queue.Empty):
+            return self._idle.get(timeout=patience) if patience else self._idle.get_nowait()
+        with contextlib.suppress(IndexError):
+            return self._fresh.pop()
+        return self._idle.get(timeout=max(limit_seconds - patience, 0.0))
 
     def check(
         self, mugraph: MuGraph, configs: tuple[Any, ...], *, limit_seconds: float | None = None
@@ -63,7 +78,7 @@ class Guard:
         end = time.monotonic() + limit
         name = mugraph.graph.name
         try:
-            worker = self._idle.get(timeout=limit)
+            worker = self._worker(limit)
         except queue.Empty:
             raise KernelFaultError(
                 f"{name}: no process was free for its first run in {limit:.1f} s"

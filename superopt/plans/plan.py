@@ -62,6 +62,8 @@ class Within:
     deadline: float  # of time.monotonic: nothing is compiled or raced any more
     beat_us: float  # what there is to beat: kernels that are far from it are not tuned
     guard: Any = None  # processes for first runs that are kept from one call to the next
+    tune: bool = True  # try other configurations of the best
+    few: int = 6  # candidates that are compiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,16 @@
 """CpuTarget: the CPU here, through C++."""
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from superopt.codegen.children import Children
 from superopt.codegen.configjson import config_from_json
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, Graph, MuGraph
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["CpuTarget"]
 
 _SCHEDULES = ("static", "dynamic", "guided")
+_CONTRACTED = frozenset({"f32", "f16", "bf16"})  # formats that the micro-kernel reads
 _ALONE = 0.5  # of the time of a call, where no other thread is woken
 
 
@@ -104,6 +109,34 @@ class CpuTarget:
             for number, config in enumerate(configs)
             if config is not None
         )
+
+    def prepare_shared(self, graphs: Iterable[Graph], children: Children) -> None:
+        """Compile in good time the contractions that kernels of some graphs are linked with."""
+        from superopt.codegen.cpp import CppError, compile_contractions
+        from superopt.codegen.cpp.source import CPP_TYPES
+
+        used = {port.dtype for graph in graphs for port in graph.inputs} & _CONTRACTED
+        with contextlib.suppress(CppError):  # the first kernel says so
+            compile_contractions({CPP_TYPES[one] for one in used}, children)
+
+    def prepare(
+        self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children
+    ) -> None:
+        """Compile every kernel."""
+        from superopt.codegen.cpp import compile_source, emit
+        from superopt.codegen.statements import lower_block
+
+        end = time.monotonic() + limit_seconds
+
+        def compile_one(number: int, config: Any) -> None:
+            source = emit(lower_block(mugraph, number), config)
+            compile_source(source, lined=True, timeout_s=end - time.monotonic(), children=children)
+
+        blocks = [(number, config) for number, config in enumerate(configs) if config is not None]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            done = [pool.submit(compile_one, *block) for block in blocks]
+        for one in done:
+            one.result()
 
     def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
         """Return the muGraph as compiled kernels."""
@@ -194,17 +227,17 @@ def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":
 
 def _running(device: "Device", config: Any) -> "Device":
     """Return the part of a device that so many threads are."""
-    from superopt.cost.estimates import DRAW
+    from superopt.cost.estimates import drawn
 
     if not 0 < config.threads < device.cores:
         return device
     share = config.threads / device.cores
-    drawn = min(1.0, DRAW * share)
+    rate = drawn(share)
     return replace(
         device,
         cores=config.threads,
-        memory_gbs=device.memory_gbs * drawn,
-        l2_gbs=device.l2_gbs * drawn,
+        memory_gbs=device.memory_gbs * rate,
+        l2_gbs=device.l2_gbs * rate,
         vector_flops=device.vector_flops * share,
         exp_per_s=device.exp_per_s * share,
         launch_us=device.launch_us if config.threads > 1 else device.launch_us * _ALONE,

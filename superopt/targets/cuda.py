@@ -2,12 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from superopt.codegen.children import Children
 from superopt.codegen.configjson import config_from_json
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, Graph, MuGraph
@@ -133,6 +134,14 @@ class CudaTarget:
             for number, config in enumerate(configs)
             if config is not None
         )
+
+    def prepare_shared(self, graphs: Iterable[Graph], children: Children) -> None:
+        """Do nothing: kernels share nothing that is compiled."""
+
+    def prepare(
+        self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children
+    ) -> None:
+        """Do nothing: Triton compiles within the process that runs the kernels."""
 
     def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
         """Return the muGraph as kernels that Triton compiles at their first launch."""

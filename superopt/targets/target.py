@@ -1,9 +1,10 @@
 """Target: the one protocol that both code generators are used through."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from superopt.codegen.children import Children
 from superopt.ir import Graph, MuGraph
 
 if TYPE_CHECKING:
@@ -107,6 +108,14 @@ class Target(Protocol):
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
         """Return the text of every kernel that is no library's, or raise SuperoptError."""
         ...
+
+    def prepare_shared(self, graphs: Iterable[Graph], children: Children) -> None:
+        """Compile in good time what the kernels of many graphs share; they wait for it."""
+
+    def prepare(
+        self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children
+    ) -> None:
+        """Compile what a compiler in a process of its own compiles, so that `make` finds it."""
 
     def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
         """Return the muGraph as compiled kernels; raises SuperoptError where that fails."""

@@ -55,44 +55,47 @@ _ROUNDING = 64.0  # units in the last place below which two functions count as t
 _PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
 
-def _normal(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return torch.randn(tuple(shape), generator=random, dtype=torch.float64, device=random.device)
+Draw: TypeAlias = Callable[[Sequence[int], torch.Generator, torch.dtype], Tensor]
 
 
-def _uniform(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return torch.rand(tuple(shape), generator=random, dtype=torch.float64, device=random.device)
+def _normal(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return torch.randn(tuple(shape), generator=random, dtype=dtype, device=random.device)
 
 
-def _large(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return 16 * _normal(shape, random)
+def _uniform(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return torch.rand(tuple(shape), generator=random, dtype=dtype, device=random.device)
 
 
-def _huge(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return 4096 * _normal(shape, random)
+def _large(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return _normal(shape, random, dtype).mul_(16)
 
 
-def _near_zero_rows(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    row = _uniform((*shape[:-1], 1) if shape else (), random)
-    return _normal(shape, random) * torch.where(row < 0.5, 2.0**-12, 1.0)
+def _huge(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return _normal(shape, random, dtype).mul_(4096)
 
 
-def _wide(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return _normal(shape, random) * torch.exp2(12 * _uniform(shape, random) - 8)
+def _near_zero_rows(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    row = _uniform((*shape[:-1], 1) if shape else (), random, dtype)
+    return _normal(shape, random, dtype).mul_(torch.where(row < 0.5, 2.0**-12, 1.0))
 
 
-def _sparse(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return _normal(shape, random) * (_uniform(shape, random) < 0.2)
+def _wide(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return _normal(shape, random, dtype).mul_(_uniform(shape, random, dtype).mul_(12).sub_(8).exp2_())
 
 
-def _offset(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return 8 + _normal(shape, random)
+def _sparse(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return _normal(shape, random, dtype).mul_(_uniform(shape, random, dtype) < 0.2)
 
 
-def _constant_rows(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    return (4 * _normal((*shape[:-1], 1) if shape else (), random)).expand(tuple(shape))
+def _offset(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return _normal(shape, random, dtype).add_(8)
 
 
-DISTRIBUTIONS: dict[str, Callable[[Sequence[int], torch.Generator], Tensor]] = {
+def _constant_rows(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return _normal((*shape[:-1], 1) if shape else (), random, dtype).mul_(4).expand(tuple(shape))
+
+
+DISTRIBUTIONS: dict[str, Draw] = {
     "normal": _normal,
     "uniform positive": _uniform,
     "large": _large,
@@ -103,7 +106,7 @@ DISTRIBUTIONS: dict[str, Callable[[Sequence[int], torch.Generator], Tensor]] = {
     "offset": _offset,
     "constant rows": _constant_rows,
 }
-"""How input tensors are drawn, as float64 before they are rounded to their own dtype."""
+"""How input tensors are drawn, as float32 or wider before they are rounded to their own dtype."""
 
 ONLY_FINITE = frozenset({"huge", "constant rows"})
 """Distributions that tell whether NaN or infinity comes up; on them rounding is as large as results."""
@@ -131,9 +134,12 @@ def sample(name: str, inputs: Sequence[Any], *, seed: int = 0) -> tuple[Any, ...
             return torch.rand(*value.shape, generator=random, device=random.device) < 0.5
         if not value.dtype.is_floating_point:
             return torch.zeros_like(value, device=_device(value)) if value.is_meta else value
-        drawn = DISTRIBUTIONS[name](value.shape, random).to(value.dtype)
+        wide = torch.promote_types(value.dtype, torch.float32) if value.dtype.itemsize > 1 else torch.float32
+        drawn = DISTRIBUTIONS[name](value.shape, random, wide).to(value.dtype)
+        if 0 in value.stride() or drawn.stride() == value.stride():
+            return drawn
         fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_device(value))
-        return drawn if 0 in value.stride() else fresh.copy_(drawn)
+        return fresh.copy_(drawn)
 
     return tuple(draw(value) for value in inputs)
 

@@ -1,0 +1,344 @@
+"""Contest: a region's kernels from a search, checked, and raced with what Inductor makes of the region."""
+
+import logging
+import operator
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from superopt.backend.choice import Region, blank_of, keep, line_of, others, traced_algebra
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.hosting import alone
+from superopt.backend.plans import plan_text
+from superopt.backend.region import REGION, runner_of
+from superopt.backend.rival import Rival
+from superopt.backend.subgraph import Subgraph
+from superopt.driver import SearchOptions
+from superopt.errors import SuperoptError
+from superopt.ir import Program
+from superopt.optimizer import optimize
+from superopt.plans.guard import Guard
+from superopt.plans.plan import OptimizeOptions, RegionPlan, Within
+from superopt.plans.sizes import same_program
+from superopt.targets import Target
+from superopt.tune.measure import HeadToHead
+from superopt.verify.floats import compare_floats, sample, tensors_of
+
+__all__ = ["LEAST_S", "WIN", "Contest"]
+
+log = logging.getLogger("superopt")
+
+WIN = 1.03
+"""How much faster than Inductor's code a region must be to be taken."""
+
+LEAST_S = 1.5
+"""Seconds below which nothing is begun."""
+
+_GRAPHS = {"quick": 2, "full": 6}  # of a search, made into kernels: compiling takes most of the time
+_COMPILED = (2, 6)  # candidates of a region as it is written, and of what a search found
+_MOST_S = 40.0  # for one region
+_SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
+_CONFIRMING = 0.06  # of a region's time, at the end
+_UNSEARCHED = SearchOptions(seconds=1e-3)
+_NEAR_S = 1.0  # of the deadline, where what came back is what there was time for
+_COMPILING_S = 2.5  # of Inductor's compiling a region, about, and the race with it
+_HOPELESS = 1.5  # times the library calls alone, above which Inductor's code is not needed to know
+_CALLED = ("normal",)  # inputs by which a plan is checked as it is called; its kernels met all
+_TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
+_NO_ROOM = 1.1  # times the floor, below which Inductor's code leaves nothing to gain
+_FAILED = ("out of memory", "failed")
+_COPIES_BYTES = 96 << 20
+_MOST_COPIES = 8
+
+
+class Contest:
+    """One region against Inductor's code of it; all work is done in threads that know no compilation."""
+
+    def __init__(self, region: Region, target: Target, ledger: Ledger) -> None:
+        self.region = region
+        self.target = target
+        self.ledger = ledger
+        self.options = ledger.options
+        self.module = region.subgraph.module
+        self.blank = blank_of(region)
+        self.seconds = 0.0
+        self.deadline = 0.0
+        self.rival: Rival | None = None
+        self.floor_us = region.floor_us
+        self.before_us = 0.0  # what Inductor takes, or is guessed to take
+        self.guard: Guard | None = None
+        self.found: Decision | None = None  # the best so far
+        self.settled = False  # whether more time would not help
+        self.timeless = False  # whether there was none
+
+    @property
+    def gain_us(self) -> float:
+        """What may still be gained, about: as long as nothing is measured, as the floor tells."""
+        if self.rival is None:
+            return self.floor_us
+        now = self.found.after_us if self.found and self.found.taken else None
+        return max((self.before_us if now is None else now) - self.floor_us, 0.0)
+
+    def tried(self, seconds: float, guard: Guard | None, *, search: bool) -> Decision:
+        """Make and race kernels for about so many seconds, of the region as written or after a search.
+
+        Return the best decision so far, which `decided` keeps.
+        """
+        before = self.found or self.blank
+        if self.settled:
+            return before
+        if seconds < LEAST_S:
+            self.found = before if before.taken else self._without_time(before)
+            return self.found
+        self.guard = guard
+        self.seconds = min(seconds, _MOST_S)
+        start = time.monotonic()
+        self.deadline = start + self.seconds
+        with self.ledger.spending():
+            made = self._guarded(lambda: self._opened() or self._try(search))
+        self.settled |= made.why.startswith(_FAILED)
+        late = not (made.taken or self.settled) and (not search or time.monotonic() > self.deadline - _NEAR_S)
+        spent = before.seconds + time.monotonic() - start
+        made = replace(made, open=made.open or late, seconds=spent)
+        self.found = made if made.taken or not before.taken else replace(before, seconds=spent)
+        return self.found
+
+    def decided(self) -> Decision:
+        """Return the best decision, noted for this model and for later processes."""
+        found = self.found or self._without_time(self.blank)
+        found = replace(found, budget_s=self.ledger.budget_s)
+        keep(found, self.region, self.ledger)
+        return found
+
+    def _without_time(self, known: Decision) -> Decision:
+        if self.timeless:  # it was said before
+            return known
+        self.timeless = True
+        left = f"{self.ledger.left_s:.0f} of {self.ledger.budget_s:.0f} s of the budget are left"
+        why = f"{known.why}; not searched: {left}" if known.why else f"no time: {left}"
+        return replace(known, why=why, open=True)
+
+    def _guarded(self, work: Callable[[], Decision]) -> Decision:
+        """Do some work; whatever goes wrong leaves the region to Inductor."""
+        try:
+            return alone(work)
+        except torch.OutOfMemoryError as error:
+            found = replace(self.blank, why=f"{_FAILED[0]}: {line_of(error)}")
+        except Exception as error:  # no fault of ours may stop the compilation of a model
+            found = replace(self.blank, why=f"{_FAILED[1]}: {type(error).__name__}: {line_of(error)}")
+        log.warning("%s [%s] is left to Inductor: %s", found.operators, found.inputs, found.why)
+        return found
+
+    def _opened(self) -> Decision | None:
+        """Measure what there is to beat, the first time; return a decision where nothing can be gained."""
+        if self.rival is not None:
+            return None
+        self.ledger.searched += 1
+        self.rival = Rival(self.module, self._copies(), self.target, plain=not self.options.inductor)
+        self.before_us = self.rival.most_us
+        if self.before_us < self.floor_us:
+            self._lower_floor(self.before_us)
+        return self._no_gain(self.before_us)
+
+    def _no_gain(self, before: float) -> Decision | None:
+        """Return why nothing can be gained on a time, if so."""
+        known = replace(self.blank, before_us=before)
+        self.settled = True
+        if before < _TOO_SHORT_US:
+            return replace(known, why=f"too short: a call costs what could be gained in {before:.0f} µs")
+        if before < _NO_ROOM * self.floor_us:
+            return replace(known, why="Inductor is at the floor, which its bytes and its arithmetic take")
+        self.settled = False
+        return None
+
+    def _lower_floor(self, seen_us: float) -> None:
+        """Measure the device again: its rates are of a moment when it was busy. Else no floor is believed."""
+        self.target.renew()
+        floor = self.target.floor_us(self.region.goal) or 0.0
+        self.floor_us = floor if floor <= seen_us else 0.0
+        self.blank = replace(self.blank, floor_us=self.floor_us or None)
+
+    def _try(self, search: bool) -> Decision:
+        rival = self.rival
+        assert rival is not None
+        known = self.blank
+        best = optimize(
+            self.module,
+            *self.region.subgraph.example(),
+            name=self.region.goal.name,
+            options=self._settings(search),
+            within=Within(self.deadline, self._to_beat_us, self.guard, tune=search, few=_COMPILED[search]),
+        )
+        if best.fused is None or any(plan.chosen is None for plan in best.regions):
+            return replace(known, why=f"no kernels: {_reason(best.regions)}")
+        after = sum(part.chosen.us for part in best.regions if part.chosen)
+        known = replace(known, after_us=after)
+        if after * WIN > rival.most_us:
+            return replace(known, why=f"{rival.most_us / after:.2f} times the speed of PyTorch as it is")
+        if self.found is not None and self.found.taken and after * WIN > (self.found.after_us or 0.0):
+            return replace(known, why="no faster than before the search")
+        verdicts = dict.fromkeys(str(part.chosen.verdict) for part in best.regions if part.chosen)
+        known = replace(known, verdict="; ".join([*verdicts, str(best.floats)]))
+        plan = plan_text(self.region.goal, best.regions, self.target.name)
+        runner = runner_of(plan)
+        copies = rival.copies
+        runner.by_kernels(self._known(runner, copies[0][0]))
+        if self.region.subgraph.symbols and (why := self._other_sizes(plan)):
+            return replace(known, why=why)
+        ours = self._calling(plan)
+        if self.options.verify:
+            report = compare_floats(self.module, ours, copies[0][0], seed=1, distributions=_CALLED)
+            if not report.ok:
+                return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
+        return self._raced(known, ours, plan)
+
+    @property
+    def _to_beat_us(self) -> float:
+        """What kernels must come near to be worth any tuning."""
+        best = self.found.after_us if self.found and self.found.taken else None
+        return best or self.before_us
+
+    # -- races
+
+    def _raced(self, known: Decision, ours: fx.GraphModule, plan: str) -> Decision:
+        """Race with the library calls alone, and where that does not settle it with Inductor's code."""
+        rival = self.rival
+        assert rival is not None
+
+        def superopt(tensors: tuple[Tensor, ...], calls: object) -> Any:
+            return ours(*tensors)
+
+        if rival.has_library and rival.compiled is None:
+            least = self._judged(
+                replace(known, before_is_least=True), self._race(superopt, rival.by_library), plan
+            )
+            if least.taken or (least.before_us or 0.0) * _HOPELESS < (least.after_us or 0.0):
+                return least
+            known = replace(known, before_us=least.before_us, before_is_least=True)
+        if rival.compiled is None:
+            if self.deadline - time.monotonic() < _COMPILING_S:
+                return replace(known, why="no time for Inductor's code of it", open=True)
+            rival.compile(self.options.inductor)
+        raced = self._race(superopt, rival.by_inductor)
+        self.before_us = raced.measurements["inductor"].median_us
+        return self._no_gain(self.before_us) or self._judged(
+            replace(known, before_is_least=False), raced, plan
+        )
+
+    def _race(self, ours: Callable[..., Any], other: Callable[..., Any]) -> HeadToHead:
+        """Race ours against another, and once more for longer where chance may have decided."""
+        rival = self.rival
+        assert rival is not None
+        contenders = {"superopt": ours, "inductor": other}
+        seconds = min(1.5, _CONFIRMING * self.seconds)
+        while True:
+            raced = self.target.confirm(contenders, "superopt", "inductor", rival.copies, seconds=seconds)
+            again = raced.speedup >= WIN and not raced.sure
+            if not again or seconds > 1.5 or time.monotonic() + 2 * seconds > self.deadline:
+                return raced
+            seconds *= 2
+
+    def _judged(self, known: Decision, raced: HeadToHead, plan: str) -> Decision:
+        times = raced.measurements
+        self.before_us = times["inductor"].median_us
+        known = replace(known, before_us=times["inductor"].median_us, after_us=times["superopt"].median_us)
+        won = raced.winner == "superopt"
+        least = "at least " if known.before_is_least else ""
+        told = f"{least}{raced.speedup if won else 1 / raced.speedup:.2f} times Inductor's speed"
+        if not won or raced.speedup < WIN:
+            return replace(known, why=f"{told}, {WIN} is needed")
+        if not raced.sure:  # a quieter moment may tell
+            return replace(known, why=f"{told}, but ahead in {raced.share:.0%} of the rounds only", open=True)
+        return replace(known, taken=True, plan=plan, why=told)
+
+    # -- plans
+
+    def _settings(self, search: bool) -> OptimizeOptions:
+        return OptimizeOptions(
+            target=self.target.name,
+            preset=self.options.preset,  # type: ignore[arg-type]
+            seconds=_RACING[search] * self.seconds,
+            graphs=_GRAPHS[self.options.preset],
+            torch_compile=False,
+            cache=self.options.cache,
+            search=SearchOptions(seconds=_SEARCHING * self.seconds) if search else _UNSEARCHED,
+        )
+
+    def _calling(self, plan: str) -> fx.GraphModule:
+        """Return a module that calls the region's operator, so that both contenders have the same host."""
+        goal = self.region.goal
+        graph = fx.Graph()
+        given = [graph.placeholder(f"x{at}") for at in range(len(self.region.subgraph.inputs))]
+        made = graph.call_function(REGION, (plan, self._read(given, [port.name for port in goal.inputs])))
+        places = {output.port.name: at for at, output in enumerate(goal.outputs)}
+        items = [graph.call_function(operator.getitem, (made, places[name])) for name in self.region.names]
+        graph.output(tuple(items))
+        return fx.GraphModule(torch.nn.Module(), graph, "Planned")
+
+    def _other_sizes(self, plan: str) -> str | None:
+        """Return why a plan does not serve other sizes, or None where it does."""
+        subgraph = self.region.subgraph
+        found = _resized(subgraph)
+        if found is None:
+            return "no other sizes fit together"
+        example, program = found
+        if not same_program(program, traced_algebra(subgraph, subgraph.example())):
+            return "another program at other sizes"
+        runner = runner_of(plan)
+
+        def ours(*tensors: Tensor) -> Any:
+            made = dict(zip(runner.outputs, runner.by_kernels(self._known(runner, tensors)), strict=True))
+            return [made[name] for name in self.region.names]
+
+        try:
+            report = compare_floats(self.module, ours, self._drawn(example), distributions=_CALLED)
+        except SuperoptError as error:
+            return f"its kernels do not take other sizes: {line_of(error)}"
+        return None if report.ok else "wrong at other sizes"
+
+    def _known(self, runner: Any, tensors: Any) -> dict[str, Tensor]:
+        return dict(zip(runner.inputs, self._read(tensors, runner.inputs), strict=True))
+
+    @staticmethod
+    def _read(given: Any, names: Any) -> list[Any]:
+        return [given[int(name.removeprefix("x"))] for name in names]
+
+    # -- inputs
+
+    def _copies(self) -> list[tuple[Tensor, ...]]:
+        """Return random inputs, several times over, so that no cache holds them all."""
+        drawn = self._drawn(self.region.subgraph.example())
+        size = sum(tensor.numel() * tensor.element_size() for tensor in drawn)
+        count = max(2, min(_MOST_COPIES, _COPIES_BYTES // max(size, 1)))
+        return [drawn] + [tuple(map(torch.clone, drawn)) for _ in range(count - 1)]
+
+    def _drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        drawn = tensors_of(sample("normal", example))
+        return tuple(tensor.to(self.target.torch_device) for tensor in drawn)
+
+
+def _resized(subgraph: Subgraph) -> tuple[tuple[Tensor, ...], Program] | None:
+    """Return inputs of other sizes and what is traced of them, or None where they cannot be had.
+
+    Symbols may depend on one another without a word, as the lengths of keys and of their mask do: where
+    sizes that grow differently do not fit together, all grow by as much.
+    """
+    for apart in (2, 0):
+        example = subgraph.example(others(subgraph, apart))
+        try:
+            return example, traced_algebra(subgraph, example)
+        except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
+            continue
+    return None
+
+
+def _reason(plans: tuple[RegionPlan, ...]) -> str:
+    for plan in plans:
+        for one in plan.candidates:
+            if plan.chosen is None and one.rejected:
+                return one.rejected
+    return "none could be made"

@@ -1,0 +1,112 @@
+"""Rival: what there is to beat in a region: calls of libraries at the least, PyTorch as it is at the most.
+
+Inductor compiles what is pointwise and what reduces. Products of matrices it leaves to the libraries that
+PyTorch calls, so its code of a region takes no less than these calls alone. Kernels that are faster than
+the calls are faster than Inductor's code, which then need not be compiled to know it.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from superopt.backend.hosting import compiled_by_inductor
+from superopt.backend.nodes import is_attention, operator_name
+from superopt.targets import Target
+
+__all__ = ["LibraryCalls", "Rival"]
+
+_LONG_US = 2000.0  # above it one call tells enough
+_SHORT_S = 0.05
+
+_PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
+"""Products of matrices, and which arguments are the factors; what is added may be fused elsewhere."""
+
+
+class LibraryCalls:
+    """The library calls of a region on the tensors that they read there, one after the other."""
+
+    def __init__(self, module: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
+        recorder = _Recorder(module)
+        with torch.no_grad():
+            recorder.run(*inputs)
+        self._calls = recorder.calls
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def __call__(self) -> None:
+        """Make all calls; the results are written where they were before, or dropped."""
+        for call, arguments, named in self._calls:
+            call(*arguments, **named)
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a region, and notes what libraries are called for."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        made = super().run_node(n)
+        factors = _PRODUCTS.get(operator_name(n) or "")
+        if factors is not None:
+            first, second = (self.env[n.args[at]] for at in factors)  # type: ignore[index]
+            if not _summed_by_inductor(first, second):
+                call = torch.mm if first.ndim == 2 else torch.bmm
+                self.calls.append((call, (first, second), {"out": torch.empty_like(made)}))
+        elif is_attention(n):
+            arguments, named = self.fetch_args_kwargs_from_env(n)
+            self.calls.append((n.target, arguments, named))  # type: ignore[arg-type]
+        return made
+
+
+def _summed_by_inductor(first: Tensor, second: Tensor) -> bool:
+    """Whether Inductor makes a product of a vector its own: on CPUs, many of them at a time."""
+    return first.device.type == "cpu" and first.ndim == 3 and 1 in (first.shape[-2], second.shape[-1])
+
+
+class Rival:
+    """What there is to beat in a region, on copies of its inputs.
+
+    `plain` says that Inductor was told nothing by which it might do without the library calls.
+    """
+
+    def __init__(
+        self, module: fx.GraphModule, copies: Sequence[tuple[Tensor, ...]], target: Target, *, plain: bool
+    ) -> None:
+        self.module = module
+        self.target = target
+        self.copies = [(tensors, LibraryCalls(module, tensors)) for tensors in copies]
+        self.has_library = plain and bool(self.copies[0][1])
+        self.most_us = self._most_us()  # of PyTorch without a compiler
+        self.compiled: Callable[..., Any] | None = None
+
+    def _most_us(self) -> float:
+        """Return the time of PyTorch as it is: of one call, or of several where it is short."""
+        start = time.perf_counter()
+        with torch.no_grad():
+            self.module(*self.copies[-1][0])
+            self.target.synchronize()
+        once_us = (time.perf_counter() - start) * 1e6
+        if once_us > _LONG_US:
+            return once_us
+        contenders = {"eager": lambda tensors, calls: self.module(*tensors)}
+        return self.target.measure(contenders, self.copies, seconds=_SHORT_S)["eager"].median_us
+
+    def compile(self, patches: Mapping[str, Any]) -> None:
+        """Let Inductor compile the region by itself."""
+        self.compiled = compiled_by_inductor(self.module, self.copies[0][0], patches)
+
+    def by_inductor(self, tensors: tuple[Tensor, ...], calls: LibraryCalls) -> Any:
+        """Run Inductor's code, as a contender on one of the copies."""
+        assert self.compiled is not None
+        return self.compiled(*tensors)
+
+    @staticmethod
+    def by_library(tensors: tuple[Tensor, ...], calls: LibraryCalls) -> None:
+        """Make the library calls alone, as a contender on one of the copies."""
+        calls()

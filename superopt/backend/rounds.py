@@ -1,0 +1,59 @@
+"""Rounds: the seconds of a model, shared among its regions: all as they are written, then after a search."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from superopt.backend.choice import Region, known_decision
+from superopt.backend.contest import LEAST_S, Contest
+from superopt.backend.decision import Decision, Ledger
+from superopt.plans.guard import Guard
+from superopt.targets import Target
+
+__all__ = ["decisions_of"]
+
+_BUILDERS = 2
+_FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
+_ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
+_SEARCHED = 1.5  # times what a region took as it was written, that a search takes at least
+
+
+def decisions_of(regions: Sequence[Region], target: Target, ledger: Ledger) -> dict[str, Decision]:
+    """Return the decision on every region, by the digest of its key: those that are known, and new ones."""
+    counted = Counter(region.key.digest for region in regions)
+    found: dict[str, Decision] = {}
+    contests: dict[str, Contest] = {}
+    for region in regions:
+        digest = region.key.digest
+        if digest in found or digest in contests:
+            continue
+        known = known_decision(region, ledger)
+        if known is None:
+            contests[digest] = Contest(region, target, ledger)
+        else:
+            found[digest] = known
+    if contests and ledger.left_s >= LEAST_S:
+        with Guard(_BUILDERS, target.torch_device, _FIRST_RUN_S) as guard:
+            guard.start()
+            goals = [contest.region.goal for contest in contests.values()]
+            shared = threading.Thread(target=target.prepare_shared, args=(goals, guard.children), daemon=True)
+            shared.start()
+            _share(contests, counted, ledger, guard)
+    return found | {digest: contest.decided() for digest, contest in contests.items()}
+
+
+def _share(contests: Mapping[str, Contest], counted: Counter[str], ledger: Ledger, guard: Guard) -> None:
+    """Let all regions try, first as they are written, those first that may gain most."""
+    longest = 0.0
+    for search in (False, True):
+        gains = {digest: contest.gain_us * counted[digest] for digest, contest in contests.items()}
+        order = sorted(gains, key=lambda digest: -gains[digest])
+        for at, digest in enumerate(order):
+            before, left = ledger.spent_s, ledger.left_s
+            if left < longest * (_SEARCHED if search else 1.0):  # what is begun would not be ended
+                left = 0.0
+            rest = sum(gains[one] for one in order[at:]) or 1.0
+            fair = max(gains[digest] / rest, 1 / (len(order) - at))
+            contests[digest].tried(max(left * fair, min(left, _ENOUGH_S[search])), guard, search=search)
+            if not search:
+                longest = max(longest, ledger.spent_s - before)
