@@ -55,7 +55,7 @@ _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CONTRACTION = re.compile(r"\bcontract\([^;]*?\bMatrix<(float|bf16|f16)>[^;]*?\bMatrix<(float|bf16|f16)>")
 _APART = "-DCONTRACTIONS_APART"
 _LINED = "-DLINED_ONLY"
-_SHARED = threading.Lock()  # held while what many kernels share is compiled: one waits for the other
+_LOCKS: dict[Path, threading.Lock] = {}  # held while what many kernels share is compiled: others wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class _Build:
         name = f"contract_{a}_{b}"
         code = f'#include "runtime.hpp"\nnamespace superopt {{\ntemplate CONTRACTION({a}, {b});\n}}\n'
         path = self.path(name, code, "o")
-        with _SHARED:
+        with _LOCKS.setdefault(path, threading.Lock()):
             if not _is_whole(path):
                 with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
                     _keep(name, self._object(name, code, Path(scratch), children), path)

@@ -617,7 +617,13 @@ inline void dot_block(index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index
             for (int n = 0; n < COLUMNS; ++n) sums[m][n] += factor * values[n];
         }
     };
+    constexpr index_t line = 64 / sizeof(B);
     index_t k = 0;
+    for (; k + line <= k_count; k += line) {
+        for (int n = 0; n < COLUMNS; ++n) __builtin_prefetch(b.data + (n + COLUMNS) * b.column + k);
+#pragma GCC unroll 4
+        for (index_t at = 0; at < line; at += lanes) add(k + at, lanes);
+    }
     for (; k + lanes <= k_count; k += lanes) add(k, lanes);
     if (k < k_count) add(k, k_count - k);
     for (int m = 0; m < ROWS; ++m)

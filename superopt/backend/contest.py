@@ -53,6 +53,7 @@ _NO_ROOM = 1.1  # times the floor, below which Inductor's code leaves nothing to
 _FAILED = ("out of memory", "failed")
 _COPIES_BYTES = 96 << 20
 _MOST_COPIES = 8
+_LONG_FLOPS = 500_000_000  # of matmuls, above which memory is not what takes the time
 
 
 class Contest:
@@ -310,10 +311,11 @@ class Contest:
     # -- inputs
 
     def _copies(self) -> list[tuple[Tensor, ...]]:
-        """Return random inputs, several times over, so that no cache holds them all."""
+        """Return random inputs, several times over, so that no cache holds them all, where that matters."""
         drawn = self._drawn(self.region.subgraph.example())
         size = sum(tensor.numel() * tensor.element_size() for tensor in drawn)
-        count = max(2, min(_MOST_COPIES, _COPIES_BYTES // max(size, 1)))
+        most = 2 if self.blank.flops > _LONG_FLOPS else _MOST_COPIES
+        count = max(2, min(most, _COPIES_BYTES // max(size, 1)))
         return [drawn] + [tuple(map(torch.clone, drawn)) for _ in range(count - 1)]
 
     def _drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -15,6 +15,7 @@ __all__ = ["decisions_of"]
 _BUILDERS = 2
 _FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
 _ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
+_LATER = 0.5  # of the time of the first region: others find compiled what all kernels share
 _SEARCHED = 1.5  # times what a region took as it was written, that a search takes at least
 
 
@@ -44,16 +45,16 @@ def decisions_of(regions: Sequence[Region], target: Target, ledger: Ledger) -> d
 
 def _share(contests: Mapping[str, Contest], counted: Counter[str], ledger: Ledger, guard: Guard) -> None:
     """Let all regions try, first as they are written, those first that may gain most."""
-    longest = 0.0
+    took: list[float] = []
     for search in (False, True):
         gains = {digest: contest.gain_us * counted[digest] for digest, contest in contests.items()}
         order = sorted(gains, key=lambda digest: -gains[digest])
         for at, digest in enumerate(order):
             before, left = ledger.spent_s, ledger.left_s
-            if left < longest * (_SEARCHED if search else 1.0):  # what is begun would not be ended
-                left = 0.0
+            if took and left < (_SEARCHED * max(took) if search else _LATER * min(took)):
+                left = 0.0  # what is begun would not be ended
             rest = sum(gains[one] for one in order[at:]) or 1.0
             fair = max(gains[digest] / rest, 1 / (len(order) - at))
             contests[digest].tried(max(left * fair, min(left, _ENOUGH_S[search])), guard, search=search)
-            if not search:
-                longest = max(longest, ledger.spent_s - before)
+            if not search and ledger.spent_s > before:
+                took.append(ledger.spent_s - before)

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import log, sqrt
 from typing import Any, Literal
 
 from superopt.errors import InputError
@@ -23,6 +23,8 @@ Method = Literal["clock", "events", "graph"]
 _LEAST_ROUNDS = 5
 _MOST_ROUNDS = 400
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+_FEWEST = 4  # rounds whose ratios tell anything
+_APART = 8.0  # standard errors of a mean: by chance, of so few rounds, as rare as _SURE
 _SURE = 3.0  # standard deviations of a fair coin by which the rounds won must differ from a half
 
 
@@ -122,7 +124,7 @@ class HeadToHead:
     loser: str
     speedup: float  # the median of the loser's time over the winner's in the same round
     share: float  # of the rounds that the winner won
-    sure: bool  # whether chance would hardly give that share
+    sure: bool  # whether chance would hardly give that share, or these ratios
     measurements: Mapping[str, Measurement]
 
 
@@ -148,5 +150,14 @@ def confirm(
     ratio = statistics.median(ratios)
     winner, loser = (first, second) if ratio >= 1 else (second, first)
     won = sum((one > 1) if ratio >= 1 else (one < 1) for one in ratios)
-    sure = won - len(ratios) / 2 >= _SURE * sqrt(len(ratios)) / 2
+    sure = won - len(ratios) / 2 >= _SURE * sqrt(len(ratios)) / 2 or _apart(ratios)
     return HeadToHead(winner, loser, max(ratio, 1 / ratio), won / len(ratios), sure, measured)
+
+
+def _apart(ratios: Sequence[float]) -> bool:
+    """Whether the mean of ratios is surely not 1: a few rounds of long calls that hardly differ tell that."""
+    if len(ratios) < _FEWEST:
+        return False
+    logs = [log(one) for one in ratios]
+    error = statistics.stdev(logs) / sqrt(len(logs))
+    return abs(statistics.fmean(logs)) >= _APART * error
