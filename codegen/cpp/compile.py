@@ -194,7 +194,7 @@ class _Build:
         try:
             done = children.run([self.compiler.path, *arguments], limit_seconds=self.timeout_s)
         except LateError:
-            raise CompileError(f"{name}: the compiler took more than {self.timeout_s:g} s") from None
+            raise CompileError(f"{name}: the compiler took more than {self.timeout_s:.3g} s") from None
         except LostError as error:
             raise CompileError(f"{name}: {error}") from None
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
@@ -29,7 +30,7 @@ def compile_graph(
 
     `options` are those of `BackendOptions`; `mode` is one of Inductor's, which it gets.
     """
-    return _compiled(module, inputs, ledger_of(options), mode)
+    return _compiled(module, inputs, ledger_of(options, mode))
 
 
 def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None) -> str:
@@ -44,26 +45,27 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     ledger = Ledger(read_options(given))
 
     def compile_here(module: fx.GraphModule, values: Sequence[Any], **unused: Any) -> Callable[..., Any]:
-        return _compiled(module, values, ledger, None, fx_graph_cache=False, force_disable_caches=True)
+        return _compiled(module, values, ledger, fx_graph_cache=False, force_disable_caches=True)
 
     torch.compile(model, backend=compile_here)(*inputs)
     return ledger.text()
 
 
 def _compiled(
-    module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, mode: str | None, **patches: Any
+    module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, **patches: Any
 ) -> Callable[..., Any]:
-    if mode is not None:
-        patches = {**mode_options(mode), **patches}
     patches = {**patches, **ledger.options.inductor, "post_grad_custom_pre_pass": RegionPass(ledger)}
     ledger.entered = time.monotonic()
     return with_inductor(module, inputs, patches)
 
 
-def ledger_of(options: Mapping[str, Any] | None) -> Ledger:
+def ledger_of(options: Mapping[str, Any] | None, mode: str | None = None) -> Ledger:
     """Return what was decided so far for a dict of options, the very one that torch.compile was given."""
     if not options:
-        return Ledger(read_options(options))
+        settings = read_options(options)
+        if mode is not None:  # what Inductor is told for the graph, it is told for each region
+            settings = replace(settings, inductor=mode_options(mode))
+        return Ledger(settings)
     known = _LEDGERS.get(id(options))
     if known is None:
         known = _LEDGERS[id(options)] = options, Ledger(read_options(options))

@@ -160,4 +160,4 @@ def _apart(ratios: Sequence[float]) -> bool:
         return False
     logs = [log(one) for one in ratios]
     error = statistics.stdev(logs) / sqrt(len(logs))
-    return abs(statistics.fmean(logs)) >= _APART * error
+    return abs(statistics.fmean(logs)) > _APART * error

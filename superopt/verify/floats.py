@@ -92,7 +92,7 @@ def _offset(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -
 
 
 def _constant_rows(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal((*shape[:-1], 1) if shape else (), random, dtype).mul_(4).expand(tuple(shape))
+    return _normal((*shape[:-1], 1) if shape else (), random, dtype).mul_(32).expand(tuple(shape))
 
 
 DISTRIBUTIONS: dict[str, Draw] = {

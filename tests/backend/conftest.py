@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import fx
 
-from superopt.backend import graphpass
-from superopt.backend.choice import Contest, Region
+from superopt.backend import graphpass, rounds
+from superopt.backend.choice import Region
+from superopt.backend.contest import Contest
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.hosting import alone
 from superopt.backend.options import BackendOptions
@@ -21,7 +22,7 @@ from superopt.backend.plans import plan_text
 from superopt.codegen.cpp import compile as cpp_compile
 from superopt.ir import fuse, release_shifts, stabilize
 from superopt.plans.plan import Candidate, RegionPlan
-from superopt.targets import Target
+from superopt.targets import Target, pick_target
 
 with warnings.catch_warnings():  # Inductor warns of parts of PyTorch as it is imported
     warnings.simplefilter("ignore")
@@ -52,7 +53,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
     """Take every region whose default kernels serve all sizes; return the decisions as they are made."""
     made: list[Decision] = []
 
-    def choose(region: Region, target: Target, ledger: Ledger) -> Decision:
+    target = pick_target("cpu")
+
+    def choose(region: Region, ledger: Ledger) -> Decision:
         names = ", ".join(str(node.target) for node in region.subgraph.piece.nodes)
         plan = plan_of(region, target)
         contest = Contest(region, target, ledger)
@@ -62,7 +65,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
             made.append(found)
         return found
 
-    monkeypatch.setattr(graphpass, "known_decision", choose)
+    monkeypatch.setattr(rounds, "known_decision", choose)
     return made
 
 

@@ -1,7 +1,6 @@
 """The budget: how much there is, what is kept of regions it did not reach, and that it binds all steps."""
 
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,12 @@ import torch
 from torch.nn import functional as F
 
 from superopt import optimize
-from superopt.backend import choice, graphpass
-from superopt.backend.choice import Contest, Region, known_decision, region_of
-from superopt.backend.decision import Ledger
+from superopt.backend import contest as contests
+from superopt.backend import rival as rivals
+from superopt.backend import rounds
+from superopt.backend.choice import Region, keep, known_decision, region_of
+from superopt.backend.contest import Contest
+from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import generation
 from superopt.backend.nodes import kinds_of
 from superopt.backend.options import BackendOptions
@@ -56,54 +58,68 @@ def ledger(**options: Any) -> Ledger:
 def test_a_budget_is_as_told_or_follows_inductor() -> None:
     told, free = ledger(budget_s=9.0), ledger()
     for one in (told, free):
-        one.inductor_s = 20.0
+        one.inductor_s = 2.0
     assert told.budget_s == 9.0
-    assert free.budget_s == 14.0
+    assert free.budget_s == 17.0
     free.inductor_s = 1e6
     assert free.budget_s == 60.0
-    assert ledger().budget_s == 5.0
+    assert ledger().budget_s == 2.0
 
 
-def test_only_a_told_budget_pays_for_inductor() -> None:
-    for one, paid in ((ledger(budget_s=9.0), True), (ledger(), False)):
-        with one.inductors():
-            time.sleep(0.01)
-        assert one.inductor_s >= 0.01
-        assert (one.spent_s > 0) == paid
-        with one.spending():
-            time.sleep(0.01)
-        assert one.spent_s >= 0.01
+def test_what_is_spent_is_left_no_more() -> None:
+    one = ledger(budget_s=9.0)
+    with one.spending():
+        time.sleep(0.01)
+    assert one.spent_s >= 0.01
+    assert one.left_s == 9.0 - one.spent_s
+
+
+def undecided(region: Region, target: Target, ledger: Ledger) -> Decision:
+    """Return what comes of a region for which there is half a second."""
+    contest = Contest(region, target, ledger)
+    for search in (False, True):
+        contest.tried(0.5, None, search=search)
+    return contest.decided()
 
 
 def test_what_there_was_no_time_for_is_kept(region: Region, target: Target) -> None:
     first = ledger(budget_s=9.0)
-    assert known_decision(region, target, first) is None
-    found = Contest(region, target, first).decided(0.5, None)
+    assert known_decision(region, first) is None
+    found = undecided(region, target, first)
     assert found.open
-    assert found.why.startswith("no time: 9 of 9 s")
-    assert known_decision(region, target, first) is found
+    assert found.why == "no time: 9 of 9 s of the budget are left"
+    assert known_decision(region, first) is found
     for again in (ledger(), ledger(budget_s=0.0), ledger(budget_s=9.0)):
-        recalled = known_decision(region, target, again)
+        recalled = known_decision(region, again)
         assert recalled is not None
         assert recalled.recalled
         assert recalled.open
     for more in (ledger(budget_s=10.0), ledger(retry=True), ledger(cache=False)):
-        assert known_decision(region, target, more) is None
+        assert known_decision(region, more) is None
 
 
 def test_a_region_that_is_taken_later_renews_what_inductor_keeps(region: Region, target: Target) -> None:
-    late = Contest(region, target, ledger(budget_s=9.0))
-    late.decided(0.5, None)
+    late = undecided(region, target, ledger(budget_s=9.0))
     before = generation()
-    taken = replace(late.blank, taken=True, plan=plan_of(region, target), why="a test")
-    more = Contest(region, target, ledger(budget_s=90.0))
-    more._kept(taken)
+    taken = replace(late, taken=True, plan=plan_of(region, target), why="a test", open=False)
+    more = ledger(budget_s=90.0)
+    keep(taken, region, more)
     assert generation() == before + 1
-    more._kept(taken)
+    keep(taken, region, more)
     assert generation() == before + 1
-    recalled = known_decision(region, target, ledger())
+    recalled = known_decision(region, ledger())
     assert recalled is not None
     assert recalled.taken
+
+
+class Slow:
+    """A rival that takes so long, and has no library calls."""
+
+    has_library = False
+    compiled = None
+
+    def __init__(self, us: float) -> None:
+        self.most_us = us
 
 
 @pytest.mark.parametrize(
@@ -112,61 +128,91 @@ def test_a_region_that_is_taken_later_renews_what_inductor_keeps(region: Region,
 def test_what_cannot_win_is_not_searched(
     before_us: float, why: str | None, region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Timed:
-        median_us = before_us
+    tried = []
 
-    monkeypatch.setattr(choice, "compiled_by_inductor", lambda module, inputs, patches: module)
-    monkeypatch.setattr(type(target), "measure", lambda *unused, **more: {"inductor": Timed()})
-    contest = Contest(replace(region, floor_us=100.0), target, ledger())
-    found = contest.opened()
-    assert (found is None) == (why is None)
-    if found is not None:
-        assert found.why.startswith(str(why))
-        assert not found.open
-    else:
+    def no_kernels(self: Contest, search: bool) -> Decision:
+        tried.append(search)
+        return replace(self.blank, why="no kernels")
+
+    monkeypatch.setattr(contests, "Rival", lambda *unused, **named: Slow(before_us))
+    monkeypatch.setattr(Contest, "_try", no_kernels)
+    contest = Contest(replace(region, floor_us=100.0), target, ledger(budget_s=60.0))
+    for search in (False, True):
+        found = contest.tried(9.0, None, search=search)
+    if why is None:
+        assert tried == [False, True]
         assert contest.gain_us == 400.0
+    else:
+        assert not tried
+        assert found.why.startswith(why)
+        assert not found.open
 
 
 def test_a_floor_of_a_busy_moment_is_not_believed(
     region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Timed:
-        median_us = 50.0
-
     asked = []
-    monkeypatch.setattr(choice, "compiled_by_inductor", lambda module, inputs, patches: module)
-    monkeypatch.setattr(type(target), "measure", lambda *unused, **more: {"inductor": Timed()})
+    monkeypatch.setattr(contests, "Rival", lambda *unused, **named: Slow(50.0))
     monkeypatch.setattr(type(target), "renew", lambda self: asked.append(1))
     monkeypatch.setattr(type(target), "floor_us", lambda self, goal: 90.0 if len(asked) > 1 else 10.0)
     for gain in (40.0, 50.0):
         contest = Contest(replace(region, floor_us=100.0), target, ledger())
-        assert contest.opened() is None
+        assert contest._opened() is None
         assert contest.gain_us == gain
     assert len(asked) == 2
 
 
-def test_the_hottest_region_comes_first(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
-    order = []
-
-    def decided(self: Contest, seconds: float, guard: Any) -> Any:
-        order.append((self.before_us, seconds))
-        return self._without_time(self.blank)
-
-    def opened(self: Contest) -> None:
-        self.before_us = 1e3 * self.region.goal.sizes[self.region.goal.axes[0].name]
-
-    monkeypatch.setattr(Contest, "opened", opened)
-    monkeypatch.setattr(Contest, "decided", decided)
-    monkeypatch.setattr(graphpass, "_guard", lambda target: nullcontext())
-    owner = graphpass.RegionPass(ledger(budget_s=100.0, cache=False))
-    regions = []
-    for rows in (2, 6, 4):
+def regions_of_sizes(target: Target, owner: Ledger, *sizes: int) -> list[Region]:
+    found = []
+    for rows in sizes:
         graph = functional(mlp, ones(rows, 8), ones(8, 16), ones(16, 8))
         kinds = kinds_of(graph, "cpu")
-        regions += [region_of(subgraph_of(p, kinds), target, owner.ledger) for p in pieces_of(graph, kinds)]
-    owner._decided(regions, target, "a test")
-    assert [before for before, _ in order] == sorted((before for before, _ in order), reverse=True)
-    assert order[0][1] >= 100 / 3
+        found += [region_of(subgraph_of(p, kinds), target, owner) for p in pieces_of(graph, kinds)]
+    return found
+
+
+@pytest.fixture
+def no_guard(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
+    """Start no processes."""
+    monkeypatch.setattr(rounds.Guard, "start", lambda self: None)
+    monkeypatch.setattr(type(target), "prepare_shared", lambda *unused: None)
+
+
+@pytest.mark.usefixtures("no_guard")
+def test_all_regions_try_as_written_before_any_is_searched(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    order = []
+
+    def tried(self: Contest, seconds: float, guard: Any, *, search: bool) -> Any:
+        order.append((self.region.goal.sizes[self.region.goal.axes[0].name], search, seconds))
+        self.ledger.spent_s += 2.0
+
+    monkeypatch.setattr(Contest, "tried", tried)
+    monkeypatch.setattr(Contest, "gain_us", property(lambda self: 1e3 * sum(self.region.goal.sizes.values())))
+    owner = ledger(budget_s=100.0, cache=False)
+    found = rounds.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner)
+    assert [(rows, search) for rows, search, _ in order] == [
+        *((rows, False) for rows in (6, 4, 2)),
+        *((rows, True) for rows in (6, 4, 2)),
+    ]
+    assert order[0][2] >= 100 / 3
+    assert len(found) == 3
+
+
+@pytest.mark.usefixtures("no_guard")
+def test_what_would_not_be_ended_is_not_begun(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
+    given = []
+
+    def tried(self: Contest, seconds: float, guard: Any, *, search: bool) -> Any:
+        given.append(seconds)
+        self.ledger.spent_s += 5.0 if seconds else 0.0
+
+    monkeypatch.setattr(Contest, "tried", tried)
+    owner = ledger(budget_s=7.0, cache=False)
+    rounds.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner)
+    assert given[0] >= 5.0
+    assert given[1:] == [0.0] * 5
 
 
 @pytest.mark.parametrize(
@@ -178,17 +224,59 @@ def test_the_hottest_region_comes_first(monkeypatch: pytest.MonkeyPatch, target:
         (0.5, True, False, "0.50 times Inductor's speed, 1.03 is needed"),
     ],
 )
+@pytest.mark.parametrize("least", [False, True])
 def test_what_a_race_decides(
-    speedup: float, sure: bool, taken: bool, why: str, region: Region, target: Target
+    speedup: float, sure: bool, taken: bool, why: str, least: bool, region: Region, target: Target
 ) -> None:
+    contest = Contest(region, target, ledger())
+    known = replace(contest.blank, before_is_least=least)
+    found = contest._judged(known, raced(speedup, sure=sure), "a plan")
+    assert (found.taken, found.why) == (taken, f"at least {why}" if least else why)
+    assert found.open == (not sure)
+    assert ("Inductor at least 9.0" in found.text()) == least
+
+
+def raced(speedup: float, *, sure: bool = True) -> HeadToHead:
+    """Return a race that superopt won by a factor, or lost where that is below 1."""
     won = speedup > 1
     names = ("superopt", "inductor") if won else ("inductor", "superopt")
-    times = {name: Measurement(9.0, 8.0, 10.0, 5) for name in names}
-    raced = HeadToHead(*names, speedup if won else 1 / speedup, 0.55, sure, times)
-    contest = Contest(region, target, ledger())
-    found = contest._judged(contest.blank, raced, "a plan")
-    assert (found.taken, found.why) == (taken, why)
-    assert found.open == (not sure)
+    us = {"inductor": 9.0, "superopt": 9.0 / speedup}
+    times = {name: Measurement(us[name], 8.0, 10.0, 5) for name in names}
+    return HeadToHead(*names, speedup if won else 1 / speedup, 0.55, sure, times)
+
+
+@pytest.mark.parametrize(
+    ("library", "inductor", "seconds", "taken", "least", "compiled"),
+    [
+        (2.0, 3.0, 9.0, True, True, False),  # faster than the calls alone: enough
+        (0.9, 1.5, 9.0, True, False, True),  # Inductor's own part decides
+        (0.9, 0.95, 9.0, False, False, True),
+        (0.5, 3.0, 9.0, False, True, False),  # too far behind to ask
+        (0.9, 1.5, 1.0, False, True, False),  # no time to ask
+    ],
+)
+def test_inductors_code_is_compiled_only_where_it_decides(
+    library: float,
+    inductor: float,
+    seconds: float,
+    taken: bool,
+    least: bool,
+    compiled: bool,
+    region: Region,
+    target: Target,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    monkeypatch.setattr(rivals, "compiled_by_inductor", lambda *given: asked.append(1) or given[0])
+    monkeypatch.setattr(
+        Contest, "_race", lambda self, ours, other: raced(inductor if self.rival.compiled else library)
+    )
+    monkeypatch.setattr(contests, "_TOO_SHORT_US", 0.0)
+    contest = Contest(replace(region, floor_us=0.0), target, ledger())
+    assert contest._opened() is None
+    contest.deadline = time.monotonic() + seconds
+    found = contest._raced(contest.blank, region.subgraph.module, "a plan")
+    assert (found.taken, found.before_is_least, bool(asked)) == (taken, least, compiled)
 
 
 def inputs() -> tuple[torch.Tensor, ...]:

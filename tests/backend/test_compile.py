@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import superopt
-from superopt.backend import choice, graphpass, plans, region
+from superopt.backend import contest, graphpass, plans, region, rival
 from superopt.backend.decision import Decision
 from superopt.errors import SuperoptError
 
@@ -157,10 +157,10 @@ def test_a_region_that_fails_is_left_with_one_line(
     def broken(*arguments: Any, **named: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(choice, "optimize", broken)
-    monkeypatch.setattr(choice, "compiled_by_inductor", lambda module, inputs, patches: module)
-    monkeypatch.setattr(choice, "_TOO_SHORT_US", 0.0)
-    monkeypatch.setattr(choice, "_NO_ROOM", 0.0)
+    monkeypatch.setattr(contest, "optimize", broken)
+    monkeypatch.setattr(rival, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(contest, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(contest, "_NO_ROOM", 0.0)
     module, x, host = Mlp(F.silu, bias=False), data(), Host()
     with torch.no_grad():
         close(torch.compile(module, backend=host)(x), module(x))
@@ -172,7 +172,7 @@ def test_a_region_that_fails_is_left_with_one_line(
     assert decision.why.startswith("failed")
 
 
-@pytest.mark.parametrize("place", ["compiled_by_inductor", "optimize"])
+@pytest.mark.parametrize("place", ["Rival", "optimize"])
 @pytest.mark.parametrize(
     ("error", "why"),
     [
@@ -190,10 +190,10 @@ def test_what_fails_while_a_region_is_tried(
     def broken(*arguments: Any, **named: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(choice, "compiled_by_inductor", lambda module, inputs, patches: module)
-    monkeypatch.setattr(choice, place, broken)
-    monkeypatch.setattr(choice, "_TOO_SHORT_US", 0.0)
-    monkeypatch.setattr(choice, "_NO_ROOM", 0.0)
+    monkeypatch.setattr(rival, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(contest, place, broken)
+    monkeypatch.setattr(contest, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(contest, "_NO_ROOM", 0.0)
     module, x, host = Mlp(F.silu, bias=False), data(), Host()
     with torch.no_grad():
         close(torch.compile(module, backend=host)(x), module(x))
@@ -205,11 +205,11 @@ def test_an_interrupt_ends_the_compilation_and_decides_nothing(monkeypatch: pyte
     def interrupted(*arguments: Any, **named: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(choice, "_TOO_SHORT_US", 0.0)
-    monkeypatch.setattr(choice, "_NO_ROOM", 0.0)
-    monkeypatch.setattr(choice, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(contest, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(contest, "_NO_ROOM", 0.0)
+    monkeypatch.setattr(rival, "compiled_by_inductor", lambda module, inputs, patches: module)
     module, x, host = Mlp(F.silu, bias=False), data(), Host()
-    monkeypatch.setattr(choice, "optimize", interrupted)
+    monkeypatch.setattr(contest, "optimize", interrupted)
     compiled = torch.compile(module, backend=host)
     with torch.no_grad(), pytest.raises(KeyboardInterrupt):
         compiled(x)
@@ -241,7 +241,7 @@ def test_kernels_that_cannot_be_made_are_computed_by_torch(
 
 
 def test_without_time_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(choice, "optimize")
+    monkeypatch.delattr(contest, "optimize")
     module, x, host = block(), data(), Host(budget_s=0.0)
     with torch.no_grad():
         close(torch.compile(module, backend=host)(x), module(x))
@@ -280,11 +280,11 @@ def take_all(self: Any, known: Decision, raced: Any, plan: str) -> Decision:
 
 def test_a_search_is_kept_for_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The whole way by Inductor: search, race, report; then again from the cache, and explained."""
-    monkeypatch.setattr(choice.Contest, "_judged", take_all)
-    monkeypatch.setattr(choice, "_TOO_SHORT_US", 0.0)
-    monkeypatch.setattr(choice, "_NO_ROOM", 0.0)
-    monkeypatch.setattr(choice, "_FAR", float("inf"))
-    monkeypatch.setattr(choice, "_GRAPHS", {"quick": 1})  # few kernels, for speed
+    monkeypatch.setattr(contest.Contest, "_judged", take_all)
+    monkeypatch.setattr(contest, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(contest, "_NO_ROOM", 0.0)
+    monkeypatch.setattr(contest, "WIN", 0.0)
+    monkeypatch.setattr(contest, "_GRAPHS", {"quick": 1})  # few kernels, for speed
     module, x = Residual(Mlp(torch.relu, bias=False), None), data()
     reports = [tmp_path / "1.json", tmp_path / "2.json"]
     for path in reports:

@@ -104,6 +104,37 @@ def test_equal_layers_make_equal_modules() -> None:
     assert len({subgraph_of(piece, kinds).module.code for piece in found}) == 1
 
 
+def test_a_norm_belongs_to_what_reads_it_and_a_sum_to_what_it_adds_up() -> None:
+    def layers(x: Tensor, norm: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        for _ in range(2):
+            x = x + torch.cumsum(F.silu(F.rms_norm(x, (8,), norm) @ up) @ down, 0)
+        return F.rms_norm(x, (8,), norm)
+
+    cut = pieces(layers, ones(4, 8), ones(8), ones(8, 16), ones(16, 8))
+    found = [names(piece) for piece in cut if piece.heavy]
+    assert [("rsqrt" in one, one.count("mm")) for one in found] == [(True, 2), (True, 2), (True, 0)]
+    assert found[1][0] == "add"
+    [sums] = pieces(lambda x, w: (x @ w).sum(-1), ones(4, 8), ones(8, 8))
+    assert names(sums) == ["mm", "sum"]
+
+
+def test_a_cast_belongs_to_what_reads_it() -> None:
+    def layers(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        for _ in range(3):
+            normed = F.rms_norm(x.float(), (8,)).bfloat16()
+            x = x + torch.cumsum(F.silu(normed @ up) @ down, 0)
+        return x
+
+    inputs = [one.bfloat16() for one in (ones(4, 8), ones(8, 16), ones(16, 8))]
+    graph = functional(layers, *inputs)
+    kinds = kinds_of(graph, "cpu")
+    found = [piece for piece in pieces_of(graph, kinds) if piece.heavy]
+    assert len(found) == 3
+    assert {value.meta["val"].dtype for one in found for value in subgraph_of(one, kinds).inputs} == {
+        torch.bfloat16
+    }
+
+
 def test_a_result_in_another_order_comes_contiguous_and_is_turned_back() -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         return (x @ w).relu().t() * 2.0

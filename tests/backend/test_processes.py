@@ -12,15 +12,15 @@ PROGRAM = """
 import json, logging, sys
 import torch
 from torch import nn
-from superopt.backend import choice, graphpass
+from superopt.backend import contest, graphpass
 from dataclasses import replace
 
 logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 torch.set_num_threads(1)
 torch.manual_seed(0)
-choice.Contest._judged = lambda self, known, raced, plan: replace(known, taken=True, plan=plan, why="a test")
-choice.WIN = choice._NO_ROOM = choice._TOO_SHORT_US = 0.0
-choice._FAR = float("inf")
+judged = lambda self, known, raced, plan: replace(known, taken=True, plan=plan, why="a test")
+contest.Contest._judged = judged
+contest.WIN = contest._NO_ROOM = contest._TOO_SHORT_US = 0.0
 passes = []
 plain = graphpass.RegionPass._run
 graphpass.RegionPass._run = lambda self, graph: (passes.append(self.ledger), plain(self, graph))

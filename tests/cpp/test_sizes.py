@@ -1,12 +1,14 @@
 """Sizes that do not divide, size 0, and every stride, all with one compiled kernel each."""
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from superopt.codegen.cpp import CppConfig, CppMuGraph, configs, default_config
+from superopt.codegen.cpp import compile as cpp_compile
 from superopt.codegen.statements import lower_block
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph
@@ -143,3 +145,60 @@ def test_threads_change_nothing() -> None:
 def test_wrong_tensors(tensors: dict[str, Tensor], message: str) -> None:
     with pytest.raises(InputError, match=message):
         compiled("matmul", "f32")(**tensors)
+
+
+HEADS = """
+graph heads
+axes b=3 h=4 g=2 e=16 m=24 n=40
+in x: f32[b, h, g, e]
+in w: f32[m, (h g e)]
+in v: f32[n, (h g e)]
+t3 = contract[h, g, e](x, w)
+t4 = contract[m](t3, w)
+t5 = contract[h, g, e](t4, v)
+out y: f32[b, m] = t3
+out z: f32[b, h, g, e] = t4
+out u: f32[b, n] = t5
+"""
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2), (0, 2, 1, 3), (3, 2, 1, 0)])
+@pytest.mark.parametrize("tile", [1, 3, 64])
+def test_axes_of_a_contraction_join_only_where_they_follow_one_another(
+    order: tuple[int, ...], tile: int
+) -> None:
+    mugraph = fuse(parse_graph(HEADS))
+    chosen = {}
+    for number in range(len(mugraph.kernels)):
+        program = lower_block(mugraph, number)
+        plain = default_config(program, mugraph.graph.sizes)
+        tiles = tuple((axis, min(tile, length)) for axis, length in plain.tiles)
+        chosen[number] = CppConfig(tiles, threads=plain.threads)
+    kernel = CppMuGraph(mugraph, chosen, flags=("-O1",))
+    assert any("_joins_" in source for source in kernel.sources)
+    x = torch.randn([(3, 4, 2, 16)[at] for at in order]).permute([order.index(at) for at in range(4)])
+    w, v = torch.randn(24, 128), torch.randn(40, 256)[:, ::2]
+    found = kernel(x=x, w=w, v=v)
+    y = x.reshape(3, 128) @ w.t()
+    torch.testing.assert_close(found["y"], y)
+    torch.testing.assert_close(found["z"].reshape(3, 128), y @ w, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(found["u"], y @ w @ v.t(), rtol=1e-3, atol=1e-2)
+
+
+def test_code_for_other_strides_is_compiled_when_it_is_called_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpp_compile, "_folder", lambda: tmp_path)
+    kernel = CppMuGraph(fuse(parse_graph(PROGRAMS["sums"].format("f32"))), flags=("-O1",))
+    x, w = torch.randn(17, 33), torch.randn(33, 40)
+
+    def libraries() -> int:
+        return len(list(tmp_path.glob("*.so")))
+
+    first = kernel(x=x, w=w)["y"]
+    lined = libraries()
+    kernel(x=x.clone(), w=w.clone())
+    assert libraries() == lined
+    strided = kernel(x=x.t().contiguous().t(), w=torch.stack([w, w], -1)[..., 0])["y"]
+    assert libraries() > lined
+    torch.testing.assert_close(strided, first, rtol=1e-4, atol=1e-3)

@@ -26,7 +26,10 @@ struct gated_mlp_0 {
     static constexpr index_t k_tile = 256;
 
     void run() const {
-        out_stride_n == 1 ? run<true>() : run<false>();
+        if (out_stride_n == 1)
+            run<true>();
+        else
+            STRIDED(run<false>());
     }
 
     template <bool LINED>

@@ -31,7 +31,10 @@ struct gqa_decode_0 {
     static constexpr index_t s_tile = 256;
 
     void run() const {
-        q_stride_d == 1 && out_stride_e == 1 ? run<true>() : run<false>();
+        if (q_stride_d == 1 && out_stride_e == 1)
+            run<true>();
+        else
+            STRIDED(run<false>());
     }
 
     template <bool LINED>

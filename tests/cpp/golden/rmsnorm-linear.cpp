@@ -25,7 +25,10 @@ struct rmsnorm_linear_0 {
     static constexpr index_t k_tile = 256;
 
     void run() const {
-        x_stride_k == 1 && g_stride_k == 1 && out_stride_n == 1 ? run<true>() : run<false>();
+        if (x_stride_k == 1 && g_stride_k == 1 && out_stride_n == 1)
+            run<true>();
+        else
+            STRIDED(run<false>());
     }
 
     template <bool LINED>

@@ -1,0 +1,77 @@
+"""What there is to beat: the library calls of a region, as Inductor makes them too, and nothing else."""
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from superopt.backend.nodes import kinds_of
+from superopt.backend.pieces import pieces_of
+from superopt.backend.rival import LibraryCalls, Rival
+from superopt.backend.subgraph import subgraph_of
+from superopt.targets import pick_target
+
+from .test_pieces import functional
+
+
+def region(function: Any, *shapes: tuple[int, ...]) -> tuple[torch.fx.GraphModule, tuple[Tensor, ...]]:
+    """Return a function as the module of a region, and inputs of it."""
+    graph = functional(function, *(torch.ones(shape) for shape in shapes))
+    kinds = kinds_of(graph, "cpu")
+    [piece] = pieces_of(graph, kinds)
+    subgraph = subgraph_of(piece, kinds)
+    return subgraph.module, tuple(torch.randn(one.shape) for one in subgraph.example())
+
+
+X, W, B, HEADS, KEYS = (4, 8), (8, 8), (8,), (3, 4, 8), (3, 8, 5)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "calls"),
+    [
+        (lambda x, w: torch.relu(x @ w) @ w, (X, W), [torch.mm] * 2),
+        (lambda x, w, b: torch.relu(F.linear(x, w, b)), (X, W, B), [torch.mm]),  # the bias may be fused
+        (lambda q, k: torch.relu(q @ k), (HEADS, KEYS), [torch.bmm]),
+        (lambda q, k: torch.relu(q[:, :1] @ k), (HEADS, KEYS), []),  # Inductor adds up products itself
+        (lambda x: x.softmax(-1), (X,), []),
+    ],
+)
+def test_products_of_matrices_are_library_calls(
+    function: Any, shapes: tuple[tuple[int, ...], ...], calls: list[Any]
+) -> None:
+    assert [call for call, *_ in LibraryCalls(*region(function, *shapes))._calls] == calls
+
+
+def test_attention_is_a_library_call_on_cpus() -> None:
+    graph = torch.fx.Graph()
+    made = graph.call_function(
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+        tuple(graph.placeholder(name) for name in "qkv"),
+    )
+    graph.output(graph.call_function(torch.relu, (graph.call_function(operator.getitem, (made, 0)),)))
+    given = tuple(torch.randn(1, 2, 4, 8) for _ in range(3))
+    [(call, arguments, _)] = LibraryCalls(torch.fx.GraphModule({}, graph), given)._calls
+    assert "flash_attention_for_cpu" in str(call)
+    assert all(one is other for one, other in zip(arguments, given, strict=True))
+
+
+def test_calls_read_what_they_read_in_the_region() -> None:
+    module, (x, w) = region(lambda x, w: torch.relu(x @ w) @ w, X, W)
+    calls = LibraryCalls(module, (x, w))
+    results = [named["out"] for _, _, named in calls._calls]
+    for result in results:
+        result.zero_()
+    calls()
+    torch.testing.assert_close(results[0], x @ w)
+    torch.testing.assert_close(results[1], torch.relu(x @ w) @ w)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_other_options_of_inductor_leave_the_calls_open(plain: bool) -> None:
+    module, given = region(lambda x, w: torch.relu(x @ w), X, W)
+    rival = Rival(module, [given, tuple(map(torch.clone, given))], pick_target("cpu"), plain=plain)
+    assert rival.has_library == plain
+    assert rival.most_us > 0
