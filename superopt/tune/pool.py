@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from superopt.codegen.children import Children, LateError, LostError, Server, exit_text
-from superopt.codegen.cpp import CppSource, compile_source
-from superopt.codegen.triton import AheadCompiler, CompileReport, TritonSource
 from superopt.errors import InputError, SuperoptError
+
+if TYPE_CHECKING:  # code generators take long to import, and few jobs need both
+    from superopt.codegen.cpp import CppSource
+    from superopt.codegen.triton import AheadCompiler, CompileReport, TritonSource
 
 __all__ = ["CommandJob", "CppJob", "Job", "Outcome", "TritonJob", "Worker", "compile_all"]
 
@@ -31,8 +33,10 @@ class Worker:
         self._servers: dict[tuple[str, ...], Server] = {}
 
     @property
-    def compiler(self) -> AheadCompiler:
+    def compiler(self) -> "AheadCompiler":
         """A process that compiles Triton kernels."""
+        from superopt.codegen.triton import AheadCompiler
+
         if self._compiler is None:
             self._compiler = AheadCompiler(self.children)
         return self._compiler
@@ -67,11 +71,11 @@ class TritonJob:
     """Compile a Triton kernel ahead of time; makes a CompileReport."""
 
     name: str
-    source: TritonSource
+    source: "TritonSource"
     target: str = "cuda:90"
     aligned: bool = True
 
-    def run(self, worker: Worker, limit_seconds: float) -> CompileReport:
+    def run(self, worker: Worker, limit_seconds: float) -> "CompileReport":
         """Compile by the worker's server."""
         return worker.compiler.compile(
             self.source, target=self.target, aligned=self.aligned, limit_seconds=limit_seconds
@@ -83,12 +87,14 @@ class CppJob:
     """Compile a C++ kernel; makes the path of its library, which is in the cache from then on."""
 
     name: str
-    source: CppSource
+    source: "CppSource"
     flags: tuple[str, ...] = ()
     cache: Path | None = None
 
     def run(self, worker: Worker, limit_seconds: float) -> Path:
         """Run the compiler."""
+        from superopt.codegen.cpp import compile_source
+
         return compile_source(
             self.source,
             timeout_s=limit_seconds,
