@@ -194,7 +194,9 @@ class _Build:
         try:
             done = children.run([self.compiler.path, *arguments], limit_seconds=self.timeout_s)
         except LateError:
-            raise CompileError(f"{name}: the compiler took more than {self.timeout_s:.3g} s") from None
+            raise CompileError(
+                f"{name}: the compiler took more than {round(self.timeout_s, 1):g} s"
+            ) from None
         except LostError as error:
             raise CompileError(f"{name}: {error}") from None
         except OSError as error:

@@ -14,7 +14,8 @@ __all__ = ["CppConfig", "configs", "default_config", "loop_axes"]
 
 _ROW = 512  # positions of an axis that lies contiguous in memory
 _FEW = 16  # positions up to which a grid axis whose programs share what they read is one tile
-_REUSE = 96  # positions of a longer one, a multiple of the six rows of a block in registers
+_REUSE = 258  # positions of a longer one, a multiple of the six rows of a block in registers
+_RUNNING = 96  # of one whose accumulators are rescaled as the kernel goes on
 _ROWS = 192  # positions that it and tiles of the first kind are together, where there are some
 _MOST = 24  # configurations that are tried
 _SMALL = 32768  # element operations that one thread does sooner than two
@@ -69,14 +70,17 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
         if axis in inner:
             tiles[axis] = _whole_tiles(sizes[axis], _ROW, cores)
         elif shared:
-            tiles[axis] = max(1, sizes[axis]) if sizes[axis] <= _FEW else _REUSE
+            tiles[axis] = max(1, sizes[axis])
             several += [axis]
         else:
             tiles[axis] = 1
-    few = prod(tiles[axis] for axis in several if tiles[axis] != _REUSE)
+    few = prod(tiles[axis] for axis in several if tiles[axis] <= _FEW)
+    runs = any(isinstance(one, Move) for one, _ in program.flat())
     for axis in several:
-        if tiles[axis] == _REUSE:
-            tiles[axis] = max(_REUSE // 4, min(_REUSE, _ROWS // few // 6 * 6))
+        if tiles[axis] > _FEW:
+            alone = _RUNNING if runs else _REUSE
+            most = alone if few == 1 else max(alone // 4, min(alone, _ROWS // few))
+            tiles[axis] = _equal_tiles(tiles[axis], most)
     for axis in loop_axes(program):
         length = 2 * _ROW if _streams(program, axis) else _SUMMED[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
@@ -205,6 +209,12 @@ def _shared_volume(program: KernelProgram, axis: str, sizes: Mapping[str, int]) 
 def _streams(program: KernelProgram, axis: str) -> bool:
     """Whether nothing contracts along an axis but what lies in its direction."""
     return all(tensor.axes[-1] == axis for tensor in program.loads if axis in tensor.axes)
+
+
+def _equal_tiles(size: int, longest: int) -> int:
+    """Return a tile length, no longer than so much, of which a whole number is hardly more than the size."""
+    length = -(-size // -(-size // longest))
+    return min(-(-length // 6) * 6, longest // 6 * 6)
 
 
 def _whole_tiles(size: int, longest: int, cores: int) -> int:

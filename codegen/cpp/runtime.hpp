@@ -696,9 +696,9 @@ inline Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scrat
 template <int WIDTH, class T>
 inline void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
     const auto at = [&](index_t i, index_t j) { return to + (j / WIDTH * (rows + 1) + i) * WIDTH + j % WIDTH; };
-    if (from.row == 1 && from.column != 1) {
-        for (index_t i = 0; i < rows; i += lanes)
-            for (index_t j = 0; j < columns; j += lanes) {
+    if (from.row == 1 && from.column != 1) {  // few columns at a time: theirs are the lines that are read on
+        for (index_t j = 0; j < columns; j += lanes)
+            for (index_t i = 0; i < rows; i += lanes) {
                 const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
                 Vec block[lanes] = {};
                 for (index_t v = 0; v < width; ++v) block[v] = load(from.at(i, j + v).data, 1, height);

@@ -229,7 +229,7 @@ class _Model:
             if tensor.port is not None or size > device.l2_bytes:
                 memory += size
         cached += self._spilled(work)
-        share = drawn(self.programs / device.cores)
+        share = drawn(device, self.programs / device.cores)
         rates = device.memory_gbs * 1e9 * share, device.l2_gbs * 1e9 * share
         return max(memory / rates[0], cached / rates[1])
 

@@ -38,9 +38,12 @@ LARGEST_TILE = 256  # positions
 _DRAW = 2.0  # so many times its equal part of the rate of memory can a core draw where most others are idle
 
 
-def drawn(share: float) -> float:
-    """Return what share of the rate of memory a share of the cores draws: all of it only together."""
-    return _DRAW * share / (1 + (_DRAW - 1) * share) if share < 1 else 1.0
+def drawn(device: Device, share: float) -> float:
+    """Return what share of the rate of memory some of the cores draw: those of a CPU all only together."""
+    if share >= 1:
+        return 1.0
+    many = _DRAW * share
+    return many / (1 + (_DRAW - 1) * share) if device.kind == "cpu" else min(1.0, many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ class _Kernel:
             "exp": exps / device.exp_per_s,
         }
         for part in seconds:
-            seconds[part] /= drawn(share) if part in ("memory", "cache") else share
+            seconds[part] /= drawn(device, share) if part in ("memory", "cache") else share
         limit = max(seconds, key=seconds.__getitem__)
         us = seconds[limit] * 1e6
         done = matrix + vector + exps

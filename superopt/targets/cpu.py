@@ -232,7 +232,7 @@ def _running(device: "Device", config: Any) -> "Device":
     if not 0 < config.threads < device.cores:
         return device
     share = config.threads / device.cores
-    rate = drawn(share)
+    rate = drawn(device, share)
     return replace(
         device,
         cores=config.threads,

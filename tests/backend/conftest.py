@@ -98,13 +98,15 @@ class Host:
 
 @pytest.fixture
 def shared_kernels(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep compiled kernels for the other tests of this session, of all its workers."""
+    """Keep compiled kernels for the other tests of this session, of all its workers; compile them quickly."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     folder = folder / "kernels"
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(cpp_compile, "_folder", lambda: folder)
+    quick = tuple("-O1" if flag == "-O3" else flag for flag in cpp_compile.FLAGS)
+    monkeypatch.setattr(cpp_compile, "FLAGS", quick)
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_a_compiler_that_fails_crashes_or_hangs(compiler, one, random, body: str
     is_right(best, inputs)
     assert best.winner == "eager"
     assert best.fused is None
-    assert line in best.explain()
+    assert line in best.explain(), best.explain()
     assert all(candidate.rejected for candidate in best.regions[0].candidates)
 
 
