@@ -146,11 +146,16 @@ class KernelProgram:
         return tuple(one.step for one, _ in self.flat() if isinstance(one, (Compute, Move)))
 
 
-def lower_block(mugraph: MuGraph, number: int, *, between: str = "f32") -> KernelProgram:
-    """Return one block kernel of a muGraph as statements; values between kernels have a given dtype."""
+def lower_block(mugraph: MuGraph, number: int, *, between: str = "f32", alike: bool = False) -> KernelProgram:
+    """Return one block kernel of a muGraph as statements; values between kernels have a given dtype.
+
+    Their axes lie in memory in the order of the graph, or `alike` those of what they are read with.
+    """
     block = mugraph.kernels[number]
     assert isinstance(block, Block)
-    return _Lowering(mugraph, block, between).program(f"{mugraph.graph.name.replace('.', '_')}_{number}")
+    return _Lowering(mugraph, block, between, alike).program(
+        f"{mugraph.graph.name.replace('.', '_')}_{number}"
+    )
 
 
 def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -177,7 +182,7 @@ def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> 
 class _Lowering:
     """What one kernel's statements are made from."""
 
-    def __init__(self, mugraph: MuGraph, block: Block, between: str) -> None:
+    def __init__(self, mugraph: MuGraph, block: Block, between: str, alike: bool) -> None:
         self.mugraph = mugraph
         self.graph = mugraph.graph
         self.block = block
@@ -185,6 +190,7 @@ class _Lowering:
         self.names = value_names(self.graph)
         self.closed = closed_values(self.graph)
         self.between = between
+        self.alike = alike
         self.loads = set(mugraph.loads(block))
         self.stored = set(mugraph.stores(block))
         self.read_later = {value for other in mugraph.kernels for value in mugraph.loads(other)}
@@ -323,12 +329,14 @@ class _Lowering:
         return Tensor(value, self.names[value], self.between, self._order(value), None)
 
     def _order(self, value: int) -> tuple[str, ...]:
-        """Return the axes of a value in memory: as they lie in what leaves or comes with most of them.
+        """Return the axes of a value in memory: perhaps as in what leaves or comes with most of them.
 
         So what a contraction reads along several axes lies alike in both operands. Parts come first.
         """
-        parts = {split.outer for split in self.mugraph.splits}
         axes = [axis.name for axis in self.graph.axes if axis.name in self.axes[value]]
+        if not self.alike:
+            return tuple(axes)
+        parts = {split.outer for split in self.mugraph.splits}
         ports = [*(output.port for output in self.graph.outputs), *self.graph.inputs]
         found = [[axis for axis in port.axes if axis in axes and axis not in parts] for port in ports]
         last = max(found, key=len, default=[])

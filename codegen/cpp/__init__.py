@@ -2,7 +2,7 @@
 
 from superopt.codegen.cpp.compile import (
     Compiler,
-    compile_contractions,
+    compile_shared,
     compile_source,
     find_compiler,
     load_kernel,
@@ -11,6 +11,7 @@ from superopt.codegen.cpp.config import CppConfig, configs, default_config
 from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.errors import CompileError, CppError, NoCompilerError, UnsupportedError
 from superopt.codegen.cpp.launch import CppKernel, CppMuGraph
+from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
 
 __all__ = [
@@ -24,11 +25,12 @@ __all__ = [
     "CppSource",
     "NoCompilerError",
     "UnsupportedError",
-    "compile_contractions",
+    "compile_shared",
     "compile_source",
     "configs",
     "default_config",
     "emit",
     "find_compiler",
     "load_kernel",
+    "lower_kernel",
 ]

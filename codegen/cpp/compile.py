@@ -26,7 +26,7 @@ __all__ = [
     "FLAGS",
     "RUNTIME",
     "Compiler",
-    "compile_contractions",
+    "compile_shared",
     "compile_source",
     "find_compiler",
     "load_kernel",
@@ -128,15 +128,17 @@ def compile_source(
     return path
 
 
-def compile_contractions(formats: Collection[str], children: Children, *, timeout_s: float = 60) -> None:
-    """Compile, now, the contractions of tensors in some formats, that kernels are linked with.
+def compile_shared(formats: Collection[str], children: Children, *, timeout_s: float = 60) -> None:
+    """Compile, now, what many kernels share: contractions of tensors in some formats, and their header.
 
     The formats are those of C++: float, bf16, f16. What fails here fails again for the first kernel.
     """
     build = _Build(find_compiler(), (), timeout_s, _folder())
+    pairs = dict.fromkeys(pair for one in sorted(formats) for pair in (("float", one), (one, one)))
     with contextlib.suppress(CompileError, OSError):
         build.folder.mkdir(parents=True, exist_ok=True)
-        for a, b in sorted({pair for one in formats for pair in (("float", one), (one, one))}):
+        build.header(children)
+        for a, b in pairs:
             build.contraction(a, b, children)
 
 
@@ -180,6 +182,24 @@ class _Build:
                     _keep(name, self._object(name, code, Path(scratch), children), path)
         return path
 
+    def header(self, children: Children) -> None:
+        """Compile the header that all kernels include, where the compiler can: reading it takes a third."""
+        path = self._header_path
+        if path is None or path.exists():
+            return
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            text, made = Path(scratch) / RUNTIME.name, Path(scratch) / "header"
+            shutil.copy(RUNTIME, text)
+            flags = (*FLAGS, *self.flags, _APART, _LINED)
+            self._run(RUNTIME.name, [*flags, "-x", "c++-header", str(text), "-o", str(made)], children)
+            made.replace(path)
+
+    @property
+    def _header_path(self) -> Path | None:
+        """Where the compiled header is kept; of the compilers, GCC finds it by itself, if it fits."""
+        known = "g++" in self.compiler.version or "GCC" in self.compiler.version
+        return self.path("runtime", _LINED, "gch") if known else None
+
     def _object(
         self, name: str, code: str, scratch: Path, children: Children, defines: Sequence[str] = ()
     ) -> Path:
@@ -187,7 +207,19 @@ class _Build:
         text.write_text(code)
         shutil.copy(RUNTIME, scratch)
         built = scratch / "kernel.o"
-        self._run(name, [*FLAGS, *self.flags, _APART, *defines, "-c", str(text), "-o", str(built)], children)
+        command = [*FLAGS, *self.flags, _APART, *defines, "-c", str(text), "-o", str(built)]
+        header = self._header_path
+        if header is not None and _LINED in defines and header.exists():
+            link = scratch / f"{RUNTIME.name}.gch"
+            link.symlink_to(header)
+            try:
+                self._run(name, command, children)
+            except CompileError:  # perhaps for a damaged file
+                link.unlink()
+                header.unlink(missing_ok=True)
+            else:
+                return built
+        self._run(name, command, children)
         return built
 
     def _run(self, name: str, arguments: list[str], children: Children) -> None:

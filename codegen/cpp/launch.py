@@ -14,9 +14,10 @@ from superopt.codegen.cpp.compile import compile_source, load_kernel
 from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.library import DTYPES, LibraryCall, spread
+from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument
 from superopt.codegen.signature import form_of
-from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, lower_block, split_extents
+from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, split_extents
 from superopt.errors import InputError
 from superopt.ir import Graph, Port, follow_renames
 from superopt.ir.mugraph import Block, MuGraph
@@ -141,7 +142,7 @@ class CppMuGraph:
             if not isinstance(kernel, Block):
                 self._kernels.append(LibraryCall(mugraph, kernel))
                 continue
-            program = lower_block(mugraph, number)
+            program = lower_kernel(mugraph, number)
             config = (configs or {}).get(number) or default_config(
                 program, self.graph.sizes, cores=torch.get_num_threads()
             )

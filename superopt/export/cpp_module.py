@@ -1,8 +1,8 @@
 """C++: kernels as one source with its header, how it is compiled, and the launcher that calls them."""
 
-from superopt.codegen.cpp import Argument, emit
+from superopt.codegen.cpp import Argument, emit, lower_kernel
 from superopt.codegen.cpp.compile import FLAGS, RUNTIME
-from superopt.codegen.statements import KernelProgram, lower_block
+from superopt.codegen.statements import KernelProgram
 from superopt.export.choice import Choice
 from superopt.export.launcher import Held, Launcher
 from superopt.export.names import wrapped
@@ -58,7 +58,7 @@ def cpp_parts(choice: Choice) -> tuple[list[str], Launcher]:
         if isinstance(kernel, Call):
             launcher.call(kernel, ordered=True)
             continue
-        program = lower_block(mugraph, at)
+        program = lower_kernel(mugraph, at)
         source = emit(program, choice.configs[at])
         sources.append(source.code.replace(_INCLUDE, "").strip("\n"))
         launcher.launch(program, source.arguments)

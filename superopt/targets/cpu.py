@@ -67,12 +67,11 @@ class CpuTarget:
         """Return the default configuration of every kernel."""
         import torch
 
-        from superopt.codegen.cpp import default_config
-        from superopt.codegen.statements import lower_block
+        from superopt.codegen.cpp import default_config, lower_kernel
 
         cores = torch.get_num_threads()
         return tuple(
-            default_config(lower_block(mugraph, number), mugraph.graph.sizes, cores=cores)
+            default_config(lower_kernel(mugraph, number), mugraph.graph.sizes, cores=cores)
             if isinstance(kernel, Block)
             else None
             for number, kernel in enumerate(mugraph.kernels)
@@ -82,10 +81,9 @@ class CpuTarget:
         """Yield the configurations of one kernel."""
         import torch
 
-        from superopt.codegen.cpp import configs
-        from superopt.codegen.statements import lower_block
+        from superopt.codegen.cpp import configs, lower_kernel
 
-        yield from configs(lower_block(mugraph, number), mugraph.graph.sizes, cores=torch.get_num_threads())
+        yield from configs(lower_kernel(mugraph, number), mugraph.graph.sizes, cores=torch.get_num_threads())
 
     def config_from_json(self, data: Any) -> Any:
         """Return a configuration from plain data."""
@@ -101,35 +99,33 @@ class CpuTarget:
 
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
         """Return the C++ text of every kernel."""
-        from superopt.codegen.cpp import emit
-        from superopt.codegen.statements import lower_block
+        from superopt.codegen.cpp import emit, lower_kernel
 
         return tuple(
-            emit(lower_block(mugraph, number), config).code
+            emit(lower_kernel(mugraph, number), config).code
             for number, config in enumerate(configs)
             if config is not None
         )
 
     def prepare_shared(self, graphs: Iterable[Graph], children: Children) -> None:
         """Compile in good time the contractions that kernels of some graphs are linked with."""
-        from superopt.codegen.cpp import CppError, compile_contractions
+        from superopt.codegen.cpp import CppError, compile_shared
         from superopt.codegen.cpp.source import CPP_TYPES
 
         used = {port.dtype for graph in graphs for port in graph.inputs} & _CONTRACTED
         with contextlib.suppress(CppError):  # the first kernel says so
-            compile_contractions({CPP_TYPES[one] for one in used}, children)
+            compile_shared({CPP_TYPES[one] for one in used}, children)
 
     def prepare(
         self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children
     ) -> None:
         """Compile every kernel."""
-        from superopt.codegen.cpp import compile_source, emit
-        from superopt.codegen.statements import lower_block
+        from superopt.codegen.cpp import compile_source, emit, lower_kernel
 
         end = time.monotonic() + limit_seconds
 
         def compile_one(number: int, config: Any) -> None:
-            source = emit(lower_block(mugraph, number), config)
+            source = emit(lower_kernel(mugraph, number), config)
             compile_source(source, lined=True, timeout_s=end - time.monotonic(), children=children)
 
         blocks = [(number, config) for number, config in enumerate(configs) if config is not None]

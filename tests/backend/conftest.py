@@ -19,7 +19,9 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.hosting import alone
 from superopt.backend.options import BackendOptions
 from superopt.backend.plans import plan_text
+from superopt.codegen.children import Children
 from superopt.codegen.cpp import compile as cpp_compile
+from superopt.codegen.cpp import compile_shared
 from superopt.ir import fuse, release_shifts, stabilize
 from superopt.plans.plan import Candidate, RegionPlan
 from superopt.targets import Target, pick_target
@@ -107,6 +109,8 @@ def shared_kernels(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest
     monkeypatch.setattr(cpp_compile, "_folder", lambda: folder)
     quick = tuple("-O1" if flag == "-O3" else flag for flag in cpp_compile.FLAGS)
     monkeypatch.setattr(cpp_compile, "FLAGS", quick)
+    with Children() as children:
+        compile_shared({"float"}, children)
 
 
 @pytest.fixture

@@ -1,20 +1,27 @@
 """The compiler: found or missed, its errors, its time limit, the cache; how long a call takes."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from superopt.codegen.children import Children
 from superopt.codegen.cpp import (
     CompileError,
     CppMuGraph,
     CppSource,
     NoCompilerError,
     UnsupportedError,
+    compile_shared,
     compile_source,
+    default_config,
+    emit,
     find_compiler,
+    lower_kernel,
 )
+from superopt.codegen.cpp import compile as cpp_compile
 from superopt.codegen.cpp.compile import load_kernel
 from superopt.ir import fuse, parse_graph
 
@@ -143,3 +150,26 @@ def test_a_call_costs_microseconds() -> None:
         best = min(best, (time.perf_counter() - start) / 100)
     torch.set_num_threads(before)
     assert best < 50e-6  # generous: the machine may be shared
+
+
+def test_the_header_is_compiled_once_and_a_damaged_one_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpp_compile, "_folder", lambda: tmp_path)
+    with Children() as children:
+        compile_shared({"float"}, children)
+    names = {path.name.partition("-")[0] for path in tmp_path.iterdir()}
+    assert "contract_float_float" in names
+    header = next(tmp_path.glob("*.gch"), None)
+    if header is None:
+        pytest.skip("the compiler does not compile headers for later")
+    mugraph = fuse(parse_graph(ADD.format("f32")))
+    program = lower_kernel(mugraph, 0)
+    source = emit(program, default_config(program, mugraph.graph.sizes))
+    assert source.lined
+    compile_source(source, lined=True, cache=tmp_path)
+    assert header.exists()
+    header.write_bytes(header.read_bytes()[:100_000])
+    other = replace(source, code=f"{source.code}\nint other;\n")
+    load_kernel(compile_source(other, lined=True, cache=tmp_path), source.name)
+    assert not header.exists()
