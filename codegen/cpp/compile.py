@@ -226,9 +226,8 @@ class _Build:
         try:
             done = children.run([self.compiler.path, *arguments], limit_seconds=self.timeout_s)
         except LateError:
-            raise CompileError(
-                f"{name}: the compiler took more than {round(self.timeout_s, 1):g} s"
-            ) from None
+            limit = f"{self.timeout_s:.0f}" if self.timeout_s >= 10 else f"{self.timeout_s:.1g}"
+            raise CompileError(f"{name}: the compiler took more than {limit} s") from None
         except LostError as error:
             raise CompileError(f"{name}: {error}") from None
         except OSError as error:
