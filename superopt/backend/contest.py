@@ -101,6 +101,8 @@ class Contest:
         self.deadline = start + self.seconds
         with self.ledger.spending():
             made = self._guarded(lambda: self._opened() or self._try(search))
+            if self.rival is not None:
+                self.rival.give_up_copies()
         self.settled |= made.why.startswith(_FAILED)
         late = not (made.taken or self.settled) and (not search or time.monotonic() > self.deadline - _NEAR_S)
         spent = before.seconds + time.monotonic() - start
@@ -139,7 +141,7 @@ class Contest:
         if self.rival is not None:
             return None
         self.ledger.searched += 1
-        self.rival = Rival(self.module, self._copies(), self.target, plain=not self.options.inductor)
+        self.rival = Rival(self.module, self._copies, self.target, plain=not self.options.inductor)
         self.before_us = self.rival.most_us
         if self.before_us < self.floor_us:
             self._lower_floor(self.before_us)

@@ -70,20 +70,37 @@ def _summed_by_inductor(first: Tensor, second: Tensor) -> bool:
 
 
 class Rival:
-    """What there is to beat in a region, on copies of its inputs.
+    """What there is to beat in a region, on copies of its inputs, which are kept until they are given up.
 
     `plain` says that Inductor was told nothing by which it might do without the library calls.
     """
 
     def __init__(
-        self, module: fx.GraphModule, copies: Sequence[tuple[Tensor, ...]], target: Target, *, plain: bool
+        self,
+        module: fx.GraphModule,
+        draw: Callable[[], Sequence[tuple[Tensor, ...]]],
+        target: Target,
+        *,
+        plain: bool,
     ) -> None:
         self.module = module
         self.target = target
-        self.copies = [(tensors, LibraryCalls(module, tensors)) for tensors in copies]
+        self._draw = draw
+        self._copies: list[tuple[tuple[Tensor, ...], LibraryCalls]] = []
         self.has_library = plain and bool(self.copies[0][1])
         self.most_us = self._most_us()  # of PyTorch without a compiler
         self.compiled: Callable[..., Any] | None = None
+
+    @property
+    def copies(self) -> list[tuple[tuple[Tensor, ...], LibraryCalls]]:
+        """Inputs of the region, and the library calls on them; enough that no cache holds all."""
+        if not self._copies:
+            self._copies = [(tensors, LibraryCalls(self.module, tensors)) for tensors in self._draw()]
+        return self._copies
+
+    def give_up_copies(self) -> None:
+        """Let go of the memory; what asks for copies later draws them anew."""
+        self._copies.clear()
 
     def _most_us(self) -> float:
         """Return the time of PyTorch as it is: of one call, or of several where it is short."""

@@ -70,8 +70,19 @@ def test_calls_read_what_they_read_in_the_region() -> None:
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_other_options_of_inductor_leave_the_calls_open(plain: bool) -> None:
+def test_a_rival_draws_its_copies_when_they_are_asked_for(plain: bool) -> None:
     module, given = region(lambda x, w: torch.relu(x @ w), X, W)
-    rival = Rival(module, [given, tuple(map(torch.clone, given))], pick_target("cpu"), plain=plain)
+    drawn = []
+
+    def draw() -> list[tuple[Tensor, ...]]:
+        drawn.append(1)
+        return [given, tuple(map(torch.clone, given))]
+
+    rival = Rival(module, draw, pick_target("cpu"), plain=plain)
     assert rival.has_library == plain
     assert rival.most_us > 0
+    assert len(rival.copies) == 2
+    assert len(drawn) == 1
+    rival.give_up_copies()
+    assert len(rival.copies) == 2
+    assert len(drawn) == 2
