@@ -24,7 +24,8 @@ from superopt.workloads import WORKLOADS
 
 DOCS = Path(__file__).parent
 README = DOCS.parent / "README.md"
-MEASURED = DOCS.parent / "bench" / "results" / "cpu.json"
+MODELS = DOCS / "use-it-on-your-model.md"
+RESULTS = DOCS.parent / "bench" / "results"
 SHOWN = ("rmsnorm-linear", "gated-mlp", "rmsnorm-mlp", "gqa-decode", "qknorm-attention", "softmax")
 
 
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
 def generated() -> dict[Path, str]:
     """Return every generated file with its text."""
     pictures = {DOCS / "pictures" / f"{name}.svg": text for name, text in _pictures()}
-    return {**pictures, DOCS / "command-line.md": command_line(), README: readme()}
+    return {**pictures, DOCS / "command-line.md": command_line(), README: readme(), MODELS: models()}
 
 
 # -- what was measured
@@ -53,15 +54,46 @@ def generated() -> dict[Path, str]:
 
 def readme() -> str:
     """Return the README with the table of what was measured on a CPU, losses included."""
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition("<!-- measured -->\n")
-    _, _, after = rest.partition("<!-- /measured -->")
-    return f"{before}<!-- measured -->\n{measured()}<!-- /measured -->{after}"
+    return _between(README, "measured", measured())
+
+
+def models() -> str:
+    """Return the page on models with the table of what was measured of them, losses included."""
+    return _between(MODELS, "models", models_measured())
+
+
+def _between(page: Path, mark: str, table: str) -> str:
+    """Return a page with a table in the place that two comments mark."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {mark} -->\n")
+    _, _, after = rest.partition(f"<!-- /{mark} -->")
+    return f"{before}<!-- {mark} -->\n{table}<!-- /{mark} -->{after}"
+
+
+def models_measured() -> str:
+    """Return a table of all models, each with its steps, its compilation, and what superopt has of it."""
+    document = json.loads((RESULTS / "models.json").read_text(encoding="utf-8"))
+    head = "| model | eager, ms | Inductor, ms | superopt, ms | speedup | its matmuls | cold | warm |"
+    lines = [head, "|" + "---|" * 8]
+    cases = {name: one for name, one in document["cases"].items() if "measured" in one}
+    for name, one in cases.items():
+        steps = [one["measured"][label]["median_us"] / 1e3 for label in ("eager", "inductor", "superopt")]
+        compiling = [one[when]["superopt"] / one[when]["inductor"] for when in ("cold_s", "warm_s")]
+        cells = [*(f"{ms:.1f}" for ms in steps), f"{one['speedup']:.2f}", f"{one['flops']:.0%}"]
+        cells += [f"{ratio:.1f}" for ratio in compiling]
+        lines.append(f"| {' | '.join([name.replace(':', ', '), *cells])} |")
+    steps = [one["speedup"] for name, one in cases.items() if ":" in name]
+    said = (
+        "Speedup: Inductor's time over superopt's; its matmuls: what share of their operations is superopt's;"
+        " cold and warm: the time of the first step, times Inductor's. The geometric mean of the speedups is"
+        f" {statistics.geometric_mean(one['speedup'] for one in cases.values()):.2f}, of prefills and decodes"
+        f" {statistics.geometric_mean(steps):.2f}."
+    )
+    return "\n".join([*lines, "", *textwrap.wrap(said, 110, break_on_hyphens=False), ""])
 
 
 def measured() -> str:
     """Return a table of the fp32 cases in `SHOWN`, and the geometric mean of all that were measured."""
-    document = json.loads(MEASURED.read_text(encoding="utf-8"))
+    document = json.loads((RESULTS / "cpu.json").read_text(encoding="utf-8"))
     rows, ratios = [], []
     for case in document["cases"].values():
         if case["dtype"] != "f32" or "measured" not in case:

@@ -12,8 +12,7 @@ from superopt.plans.saved import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 8.5  # of the time that Inductor took until then, which is a tenth to a twelfth of all it takes
-_LEAST_S = 2.0
+_SHARE = 7.5  # of the time that Inductor took until then, which is an eighth to a twelfth of all it takes
 _MOST_S = 60.0
 
 
@@ -94,7 +93,7 @@ class Ledger:
     def budget_s(self) -> float:
         """The seconds of search and tuning: as told, or a share of what Inductor took so far."""
         told = self.options.budget_s
-        return min(max(_SHARE * self.inductor_s, _LEAST_S), _MOST_S) if told is None else told
+        return min(_SHARE * self.inductor_s, _MOST_S) if told is None else told
 
     @property
     def left_s(self) -> float:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from superopt.backend.choice import Region, known_decision
-from superopt.backend.contest import LEAST_S, Contest
+from superopt.backend.contest import Contest
 from superopt.backend.decision import Decision, Ledger
 from superopt.plans.guard import Guard
 from superopt.targets import Target
@@ -15,6 +15,7 @@ __all__ = ["decisions_of"]
 _BUILDERS = 2
 _FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
 _ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
+_FIRST_S = 3.0  # that the first region takes at least, as nothing is compiled yet that others share
 _LATER = 0.5  # of the time of the first region: others find compiled what all kernels share
 _SEARCHED = 1.5  # times what a region took as it was written, that a search takes at least
 
@@ -33,7 +34,7 @@ def decisions_of(regions: Sequence[Region], target: Target, ledger: Ledger) -> d
             contests[digest] = Contest(region, target, ledger)
         else:
             found[digest] = known
-    if contests and ledger.left_s >= LEAST_S:
+    if contests and ledger.left_s >= _FIRST_S:
         with Guard(_BUILDERS, target.torch_device, _FIRST_RUN_S) as guard:
             guard.start()
             goals = [contest.region.goal for contest in contests.values()]

@@ -138,7 +138,23 @@ print("stopped:", found.stopped, "rows:", len(found.rows), flush=True)
 """
 
 
-def start_search(workers: int) -> tuple[subprocess.Popen, list[psutil.Process]]:
+@pytest.fixture
+def start_search():
+    """Start searches in processes of their own, which end with the test whatever becomes of it."""
+    started: list[subprocess.Popen] = []
+
+    def start(workers: int) -> tuple[subprocess.Popen, list[psutil.Process]]:
+        started.append(begin_search(workers))
+        return started[-1], psutil.Process(started[-1].pid).children()
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def begin_search(workers: int) -> subprocess.Popen:
     process = subprocess.Popen(
         [sys.executable, "-c", SEARCH, str(workers)],
         stdout=subprocess.PIPE,
@@ -149,12 +165,12 @@ def start_search(workers: int) -> tuple[subprocess.Popen, list[psutil.Process]]:
     while process.stdout.readline().strip() != "level 3":
         assert process.poll() is None, process.stderr.read()
     time.sleep(0.2)
-    return process, psutil.Process(process.pid).children()
+    return process
 
 
 @pytest.mark.parametrize("to_group", [True, False], ids=["group", "parent"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_ends_within_a_second_with_the_best_so_far(workers, to_group):
+def test_ctrl_c_ends_within_a_second_with_the_best_so_far(start_search, workers, to_group):
     names = set(Path("/dev/shm").iterdir())
     process, children = start_search(workers)
     assert len(children) == (workers if workers > 1 else 0)
@@ -171,7 +187,7 @@ def test_ctrl_c_ends_within_a_second_with_the_best_so_far(workers, to_group):
     assert seconds < 3  # less than one on a machine with nothing else to do
 
 
-def test_workers_end_when_the_parent_is_killed():
+def test_workers_end_when_the_parent_is_killed(start_search):
     process, children = start_search(2)
     process.kill()
     process.wait()
