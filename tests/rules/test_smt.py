@@ -203,12 +203,15 @@ def test_ctrl_c_ends_a_query(programs: dict[str, Goal]) -> None:
         text=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.7)
-    start = time.monotonic()
-    while process.poll() is None and time.monotonic() - start < 10:
-        process.send_signal(signal.SIGINT)  # Python drops one that meets a destructor, as of a solver
-        time.sleep(0.3)
-    _, errors = process.communicate(timeout=20)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.7)
+        start = time.monotonic()
+        while process.poll() is None and time.monotonic() - start < 10:
+            process.send_signal(signal.SIGINT)  # Python drops one that meets a destructor, as of a solver
+            time.sleep(0.3)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()  # it would go on for ever
     assert time.monotonic() - start < 5
     assert "KeyboardInterrupt" in errors
