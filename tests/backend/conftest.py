@@ -75,7 +75,7 @@ class Host:
     """A backend that runs the pass over the graphs that Inductor would get, and then PyTorch itself."""
 
     def __init__(self, **options: Any) -> None:
-        self.ledger = Ledger(replace(BackendOptions(cache=False), **options))
+        self.ledger = Ledger(replace(BackendOptions(cache=False, budget_s=60.0), **options))
         self.graphs: list[fx.Graph] = []
 
     def __call__(self, module: fx.GraphModule, inputs: list[Any], **unused: Any) -> Callable[..., Any]:
