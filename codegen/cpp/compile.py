@@ -142,6 +142,10 @@ def compile_shared(formats: Collection[str], children: Children, *, timeout_s: f
             build.contraction(a, b, children)
 
 
+class _EndedError(CompileError):
+    """The compiler was ended, by its time limit or by its owner: that says nothing of what it read."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Build:
     """How kernels are compiled, and the folder that they are kept in."""
@@ -214,6 +218,8 @@ class _Build:
             link.symlink_to(header)
             try:
                 self._run(name, command, children)
+            except _EndedError:
+                raise
             except CompileError:  # perhaps for a damaged file
                 link.unlink()
                 header.unlink(missing_ok=True)
@@ -227,9 +233,9 @@ class _Build:
             done = children.run([self.compiler.path, *arguments], limit_seconds=self.timeout_s)
         except LateError:
             limit = f"{self.timeout_s:.0f}" if self.timeout_s >= 10 else f"{self.timeout_s:.1g}"
-            raise CompileError(f"{name}: the compiler took more than {limit} s") from None
+            raise _EndedError(f"{name}: the compiler took more than {limit} s") from None
         except LostError as error:
-            raise CompileError(f"{name}: {error}") from None
+            raise _EndedError(f"{name}: {error}") from None
         except OSError as error:
             said = error.strerror or error
             raise CompileError(f"{name}: cannot run {self.compiler.path}: {said}") from error
