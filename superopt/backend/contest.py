@@ -149,14 +149,14 @@ class Contest:
 
     def _no_gain(self, before: float) -> Decision | None:
         """Return why nothing can be gained on a time, if so."""
-        known = replace(self.blank, before_us=before)
-        self.settled = True
         if before < _TOO_SHORT_US:
-            return replace(known, why=f"too short: a call costs what could be gained in {before:.0f} µs")
-        if before < _NO_ROOM * self.floor_us:
-            return replace(known, why="Inductor is at the floor, which its bytes and its arithmetic take")
-        self.settled = False
-        return None
+            why = f"too short: a call costs what could be gained in {before:.0f} µs"
+        elif before < _NO_ROOM * self.floor_us:
+            why = "Inductor is at the floor, which its bytes and its arithmetic take"
+        else:
+            return None
+        self.settled = True
+        return replace(self.blank, before_us=before, why=why)
 
     def _lower_floor(self, seen_us: float) -> None:
         """Measure the device again: its rates are of a moment when it was busy. Else no floor is believed."""

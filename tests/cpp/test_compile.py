@@ -168,8 +168,8 @@ def test_the_header_is_compiled_once_and_a_damaged_one_is_given_up(
     source = emit(program, default_config(program, mugraph.graph.sizes))
     assert source.lined
     compile_source(source, lined=True, cache=tmp_path)
+    late = replace(source, code=f"{source.code}\nint late;\n")
     with pytest.raises(CompileError, match="took more than"):  # that is not the header's fault
-        late = replace(source, code=f"{source.code}\nint late;\n")
         compile_source(late, lined=True, cache=tmp_path, timeout_s=0.001)
     assert header.exists()
     header.write_bytes(header.read_bytes()[:100_000])
