@@ -6,12 +6,10 @@ ranker (`tune.ranker`) are imported by themselves: they need more than a race do
 
 from superopt.tune.errors import DeviceLostError, KernelFaultError, MeasurementError, TuneError
 from superopt.tune.gpu import measure_cuda, times_on_cuda
-from superopt.tune.halving import BUDGETS, Budget, Halving, budget_named, halve
+from superopt.tune.halving import Halving, halve
 from superopt.tune.measure import HeadToHead, Measurement, confirm, measure_together
 
 __all__ = [
-    "BUDGETS",
-    "Budget",
     "DeviceLostError",
     "Halving",
     "HeadToHead",
@@ -19,7 +17,6 @@ __all__ = [
     "Measurement",
     "MeasurementError",
     "TuneError",
-    "budget_named",
     "confirm",
     "halve",
     "measure_cuda",

@@ -18,36 +18,12 @@ from superopt.errors import InputError
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import Measurement
 
-__all__ = ["BUDGETS", "Budget", "Ended", "Halving", "Ranked", "budget_named", "halve"]
+__all__ = ["Ended", "Halving", "Ranked", "halve"]
 
 K = TypeVar("K", bound=Hashable)
 Ended = Literal["complete", "out of time", "interrupted", "device lost"]
 
 _EXPLORED = 0.1  # share of trials taken at random, should the prediction mislead
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much a race may cost: seconds, candidates that are compiled, calls on the lowest and top rung."""
-
-    seconds: float
-    candidates: int
-    least_repeats: int
-    most_repeats: int
-
-
-BUDGETS: Mapping[str, Budget] = {
-    "quick": Budget(seconds=10.0, candidates=16, least_repeats=3, most_repeats=50),
-    "full": Budget(seconds=120.0, candidates=200, least_repeats=5, most_repeats=400),
-}
-"""The presets, by name."""
-
-
-def budget_named(name: str) -> Budget:
-    """Return a preset, or raise InputError that lists them."""
-    if name not in BUDGETS:
-        raise InputError(f"no budget is named {name!r}; there are {', '.join(BUDGETS)}")
-    return BUDGETS[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 
 from superopt.errors import InputError
 from superopt.tune.errors import DeviceLostError
-from superopt.tune.halving import BUDGETS, budget_named, halve
+from superopt.tune.halving import halve
 from superopt.tune.measure import Measurement
 
 
@@ -202,10 +202,3 @@ def test_the_best_is_told_as_it_changes() -> None:
 def test_wrong_settings(options: dict[str, int]) -> None:
     with pytest.raises(InputError, match=r"give"):
         Bench(many(3)).halve(**options)
-
-
-def test_budgets_have_names() -> None:
-    assert budget_named("quick").seconds < budget_named("full").seconds
-    assert all(one.least_repeats <= one.most_repeats for one in BUDGETS.values())
-    with pytest.raises(InputError, match="'slow'; there are quick, full"):
-        budget_named("slow")
