@@ -19,7 +19,7 @@ from superopt.codegen.cpp.source import Argument
 from superopt.codegen.signature import form_of
 from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, split_extents
 from superopt.errors import InputError
-from superopt.ir import Graph, Port, follow_renames
+from superopt.ir import Graph, Port, fitting_extents
 from superopt.ir.mugraph import Block, MuGraph
 
 __all__ = ["CppKernel", "CppMuGraph", "Prepared"]
@@ -132,7 +132,6 @@ class CppMuGraph:
         self.mugraph = mugraph
         self.graph: Graph = mugraph.graph
         self.inputs = tuple(port.name for port in self.graph.inputs)
-        self._dims = {port.name: self._unsplit(port) for port in self.graph.inputs}
         self.outputs = tuple(output.port.name for output in self.graph.outputs)
         self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
         self._unmade: list[Any] = [None] * len(self.graph.steps)
@@ -275,7 +274,6 @@ class CppMuGraph:
 
     def _sizes(self, tensors: Mapping[str, TorchTensor]) -> dict[str, int]:
         """Return the size of each axis, read off the tensors; sizes may differ from the graph's."""
-        sizes = dict(self.graph.sizes)
         for port in self.graph.inputs:
             tensor = tensors.get(port.name)
             if tensor is None:
@@ -289,34 +287,12 @@ class CppMuGraph:
                     f"{self.graph.name}: {port.name!r} is {tensor.dtype} on {tensor.device}; made for"
                     f" {port.dtype} on the CPU"
                 )
-            dims = self._dims[port.name]
-            if len(tensor.shape) != len(dims):
+            if tensor.dim() != len(port.dims):
                 raise InputError(
-                    f"{self.graph.name}: {port.name!r} has {tensor.dim()} dimensions, not {len(dims)}"
+                    f"{self.graph.name}: {port.name!r} has {tensor.dim()} dimensions, not {len(port.dims)}"
                 )
-            for dim, size in zip(dims, tensor.shape, strict=True):
-                if len(dim) == 1:
-                    sizes[dim[0]] = size
-        for port in self.graph.inputs:
-            expected = tuple(prod(sizes[axis] for axis in dim) for dim in self._dims[port.name])
-            if tuple(tensors[port.name].shape) != expected:
-                raise InputError(
-                    f"{self.graph.name}: {port.name!r} has shape {tuple(tensors[port.name].shape)},"
-                    f" expected {expected}"
-                )
-        sizes = follow_renames(self.graph, sizes)
+        shapes = [tensors[name].shape for name in self.inputs]
+        sizes = fitting_extents(self.graph, shapes, self.mugraph.splits)
         for split in self.mugraph.splits:
             sizes = split_extents(split, sizes, _PART)
         return sizes
-
-    def _unsplit(self, port: Port) -> tuple[tuple[str, ...], ...]:
-        """Return the axes of each dimension of an input, those that are split by their own names."""
-        whole = {(split.outer, split.inner): split.axis for split in self.mugraph.splits}
-        dims: list[tuple[str, ...]] = []
-        for dim in port.dims:
-            axes: list[str] = []
-            for axis in dim:
-                pair = (axes[-1] if axes else "", axis)
-                axes = [*axes[:-1], whole[pair]] if pair in whole else [*axes, axis]
-            dims.append(tuple(axes))
-        return tuple(dims)

@@ -34,7 +34,7 @@ from superopt.codegen.triton.prepared import (
 )
 from superopt.codegen.triton.source import DESCRIPTORS_FROM, Argument, TritonSource
 from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph, Port, Split, follow_renames, value_axes
+from superopt.ir import Graph, MuGraph, Port, Split, fitting_extents, value_axes
 from superopt.ir.mugraph import Call, Kernel
 
 __all__ = ["TritonMuGraph", "load_kernel", "sizes_of"]
@@ -70,46 +70,12 @@ def load_kernel(text: str, name: str) -> Any:
 
 
 def sizes_of(graph: Graph, tensors: Mapping[str, Tensor], splits: Sequence[Split] = ()) -> dict[str, int]:
-    """Return the extent of every axis, from the shapes of tensors; a product keeps its inner sizes.
-
-    A split axis has the extent that its tensors have, and as many parts as the graph says.
-    """
-    found: dict[str, int] = {}
-    ports = [replace(port, dims=tuple(_joined(dim, splits) for dim in port.dims)) for port in graph.inputs]
-    for port in ports:
-        tensor = _tensor(graph, port, tensors)
-        for at, dim in enumerate(port.dims):
-            if len(dim) == 1 and found.setdefault(dim[0], tensor.shape[at]) != tensor.shape[at]:
-                raise InputError(
-                    f"{graph.name}: axis {dim[0]!r} is {found[dim[0]]} long, but dimension {at} of"
-                    f" {port.name!r} has {tensor.shape[at]}"
-                )
-    for port in ports:
-        for at, dim in enumerate(port.dims):
-            for axis in dim[1:]:
-                found.setdefault(axis, graph.sizes[axis])
-            inner = prod(found[axis] for axis in dim[1:])
-            size = tensors[port.name].shape[at]
-            if dim and inner:
-                found.setdefault(dim[0], size // inner)
-            if prod(found.get(axis, 0) for axis in dim) != size:
-                raise InputError(
-                    f"{graph.name}: dimension {at} of {port.name!r} is {size} long, which is no"
-                    f" {' * '.join(dim) or '1'} with {', '.join(f'{a}={found.get(a)}' for a in dim)}"
-                )
-    sizes = follow_renames(graph, {axis: found.get(axis, size) for axis, size in graph.sizes.items()})
+    """Return the extent of every axis, from the shapes of tensors; split ones in as many parts as before."""
+    shapes = [_tensor(graph, port, tensors).shape for port in graph.inputs]
+    sizes = fitting_extents(graph, shapes, splits)
     for split in splits:
         sizes = split_extents(split, sizes)
     return sizes
-
-
-def _joined(dim: tuple[str, ...], splits: Sequence[Split]) -> tuple[str, ...]:
-    """Return the axes of a dimension with split ones whole again."""
-    for split in splits:
-        if split.outer in dim:
-            at = dim.index(split.outer)
-            dim = (*dim[:at], split.axis, *dim[at + 2 :])
-    return dim
 
 
 def _tensor(graph: Graph, port: Port, tensors: Mapping[str, Tensor]) -> Tensor:

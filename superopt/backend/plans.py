@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from superopt.errors import InputError
-from superopt.ir import Graph, follow_renames, print_graph, print_mugraph, release_shifts
+from superopt.ir import Graph, extents, print_graph, print_mugraph, release_shifts
 from superopt.plans.plan import RegionPlan
 from superopt.plans.proof import proven
 from superopt.plans.record import candidate_from_json, checked_graph, member
@@ -116,7 +116,7 @@ class Runner:
 
     def shapes(self, tensors: Sequence[Tensor]) -> list[tuple[Any, torch.dtype]]:
         """Return shape and dtype of each result, for inputs whose sizes may be symbols."""
-        sizes = self._sizes([tensor.shape for tensor in tensors])
+        sizes = extents(self.goal, [tensor.shape for tensor in tensors])
         found = []
         for output in self.goal.outputs:
             shape = []
@@ -128,16 +128,8 @@ class Runner:
             found.append((shape, TORCH_DTYPES[output.port.dtype]))
         return found
 
-    def _sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        sizes: dict[str, Any] = dict(self.goal.sizes)
-        for port, shape in zip(self.goal.inputs, shapes, strict=True):
-            for dim, size in zip(port.dims, shape, strict=True):
-                if len(dim) == 1:
-                    sizes[dim[0]] = size
-        return follow_renames(self.goal, sizes)
-
     def _resized(self, known: dict[str, Tensor]) -> Graph:
-        return resized(self.goal, self._sizes([known[name].shape for name in self.inputs]))
+        return resized(self.goal, extents(self.goal, [known[name].shape for name in self.inputs]))
 
 
 def _line(error: Exception) -> str:

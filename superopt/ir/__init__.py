@@ -2,6 +2,7 @@
 
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values, cut_graph
+from superopt.ir.extents import extents, fitting_extents, measured_axes
 from superopt.ir.fusion import FusionChoices, fuse, is_matmul
 from superopt.ir.graph import (
     DTYPES,
@@ -70,6 +71,8 @@ __all__ = [
     "closed_values",
     "cut_graph",
     "describe_shifts",
+    "extents",
+    "fitting_extents",
     "follow_renames",
     "format_constant",
     "free_shifts",
@@ -77,6 +80,7 @@ __all__ = [
     "growths",
     "is_matmul",
     "live_graph",
+    "measured_axes",
     "merge_axes",
     "needed_order",
     "parse_graph",

@@ -10,7 +10,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from superopt.errors import InputError
-from superopt.ir import Axis, Graph, MuGraph, Port, Program, Region
+from superopt.ir import Axis, Graph, MuGraph, Port, Program, Region, measured_axes
+from superopt.ir.extents import whole_dims
 
 if TYPE_CHECKING:
     from superopt.trace.traced import Traced
@@ -78,13 +79,9 @@ def mugraph_for(mugraph: MuGraph, goal: Graph) -> MuGraph:
 
 def bucket(mugraph: MuGraph) -> tuple[object, ...]:
     """Return what kernels are chosen by: powers of two of axes that are read off tensors, others exactly."""
-    dims = {dim for port in mugraph.graph.inputs for dim in port.dims}
-    free = {dim[0] for dim in dims if len(dim) == 1}
-    parts: set[str] = set()
-    for split in mugraph.splits:
-        if (split.outer, split.inner) in dims:
-            free.add(split.axis)
-            parts |= {split.outer, split.inner}
+    dims = [dim for port in mugraph.graph.inputs for dim in whole_dims(port, mugraph.splits)]
+    free = measured_axes(dims)
+    parts = {part for split in mugraph.splits if split.axis in free for part in (split.outer, split.inner)}
     return tuple(
         ("up to", 1 << max(axis.size - 1, 0).bit_length()) if axis.name in free else axis.size
         for axis in mugraph.graph.axes
