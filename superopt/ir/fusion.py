@@ -25,6 +25,7 @@ __all__ = ["FusionChoices", "fuse", "is_matmul"]
 
 _WHOLE = 1024  # positions: an axis up to here may be whole inside a tile
 _HELD = 2048  # positions of whole axes: 16 rows of so many fill the registers of a program
+_LITTLE = 1 << 15  # positions: so much is done by one program before another kernel could begin
 _FAVOUR = 4  # so many times longer than the outer one may an inner reduction be and still stay whole
 _REDUCTIONS = ("sum", "max", "contract")
 _PARTS = {"sum": ("sum", "contract"), "max": ("max",)}  # of what each may combine partial results
@@ -217,8 +218,9 @@ class _Fusion:
         fits = self.looped <= reduced | chosen.looped
         fits &= all(self.sizes[axis] <= _WHOLE for axis in mapped)
         fits &= self._most_held(whole) <= chosen.held
-        alike = bool(self.looped & chosen.looped)  # one program does it all where so chosen
-        fits &= bool(grid) or alike or not any(self.axes[value] for value in self.stored)
+        alone_does = bool(self.looped & chosen.looped)  # one program does it all where so chosen
+        alone_does |= max(map(self._volume, self.work.values())) <= _LITTLE
+        fits &= bool(grid) or alone_does or not any(self.axes[value] for value in self.stored)
         try:
             if not (fits or alone):
                 return None

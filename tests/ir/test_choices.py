@@ -137,8 +137,17 @@ out y: f32[1, k] = t3
 """
 
 
-def test_a_row_without_a_grid_is_one_kernel_where_its_axis_is_looped() -> None:
-    graph = parse_graph(ONE_ROW)
-    (kernel,) = fuse(graph, choices=FusionChoices(looped=frozenset({"k"}))).kernels
-    assert kernel.grid == ()
-    assert len(fuse(graph).kernels) > 1  # else one program would do it all
+@pytest.mark.parametrize(
+    ("size", "choices", "count"),
+    [
+        (2048, FusionChoices(), 1),
+        (1 << 15, FusionChoices(), 1),
+        ((1 << 15) + 1, FusionChoices(), 3),  # else one program would do much alone
+        (1 << 17, FusionChoices(looped=frozenset({"k"})), 1),
+    ],
+)
+def test_a_row_without_a_grid_is_one_kernel_where_it_is_short_or_so_chosen(size, choices, count) -> None:
+    graph = parse_graph(ONE_ROW.replace("2048", str(size)))
+    mugraph = fuse(graph, choices=choices)
+    assert len(mugraph.kernels) == count
+    assert count > 1 or mugraph.kernels[0].grid == ()
