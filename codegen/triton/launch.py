@@ -30,6 +30,7 @@ from superopt.codegen.triton.prepared import (
     Prepared,
     Seen,
     View,
+    alignment_of,
     signature_of,
 )
 from superopt.codegen.triton.source import DESCRIPTORS_FROM, Argument, TritonSource
@@ -40,6 +41,8 @@ from superopt.ir.mugraph import Call, Kernel
 __all__ = ["TritonMuGraph", "load_kernel", "sizes_of"]
 
 log = logging.getLogger("superopt")
+
+_Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 DTYPES = {
     "f64": torch.float64,
@@ -106,6 +109,8 @@ class TritonMuGraph:
         self.mugraph = mugraph
         self.graph = mugraph.graph
         self.between = between
+        self.inputs = tuple(port.name for port in self.graph.inputs)
+        self.outputs = tuple(output.port.name for output in self.graph.outputs)
         self.axes = value_axes(self.graph)
         self.programs = tuple(
             None if isinstance(kernel, Call) else lower_block(mugraph, at, between=between)
@@ -188,22 +193,31 @@ class TritonMuGraph:
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Return the outputs by name."""
         try:
-            given = [tensors[port.name] for port in self.graph.inputs]
+            given = [tensors[name] for name in self.inputs]
         except KeyError:
             sizes_of(self.graph, tensors)  # says which one is missing
             raise
-        signature = signature_of(given)
-        prepared = self._prepared.get(signature)
-        if prepared is None:
-            prepared = self._prepare(signature, tensors)
-        return prepared(given)
+        return dict(zip(self.outputs, self.in_order(given), strict=True))
 
-    def _prepare(self, signature: object, tensors: Mapping[str, Tensor]) -> Prepared:
+    def in_order(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the outputs in the graph's order, from the inputs in that order."""
+        signature = signature_of(given)
+        return (self._prepared.get(signature) or self._prepare(signature, given))(given)
+
+    def prepared(self, given: Sequence[Tensor]) -> _Run:
+        """Return what does so for tensors of these forms; only where they start is looked at."""
+        run, aligned = self._prepare(signature_of(given), given), alignment_of(given)
+        return lambda given: (run if alignment_of(given) == aligned else self.in_order)(given)
+
+    def _prepare(self, signature: object, given: Sequence[Tensor]) -> _Run:
         """Return the call for a signature, made by the first thread that needs it."""
+        if any(one.is_neg() for one in given):  # their memory holds them with the other sign
+            return lambda given: self.in_order([one.resolve_neg() for one in given])
         with self._preparing:
             if signature not in self._prepared:
                 if len(self._prepared) >= MOST_PREPARED:
                     self._prepared.clear()
+                tensors = dict(zip(self.inputs, given, strict=True))
                 self._prepared[signature] = _Preparation(self, tensors).prepared()
             return self._prepared[signature]
 
@@ -258,7 +272,7 @@ class _Preparation:
         for output in self.graph.outputs:
             if output.port.name not in self.results:
                 self._leave(output.port, self.memory[output.value], copy=True)
-        results = tuple((output.port.name, self.results[output.port.name]) for output in self.graph.outputs)
+        results = tuple(self.results[output.port.name] for output in self.graph.outputs)
         index = self.device.index if self.device.type == "cuda" else None
         return Prepared(tuple(self.actions), results, index)
 

@@ -12,9 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from superopt.codegen.signature import form_of
 from superopt.codegen.triton.library import LibraryCall
 
-__all__ = ["Action", "Allocate", "Launch", "Library", "Prepared", "Seen", "View", "signature_of"]
+__all__ = [
+    "Action",
+    "Allocate",
+    "Launch",
+    "Library",
+    "Prepared",
+    "Seen",
+    "View",
+    "alignment_of",
+    "signature_of",
+]
 
 ALIGNED = 16  # bytes: Triton compiles another kernel for a tensor that starts elsewhere
 
@@ -23,11 +34,14 @@ _first_launch = threading.Lock()
 Slots = list[Tensor]
 
 
+def alignment_of(tensors: Sequence[Tensor]) -> list[bool]:
+    """Return which tensors start at a multiple of 16 bytes."""
+    return [one.data_ptr() % ALIGNED == 0 for one in tensors]
+
+
 def signature_of(tensors: Sequence[Tensor]) -> tuple[object, ...]:
     """Return all that a prepared call depends on."""
-    return tuple(
-        (one.shape, one.stride(), one.dtype, one.device, one.data_ptr() % ALIGNED == 0) for one in tensors
-    )
+    return form_of(tensors), tuple(alignment_of(tensors))
 
 
 @dataclass(slots=True)
@@ -141,18 +155,18 @@ class Prepared:
     """The actions of a call in order, and the slots of its results; `device` is the number of a CUDA one."""
 
     actions: tuple[Action, ...]
-    results: tuple[tuple[str, int], ...]
+    results: tuple[int, ...]
     device: int | None
 
-    def __call__(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the outputs by name, given the inputs in order."""
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the outputs in order, given the inputs in order."""
         if self.device is None or torch.cuda.current_device() == self.device:
             return self._run(tensors)
         with torch.cuda.device(self.device):
             return self._run(tensors)
 
-    def _run(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         slots = list(tensors)
         for action in self.actions:
             action(slots)
-        return {name: slots[slot] for name, slot in self.results}
+        return [slots[slot] for slot in self.results]
