@@ -32,7 +32,7 @@ __all__ = ["TileConfig", "config_us"]
 
 _LATENCY_S = 0.7e-6  # of a read from a GPU's memory, and of a program's start
 _TURN_S = 0.04e-6  # of the branch, addresses and barriers of one turn of a loop
-_SECTOR = 32  # bytes: memory hands out no less
+_SECTOR = 64  # bytes: memory hands out two sectors of a cache line at a time
 _MATRIX_SIDE = 16  # positions that a matrix product of tiles has at least on either side
 _BUSY_WARPS = 8  # so many keep a core's units busy
 _MOST_PROGRAMS = 32  # of a core at a time

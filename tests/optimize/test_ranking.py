@@ -164,3 +164,22 @@ def test_optimizing_keeps_what_it_measured(cache: Cache, quick, random, tmp_path
     assert str(best.ranked_by) in best.explain()
     best.save(tmp_path / "best.json")
     assert superopt.load(tmp_path / "best.json").ranked_by == best.ranked_by
+
+
+def test_the_first_few_are_not_all_of_the_same_tiles() -> None:
+    graph = parse_graph(
+        "graph g\naxes m=16 k=4096 n=4096\nin x: f16[m, k]\nin w: f16[k, n]\n"
+        "t2 = contract[k](x, w)\nout y: f16[m, n] = t2\n"
+    )
+    target = pick_target("cuda:90")
+    mugraph = fuse(graph)
+    ranked = Ranking(target).ranked(mugraph, target.default_configs(mugraph), 0)
+    tiles = [str(config_json(config)["tiles"]) for config, _ in ranked]
+    times = [us for _, us in ranked if us is not None]
+    assert len(ranked) == len(list(target.configs(mugraph, 0)))
+    assert times[0] == min(times)
+    assert len(set(tiles[:6])) >= 3
+    assert max(times[:6]) <= 1.3 * times[0]  # and all of them are worth a try
+    for one in set(tiles):
+        alike = [us for tile, (_, us) in zip(tiles, ranked, strict=True) if tile == one and us is not None]
+        assert alike == sorted(alike)
