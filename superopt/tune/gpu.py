@@ -1,12 +1,14 @@
 """GPU: times on CUDA that can be trusted.
 
-Before each call the L2 cache is overwritten, by a kernel long enough that the host has the next launch
-ready when it ends; CUDA events take the device's own time; calls shorter than a launch costs are replayed
-as CUDA graphs; contenders take turns on changing inputs; and what is faster than the device can move the
-data is an error, not a win.
+Before each call the L2 cache is filled with other data, by a kernel long enough that the host has the next
+launch ready when it ends; CUDA events take the device's own time; calls shorter than a launch costs are
+replayed as CUDA graphs; contenders take turns on changing inputs; and what is faster than the device can
+move the data is an error, not a win.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal, Protocol
@@ -32,10 +34,10 @@ class Device(Protocol):
 
     @property
     def l2_bytes(self) -> int:
-        """The size of the cache to overwrite."""
+        """The size of the cache to clear."""
 
-    def overwrite(self, size: int) -> None:
-        """Write so many bytes of memory that nobody reads."""
+    def clear_cache(self, size: int) -> None:
+        """Read so many bytes of other memory; nothing is left in the cache that is still to be written."""
 
     def mark(self) -> Any:
         """Return a mark in the stream of work."""
@@ -49,6 +51,9 @@ class Device(Protocol):
     def capture(self, call: Callable[[], object]) -> Callable[[], object]:
         """Return what replays the work of a call on the same tensors; raise where it cannot be captured."""
 
+    def release(self) -> None:
+        """Give back the memory of captured calls that are gone: other processes may need it."""
+
 
 class TorchCuda:
     """A CUDA device, by torch."""
@@ -60,18 +65,21 @@ class TorchCuda:
             raise InputError("there is no CUDA device; measure on the CPU with measure_together")
         self._torch = torch
         self._device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
-        self._buffer = torch.empty(0, dtype=torch.int8, device=self._device)
+        self._buffer = torch.empty(0, device=self._device)
+        self._sum = torch.empty((), device=self._device)
+        self._side = _side_stream(self._device)
 
     @property
     def l2_bytes(self) -> int:
         """The size of the L2 cache."""
         return int(self._torch.cuda.get_device_properties(self._device).L2_cache_size)
 
-    def overwrite(self, size: int) -> None:
-        """Write zeros over a buffer."""
-        if self._buffer.numel() != size:
-            self._buffer = self._torch.empty(size, dtype=self._torch.int8, device=self._device)
-        self._buffer.zero_()
+    def clear_cache(self, size: int) -> None:
+        """Sum up a buffer: lines that are read need not be written back while the next kernel runs."""
+        count = max(size // 4, 1)
+        if self._buffer.numel() != count:
+            self._buffer = self._torch.zeros(count, dtype=self._torch.float32, device=self._device)
+        self._torch.sum(self._buffer, dim=0, out=self._sum)
 
     def mark(self) -> Any:
         """Return an event, recorded now."""
@@ -88,23 +96,47 @@ class TorchCuda:
         self._torch.cuda.synchronize(self._device)
 
     def capture(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Return the replay of a CUDA graph of a call, which was made before on a side stream."""
-        cuda = self._torch.cuda
-        side = cuda.Stream(self._device)
+        """Return the replay of a CUDA graph of a call, which is made once before on a side stream."""
+        with suppress(self._torch.OutOfMemoryError):
+            return self._captured(call)
+        self.release()  # while it captures, torch does not do so by itself
+        return self._captured(call)
+
+    def release(self) -> None:
+        """Give all unused memory back."""
+        self._torch.cuda.empty_cache()
+
+    def _captured(self, call: Callable[[], object]) -> Callable[[], object]:
+        # Not by torch.cuda.graph: it waits and empties torch's cache of memory each time, and where a
+        # capture fails, it leaves its own stream as the current one.
+        cuda, side = self._torch.cuda, self._side
         side.wait_stream(cuda.current_stream(self._device))
+        graph = cuda.CUDAGraph()
         with cuda.stream(side):
             call()
+            graph.capture_begin()
+            try:
+                kept = call()
+            except BaseException:
+                with suppress(Exception):  # the error of the call says more
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         cuda.current_stream(self._device).wait_stream(side)
-        self.wait()
-        graph = cuda.CUDAGraph()
-        with cuda.graph(graph):
-            kept = call()
 
         def replay() -> object:
             graph.replay()
             return kept  # the outputs live as long as the graph that writes them
 
         return replay
+
+
+@cache
+def _side_stream(device: Any) -> Any:
+    """Return the stream of all captures: libraries keep memory for every stream that they ever saw."""
+    import torch
+
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def measure_cuda(
@@ -122,7 +154,7 @@ def measure_cuda(
     """Return the times of all contenders on a GPU, measured in turns for about so many seconds in all.
 
     `inputs` are interchangeable tuples of arguments, each round takes the next one. `flush_bytes` are
-    written before each call, twice the L2 cache by default. With `graph="auto"`, all contenders run as
+    read before each call, twice the L2 cache by default. With `graph="auto"`, all contenders run as
     CUDA graphs if any of them is short. A median below a contender's floor raises MeasurementError.
     """
     taken = times_on_cuda(
@@ -164,10 +196,13 @@ def times_on_cuda(
     device = device or TorchCuda()
     flush = _L2_TIMES * device.l2_bytes if flush_bytes is None else flush_bytes
     try:
-        return _times(contenders, inputs, seconds, flush, graph, (least_rounds, most_rounds), device)
+        taken = _times(contenders, inputs, seconds, flush, graph, (least_rounds, most_rounds), device)
+        if any(times.method == "graph" for times in taken.values()):
+            device.release()
     except Exception as error:
         _check_alive(device, error)
         raise
+    return taken
 
 
 def _times(
@@ -186,7 +221,8 @@ def _times(
         device.wait()
     runs = {name: (calls, Times([], "events")) for name, calls in plain.items()}
     if graph == "always" or (graph == "auto" and _any_short(plain, flush, device)):
-        runs = {name: _captured(calls, device) for name, calls in plain.items()}
+        most = min(max(rounds), _MOST_GRAPHS)
+        runs = {name: _captured(calls[:most], device) for name, calls in plain.items()}
     deadline = perf_counter() + seconds
     names = list(runs)
     for done in range(max(rounds)):
@@ -208,9 +244,9 @@ def _bound(contender: Contender, given: tuple[Any, ...]) -> Callable[[], object]
 
 
 def _marked(call: Callable[[], object], flush: int, device: Device) -> tuple[Any, Any]:
-    """Make a call between two marks, after the cache was overwritten."""
+    """Make a call between two marks, after the cache was cleared."""
     if flush:
-        device.overwrite(flush)
+        device.clear_cache(flush)
     start = device.mark()
     call()
     return start, device.mark()
@@ -229,7 +265,7 @@ def _any_short(plain: Mapping[str, list[Callable[[], object]]], flush: int, devi
 def _captured(calls: list[Callable[[], object]], device: Device) -> tuple[list[Callable[[], object]], Times]:
     """Return replays of calls; the calls themselves, with a note, where they cannot be captured."""
     try:
-        return [device.capture(call) for call in calls[:_MOST_GRAPHS]], Times([], "graph")
+        return [device.capture(call) for call in calls], Times([], "graph")
     except Exception as error:  # whatever a contender does that a graph cannot hold
         _check_alive(device, error)
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

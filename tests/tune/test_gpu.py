@@ -1,7 +1,9 @@
 """Measuring on CUDA: the logic on a made-up device, and a few real kernels where there is a GPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ class FakeDevice:
         self.log: list[str] = []
         self.flushed: list[int] = []
         self.capturing = False
+        self.captured = self.released = 0
         self.broken: Exception | None = None
 
     def kernel(self, name: str, time_us: float, *, capturable: bool = True) -> Callable[[int], str]:
@@ -36,7 +39,7 @@ class FakeDevice:
 
         return run
 
-    def overwrite(self, size: int) -> None:
+    def clear_cache(self, size: int) -> None:
         self.flushed.append(size)
         self.log.append("flush")
         self.now += 40.0
@@ -59,8 +62,12 @@ class FakeDevice:
             finally:
                 self.capturing = False
 
+        self.captured += 1
         replay()
         return replay
+
+    def release(self) -> None:
+        self.released += 1
 
 
 INPUTS = [(0,), (1,), (2,)]
@@ -106,6 +113,23 @@ def test_a_call_that_cannot_be_captured_says_so() -> None:
     assert found["a"].note.endswith("no CUDA graph: operation not permitted when stream is capturing")
     assert found["b"].method == "graph"
     assert found["b"].note == ""
+
+
+@pytest.mark.parametrize(("most_rounds", "captured"), [(2, 2), (3, 3), (50, 8)])
+def test_no_more_graphs_than_rounds(most_rounds: int, captured: int) -> None:
+    device = FakeDevice()
+    inputs = [(at,) for at in range(16)]
+    options = {"seconds": 9.0, "least_rounds": 1, "most_rounds": most_rounds, "device": device}
+    found = measure_cuda({"a": device.kernel("a", 4.0)}, inputs, **options)
+    assert found["a"].rounds == most_rounds
+    assert device.captured == captured
+    assert device.released == 1  # at the end, not at each of them
+
+
+def test_memory_is_kept_where_there_are_no_graphs() -> None:
+    device = FakeDevice()
+    measure(device, {"a": device.kernel("a", 400.0)})
+    assert device.captured == device.released == 0
 
 
 def test_graphs_by_order() -> None:
@@ -174,6 +198,106 @@ def test_alike_contenders_have_no_sure_winner() -> None:
         confirm(contenders, "a", "a", INPUTS, seconds=0.0, times=times)
 
 
+class FakeCuda:
+    """What TorchCuda uses of torch, where a capture may fail at its end."""
+
+    OutOfMemoryError = torch.OutOfMemoryError
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.cuda = self
+        self.current = "main"
+        self.fails = fails
+        self.log: list[str] = []
+
+    def current_stream(self, device: str) -> SimpleNamespace:
+        return SimpleNamespace(name=self.current, wait_stream=lambda other: None)
+
+    @contextmanager
+    def stream(self, stream: SimpleNamespace) -> Iterator[None]:
+        before, self.current = self.current, stream.name
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def CUDAGraph(self) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(
+            capture_begin=lambda: self.log.append("begin"),
+            capture_end=self.end,
+            replay=lambda: self.log.append("replay"),
+        )
+
+    def end(self) -> None:
+        self.log.append("end")
+        if self.fails:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def empty_cache(self) -> None:
+        self.log.append("empty")
+
+
+def torch_cuda(fake: FakeCuda) -> TorchCuda:
+    device = object.__new__(TorchCuda)
+    device._torch, device._device = fake, "cuda:0"
+    device._side = SimpleNamespace(name="side", wait_stream=lambda other: None)
+    return device
+
+
+def test_a_capture_ends_on_the_stream_where_it_began() -> None:
+    fake = FakeCuda()
+    streams: list[str] = []
+    replay = torch_cuda(fake).capture(lambda: streams.append(fake.current) or "made")
+    assert streams == ["side", "side"]
+    assert fake.current == "main"
+    assert replay() == "made"
+    assert fake.log == ["begin", "end", "replay"]
+
+
+@pytest.mark.parametrize("in_call", [True, False])
+def test_a_capture_that_fails_leaves_no_stream_behind(in_call: bool) -> None:
+    fake = FakeCuda(fails=True)
+
+    def call() -> None:
+        if in_call and fake.log:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted" if in_call else "previous error"):
+        torch_cuda(fake).capture(call)
+    assert fake.current == "main"
+    assert fake.log == ["begin", "end"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_capture_is_tried_again_with_the_memory_that_is_unused(times: int) -> None:
+    fake = FakeCuda()
+
+    def call() -> str:
+        if "begin" in fake.log[-1:] and fake.log.count("begin") <= times:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return "made"
+
+    if times == 1:
+        assert torch_cuda(fake).capture(call)() == "made"
+        assert fake.log == ["begin", "end", "empty", "begin", "end", "replay"]
+    else:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch_cuda(fake).capture(call)
+        assert fake.log == ["begin", "end", "empty", "begin", "end"]
+
+
+def test_the_cache_is_cleared_by_reading() -> None:
+    device = object.__new__(TorchCuda)
+    device._torch, device._device = torch, torch.device("cpu")
+    device._buffer, device._sum = torch.empty(0), torch.empty(())
+    device.clear_cache(4096)
+    assert device._buffer.nbytes == 4096
+    written = device._buffer._version
+    device.clear_cache(4096)
+    assert device._buffer._version == written
+    device.clear_cache(1)
+    assert device._buffer.numel() == 1
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_no_device_is_a_clear_error() -> None:
     with pytest.raises(InputError, match="no CUDA device"):
@@ -201,8 +325,18 @@ def test_a_real_call_that_cannot_be_captured() -> None:
 
 
 @on_cuda
+def test_a_real_call_after_one_that_cannot_be_captured() -> None:
+    inputs = [(torch.randn(64, device="cuda"),)]
+    before = torch.cuda.current_stream()
+    contenders = {"item": lambda x: x.sum().item(), "add": lambda x: x + 1}
+    found = measure_cuda(contenders, inputs, seconds=0.1)
+    assert torch.cuda.current_stream() == before
+    assert {name: one.method for name, one in found.items()} == {"item": "events", "add": "graph"}
+
+
+@on_cuda
 def test_a_real_flush_is_twice_the_cache() -> None:
     device = TorchCuda()
     assert device.l2_bytes > 1 << 20
-    device.overwrite(2 * device.l2_bytes)
+    device.clear_cache(2 * device.l2_bytes)
     device.wait()
