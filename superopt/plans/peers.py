@@ -13,6 +13,8 @@ log = logging.getLogger("superopt")
 PEERS = ("eager", "torch.compile", "torch.compile max-autotune")
 """Every peer by name."""
 
+_MODES = {"torch.compile": None, "torch.compile max-autotune": "max-autotune-no-cudagraphs"}
+
 
 def peers(
     function: Callable[..., Any],
@@ -38,8 +40,11 @@ def peers(
 
 
 def compiled_by_torch(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return what torch.compile makes of a function, under the name of a peer."""
+    """Return what torch.compile makes of a function, under the name of a peer.
+
+    Never with CUDA graphs of its own: they copy the inputs at each call, cannot be part of the graphs that
+    a race makes of all contenders alike, and give out memory that the next call overwrites.
+    """
     import torch
 
-    mode = name.removeprefix("torch.compile").strip() or None
-    return torch.compile(function, mode=mode)
+    return torch.compile(function, mode=_MODES[name])

@@ -89,15 +89,12 @@ class CudaTarget:
 
         Those with large tiles come with tensor descriptors too, where the device has them.
         """
-        import torch
-
         from superopt.codegen.statements import lower_block
         from superopt.codegen.triton import configs
         from superopt.codegen.triton.descriptors import described
 
         program, sizes = lower_block(mugraph, number), mugraph.graph.sizes
-        tf32 = torch.backends.cuda.matmul.allow_tf32
-        for one in configs(program, sizes, tf32=tf32, shared_bytes=self._shared_bytes):
+        for one in configs(program, sizes, tf32=_is_tf32(), shared_bytes=self._shared_bytes):
             yield one
             other = described(program, one, sizes) if self._has_descriptors else None
             if other is not None:
@@ -274,6 +271,17 @@ class CudaTarget:
 def _workers() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, _MOST_WORKERS)
+
+
+def _is_tf32() -> bool:
+    """Return whether torch's own products of fp32 may be in tf32."""
+    import torch
+
+    matmul = torch.backends.cuda.matmul
+    try:  # where it was set by this name, torch refuses to tell by the other one
+        return bool(matmul.fp32_precision == "tf32")
+    except AttributeError:
+        return bool(matmul.allow_tf32)
 
 
 def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +15,12 @@ import superopt
 import superopt.driver
 from superopt import InputError, OptimizeOptions
 from superopt.cli import main
+from superopt.ir import fuse
+from superopt.plans.peers import PEERS, compiled_by_torch
 from superopt.plans.tuning import tune
 from superopt.targets import KernelReport, pick_target
 from superopt.targets.cuda import CudaTarget
+from superopt.trace import trace
 
 PLAN = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)
 
@@ -125,6 +130,53 @@ def test_unknown_targets_are_listed(name) -> None:
 )
 def test_targets_by_name(name: str, found: str) -> None:
     assert pick_target(name).name == found
+
+
+def tf32_is_tried() -> bool:
+    mugraph = fuse(trace(torch.matmul, torch.empty(64, 64), torch.empty(64, 64)).graph)
+    return "tf32" in {one.precision for one in CudaTarget(90).configs(mugraph, 0)}
+
+
+@pytest.fixture
+def told() -> Iterator[Callable[[str, str], None]]:
+    """Tells torch by its newer names how exact products of fp32 are to be."""
+    matmul = torch.backends.cuda.matmul
+    before = torch.backends.fp32_precision, matmul.fp32_precision
+
+    def tell(everywhere: str, products: str) -> None:
+        torch.backends.fp32_precision = everywhere
+        matmul.fp32_precision = products
+
+    yield tell
+    tell(*before)
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "products", "tried"),
+    [("none", "none", False), ("tf32", "tf32", True), ("none", "tf32", True), ("tf32", "ieee", False)],
+)
+def test_tf32_as_torch_was_told(told, everywhere: str, products: str, tried: bool) -> None:
+    told(everywhere, products)
+    assert tf32_is_tried() is tried
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_tf32_as_torch_was_told_by_the_older_name(told, monkeypatch, allowed: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    assert tf32_is_tried() is allowed
+    torch.backends.cuda.matmul.allow_tf32 = False
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=allowed))
+    assert tf32_is_tried() is allowed
+
+
+def test_no_peer_has_cuda_graphs_of_its_own(monkeypatch) -> None:
+    modes: list[str | None] = []
+    monkeypatch.setattr(torch, "compile", lambda function, mode: modes.append(mode) or function)
+    for name in PEERS[1:]:
+        compiled_by_torch(norm_linear, name)
+    assert modes == [None, "max-autotune-no-cudagraphs"]
+    for mode in filter(None, modes):
+        assert not torch._inductor.list_mode_options(mode).get("triton.cudagraphs", False)
 
 
 @pytest.fixture(scope="module")
