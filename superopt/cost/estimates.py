@@ -82,14 +82,21 @@ def estimate(mugraph: MuGraph, device: Device, sizes: Mapping[str, int] | None =
 
 
 def floor_us(
-    graph: Graph, device: Device, sizes: Mapping[str, int] | None = None, *, cold: bool = True
+    graph: Graph,
+    device: Device,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    cold: bool = True,
+    kept: bool = False,
 ) -> float:
     """Return a time below which no program computes this graph: a shorter measurement is an error.
 
     Inputs are read once and outputs written once at the peak rate of memory, contractions run at the
     peak rate of the fastest units; what a mask may spare does not count. `cold` states that no cache
-    holds the inputs when a run starts. It holds for this graph as it is written, since an equivalent one
-    may take less arithmetic, and is as good as the device's numbers: those of a host are measured.
+    holds the inputs when a run starts, `kept` that what it writes may still be in the cache when it ends,
+    as in a single run that finds the cache full of what need not be written. It holds for this graph as it
+    is written, since an equivalent one may take less arithmetic, and is as good as the device's numbers:
+    those of a host are measured.
     """
     known = sizes_of(graph, sizes)
     graph = live_graph(graph)
@@ -104,7 +111,8 @@ def floor_us(
         for i, port in enumerate(graph.inputs)
         if i in uses or any(output.value == i for output in graph.outputs)
     )
-    moved += sum(tensor_bytes(one.port.axes, one.port.dtype, known) for one in graph.outputs)
+    written = sum(tensor_bytes(one.port.axes, one.port.dtype, known) for one in graph.outputs)
+    moved += max(written - device.l2_bytes, 0) if kept else written
     masks = find_masks(graph, known)
     arithmetic = 0.0
     for value, step in enumerate(graph.steps, len(graph.inputs)):

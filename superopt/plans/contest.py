@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.clock import Clock
 from superopt.errors import InputError, SuperoptError
-from superopt.ir import Graph, MuGraph
+from superopt.ir import Graph, MuGraph, Region
 from superopt.plans.assembly import assemble, known_tensors
 from superopt.plans.guard import Guard
 from superopt.plans.peers import PEERS, peers
@@ -19,6 +19,7 @@ from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan,
 from superopt.plans.ranking import RankedBy, Ranking
 from superopt.targets import Kernel, OrderedKernel, Target
 from superopt.tune import Measurement
+from superopt.tune.errors import DeviceLostError, MeasurementError
 from superopt.tune.halving import halve
 from superopt.tune.measure import HeadToHead
 from superopt.verify.report import FloatReport
@@ -48,6 +49,7 @@ _SURELY = 0.95  # of its floor, below which a time cannot be right
 _RACE_S = 1.0  # of a race, kept when time runs out
 _HOPELESS = 1.5  # times what there is to beat, above which a candidate is not tuned
 _HASTE_S = 1.0  # of the last race, once Ctrl-C asked to stop
+_LOST = "the device is lost to this process: nothing more is measured"
 
 
 @dataclass(slots=True)
@@ -246,10 +248,11 @@ class Contest:
                 kernel = self.target.make(mugraph, configs)
                 made = kernel(**tensors)
                 self.target.synchronize()
+                bad = _not_finite(made, tensors)
         except self.target.errors as error:
             said = str(error) if isinstance(error, SuperoptError) else f"{type(error).__name__}: {error}"
             return self._refused(candidate, said), None
-        if bad := _not_finite(made, tensors):
+        if bad:
             return self._refused(candidate, bad), None
         return candidate, kernel
 
@@ -257,6 +260,16 @@ class Contest:
     def _seconds_left(self) -> float:
         """The seconds until the deadline, less those that a race needs."""
         return self.deadline - time.monotonic() - min(self.options.seconds / 2, _RACE_S)
+
+    def _fault(self, error: Exception) -> str:
+        """Return what an error says, and note where no later call on the device can get past it."""
+        try:
+            self.target.synchronize()
+        except Exception:
+            self.lost = True
+        self.lost |= isinstance(error, DeviceLostError)
+        said = next(iter(str(error).splitlines()), "no message")
+        return said if isinstance(error, SuperoptError) else f"{type(error).__name__}: {said}"
 
     def _refused(self, candidate: Candidate, why: str) -> Candidate:
         reason = next(iter(why.splitlines()), "no message")
@@ -285,7 +298,7 @@ class Contest:
         ranked = []
         for one, _ in built:
             timing = found.get(one.name)
-            floor = self._floor_us(goal, one) if timing is not None else None
+            floor = self._floor_us(goal, one.graph) if timing is not None else None
             if timing is not None and floor is not None and timing.median_us < _SURELY * floor:
                 one = self._refused(one, f"{timing.median_us:.2f} µs, but its data takes {floor:.2f} µs")
                 ready.pop(one.name, None)
@@ -296,12 +309,28 @@ class Contest:
             ranked.append(one)
         return _by_time(ranked), ready
 
-    def _floor_us(self, goal: Graph, candidate: Candidate) -> float | None:
+    def _floor_us(self, goal: Graph, graph: Graph) -> float | None:
         """Return the least time that a candidate can take: its graph may do less than the goal as written."""
         if not self.target.clears_caches:
             return None
-        known = [self.target.floor_us(graph) for graph in (goal, candidate.graph)]
+        known = [self.target.floor_us(one, kept=True) for one in (goal, graph)]
         return min((us for us in known if us is not None), default=None)
+
+    def _whole_floor_us(self, outcome: Outcome) -> float:
+        """Return the least time of the whole program, 0 where nothing is known.
+
+        A region that reads what came before it may find it in the cache: only the others count.
+        """
+        plans = {plan.goal.name: plan for plan in outcome.regions}
+        seen: set[str] = set()
+        total = 0.0
+        for node in self.traced.program.nodes:
+            plan = plans.get(node.graph.name) if isinstance(node, Region) else None
+            if plan is not None and seen.isdisjoint(node.inputs):
+                found = plan.chosen.graph if plan.chosen else plan.goal
+                total += self._floor_us(plan.goal, found) or 0.0
+            seen.update(node.inputs, node.outputs)
+        return total
 
     def _times(
         self,
@@ -338,12 +367,17 @@ class Contest:
         found = {one.trial: one.measurement for one in halved.standings}
         if halved.ended == "device lost":
             self.lost = True
-            self._stop("the device is lost to this process: nothing more is measured")
+            self._stop(_LOST)
         elif halved.interrupted:
             self._stop()
         elif len(found) > 1:
             last = tuple(one.trial for one in halved.standings[:_LEFT])
-            found |= measure(last, _MOST_ROUNDS)
+            try:
+                found |= measure(last, _MOST_ROUNDS)
+            except Exception as error:  # what was measured before stays valid
+                log.warning("the last of %s are not compared again: %s", ", ".join(last), self._fault(error))
+                if self.lost:
+                    self._stop(_LOST)
         return found, halved.reasons
 
     def _tuned(
@@ -420,14 +454,22 @@ class Contest:
                 one = replace(one, rejected=failed[one.mugraph])
             elif may and len(failed) < _MOST_CHECKS:
                 trial = {**outcome.kernels, work.goal.name: ready[one.name]}
-                report = compare_floats(
-                    self.function, assemble(self.traced, trial), self.inputs, seed=self.options.seed
-                )
-                if report.ok:
-                    chosen, outcome.kernels, outcome.floats = one, trial, report
+                try:
+                    report = compare_floats(
+                        self.function, assemble(self.traced, trial), self.inputs, seed=self.options.seed
+                    )
+                except Exception as error:  # what cannot be checked is not chosen
+                    why = f"it could not be checked in floats: {self._fault(error)}"
+                    log.warning("%s: skip %s: %s", work.goal.name, one.name, why)
+                    failed[one.mugraph] = why
+                    one = replace(one, rejected=why)
+                    self.interrupted |= self.lost
                 else:
-                    failed[one.mugraph] = str(report)
-                    one = replace(one, rejected=str(report))
+                    if report.ok:
+                        chosen, outcome.kernels, outcome.floats = one, trial, report
+                    else:
+                        failed[one.mugraph] = str(report)
+                        one = replace(one, rejected=str(report))
             judged.append(one)
         return RegionPlan(work.goal, tuple(judged), chosen, work.dropped)
 
@@ -435,7 +477,7 @@ class Contest:
 
     def _race_whole(self, copies: Sequence[tuple[Any, ...]], outcome: Outcome) -> None:
         if self.lost:
-            outcome.kernels.clear()
+            self._withdraw(outcome, _LOST)
             return
         wanted = self.options.torch_compile and not self.interrupted
         with self.clock.phase("torch.compile"), self._stoppable():
@@ -449,13 +491,39 @@ class Contest:
         self.tell("racing against PyTorch")
         seconds = min(_HASTE_S, self.options.seconds / 2) if self.interrupted else self.options.seconds / 2
         with self.clock.phase("race"), self._stoppable():
-            outcome.measurements = self.target.measure(outcome.contenders, copies, seconds=seconds * 0.7)
-            if outcome.winner == "superopt":
-                rivals = [name for name in outcome.measurements if name in PEERS]
-                best = min(rivals, key=lambda name: outcome.measurements[name].median_us)
-                outcome.confirmed = self.target.confirm(
-                    outcome.contenders, "superopt", best, copies, seconds=seconds * 0.3
-                )
+            try:
+                self._race_with(copies, outcome, seconds)
+            except Exception as error:  # whatever a program or the device raises, the original computes
+                why = f"the race against PyTorch failed: {self._fault(error)}"
+                log.warning("%s: the original is what comes back: %s", self.traced.program.name, why)
+                self._withdraw(outcome, why)
+                self.interrupted |= self.lost
+
+    def _race_with(self, copies: Sequence[tuple[Any, ...]], outcome: Outcome, seconds: float) -> None:
+        """Measure all contenders, and ours once more against the best of PyTorch, where it is faster."""
+        floor = self._whole_floor_us(outcome)
+        outcome.measurements = self.target.measure(outcome.contenders, copies, seconds=seconds * 0.7)
+        _check_floor(outcome.measurements, floor)
+        if outcome.winner == "superopt":
+            rivals = [name for name in outcome.measurements if name in PEERS]
+            best = min(rivals, key=lambda name: outcome.measurements[name].median_us)
+            confirmed = self.target.confirm(
+                outcome.contenders, "superopt", best, copies, seconds=seconds * 0.3
+            )
+            _check_floor(confirmed.measurements, floor)
+            outcome.confirmed = confirmed
+
+    def _withdraw(self, outcome: Outcome, why: str) -> None:
+        """Refuse all kernels of ours; what was measured of PyTorch stays."""
+        outcome.kernels.clear()
+        outcome.contenders.pop("superopt", None)
+        outcome.measurements.pop("superopt", None)
+        outcome.floats = None
+        for at, plan in enumerate(outcome.regions):
+            candidates = (
+                replace(one, rejected=why) if one is plan.chosen else one for one in plan.candidates
+            )
+            outcome.regions[at] = replace(plan, candidates=tuple(candidates), chosen=None)
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
@@ -478,6 +546,13 @@ class Contest:
         first = sample("normal", self.inputs, seed=self.options.seed)
         count = 1 if self.within is not None else _count(tensors_of(first))  # for the race with PyTorch
         return [first] + [sample("normal", self.inputs, seed=self.options.seed + i) for i in range(1, count)]
+
+
+def _check_floor(measurements: Mapping[str, Measurement], floor: float) -> None:
+    """Refuse a time of ours that cannot be right."""
+    ours = measurements.get("superopt")
+    if ours is not None and ours.median_us < _SURELY * floor:
+        raise MeasurementError(f"{ours.median_us:.2f} µs, but the program's data takes {floor:.2f} µs")
 
 
 def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:

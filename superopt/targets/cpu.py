@@ -148,9 +148,9 @@ class CpuTarget:
         """Return the predicted time of one kernel in each of some configurations."""
         return predictions(mugraph, number, configs, self.cost_device(), _tiles, _running)
 
-    def floor_us(self, graph: Graph) -> float | None:
+    def floor_us(self, graph: Graph, *, kept: bool = False) -> float | None:
         """Return the least time that a graph can take there."""
-        return floor(graph, self.cost_device())
+        return floor(graph, self.cost_device(), kept=kept)
 
     def compile_ahead(
         self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]

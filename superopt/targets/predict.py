@@ -76,11 +76,11 @@ def predictions(
     return [us if us < float("inf") else None for us in times]
 
 
-def floor(graph: Graph, device: "Device") -> float:
-    """Return the least time that a graph can take on a device."""
+def floor(graph: Graph, device: "Device", *, kept: bool = False) -> float:
+    """Return the least time that a graph can take on a device; `kept`: its outputs may stay in the cache."""
     from superopt.cost import floor_us
 
-    return floor_us(live_graph(graph), device)
+    return floor_us(live_graph(graph), device, kept=kept)
 
 
 @cache

@@ -148,8 +148,11 @@ class Target(Protocol):
         """Whether nothing measured here can be faster than the memory of the device."""
         ...
 
-    def floor_us(self, graph: Graph) -> float | None:
-        """Return the least time that a graph can take there, where that is known."""
+    def floor_us(self, graph: Graph, *, kept: bool = False) -> float | None:
+        """Return the least time that a graph can take there, where that is known.
+
+        With `kept`, what it writes may stay in the cache, as it does in one call that is measured.
+        """
         ...
 
     def compile_ahead(

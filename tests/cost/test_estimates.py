@@ -292,6 +292,18 @@ def test_the_floor_is_lower_where_a_cache_holds_the_inputs(fused: Fused) -> None
     assert floor_us(large, H200) - floor_us(large, H200, cold=False) == pytest.approx(saved)
 
 
+@pytest.mark.parametrize("rows", [1, 1000, 100_000])
+def test_the_floor_is_lower_where_a_cache_keeps_the_outputs(rows: int) -> None:
+    graph = parse_mugraph(
+        f"graph e\naxes s={rows} k=1024\nin x: f16[s, k]\nkernel grid[s]\n  t1 = exp(x)\n"
+        "out out: f16[s, k] = t1\n"
+    ).graph
+    one_way = 2 * rows * 1024
+    left = max(one_way - H200.l2_bytes, 0)
+    assert floor_us(graph, H200) == pytest.approx(2 * one_way / 4.8e6)
+    assert floor_us(graph, H200, kept=True) == pytest.approx((one_way + left) / 4.8e6)
+
+
 def test_the_floor_of_causal_attention_leaves_out_what_may_be_spared(fused: Fused) -> None:
     causal = floor_us(fused("mha").graph, H200)
     whole = 2 * 2 * 32 * 2048 * 2048 * 128 / 989.5e6

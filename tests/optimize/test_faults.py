@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +17,17 @@ import torch
 
 import superopt
 from superopt import OptimizeOptions
+from superopt.clock import Clock
 from superopt.codegen.cpp import find_compiler
 from superopt.codegen.cpp.launch import CppMuGraph
+from superopt.plans.contest import Contest, Outcome
+from superopt.plans.plan import RegionPlan
 from superopt.targets.cpu import CpuTarget
+from superopt.trace import trace
+from superopt.tune import Measurement
 from superopt.tune.errors import DeviceLostError
+from superopt.tune.measure import HeadToHead
+from superopt.verify.floats import compare_floats
 
 
 def norm(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
@@ -190,6 +197,161 @@ def test_a_device_that_is_lost_while_racing(one, random, monkeypatch, caplog) ->
     assert best.winner == "eager"
     assert not best.measurements
     assert "the device is lost to this process" in caplog.text
+
+
+FAULTS = {
+    "lost": DeviceLostError("the device is lost to this process: an illegal memory access"),
+    "memory": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore"),
+}
+
+
+def is_refused(best: superopt.Optimized, inputs: tuple[torch.Tensor, ...], why: str) -> None:
+    is_right(best, inputs)
+    assert best.winner == "eager"
+    assert best.fused is None
+    assert best.floats is None
+    assert "superopt" not in best.measurements
+    assert [plan.chosen for plan in best.regions] == [None]
+    assert why in best.explain(), best.explain()
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def timed(**times_us: float) -> dict[str, Measurement]:
+    return {name: Measurement(us, us, us, 9) for name, us in times_us.items()}
+
+
+def stand(monkeypatch: pytest.MonkeyPatch, last: Callable, confirm: Callable | None = None) -> None:
+    """Put something in the place of the last race, and of its confirmation."""
+    real = CpuTarget.measure
+
+    def measure(self, contenders, *arguments: object, **named: object):
+        if "superopt" in contenders:
+            return last()
+        return real(self, contenders, *arguments, **named)
+
+    monkeypatch.setattr(CpuTarget, "measure", measure)
+    if confirm is not None:
+        monkeypatch.setattr(CpuTarget, "confirm", lambda *_, **__: confirm())
+
+
+def failing(fault: str) -> Callable:
+    def fail() -> None:
+        raise FAULTS[fault]
+
+    return fail
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("in_confirmation", [False, True])
+def test_a_fault_in_the_last_race(
+    one, random, monkeypatch, caplog, tmp_path: Path, fault: str, in_confirmation: bool
+) -> None:
+    times = timed(eager=100.0, superopt=10.0)
+    if in_confirmation:
+        stand(monkeypatch, lambda: times, failing(fault))
+    else:
+        stand(monkeypatch, failing(fault))
+    inputs = random((6, 32), (32,))
+    best = superopt.optimize(norm, *inputs, options=one)
+    is_refused(best, inputs, str(FAULTS[fault]).splitlines()[0])
+    assert set(best.measurements) == ({"eager"} if in_confirmation else set())
+    assert best.interrupted is (fault == "lost")
+    [line] = warnings_in(caplog)
+    assert line.startswith("norm: the original is what comes back: the race against PyTorch failed: ")
+    best.save(tmp_path / "best.json")
+    is_right(superopt.load(tmp_path / "best.json", norm), inputs)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_check_in_floats(one, random, monkeypatch, caplog, fault: str) -> None:
+    checked: list[object] = []
+
+    def fail(function, candidate, inputs, *, seed: int) -> None:
+        checked.append(candidate)
+        failing(fault)()
+
+    monkeypatch.setattr("superopt.verify.floats.compare_floats", fail)
+    inputs = random((6, 32), (32,))
+    best = superopt.optimize(norm, *inputs, options=one)
+    is_refused(best, inputs, "it could not be checked in floats")
+    lines = warnings_in(caplog)
+    assert len(lines) == len(checked)
+    if fault == "lost":  # nothing else is checked or raced on it
+        assert len(checked) == 1
+        assert not best.measurements
+
+
+def test_who_can_be_checked_is_chosen_after_one_who_cannot(one, random, monkeypatch) -> None:
+    checked: list[object] = []
+
+    def once(*arguments: object, **named: object):
+        checked.append(arguments)
+        return failing("memory")() if len(checked) == 1 else compare_floats(*arguments, **named)
+
+    monkeypatch.setattr("superopt.verify.floats.compare_floats", once)
+    inputs = random((6, 32), (32,))
+    best = superopt.optimize(norm, *inputs, options=replace(one, graphs=2))
+    is_right(best, inputs)
+    [plan] = best.regions
+    assert plan.chosen is not None
+    assert plan.chosen.rejected is None
+    assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB" in best.explain()
+
+
+def head_to_head(ours_us: float) -> HeadToHead:
+    return HeadToHead("superopt", "eager", 100 / ours_us, 1.0, True, timed(superopt=ours_us, eager=100.0))
+
+
+@pytest.mark.parametrize(
+    ("ours_us", "confirmed_us", "clears", "refused"),
+    [
+        (0.5, 0.5, True, True),  # less than the 1 µs that the data takes
+        (10.0, 0.5, True, True),
+        (10.0, 10.0, True, False),
+        (0.5, 0.5, False, False),  # what is in a cache may be faster
+    ],
+)
+def test_a_last_race_that_is_won_in_no_time(
+    one, random, monkeypatch, caplog, ours_us: float, confirmed_us: float, clears: bool, refused: bool
+) -> None:
+    target = replace(CpuTarget(), clears_caches=clears)
+    monkeypatch.setattr("superopt.optimizer.pick_target", lambda *_, **__: target)
+    monkeypatch.setattr(CpuTarget, "floor_us", lambda self, graph, kept=False: 1.0)
+    times = timed(eager=100.0, superopt=ours_us)
+    stand(monkeypatch, lambda: times, lambda: head_to_head(confirmed_us))
+    inputs = random((6, 32), (32,))
+    best = superopt.optimize(norm, *inputs, options=one)
+    if refused:
+        is_refused(best, inputs, "0.50 µs, but the program's data takes 1.00 µs")
+        assert len(warnings_in(caplog)) == 1
+    else:
+        assert best.winner == "superopt"
+        assert not warnings_in(caplog)
+
+
+@pytest.mark.parametrize(
+    ("function", "counted"),
+    [
+        (lambda x: (x * 2).exp(), [True]),
+        (lambda x: (torch.cumsum(x, -1) * 2).exp(), [False]),  # what cumsum made may be in the cache
+        (lambda x: torch.cumsum(x.exp(), -1).log(), [True, False]),
+        (lambda x: torch.cumsum(x.exp(), -1) + x, [True, False]),
+    ],
+)
+def test_the_least_time_of_a_program_is_that_of_what_no_cache_holds(one, function, counted) -> None:
+    target = replace(CpuTarget(), clears_caches=True)
+    inputs = (torch.randn(64, 64),)
+    traced = trace(function, *inputs)
+    goals = [region.graph for region in traced.program.regions]
+    assert len(goals) == len(counted)
+    contest = Contest(function, traced, target, one, inputs, Clock(), lambda message: None)
+    outcome = Outcome(regions=[RegionPlan(goal, (), None) for goal in goals])
+    floors = [target.floor_us(goal, kept=True) for goal in goals]
+    expected = sum(us for us, counts in zip(floors, counted, strict=True) if counts)
+    assert contest._whole_floor_us(outcome) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("during", ["compiling", "racing", "tuning", "racing against"])
