@@ -25,6 +25,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from superopt.bench.command import (
+    Parser,
+    above_zero,
+    check_names,
+    check_out,
+    from_zero,
+    mistakes_told,
+)
 from superopt.bench.cpucases import SUITES, CpuCase, chosen, hand_written
 from superopt.bench.harness import (
     Results,
@@ -328,6 +336,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
     parser = _parser()
     options = parser.parse_args(sys.argv[1:] if arguments is None else list(arguments))
+    with mistakes_told(parser):
+        return _main(parser, options)
+
+
+def _main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    check_names("--workloads", listed(options.workloads), list(WORKLOADS))
+    check_names("--dtype", listed(options.dtype), ("f32", "bf16"))
+    check_names("--peers", listed(options.peers), PEERS)
     suite = "quick" if options.quick else options.suite
     cases = chosen(suite, listed(options.workloads), listed(options.case), listed(options.dtype))
     if not cases:
@@ -339,8 +355,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threads = tuple(int(one) for one in listed(options.threads))
     except ValueError:
         parser.error(f"--threads is {options.threads!r}; give numbers by commas, as in 1,2")
-    if any(one < 1 for one in threads) or options.seconds <= 0 or options.graphs < 1:
-        parser.error("--threads, --seconds and --graphs must be above 0")
+    if any(one < 1 for one in threads) or options.graphs < 1:
+        parser.error("--threads and --graphs must be above 0")
     settings = Settings(
         options.seconds,
         options.graphs,
@@ -350,8 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.longest,
         options.seed,
     )
-    if options.resume and options.json is None:
-        parser.error("--resume goes on after what --json has; give both")
+    check_out(options.json, resume=options.resume)
     return _run(cases, settings, options, suite)
 
 
@@ -373,7 +388,7 @@ def _run(cases: Sequence[CpuCase], settings: Settings, options: argparse.Namespa
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m bench.cpu",
         description=(__doc__ or "").strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -383,8 +398,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workloads", default="", help="only these, by commas")
     parser.add_argument("--case", default="", help="only cases of these names, by commas, as in 2048-m8")
     parser.add_argument("--dtype", default="", help="f32 or bf16 (default: both)")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of everything, about (default: 30)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of the races of a case (default: 2)")
+    parser.add_argument("--minutes", type=from_zero, default=30.0, help="of everything, about (default: 30)")
+    parser.add_argument("--seconds", type=above_zero, default=2.0, help="of the races of a case (default: 2)")
     parser.add_argument("--graphs", type=int, default=2, help="of a case, made into kernels (default: 2)")
     parser.add_argument("--peers", default=",".join(PEERS), help="besides eager, by commas (default: all)")
     parser.add_argument("--threads", default="", help="measure scaling over these numbers, as in 1,2")
@@ -392,7 +407,10 @@ def _parser() -> argparse.ArgumentParser:
         "--no-library", action="store_true", help="let no kernel be a call of PyTorch's matmul"
     )
     parser.add_argument(
-        "--longest", type=float, default=1.5, help="leave out cases of which eager takes more seconds a call"
+        "--longest",
+        type=above_zero,
+        default=1.5,
+        help="leave out cases of which eager takes more seconds a call",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="where the results go, after every case")

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from superopt.bench.command import Parser, above_zero, check_out, from_one, mistakes_told
 from superopt.bench.harness import Record, Results, begin, geometric_means, launch_record, machine
-from superopt.errors import InputError
 from superopt.frontier import explore
 from superopt.frontier.programs import Programs
 from superopt.frontier.queues import Store, store_share
@@ -236,15 +236,13 @@ def record(runs: list[Run], space: Programs, workers: int) -> Record:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write the results and the plot; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.frontier", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--variables", type=int, default=4)
-    parser.add_argument("--nodes", type=int, default=4)
+    parser = Parser(prog="python -m bench.frontier", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--variables", type=from_one, default=4)
+    parser.add_argument("--nodes", type=from_one, default=4)
     parser.add_argument("--case", default="", help="both of these, as in programs-4x4")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=300.0, help="how long to wait for quiet runs")
+    parser.add_argument("--workers", type=from_one, default=2)
+    parser.add_argument("--repeats", type=from_one, default=5)
+    parser.add_argument("--seconds", type=above_zero, default=300.0, help="how long to wait for quiet runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, default=RESULTS / "frontier.json")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the results, too")
@@ -254,14 +252,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(sizes) != 2 or not all(one.isdigit() for one in sizes):
             parser.error(f"--case is {given.case!r}; write programs-4x4")
         given.variables, given.nodes = map(int, sizes)
+    with mistakes_told(parser):
+        check_out(given.json)
+        return _run(given)
 
+
+def _run(given: argparse.Namespace) -> int:
     def space() -> Programs:
         return Programs(variables=given.variables, nodes=given.nodes, seed=given.seed)
 
     runs = measure(space, given.workers, given.repeats, given.seconds)
     found = record(runs, space(), given.workers)
     settings = {"repeats": given.repeats, "seconds": given.seconds, "seed": given.seed}
-    given.json.parent.mkdir(parents=True, exist_ok=True)
     document = begin("frontier", settings, machine() | {"numpy": np.__version__}, {})
     results = Results([found["case"]], given.json, document, geometric_means)
     results.keep(found["case"], found)
@@ -271,10 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.plot:
         from superopt.bench.plots import draw
 
-        try:
-            print("\n".join(f"wrote {place}" for place in draw([document], ["frontier"], given.plot)))
-        except InputError as error:
-            raise SystemExit(str(error)) from error
+        print("\n".join(f"wrote {place}" for place in draw([document], ["frontier"], given.plot)))
     return 0
 
 

@@ -4,8 +4,9 @@ Decode is few rows, each on a cache of 4096 or 8192 positions; prefill is 2048 p
 are what a user of PyTorch would write by hand instead.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,13 @@ from superopt.workloads import WORKLOADS
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CASES", "PEERS", "SUITES", "Case", "case_named", "hand_written"]
+__all__ = ["CASES", "DTYPES", "PEERS", "SUITES", "Case", "case_named", "hand_written"]
 
 PEERS = ("eager", "torch.compile", "torch.compile max-autotune-no-cudagraphs")
 """What each case is raced against, besides what is written by hand; all of them run as CUDA graphs."""
 
 SUITES = ("all", "decode", "prefill")
+DTYPES = ("f16", "bf16", "f32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,12 @@ def _cached(name: str, rows: int, cache: int) -> dict[str, int]:
 
 def _all_cases() -> tuple[Case, ...]:
     found = [Case(name, f"decode-{rows}", {"M": rows}) for name in _ROWS for rows in (1, 8, 16)]
-    found += [
-        Case(name, f"decode-{rows}", _cached(name, rows, 4096)) for name in _CACHES for rows in (1, 8, 16)
-    ]
-    found += [
-        Case(name, f"decode-{rows}-t8192", _cached(name, rows, 8192)) for name in _CACHES for rows in (1, 8)
-    ]
+    for cache, suffix in ((4096, ""), (8192, "-t8192")):
+        found += [
+            Case(name, f"decode-{rows}{suffix}", _cached(name, rows, cache))
+            for name in _CACHES
+            for rows in (1, 8, 16)
+        ]
     found += [Case(name, f"prefill-{_TOKENS}", {"M": _TOKENS}) for name in _ROWS]
     found += [Case(name, f"prefill-{_TOKENS}", {"S": _TOKENS}) for name in (*_PREFILLS, "llama-layer")]
     found.append(Case("qknorm-attention", f"prefill-{_TOKENS}", {"S": _TOKENS, "T": _TOKENS}))
@@ -108,11 +110,18 @@ def _all_cases() -> tuple[Case, ...]:
     def place(one: Case) -> tuple[int, str, str]:
         return _RANKS.index(one.workload) + _A_ROUND * _ROUNDS.get(one.case, 3), one.workload, one.case
 
-    return tuple(sorted(found, key=place))
+    found.sort(key=place)
+    return tuple(_in_turns(*([one for one in found if one.suite == suite] for suite in SUITES[1:])))
+
+
+def _in_turns(first: list[Case], second: list[Case]) -> Iterator[Case]:
+    """Yield one of each in turns, so that a run that is short of time has some of both; then the rest."""
+    for pair in zip_longest(first, second):
+        yield from (one for one in pair if one is not None)
 
 
 CASES = _all_cases()
-"""Every case, the most telling first."""
+"""Every case, the most telling first, of decode and prefill in turns."""
 
 
 def case_named(workload: str, case: str) -> Case | None:

@@ -91,7 +91,7 @@ def resumed(place: Path) -> Record:
     try:
         found = read_results(place)
     except InputError as error:
-        raise SystemExit(f"{error}; give another --json, or leave out --resume") from error
+        raise InputError(f"{error}; give another --json, or leave out --resume") from error
     begun = {name: one for name, one in found["cases"].items() if one.get("begun", True)}
     return {**found, "cases": begun}
 

@@ -27,11 +27,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from math import exp, log
 from pathlib import Path
 from typing import Any
 
+from superopt.bench.command import Parser, above_zero, check_out, from_one, from_zero, mistakes_told
 from superopt.bench.harness import Results, begin, geometric_means, launch_record, machine, resumed
+from superopt.errors import InputError
 
 __all__ = ["DEFAULT", "main"]
 
@@ -72,11 +75,11 @@ class _Case:
         from superopt.bench.zoo import MODELS
 
         if self.model not in MODELS:
-            raise ValueError(f"no model is named {self.model!r}; there are {', '.join(MODELS)}")
+            raise InputError(f"no model is named {self.model!r}; there are {', '.join(MODELS)}")
         if unknown:
-            raise ValueError(f"{text}: {unknown[0]!r} is neither prefill, decode, nor {', '.join(_DTYPES)}")
+            raise InputError(f"{text}: {unknown[0]!r} is neither prefill, decode, nor {', '.join(_DTYPES)}")
         if self.decode and self.model not in _STEPPING:
-            raise ValueError(f"{text}: those that decode are {', '.join(_STEPPING)}")
+            raise InputError(f"{text}: those that decode are {', '.join(_STEPPING)}")
 
 
 def child(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
@@ -185,26 +188,32 @@ def _seconds(step: Callable[[], Any]) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(_named(options)))
         return 0
-    try:
-        cases = [_Case(text) for text in _named(options)]
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
     if options.child:
-        print(json.dumps(child(cases[0], options)))
+        print(json.dumps(child(_Case(options.cases), options)))
         return 0
+    with mistakes_told(parser):
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if find_spec("transformers") is None:
+        raise InputError('models need transformers: pip install "superopt[models]"')
+    if options.width % 64:
+        raise InputError(f"--width is {options.width}; it is a multiple of 64")
+    cases = [_Case(text) for text in _named(options)]
+    check_out(options.json, resume=options.resume)
     document = _document(options)
     results = Results([case.text for case in cases], options.json, document, geometric_means)
     found = results.records
     if options.resume and options.json is not None and options.json.exists():
         kept = resumed(options.json)
         if any(kept[part] != document[part] for part in ("suite", "machine", "settings")):
-            print(f"{options.json} was made elsewhere, or with other options", file=sys.stderr)
-            return 2
+            raise InputError(f"{options.json} was made elsewhere, or with other options")
         found.update({text: one for text, one in kept["cases"].items() if "error" not in one})
     print(_HEAD)
     start = time.monotonic()
@@ -310,23 +319,23 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m bench.models", description="Models by eager PyTorch, by Inductor, and by superopt"
     )
     add = parser.add_argument
     add("--cases", help="by commas, each a model, perhaps :prefill or :decode, perhaps a dtype")
     add("--train", action="store_true", help="a step is forward and backward")
-    add("--budget", type=float, help="seconds of search for each model; by default the backend's own")
+    add("--budget", type=above_zero, help="seconds of search for each model; by default the backend's own")
     add("--preset", default="quick", choices=("quick", "full"))
-    add("--seconds", type=float, default=6.0, help="of measuring each case")
-    add("--width", type=int, default=1024, help="of the models: a multiple of 64")
-    add("--layers", type=int, default=2)
-    add("--tokens", type=int, default=128, help="of a prefill")
-    add("--context", type=int, default=1024, help="tokens in the cache of a decode")
+    add("--seconds", type=above_zero, default=6.0, help="of measuring each case")
+    add("--width", type=from_one, default=1024, help="of the models: a multiple of 64")
+    add("--layers", type=from_one, default=2)
+    add("--tokens", type=from_one, default=128, help="of a prefill")
+    add("--context", type=from_one, default=1024, help="tokens in the cache of a decode")
     add("--json", type=Path, help="where to write the results, after each case")
     add("--resume", action="store_true", help="keep the cases that are in the file already")
-    add("--minutes", type=float, default=25.0, help="after which no case is begun")
-    add("--limit", type=float, default=10.0, help="minutes after which a process is given up")
+    add("--minutes", type=from_zero, default=25.0, help="after which no case is begun")
+    add("--limit", type=above_zero, default=10.0, help="minutes after which a process is given up")
     add("--list", action="store_true", help="show the cases that would be run")
     add("--child", choices=("inductor", "superopt", "timed"), help=argparse.SUPPRESS)
     add("--inductor-cache", default="", help=argparse.SUPPRESS)

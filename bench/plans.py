@@ -9,6 +9,7 @@ that are predicted to be the next best of each kernel, so that nothing is predic
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,11 +17,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from superopt.bench.gpucases import CASES, SUITES, Case
-from superopt.errors import SuperoptError
+from superopt.bench.command import Parser, check_names, mistakes_told
+from superopt.bench.gpucases import CASES, DTYPES, SUITES, Case
+from superopt.errors import InputError, SuperoptError
 from superopt.files import replace_text
 from superopt.plans.plan import Candidate
 from superopt.targets import config_json
+from superopt.workloads import WORKLOADS
 
 __all__ = ["FOLDER", "chosen_cases", "make_plan", "write_plan"]
 
@@ -121,20 +124,28 @@ def chosen_cases(suite: str, workloads: Sequence[str] = (), names: Sequence[str]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the plans; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.plans", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = Parser(prog="python -m bench.plans", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--suite", choices=SUITES, default="all", help="which cases (default: all)")
     parser.add_argument("--workloads", default="", help="only these, by commas")
     parser.add_argument("--case", default="", help="only cases of these names, by commas, as in decode-8")
-    parser.add_argument("--dtype", default="f16", help="of the tensors (default: f16)")
+    parser.add_argument("--dtype", choices=DTYPES, default="f16", help="of the tensors (default: f16)")
     parser.add_argument("--target", default="cuda:90", help="the device to plan for (default: cuda:90)")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER.name}")
     parser.add_argument("--missing", action="store_true", help="only those that are not there yet")
     options = parser.parse_args(arguments)
+    with mistakes_told(parser):
+        return _make_all(options)
+
+
+def _make_all(options: argparse.Namespace) -> int:
+    from superopt.targets import pick_target
+
+    check_names("--workloads", _listed(options.workloads), list(WORKLOADS))
     cases = chosen_cases(options.suite, _listed(options.workloads), _listed(options.case))
     if not cases:
-        parser.error("no case is of these names; `python -m bench.gpu --list` shows all")
+        raise InputError("no case is of these names; `python -m bench.gpu --list` shows all")
+    pick_target(options.target)
+    _make_folder(options.out)
     failed = 0
     for case in cases:
         place = case.plan(options.out, options.dtype)
@@ -154,6 +165,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         predicted = "" if us is None else f"{us:9.1f} µs predicted, {data['floor_us'] or 0:.1f} at least"
         print(f"{case.name:36} {count:3} candidates {predicted}  {seconds:.1f} s", flush=True)
     return 1 if failed else 0
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of the plans, or raise InputError: before any of them is made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {str(folder)!r} cannot be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"--out {str(folder)!r}: nothing can be written in it")
 
 
 def _listed(text: str) -> list[str]:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from superopt.bench.command import Parser, above_zero, check_out, from_one, from_zero, mistakes_told
 from superopt.bench.floors import yardstick
 from superopt.bench.harness import Record, Results, begin, geometric_means, launch_record, machine, resumed
 from superopt.driver import SearchOptions, search
@@ -112,14 +113,14 @@ def measure(name: str, prune: str, seconds: float, repeats: int) -> Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m bench.search", description="How long the search takes for every named workload."
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="workloads (default: all)")
     parser.add_argument("--prune", default="egraph", help="egraph, z3, none: one or several, by commas")
-    parser.add_argument("--seconds", type=float, default=20.0, help="limit of one search (default: 20)")
-    parser.add_argument("--repeats", type=int, default=3, help="searches per workload (default: 3)")
-    parser.add_argument("--minutes", type=float, default=60.0, help="begin nothing new after them")
+    parser.add_argument("--seconds", type=above_zero, default=20.0, help="limit of one search (default: 20)")
+    parser.add_argument("--repeats", type=from_one, default=3, help="searches per workload (default: 3)")
+    parser.add_argument("--minutes", type=from_zero, default=60.0, help="begin nothing new after them")
     parser.add_argument("--json", type=Path, default=None, help=f"write the results here, e.g. {RESULTS}")
     parser.add_argument("--resume", action="store_true", help="keep what --json has, and go on after it")
     options = parser.parse_args(arguments)
@@ -130,11 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     if wrong:
         parser.error(f"unknown: {', '.join(wrong)}; workloads: {', '.join(WORKLOADS)}")
-    if options.resume and options.json is None:
-        parser.error("--resume goes on after what --json has; give both")
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-    return _run(names, prunes, options)
+    with mistakes_told(parser):
+        check_out(options.json, resume=options.resume)
+        return _run(names, prunes, options)
 
 
 def _run(names: Sequence[str], prunes: Sequence[str], options: argparse.Namespace) -> int:
