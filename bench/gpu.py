@@ -3,10 +3,12 @@
     python -m bench.plans                                          on any machine: makes bench/plans
     python -m bench.gpu --suite all --minutes 8 --json OUT         on the machine with the GPU
 
-The second needs torch, triton, numpy and rich only. Cases come in order, the most telling first; each is
-tuned from its plan and raced against eager PyTorch, torch.compile and scaled_dot_product_attention. Where
-time is left at the end, cases are raced once more with torch.compile's max-autotune. OUT is written after
-every case; `--resume` goes on after those that it has.
+The second needs torch, triton, numpy and rich only. Cases come in order, the most telling first, of decode
+and prefill in turns; each is tuned from its plan and raced against eager PyTorch, torch.compile and
+scaled_dot_product_attention. Those that are begun in the first part of the time meet torch.compile's
+max-autotune, too, whose kernels are compiled beforehand on all cores; the others do where time is left at
+the end. OUT is written after every case; `--resume` goes on after those that it has, and then races those
+that did not meet max-autotune.
 
     python -m bench.gpu --list                                     the cases
     python -m bench.gpu --dry-run [--check]                        all but launching; kernels run once, small
@@ -24,7 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from superopt.bench.gpucases import PEERS, SUITES, Case
+from superopt.bench.command import Parser, check_names, check_out, from_zero, mistakes_told
+from superopt.bench.gpucases import DTYPES, PEERS, SUITES, Case
 from superopt.bench.harness import (
     Results,
     begin,
@@ -38,6 +41,7 @@ from superopt.bench.harness import (
 )
 from superopt.bench.plans import FOLDER, chosen_cases
 from superopt.errors import InputError, SuperoptError
+from superopt.workloads import WORKLOADS
 
 __all__ = ["main"]
 
@@ -45,7 +49,10 @@ _FIRST_CHUNK, _CHUNK = 6, 12  # cases whose kernels are compiled together
 _START_S = 8.0  # until the processes that compile are ready
 _COMPILING = 0.6  # share of a case's time
 _LEAST_S = 15.0  # below it, no more cases are begun
-_AUTOTUNE_S = 40.0  # that a case with max-autotune may take, as long as none was timed
+_SLOWLY = 0.6  # share of the time in which cases are begun that meet max-autotune, too
+_SLOW_S = 6.0  # of compiling max-autotune for a case on all cores, beside its other peers and kernels
+_AGAIN = 8  # cases that are raced once more and whose max-autotune is compiled together
+_AGAIN_S = 20.0  # that such a case may take, as long as none was timed
 _TRIALS = (8, 48)
 
 
@@ -57,6 +64,12 @@ class _Suite:
     settings: Any
     deadline: float
     results: Results
+    seconds: float  # of everything
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the cases that are begun now meet max-autotune, too."""
+        return bool(self.settings.slow_peers) and self.left > (1 - _SLOWLY) * self.seconds
 
     @property
     def left(self) -> float:
@@ -75,7 +88,6 @@ def run_suite(suite: _Suite) -> None:
     from superopt.tune.errors import DeviceLostError
 
     todo = [case for case in suite.cases if case.name not in suite.records]
-    first_peers = tuple(name for name in suite.settings.peers if "autotune" not in name)
     if not todo:
         return
     starts = [0, *range(_FIRST_CHUNK, len(todo), _CHUNK)]
@@ -88,9 +100,11 @@ def run_suite(suite: _Suite) -> None:
                 loaded.append(load_case(case, suite.settings))
             except SuperoptError as error:
                 suite.results.keep(case.name, {**failed(_known(case), error), "begun": False})
+        slow = suite.is_slow
         compiling = _START_S + _COMPILING * suite.left * (end - start) / (len(todo) - start)
+        compiling = min(compiling + _SLOW_S * (end - start) * slow, max(_START_S, suite.left / 2))
         deadline = time.monotonic() + compiling
-        loaded, failures = warm(loaded, suite.settings, deadline=deadline, tell=tell)
+        loaded, failures = warm(loaded, suite.settings, deadline=deadline, tell=tell, slow=slow)
         for at, one in enumerate(loaded):
             if suite.left < _LEAST_S / 3:
                 return
@@ -100,7 +114,7 @@ def run_suite(suite: _Suite) -> None:
                     one,
                     suite.settings,
                     seconds=min(max(share, 2.0), 20.0),
-                    peers=first_peers,
+                    peers=(*suite.settings.quick_peers, *one.ready),
                     failures=failures,
                     tell=lambda message: None,
                 )
@@ -115,26 +129,57 @@ def run_suite(suite: _Suite) -> None:
 
 
 def race_autotuned(suite: _Suite) -> None:
-    """Race cases against max-autotune, too, as long as there is time."""
-    from superopt.bench.gpurun import OUT_OF_TIME, load_case, race_again
+    """Race the cases that did not meet max-autotune once more, with it, as long as there is time."""
+    from superopt.bench.gpurun import OUT_OF_TIME, load_case, race_again, warm_slow
+    from superopt.tune.errors import DeviceLostError
 
+    todo = [
+        case
+        for case in suite.cases
+        if OUT_OF_TIME in suite.records.get(case.name, {}).get("not_run", {}).values()
+    ]
     took = 0.0
-    for case in suite.cases:
-        record = suite.records.get(case.name, {})
-        if OUT_OF_TIME not in record.get("not_run", {}).values():
-            continue
-        if suite.left < (took * 1.5 or _AUTOTUNE_S):
+    for first in range(0, len(todo), _AGAIN):
+        if suite.left < _START_S + (took * 1.5 or _AGAIN_S):
             return
-        start = time.monotonic()
-        try:
-            loaded = load_case(case, suite.settings)
-            suite.results.keep(case.name, race_again(loaded, suite.settings, record, seconds=2.0, tell=tell))
-        except SuperoptError as error:
-            reason = str(error).splitlines()[0]
-            absent = {name: reason if why == OUT_OF_TIME else why for name, why in record["not_run"].items()}
-            suite.results.keep(case.name, {**record, "not_run": absent})
-        took = max(took, time.monotonic() - start)
-        tell(line(suite.records[case.name]))
+        loaded = []
+        for case in todo[first : first + _AGAIN]:
+            try:
+                loaded.append(load_case(case, suite.settings))
+            except SuperoptError as error:
+                _never_run(suite, case, str(error))
+        compiling = min(_START_S + _SLOW_S * len(loaded), suite.left / 2)
+        deadline = time.monotonic() + compiling
+        loaded, failures = warm_slow(loaded, suite.settings, deadline=deadline, tell=tell)
+        for one in loaded:
+            case = one.case
+            reasons = [why for name, why in failures.items() if name.startswith(f"{case.name} ")]
+            if not one.ready:
+                if reasons:
+                    _never_run(suite, case, reasons[0])
+                continue
+            if suite.left < (took * 1.5 or _AGAIN_S):
+                return
+            start = time.monotonic()
+            try:
+                record = race_again(one, suite.settings, suite.records[case.name], seconds=2.0, tell=tell)
+                suite.results.keep(case.name, record)
+            except DeviceLostError:
+                raise
+            except SuperoptError as error:
+                _never_run(suite, case, str(error))
+            took = max(took, time.monotonic() - start)
+            tell(line(suite.records[case.name]))
+
+
+def _never_run(suite: _Suite, case: Case, why: str) -> None:
+    """Note why a case does not meet the peers that it had no time for."""
+    from superopt.bench.gpurun import OUT_OF_TIME
+
+    record = suite.records[case.name]
+    reason = next(iter(why.splitlines()), "no message")
+    absent = {name: reason if one == OUT_OF_TIME else one for name, one in record["not_run"].items()}
+    suite.results.keep(case.name, {**record, "not_run": absent})
 
 
 def _means(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -190,20 +235,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     options = parser.parse_args(arguments)
+    with mistakes_told(parser):
+        return _run(parser, options, arguments)
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]) -> int:
     if options.check and not _has_cuda():
         os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-    os.environ["TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE"] = (
-        "0"  # what was picked beside other processes is no good
-    )
     os.environ["PYTHONPATH"] = _with_root(os.environ.get("PYTHONPATH", ""))
     workloads = [options.kernel] if options.kernel else listed(options.workloads)
+    check_names("--kernel" if options.kernel else "--workloads", workloads, list(WORKLOADS))
+    check_names("--peers", listed(options.peers), PEERS)
     cases = chosen_cases(options.suite, workloads, listed(options.case))
     if not cases:
         parser.error("no case is of these names; --list shows all")
     if options.list:
         print("\n".join(f"{case.name:36} {_sizes(case)}" for case in cases))
         return 0
-    from superopt.bench.gpurun import Settings
+    from superopt.bench.gpurun import Settings, check_device
 
     settings = Settings(
         options.plans,
@@ -214,13 +263,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if options.dry_run or options.check:
         return dry_run(cases, settings, check=options.check)
+    if not options.kernel and options.json is None:
+        parser.error("give --json OUT, where the results go")
+    check_out(options.json, resume=options.resume)
+    check_device(cases[:1] if options.kernel else cases, settings)
     if options.kernel:
         from superopt.bench.gpuprofile import profile
 
         settings = replace(settings, trials=options.trials or 64)
         return max(profile(case, settings, minutes=options.minutes, tell=tell) for case in cases[:1])
-    if options.json is None:
-        parser.error("give --json OUT, where the results go")
     return _measure(cases, settings, options, arguments)
 
 
@@ -240,7 +291,7 @@ def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, argu
     document = begin("gpu", chosen, machine(), document["cases"])
     deadline = time.monotonic() + options.minutes * 60
     results = Results([case.name for case in cases], options.json, document, _means)
-    suite = _Suite(cases, settings, deadline, results)
+    suite = _Suite(cases, settings, deadline, results, options.minutes * 60)
     try:
         run_suite(suite)
         race_autotuned(suite)
@@ -269,7 +320,7 @@ def _start_again(arguments: list[str], minutes: float) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m bench.gpu",
         description=(__doc__ or "").strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -277,9 +328,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--suite", choices=SUITES, default="all", help="which cases (default: all)")
     parser.add_argument("--workloads", default="", help="only these, by commas")
     parser.add_argument("--case", default="", help="only cases of these names, by commas, as in decode-8")
-    parser.add_argument("--dtype", default="f16", help="of the tensors (default: f16)")
+    parser.add_argument("--dtype", choices=DTYPES, default="f16", help="of the tensors (default: f16)")
     parser.add_argument("--plans", type=Path, default=FOLDER, metavar="FOLDER", help="where the plans are")
-    parser.add_argument("--minutes", type=float, default=8.0, help="of everything, about (default: 8)")
+    parser.add_argument("--minutes", type=from_zero, default=8.0, help="of everything, about (default: 8)")
     parser.add_argument(
         "--trials", type=int, default=0, help="candidates of a region (default: as time allows)"
     )

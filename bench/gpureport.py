@@ -41,8 +41,11 @@ def show(records: Iterable[Mapping[str, Any]], document: Mapping[str, Any]) -> N
         )
     console = Console(width=None if Console().is_terminal else 160)
     console.print(table)
+    missing = document.get("not_reached", ())
+    suites = [one.partition("/")[2].partition("-")[0] for one in (*document["cases"], *missing)]
     for suite, means in document.get("geometric_mean", {}).items():
-        listed = ", ".join(f"{name} {one['mean']:.2f} ({one['cases']})" for name, one in means.items())
-        console.print(f"geometric mean, {suite}: {listed}")
-    if missing := document.get("not_reached"):
+        listed = ", ".join(f"{name} {one['mean']:.2f} over {one['cases']}" for name, one in means.items())
+        count = len(suites) if suite == "all" else suites.count(suite)
+        console.print(f"geometric means, {suite}, {count} cases: {listed}")
+    if missing:
         console.print(f"not reached: {', '.join(missing)}")

@@ -4,16 +4,18 @@ Candidates are made, raced and checked in floats by the same contest that `super
 finds best then meets every peer, in turns, on inputs that no cache holds, and loses where it is slower.
 """
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from superopt.bench.gpucases import PEERS, Case, hand_written
-from superopt.bench.gpuwarm import CompileJob, compiled
+from superopt.bench.gpuwarm import LATE, CompileJob, compiled
 from superopt.bench.harness import launch_record
 from superopt.bench.roofs import roofs_of
 from superopt.clock import Clock
@@ -24,13 +26,13 @@ from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan, Work
 from superopt.plans.proof import proven_by_graph
 from superopt.plans.saved import Result, read_result
 from superopt.plans.settle import settle
-from superopt.targets import Target, config_json
+from superopt.targets import Target, config_json, pick_target
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import Times, times_together
 from superopt.tune.pool import Outcome, compile_all
 from superopt.tune.probe import ProbeJob
 
-__all__ = ["Loaded", "Settings", "load_case", "race_again", "run_case", "warm"]
+__all__ = ["Loaded", "Settings", "check_device", "load_case", "race_again", "run_case", "warm", "warm_slow"]
 
 OUT_OF_TIME = "not run: out of time"
 _KERNEL = ", kernel "
@@ -40,6 +42,7 @@ _RACE_S = 2.0
 _CONTEST_S = 6.0
 _CALLED_S = 0.15  # of timing calls with their launches
 _JOB_S = 60.0
+_SLOW_JOB_S = 180.0  # where peers are among them that are picked among many kernels
 _MORE_THAN_SDPA = ("qknorm-attention", "llama-layer")  # there torch.compile helps what is written by hand
 
 
@@ -53,6 +56,16 @@ class Settings:
     peers: tuple[str, ...] = PEERS
     seed: int = 0
 
+    @property
+    def slow_peers(self) -> tuple[str, ...]:
+        """Those that are picked among many kernels, each of which is compiled."""
+        return tuple(name for name in self.peers if "autotune" in name)
+
+    @property
+    def quick_peers(self) -> tuple[str, ...]:
+        """All others."""
+        return tuple(name for name in self.peers if name not in self.slow_peers)
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -62,11 +75,43 @@ class Loaded:
     result: Result
     traced: Any
     work: tuple[Work, ...]
+    ready: tuple[str, ...] = ()  # the slow peers whose kernels are compiled
 
     @property
     def target(self) -> Target:
         """What its kernels are for."""
         return self.result.target
+
+
+def check_device(cases: Sequence[Case], settings: Settings) -> None:
+    """Raise InputError where the plans are for a device that is not here: before any of them is tried."""
+    places = [case.plan(settings.folder, settings.dtype) for case in cases]
+    for name in dict.fromkeys(_planned_for(place) for place in places if place.exists()):
+        if not pick_target(name).available:
+            raise InputError(f"the plans in {str(settings.folder)!r} are for {name}; {_here()}")
+
+
+def _planned_for(place: Path) -> str:
+    try:
+        return str(json.loads(place.read_text(encoding="utf-8"))["target"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{place}: it is damaged; `python -m bench.plans` makes it anew") from error
+
+
+def _here() -> str:
+    """Return in words which device is here, and what can be done with it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no CUDA device is here: --dry-run and --check need none"
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    major, minor = torch.cuda.get_device_capability()
+    name = f"cuda:{major}{minor}"
+    return (
+        f"{torch.cuda.get_device_name()} is {name}: make plans for it by"
+        f" `python -m bench.plans --target {name} --out FOLDER`, and give --plans FOLDER"
+    )
 
 
 def load_case(case: Case, settings: Settings) -> Loaded:
@@ -124,38 +169,33 @@ class _TimeUpError(Exception):
 
 
 def warm(
-    loaded: Sequence[Loaded], settings: Settings, *, deadline: float, tell: Callable[[str], None]
+    loaded: Sequence[Loaded],
+    settings: Settings,
+    *,
+    deadline: float,
+    tell: Callable[[str], None],
+    slow: bool = False,
 ) -> tuple[list[Loaded], dict[str, str]]:
     """Run every kernel once in processes of their own, and compile the peers of torch.compile there, too.
 
     Returns the cases without the candidates that failed or were not reached, and why each is missing.
-    The kernels stay in the caches of Triton and of the C++ compiler, where this process finds them.
+    The kernels stay in the caches of Triton and of the C++ compiler, where this process finds them. With
+    `slow`, peers that are picked among many kernels come last, each on a share of the cores.
     """
     jobs: list[Any] = []
     for one in loaded:
-        device: Literal["cpu", "cuda"] = "cuda" if one.target.torch_device == "cuda" else "cpu"
         if "torch.compile" in settings.peers:
-            names = one.case.workload, one.case.case, settings.dtype, "torch.compile", device
-            jobs.append(CompileJob(f"{one.case.name} torch.compile", *names))
+            jobs.append(_peer_job(one, settings, "torch.compile"))
         jobs += [
-            ProbeJob(_job(one, work, candidate), candidate.mugraph, candidate.configs, device)
+            ProbeJob(_job(one, work, candidate), candidate.mugraph, candidate.configs, _device(one))
             for work in one.work
             for candidate in work.candidates
         ]
-    done: dict[str, str | None] = {}
-
-    def on_done(outcome: Outcome) -> None:
-        done[outcome.name] = outcome.failure
-        if time.monotonic() > deadline:
-            raise _TimeUpError
-
-    tell(f"compiling {len(jobs)} kernels and peers of {len(loaded)} cases")
-    limit = min(max(deadline - time.monotonic(), 5.0), _JOB_S)
-    with suppress(_TimeUpError):
-        compile_all(jobs, workers=_workers(), limit_seconds=limit, on_done=on_done)
-    why = {job.name: done.get(job.name, "not compiled in time") for job in jobs}
+    slow_jobs = _slow_jobs(loaded, settings) if slow else []
+    why = _outcomes([*jobs, *slow_jobs], loaded, deadline, tell)
+    late = {job.name: why.pop(job.name) for job in slow_jobs}
     kept = []
-    for one in loaded:
+    for one in _with_ready(loaded, settings, late):
         work = tuple(
             replace(
                 work,
@@ -165,6 +205,65 @@ def warm(
         )
         kept.append(replace(one, work=work))
     return kept, {name: reason for name, reason in why.items() if reason is not None}
+
+
+def warm_slow(
+    loaded: Sequence[Loaded], settings: Settings, *, deadline: float, tell: Callable[[str], None]
+) -> tuple[list[Loaded], dict[str, str]]:
+    """Compile the peers that are picked among many kernels; return the cases, and why some are not ready."""
+    jobs = _slow_jobs(loaded, settings)
+    why = _outcomes(jobs, loaded, deadline, tell)
+    failures = {name: reason for name, reason in why.items() if reason not in (None, LATE)}
+    return _with_ready(loaded, settings, why), {name: str(reason) for name, reason in failures.items()}
+
+
+def _outcomes(
+    jobs: Sequence[Any], loaded: Sequence[Loaded], deadline: float, tell: Callable[[str], None]
+) -> dict[str, str | None]:
+    """Return why each job failed, None where it did not, by the deadline."""
+    done: dict[str, str | None] = {}
+
+    def on_done(outcome: Outcome) -> None:
+        done[outcome.name] = outcome.failure
+        if time.monotonic() > deadline:
+            raise _TimeUpError
+
+    tell(f"compiling {len(jobs)} kernels and peers of {len(loaded)} cases")
+    longest = _SLOW_JOB_S if any("autotune" in job.name for job in jobs) else _JOB_S
+    limit = min(max(deadline - time.monotonic(), 5.0), longest)
+    with suppress(_TimeUpError):
+        compile_all(jobs, workers=_workers(), limit_seconds=limit, on_done=on_done)
+    return {job.name: done.get(job.name, LATE) for job in jobs}
+
+
+def _peer_job(one: Loaded, settings: Settings, peer: str, threads: int = 1) -> CompileJob:
+    return CompileJob(
+        _peer_name(one, peer), one.case.workload, one.case.case, settings.dtype, peer, _device(one), threads
+    )
+
+
+def _slow_jobs(loaded: Sequence[Loaded], settings: Settings) -> list[CompileJob]:
+    threads = max(_workers() // max(len(loaded) * len(settings.slow_peers), 1), 1)
+    return [_peer_job(one, settings, peer, threads) for one in loaded for peer in settings.slow_peers]
+
+
+def _with_ready(loaded: Sequence[Loaded], settings: Settings, why: Mapping[str, str | None]) -> list[Loaded]:
+    """Return cases with those of their slow peers that were compiled."""
+    return [
+        replace(
+            one,
+            ready=tuple(peer for peer in settings.slow_peers if why.get(_peer_name(one, peer), LATE) is None),
+        )
+        for one in loaded
+    ]
+
+
+def _peer_name(one: Loaded, peer: str) -> str:
+    return f"{one.case.name} {peer}"
+
+
+def _device(one: Loaded) -> Literal["cpu", "cuda"]:
+    return "cuda" if one.target.torch_device == "cuda" else "cpu"
 
 
 def _job(one: Loaded, work: Work, candidate: Candidate) -> str:

@@ -6,6 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,11 @@ import torch
 
 from superopt.bench import gpu, gpurun
 from superopt.bench.gpucases import CASES, Case, case_named, hand_written
+from superopt.bench.gpuwarm import LATE, CompileJob
 from superopt.bench.harness import geometric_means, resumed
 from superopt.bench.plans import FOLDER, chosen_cases, make_plan, write_plan
 from superopt.errors import InputError
+from superopt.tune.pool import compile_all
 from superopt.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
@@ -51,8 +56,15 @@ def test_cases_are_named_once_and_the_most_telling_comes_first() -> None:
     assert names[0] == "rmsnorm-linear/decode-8"
     assert {case.workload for case in CASES} == set(WORKLOADS)
     assert {case.suite for case in CASES} == {"decode", "prefill"}
+    assert [case.suite for case in CASES[:24]] == ["decode", "prefill"] * 12
     assert case_named("mla", "decode-1") in CASES
     assert case_named("mla", "decode-3") is None
+    for name in ("gqa-decode", "mla", "qknorm-attention", "mqa-decode", "mha-decode"):
+        for rows in (1, 8, 16):
+            for suffix, length in (("", 4096), ("-t8192", 8192)):
+                case = case_named(name, f"decode-{rows}{suffix}")
+                assert case is not None
+                assert case.sizes["T"] == length
 
 
 def test_suites_are_parts() -> None:
@@ -187,14 +199,18 @@ def test_losses_count_in_geometric_means() -> None:
     assert means["all"]["eager"]["cases"] == 3
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A case that was not really loaded."""
+
+    case: Case
+    ready: tuple[str, ...] = ()
+
+
 @pytest.fixture
 def stubbed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replace loading, compiling and racing; return the names of the cases that are raced."""
     raced: list[str] = []
-
-    class Loaded:
-        def __init__(self, case: Case) -> None:
-            self.case = case
 
     def run_case(one: Any, settings: Any, **options: Any) -> dict[str, Any]:
         raced.append(one.case.name)
@@ -202,6 +218,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise KeyboardInterrupt
         return record(one.case, 2.0)
 
+    monkeypatch.setattr(gpurun, "check_device", lambda cases, settings: None)
     monkeypatch.setattr(gpurun, "load_case", lambda case, settings: Loaded(case))
     monkeypatch.setattr(gpurun, "warm", lambda loaded, settings, **options: (list(loaded), {}))
     monkeypatch.setattr(gpurun, "run_case", run_case)
@@ -232,6 +249,59 @@ def test_without_time_no_case_is_begun(stubbed: list[str], tmp_path: Path) -> No
     assert stubbed == []
 
 
+SLOW = "torch.compile max-autotune-no-cudagraphs"
+
+
+def test_the_first_cases_meet_max_autotune_and_resuming_goes_on_with_the_others(
+    stubbed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met: dict[str, tuple[str, ...]] = {}
+    now = [0.0]
+    monkeypatch.setattr(gpu.time, "monotonic", lambda: now[0])
+
+    def warm(loaded: Any, settings: Any, *, slow: bool, **options: Any) -> Any:
+        now[0] += 30
+        ready = (SLOW,) if slow else ()
+        return [replace(one, ready=ready if at else ()) for at, one in enumerate(loaded)], {}
+
+    def run_case(one: Any, settings: Any, *, peers: tuple[str, ...], **options: Any) -> dict[str, Any]:
+        now[0] += 8 if SLOW in peers else 1
+        met[one.case.name] = peers
+        absent = {} if SLOW in peers else {SLOW: gpurun.OUT_OF_TIME}
+        return {**record(one.case, 2.0), "not_run": absent}
+
+    def warm_slow(loaded: Any, settings: Any, **options: Any) -> Any:
+        now[0] += 30
+        failed = {f"{loaded[0].case.name} {SLOW}": "RuntimeError: out of registers"}
+        return [replace(one, ready=(SLOW,) if at > 1 else ()) for at, one in enumerate(loaded)], failed
+
+    def race_again(one: Any, settings: Any, known: Any, **options: Any) -> dict[str, Any]:
+        now[0] += 8
+        return {**known, "not_run": {}, "again": True}
+
+    monkeypatch.setattr(gpurun, "warm", warm)
+    monkeypatch.setattr(gpurun, "run_case", run_case)
+    monkeypatch.setattr(gpurun, "warm_slow", warm_slow)
+    monkeypatch.setattr(gpurun, "race_again", race_again)
+    out = tmp_path / "out.json"
+    assert gpu.main(["--json", str(out), "--minutes", "8"]) == 0
+    names = list(met)
+    with_it = [at for at, name in enumerate(names) if SLOW in met[name]]
+    assert with_it[0] == 1  # the first case's was not compiled in time
+    assert {names[at].partition("/")[2].partition("-")[0] for at in with_it[:2]} == {"decode", "prefill"}
+    assert 12 < len(with_it) < len(names)
+    assert max(with_it) < len(names) / 2
+    assert json.loads(out.read_text())["geometric_mean"]["prefill"]["eager"]["cases"] > 12
+    late = [name for name in names if SLOW not in met[name]]
+    assert gpu.main(["--json", str(out), "--minutes", "8", "--resume"]) == 0
+    assert len(met) == len(CASES)
+    found = json.loads(out.read_text())["cases"]
+    again = [name for name, one in found.items() if one.get("again")]
+    assert again
+    assert set(again) <= set(late)
+    assert found[names[0]]["not_run"] == {SLOW: "RuntimeError: out of registers"}
+
+
 def test_a_case_that_breaks_does_not_end_the_others(
     stubbed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,7 +330,7 @@ def test_a_case_without_a_plan_is_tried_again(tmp_path: Path) -> None:
 def test_a_file_that_is_no_result_is_not_resumed(text: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     out.write_text(text)
-    with pytest.raises(SystemExit, match="another --json"):
+    with pytest.raises(InputError, match="another --json"):
         resumed(out)
     assert out.read_text() == text
 
@@ -270,6 +340,8 @@ import sys, time
 from superopt.bench import gpu, gpurun
 
 class Loaded:
+    ready = ()
+
     def __init__(self, case):
         self.case = case
 
@@ -279,6 +351,7 @@ def run_case(one, settings, **options):
         time.sleep(60)
     return {"case": one.case.name, "suite": "decode", "ratio": None, "error": "a stub"}
 
+gpurun.check_device = lambda cases, settings: None
 gpurun.load_case = lambda case, settings: Loaded(case)
 gpurun.warm = lambda loaded, settings, **options: (list(loaded), {})
 gpurun.run_case = run_case
@@ -301,6 +374,92 @@ def test_what_was_measured_survives_a_kill(tmp_path: Path) -> None:
     assert [place.name for place in tmp_path.iterdir()] == ["out.json"]
 
 
+# -- mistakes
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [
+        ("gpu", ["--json", "OUT/none/x.json"], "there is no folder"),
+        ("gpu", ["--json", "OUT"], "is a folder; name a file in it"),
+        ("gpu", [], "give --json OUT"),
+        ("gpu", ["--json", "OUT/x.json", "--case", "decode-7"], "no case is of these names"),
+        ("gpu", ["--json", "OUT/x.json", "--workloads", "mla,gqq"], "--workloads has no 'gqq'"),
+        ("gpu", ["--json", "OUT/x.json", "--peers", "jax"], "--peers has no 'jax'"),
+        ("gpu", ["--json", "OUT/x.json", "--minutes", "soon"], "'soon' is not a number from 0 up"),
+        ("gpu", ["--dtype", "f17"], "invalid choice: 'f17'"),
+        ("gpu", ["--kernel", "rmsnorm-linaer", "--profile"], "--kernel has no 'rmsnorm-linaer'"),
+        ("gpu", ["--resume"], "give --json OUT"),
+        ("plans", ["--target", "cuda:x"], "target is 'cuda:x'; valid are"),
+        ("plans", ["--workloads", "nothing"], "--workloads has no 'nothing'"),
+        ("plans", ["--case", "decode-7"], "no case is of these names"),
+        ("plans", ["--out", "OUT/file/plans"], "cannot be made: Not a directory"),
+        ("cpu", ["--json", "OUT/none/x.json"], "there is no folder"),
+        ("cpu", ["--peers", "jax"], "--peers has no 'jax'"),
+        ("cpu", ["--threads", "two"], "--threads is 'two'"),
+        ("cpu", ["--seconds", "0"], "'0' is not above 0"),
+        ("cpu", ["--resume"], "--resume goes on after what --json has"),
+        ("models", ["--json", "OUT/none/x.json"], "there is no folder"),
+        ("models", ["--cases", "gpt9"], "no model is named 'gpt9'"),
+        ("models", ["--cases", "bert:decode"], "those that decode are"),
+        ("models", ["--width", "100"], "it is a multiple of 64"),
+        ("models", ["--layers", "0"], "'0' is not a whole number of at least 1"),
+        ("models", ["--nothing"], "unrecognized arguments"),
+    ],
+)
+def test_a_mistake_is_one_line_and_told_at_once(
+    module: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if module == "models":
+        pytest.importorskip("transformers")
+    (tmp_path / "file").write_text("")
+    run_main = import_module(f"superopt.bench.{module}").main
+    before = time.monotonic()
+    with pytest.raises(SystemExit) as end:
+        run_main([one.replace("OUT", str(tmp_path)) for one in arguments])
+    assert time.monotonic() - before < 20
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert errors.count("\n") == 1
+    assert [place.name for place in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--json", "OUT/x.json"], ["--kernel", "rmsnorm-linear", "--case", "decode-8", "--profile"]]
+)
+def test_a_device_that_is_not_here_is_told_at_once(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as end:
+        gpu.main([one.replace("OUT", str(tmp_path)) for one in arguments])
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert "are for cuda:90; no CUDA device is here" in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_device_needs_other_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
+    settings = gpurun.Settings(FOLDER)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    if find_spec("triton") is None:
+        pytest.skip("needs Triton")
+    with pytest.raises(InputError, match=r"are for cuda:90; NVIDIA A100 is cuda:80: make plans .* cuda:80"):
+        gpurun.check_device(CASES, settings)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    gpurun.check_device(CASES, settings)
+
+
+def test_a_plan_that_is_no_plan_is_told(tmp_path: Path) -> None:
+    CASES[0].plan(tmp_path, "f16").write_text("[]")
+    with pytest.raises(InputError, match="it is damaged"):
+        gpurun.check_device(CASES, gpurun.Settings(tmp_path))
+
+
 # -- the whole, on the CPU
 
 
@@ -311,6 +470,47 @@ def test_a_plan_is_made_without_a_gpu(tmp_path: Path) -> None:
     made = json.loads((tmp_path / "plan.json").read_text())
     assert made["winner"] is None
     assert made["regions"][0]["candidates"][0]["mugraph"]
+
+
+COMPILES = """
+import sys, torch
+from torch._dynamo.utils import counters
+from superopt.bench import gpuwarm
+from superopt.bench.gpucases import case_named
+peer, tagged = sys.argv[1], sys.argv[2] == "beside"
+request = {"workload": "softmax", "case": "decode-1", "dtype": "f32", "peer": peer, "device": "cpu"}
+if tagged:
+    gpuwarm._warm({**request, "threads": 1})
+else:
+    case = case_named("softmax", "decode-1")
+    with torch.no_grad():
+        gpuwarm.compiled(case.function, peer)(*case.inputs("f32", "cpu"))
+print(counters["inductor"]["fxgraph_cache_hit"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("peer", "found"), [("torch.compile", "1"), (SLOW, "0")])
+def test_what_was_picked_beside_others_is_not_found(peer: str, found: str, tmp_path: Path) -> None:
+    hits = []
+    for where in ("beside", "alone"):
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILES, peer, where],
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        hits.append(done.stdout.strip())
+    assert hits == ["0", found]
+
+
+def test_a_peer_that_is_late_or_fails_says_so() -> None:
+    job = CompileJob("one", "softmax", "decode-1", "f32", "torch.compile in no mode", "cpu")
+    [late] = compile_all([job], workers=1, limit_seconds=0.001)
+    assert late.failure == LATE
+    [wrong] = compile_all([job], workers=1, limit_seconds=60.0)
+    assert "Unrecognized mode" in wrong.failure
 
 
 @pytest.mark.slow
