@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, LoopStatement, Move
-from superopt.ir import Graph, Step
+from superopt.ir import Graph, Step, value_axes
 
-__all__ = ["Reach", "find_reaches"]
+__all__ = ["Reach", "find_reaches", "needless_masks"]
 
 _ZERO_STAYS = frozenset({"neg", "square", "silu", "gelu", "gelu_tanh", "relu", "tanh", "abs", "sqrt", "sin"})
 Term = tuple[tuple[str, str], ...]  # a product of ("index" or "size", axis); empty for 1
@@ -33,37 +33,62 @@ def find_reaches(program: KernelProgram, loop: LoopStatement) -> tuple[Reach, ..
     if not all(isinstance(one, (Compute, Move, Load)) for one in loop.body):
         return ()
     graph = program.graph
+    computes = [one for one in loop.body if isinstance(one, Compute)]
+    vanishing, lowest = _outside(graph, [(one.value, one.step) for one in computes])
+    accumulated = [
+        lowest[one.value] if one.step.op == "max" else vanishing[one.value]
+        for one in computes
+        if one.accumulates
+    ]
+    if not accumulated:
+        return ()
+    common = frozenset.intersection(*accumulated)
+    reaches = (_reach(graph, value, loop.axis) for value in sorted(common))
+    return tuple(reach for reach in reaches if reach is not None)
+
+
+def needless_masks(graph: Graph) -> dict[int, int]:
+    """Return the products of a mask and what vanishes outside it anyway, and the latter of each.
+
+    So is `m * exp(where(m, x, -infinity) - c)`, which a softmax with a mask becomes.
+    """
+    first, axes = len(graph.inputs), value_axes(graph)
+    vanishing, _ = _outside(graph, list(enumerate(graph.steps, first)))
+    found: dict[int, int] = {}
+    for value, step in enumerate(graph.steps, first):
+        if step.op == "mul":
+            for mask, other in (step.inputs, step.inputs[::-1]):
+                if mask != other and mask in vanishing.get(other, ()) and axes[other] == axes[value]:
+                    found[value] = other
+    return found
+
+
+def _outside(
+    graph: Graph, steps: Sequence[tuple[int, Step]]
+) -> tuple[dict[int, frozenset[int]], dict[int, frozenset[int]]]:
+    """Return for each value the masks outside which it is 0, and those outside which it is -infinity."""
     vanishing: dict[int, frozenset[int]] = {}
     lowest: dict[int, frozenset[int]] = {}
-    accumulated: list[frozenset[int]] = []
-    for one in loop.body:
-        if not isinstance(one, Compute):
-            continue
-        operands = [vanishing.get(i, frozenset()) for i in one.step.inputs]
-        below = [lowest.get(i, frozenset()) for i in one.step.inputs]
+    for value, step in steps:
+        operands = [vanishing.get(i, frozenset()) for i in step.inputs]
+        below = [lowest.get(i, frozenset()) for i in step.inputs]
         found = frozenset[int]()
-        op = one.step.op
+        op = step.op
         if op in ("mul", "and", "contract"):
             found = frozenset().union(*operands)
         elif op in _ZERO_STAYS or op in ("div", "sum"):
             found = operands[0]
         elif op in ("add", "sub"):
             found = operands[0] & operands[1]
-        elif op == "where" and _is_zero(graph, one.step.inputs[2]):
+        elif op == "where" and _is_zero(graph, step.inputs[2]):
             found = operands[0] | operands[1]
         elif op in ("exp", "exp2"):
             found = below[0]
         if op in ("ge", "gt", "le", "lt"):
-            found |= {one.value}
-        vanishing[one.value] = found
-        lowest[one.value] = _lowest(graph, one.step, operands, below)
-        if one.accumulates:
-            accumulated.append(lowest[one.value] if op == "max" else found)
-    if not accumulated:
-        return ()
-    common = frozenset.intersection(*accumulated)
-    reaches = (_reach(graph, value, loop.axis) for value in sorted(common))
-    return tuple(reach for reach in reaches if reach is not None)
+            found |= {value}
+        vanishing[value] = found
+        lowest[value] = _lowest(graph, step, operands, below)
+    return vanishing, lowest
 
 
 def _lowest(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Literal
 
-from superopt.codegen.causal import Reach, find_reaches
+from superopt.codegen.causal import Reach, find_reaches, needless_masks
 from superopt.codegen.statements import (
     Compute,
     KernelProgram,
@@ -51,6 +51,8 @@ class _Emitter(Reductions):
     def __init__(self, program: KernelProgram, config: TritonConfig, plain: frozenset[str]) -> None:
         program, self.scaled = in_base_two(program)
         super().__init__(program, config, plain)
+        self.needless = needless_masks(program.graph)
+        self.holding: int | None = None  # a mask that holds everywhere in the loop that is being printed
 
     def source(self) -> TritonSource:
         body = self._statements(self.program.statements)
@@ -221,30 +223,77 @@ class _Emitter(Reductions):
 
     def _loop(self, lines: Lines, loop: LoopStatement) -> None:
         axis = loop.axis
-        body = self._statements(loop.body)
-        extent, block = self.end(axis), self.block[axis]
-        if self.plan.roles[axis] == "single":
-            lines.add(f"for {self.place[axis]} in range({extent}):")
-        elif self.plan.roles[axis] == "whole":
+        if self.plan.roles[axis] == "whole":
             raise UnsupportedError(f"{self.program.name}: axis {axis!r} is looped over; it cannot be whole")
-        else:
-            start, end = "0", extent
-            for reach in find_reaches(self.program, loop):
-                bound = self._bound(reach)
-                if bound is not None:
-                    seen = "Beyond this" if reach.upper else "Before this"
-                    where = self.comment_of(reach.mask)
-                    lines.add(f"# {seen}, {where} holds nowhere.")
-                    if reach.upper:
-                        end = f"tl.minimum({end}, {bound})"
-                    else:
-                        start = f"tl.maximum({start}, ({bound}) // {block} * {block})"
-            lines.add(f"for {self.counter[axis]} in range({start}, {end}, {block}):")
-            body = [*_only_used(self._place_lines(axis, f"{self.counter[axis]} + "), body), *body]
-        lines.found += [f"    {line}" for line in body]
+        if self.plan.roles[axis] == "single":
+            lines.add(f"for {self.place[axis]} in range({self.end(axis)}):")
+            lines.found += [f"    {line}" for line in self._statements(loop.body)]
+            return
+        block = self.block[axis]
+        start, end, free = "0", self.end(axis), None
+        reaches = [
+            (reach, bound)
+            for reach in find_reaches(self.program, loop)
+            if (bound := self._bound(reach)) is not None
+        ]
+        for reach, bound in reaches:
+            if not reach.upper:
+                start = f"tl.maximum({start}, ({bound}) // {block} * {block})"
+                continue
+            if free is None and self._only_hides(reach.mask, loop):
+                free = reach, f"tl.minimum({end}, {self._bound(reach, everywhere=True)}) // {block} * {block}"
+            end = f"tl.minimum({end}, {bound})"
+        if free is not None:
+            start = self._free(lines, loop, free[0], start, free[1])
+        walked = self._walk(loop, start, end)
+        for reach, _ in reaches:
+            place = "Beyond" if reach.upper else "Before"
+            lines.add(f"# {place} this, {self.comment_of(reach.mask)} holds nowhere.")
+        lines.found += walked
 
-    def _bound(self, reach: Reach) -> str | None:
-        """Return the end of what a program can reach, or its start; None where it is not known."""
+    def _free(self, lines: Lines, loop: LoopStatement, reach: Reach, start: str, middle: str) -> str:
+        """Print the loop over tiles where a mask holds everywhere; return where the rest starts."""
+        axis = loop.axis
+        name = self.unique.take(f"{self.counter[axis]}_masked")
+        ahead = start == "0" and all(factor > 0 for _, factor in reach.form)
+        held, shown, names = self.held.copy(), self.shown.copy(), self.unique.taken.copy()
+        self.holding, self.inside = reach.mask, axis
+        walked = self._walk(loop, start, name)
+        lines.add(f"# Before this, {self.comment_of(reach.mask)} holds everywhere.")
+        lines.add(f"{name} = {middle if ahead else f'tl.maximum({start}, {middle})'}")
+        lines.found += walked
+        self.holding, self.inside = None, None
+        self.held, self.shown, self.unique.taken = held, shown, names
+        return name
+
+    def _walk(self, loop: LoopStatement, start: str, end: str) -> list[str]:
+        """Return a loop over tiles."""
+        axis, counter = loop.axis, self.counter[loop.axis]
+        body = self._statements(loop.body)
+        places = _only_used(self._place_lines(axis, f"{counter} + "), body)
+        head = f"for {counter} in range({start}, {end}, {self.block[axis]}):"
+        return [head, *(f"    {line}" for line in (*places, *body))]
+
+    def _only_hides(self, mask: int, loop: LoopStatement) -> bool:
+        """Return whether a loop uses a mask only as `_unmasked` leaves it out."""
+        computes = [one for one in loop.body if isinstance(one, Compute)]
+        readers = [one.value for one in computes if mask in one.step.inputs]
+        inside = any(one.value == mask for one in computes)
+        return inside and all(self._unmasked(value, mask) is not None for value in readers)
+
+    def _unmasked(self, value: int, mask: int) -> int | None:
+        """Return what a step makes where a mask holds, if that is one of its operands."""
+        step = self.graph.step_of(value)
+        assert step is not None
+        others = [i for i in step.inputs if i != mask]
+        fits = (step.op == "where" and step.inputs[0] == mask) or (step.op == "mul" and len(others) == 1)
+        return others[0] if fits and others and self.axes[others[0]] == self.axes[value] else None
+
+    def _bound(self, reach: Reach, *, everywhere: bool = False) -> str | None:
+        """Return the end of what a program can reach, or its start; None where it is not known.
+
+        With `everywhere` it is the end of what all positions of the program's tile can reach.
+        """
         terms: list[str] = []
         offset = 1 if reach.upper else 0
         for term, factor in reach.form:
@@ -265,7 +314,7 @@ class _Emitter(Reductions):
                     continue
                 if len(term) > 1:
                     return None
-                last = (factor == 1) == reach.upper  # the last position of the tile counts
+                last = ((factor == 1) == reach.upper) != everywhere  # the last position of the tile counts
                 offset -= factor if last else 0
                 first = f"({self.pid[axis]} + 1)" if last else self.pid[axis]
                 texts.append(f"{first} * {self.block[axis]}")
@@ -394,6 +443,14 @@ class _Emitter(Reductions):
             return
         if step.op in REDUCTIONS:
             self.reduce(lines, compute)
+            return
+        if value == self.holding:
+            return
+        same = self.needless.get(value)
+        if self.holding is not None and self.holding in step.inputs:
+            same = self._unmasked(value, self.holding)
+        if same is not None:
+            self.held[value], self.shown[value] = self.held[same], self.shown[same]
             return
         name = self.variables[value]
         result = self._elementwise(step)

@@ -48,6 +48,7 @@ class Tiles:
         self.late: set[int] = set()  # accumulators whose lanes are added up after their loop
         self.watched = _watched(program.statements)
         self.shown = list(self.names)  # how comments name values
+        self.inside: str | None = None  # an axis beyond whose end no tile of this loop reaches
         names = self.unique = Names()
         tensors = {tensor.name: tensor for tensor in (*program.loads, *program.stores)}
         self.pointers = {name: names.take(f"{name}_ptr") for name in tensors}
@@ -86,7 +87,7 @@ class Tiles:
 
     def masked(self, axis: str) -> bool:
         """Return whether tiles reach beyond the end of an axis."""
-        return self.plan.roles[axis] != "single" and axis not in self.config.exact
+        return self.plan.roles[axis] != "single" and axis not in self.config.exact and axis != self.inside
 
     def end(self, axis: str) -> str:
         """Return the name of where an axis ends for this program."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from masks import AHEAD, MASKS, masked_text
 from torch import Tensor
 
 from superopt.codegen.cpp import CppConfig, CppMuGraph, default_config
@@ -12,34 +13,6 @@ from superopt.codegen.statements import lower_block
 from superopt.ir import MuGraph, fuse, parse_graph, split_axis, stabilize
 from superopt.trace import run_graph
 
-TEXT = """graph masked
-axes s=40 d=8 t=130 e=9
-in q: f32[s, d]
-in k: f32[t, d]
-in v: f32[t, e]
-t3 = contract[d](q, k)
-t4 = exp(t3)
-t5 = index[s]()
-t6 = index[t]()
-t7 = const[{ahead}]()
-t8 = add(t5, t7)
-{mask}
-t20 = mul(t19, t4)
-t21 = contract[t](t20, v)
-t22 = sum[t](t20)
-t23 = div(t21, t22)
-out o: f32[s, e] = t23
-"""
-MASKS = {
-    "causal": "t19 = ge(t8, t6)",
-    "before": "t19 = gt(t8, t6)",
-    "after": "t19 = le(t8, t6)",
-    "window": "t9 = const[20]()\nt10 = sub(t8, t9)\nt11 = ge(t6, t10)\nt12 = ge(t8, t6)\nt19 = and(t12, t11)",
-    "every other": "t9 = const[2]()\nt10 = mul(t9, t6)\nt19 = ge(t8, t10)",
-    "rising": "t9 = const[2]()\nt10 = mul(t9, t5)\nt19 = ge(t10, t6)",
-    "backwards": "t9 = size[s]()\nt10 = sub(t9, t5)\nt19 = ge(t10, t6)",
-}
-AHEAD = {"after": 30, "window": 30, "before": 1}
 UPPER = {"causal", "before", "window", "rising", "backwards"}
 LOWER = {"after", "window"}
 
@@ -57,12 +30,8 @@ def seen(name: str, s: Tensor, t: Tensor) -> Tensor:
     }[name]
 
 
-def text(name: str) -> str:
-    return TEXT.format(mask=MASKS[name], ahead=AHEAD.get(name, 0))
-
-
 def made(name: str, parts: int) -> MuGraph:
-    graph = parse_graph(text(name))
+    graph = parse_graph(masked_text(name))
     if not parts:
         return fuse(stabilize(graph), online=True)
     graph, split = split_axis(graph, "t", parts)
@@ -91,7 +60,7 @@ def inputs() -> dict[str, Tensor]:
 def test_the_same(name: str, rows: int, parts: int) -> None:
     run = compiled(made(name, parts), rows)
     tensors = inputs()
-    wanted = run_graph(parse_graph(text(name)), tensors)["o"]
+    wanted = run_graph(parse_graph(masked_text(name)), tensors)["o"]
     torch.testing.assert_close(run(**tensors)["o"].double(), wanted, rtol=1e-4, atol=1e-5)
     assert ("_stop =" in run.sources[0]) == (name in UPPER)
     assert bool(re.search(r"_base = most\(0, ", run.sources[0])) == (name in LOWER)
@@ -142,7 +111,7 @@ def test_keys_beyond_the_last_query_are_not_touched() -> None:
     ],
 )
 def test_what_does_not_vanish_is_added_up(change: tuple[str, str]) -> None:
-    other = text("causal").replace(*change)
+    other = masked_text("causal").replace(*change)
     run = compiled(fuse(parse_graph(other)), 7)
     assert not any("_stop" in code for code in run.sources)
     tensors = inputs()
@@ -152,11 +121,11 @@ def test_what_does_not_vanish_is_added_up(change: tuple[str, str]) -> None:
 
 
 def test_loops_that_stop_early_are_not_whole_in_a_tile() -> None:
-    graph = parse_graph(text("causal"))
+    graph = parse_graph(masked_text("causal"))
     program = lower_block(fuse(stabilize(graph), online=True), 0)
     assert default_config(program, graph.sizes).whole == ()
     assert default_config(program, graph.sizes).schedule == "dynamic"  # some programs take fewer turns
-    plain = parse_graph(text("causal").replace("mul(t19, t4)", "mul(t4, t4)"))
+    plain = parse_graph(masked_text("causal").replace("mul(t19, t4)", "mul(t4, t4)"))
     program = lower_block(fuse(stabilize(plain), online=True), 0)
     assert default_config(program, plain.sizes).whole == ("t",)
     assert default_config(program, plain.sizes).schedule == "static"

@@ -58,13 +58,14 @@ def test_extents_of_parts(size, parts, multiple, expected):
 def test_a_loop_with_a_running_shift_stops_at_the_diagonal():
     mugraph = fuse(stabilize(parse_graph(CAUSAL)), online=True)
     text = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
-    assert "in range(0, tl.minimum(T, (pid_s + 1) * BLOCK_S), BLOCK_T):" in text
+    assert "in range(t0_masked, tl.minimum(T, (pid_s + 1) * BLOCK_S), BLOCK_T):" in text
 
 
 def test_parts_beyond_the_diagonal_take_no_turn():
     mugraph, _ = causal(4)
     text = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
-    assert "in range(0, tl.minimum(T_AT, (pid_s + 1) * BLOCK_S - pid_t_part * T_AT), BLOCK_T_AT):" in text
+    end = "tl.minimum(T_AT, (pid_s + 1) * BLOCK_S - pid_t_part * T_AT)"
+    assert f"in range(t_at0_masked, {end}, BLOCK_T_AT):" in text
 
 
 def test_a_shift_that_is_no_maximum_of_what_is_masked_hides_nothing():
