@@ -24,7 +24,8 @@ __all__ = ["Ranked", "RankedBy", "Ranking"]
 
 log = logging.getLogger("superopt")
 
-_ALIKE = 0.04  # of its time is a configuration put behind for each better one with the same tiles
+_SAME_TILES = 0.02  # of its time is a configuration put behind for each better one with its tiles
+_SAME_REST = 0.01  # and for each one with all the rest
 _RECORDS = 400  # the newest, which are read and learned from in a fifth of a second
 
 Ranked = tuple[tuple[Any, float | None], ...]
@@ -115,7 +116,7 @@ class Ranking:
             )
             for at, score in zip(fits, scores, strict=True):
                 places[at] = score
-        order = _varied(places, [str(config_json(config).get("tiles")) for config in found])
+        order = _varied(places, [config_json(config) for config in found])
         return tuple((found[at], times[at]) for at in order)
 
     def _choice(self) -> "Choice | None":
@@ -190,17 +191,19 @@ class _Predictor:
         return self._mugraphs[whole]
 
 
-def _varied(places: Sequence[float], tiles: Sequence[str]) -> list[int]:
-    """Return the order of configurations: each one behind by a little more for every better one like it.
+def _varied(places: Sequence[float], configs: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the order of configurations, each put behind for every better one that is like it.
 
-    Predictions tell tiles apart better than warps and stages: the few that are tried should not all be of
-    the same tiles.
+    What is predicted differs less than what is measured: the few that are tried should not all have the
+    same tiles, or all the same warps, stages and ways to memory.
     """
     before: Counter[str] = Counter()
     delayed: dict[int, float] = {}
     for at in sorted(range(len(places)), key=places.__getitem__):
-        delayed[at] = places[at] * (1 + _ALIKE * before[tiles[at]])
-        before[tiles[at]] += 1
+        tiles = f"tiles {configs[at].get('tiles')}"
+        rest = str({name: value for name, value in configs[at].items() if name not in ("tiles", "exact")})
+        delayed[at] = places[at] * (1 + _SAME_TILES * before[tiles] + _SAME_REST * before[rest])
+        before.update((tiles, rest))
     return sorted(delayed, key=delayed.__getitem__)
 
 
