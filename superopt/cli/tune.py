@@ -21,7 +21,8 @@ examples:
   superopt optimize rmsnorm-linear --target cuda:90 -o plan.json     on any machine
   superopt tune plan.json                                            where the device is
 
-Needs neither egglog nor z3. Exit code 1: PyTorch's own program is the fastest.
+Needs neither egglog nor z3. Without the original, PyTorch races with a stand-in: the program as it was
+traced, in the dtypes of its tensors. Exit code 1: PyTorch's own program is the fastest.
 """
 
 

@@ -17,6 +17,7 @@ from superopt.plans.guard import Guard
 from superopt.plans.peers import PEERS, peers
 from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Within, Work, total_us
 from superopt.plans.ranking import RankedBy, Ranking
+from superopt.plans.standin import stand_in
 from superopt.targets import Kernel, OrderedKernel, Target
 from superopt.tune import Measurement
 from superopt.tune.errors import DeviceLostError, MeasurementError
@@ -94,6 +95,7 @@ class Contest:
     clock: Clock
     tell: Callable[[str], None]
     within: Within | None = None
+    known: bool = True  # whether the function is the original, not the program as it was traced
     deadline: float = float("inf")  # of the part under way, by time.monotonic
     interrupted: bool = False
     lost: bool = False  # the device, to this process
@@ -481,7 +483,8 @@ class Contest:
             return
         wanted = self.options.torch_compile and not self.interrupted
         with self.clock.phase("torch.compile"), self._stoppable():
-            found = peers(self.function, copies[0], self.target, compiled=wanted, tell=self.tell)
+            raced = self.function if self.known else self._stand_in(copies[0])
+            found = peers(raced, copies[0], self.target, compiled=wanted, tell=self.tell)
             outcome.contenders |= found
         outcome.contenders.setdefault("eager", self.function)
         if outcome.kernels:
@@ -498,6 +501,13 @@ class Contest:
                 log.warning("%s: the original is what comes back: %s", self.traced.program.name, why)
                 self._withdraw(outcome, why)
                 self.interrupted |= self.lost
+
+    def _stand_in(self, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+        try:
+            return stand_in(self.traced, inputs)
+        except RuntimeError as error:  # torch lacks an operator in some dtype
+            log.warning("%s: PyTorch races in fp32: %s", self.traced.program.name, self._fault(error))
+            return self.function
 
     def _race_with(self, copies: Sequence[tuple[Any, ...]], outcome: Outcome, seconds: float) -> None:
         """Measure all contenders, and ours once more against the best of PyTorch, where it is faster."""

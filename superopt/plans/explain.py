@@ -42,7 +42,8 @@ def _headline(best: "Optimized") -> str:
     if best.winner is None:
         us = f"{best.predicted_us:.1f} µs " if best.predicted_us is not None else ""
         return f"{name}: a plan for {best.target.name}: {us}predicted, not measured; calls run the original"
-    return f"{name}: {best.winner}, {best.speedup:.2f} times the best of PyTorch's"
+    against = "PyTorch's stand-in for the original" if best.stood_in else "the best of PyTorch's"
+    return f"{name}: {best.winner}, {best.speedup:.2f} times {against}"
 
 
 def _region(plan: RegionPlan, *, planned: bool) -> Iterator[str]:

@@ -68,6 +68,7 @@ class Optimized:
         open_axes: frozenset[str] | None = None,
         ranked_by: RankedBy | None = None,
         interrupted: bool = False,
+        stood_in: bool = False,
     ) -> None:
         self.function = function  # None: the program itself is the original
         self.traced = traced  # in the parts that were searched
@@ -85,6 +86,7 @@ class Optimized:
         self.open_axes = open_axes  # that may change, where there is no function to trace again
         self.ranked_by = ranked_by  # the model that ordered configurations, where any were raced
         self.interrupted = interrupted
+        self.stood_in = stood_in  # PyTorch raced with a stand-in: the original was not known
         self.fused = (
             assemble(traced, kernels) if kernels else None
         )  # with our kernels, whether they won or not
@@ -182,7 +184,10 @@ class Optimized:
 
     @property
     def speedup(self) -> float | None:
-        """How much faster it is than the best of PyTorch; 1 where it is PyTorch's, None for a plan."""
+        """How much faster it is than the best of PyTorch; 1 where it is PyTorch's, None for a plan.
+
+        Where `stood_in`, PyTorch computed a stand-in for the original.
+        """
         if self.winner is None:
             return None
         times = [one.median_us for name, one in self.measurements.items() if name in PEERS]

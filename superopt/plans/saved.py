@@ -75,6 +75,7 @@ def result_json(best: Optimized) -> dict[str, Any]:
         "phases_ms": {name: round(ms, 3) for name, ms in best.phases_ms.items()},
         "ranked_by": None if best.ranked_by is None else asdict(best.ranked_by),
         "interrupted": best.interrupted,
+        "stood_in": best.stood_in,
     }
 
 
@@ -291,6 +292,7 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
         open_axes=result.open_axes if function is None else None,
         ranked_by=_ranked_by(data.get("ranked_by")),
         interrupted=bool(data.get("interrupted")),
+        stood_in=bool(data.get("stood_in")),
     )
 
 

@@ -60,20 +60,24 @@ def settle(
     stopped = search is not None and search.interrupted
     if stopped:
         log.warning("interrupted: nothing was compiled yet, so PyTorch's own program is what comes back")
-    contest = Contest(original, traced, target, options, placed, clock, tell, within, interrupted=stopped)
+    known = function is not None
+    contest = Contest(
+        original, traced, target, options, placed, clock, tell, within, known, interrupted=stopped
+    )
     outcome = contest.run(work)
     return Optimized(
         function,
         regions=[_with_floor(plan, target) for plan in outcome.regions],
         winner=outcome.winner,
         kernels=outcome.kernels,
-        compiled=outcome.contenders.get(outcome.winner),
+        compiled=outcome.contenders.get(outcome.winner) if known else None,
         measurements=outcome.measurements,
         floats=outcome.floats,
         phases_ms=clock.ms,
         device=target.device_name,
         ranked_by=outcome.ranked_by,
         interrupted=outcome.interrupted,
+        stood_in=not known,
         **common,
     )
 

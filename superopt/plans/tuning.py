@@ -29,8 +29,9 @@ def tune(
 ) -> Optimized:
     """Return the measured program of a result file: its candidates in other configurations raced anew.
 
-    The race is against `function`, or the named workload that the file says it comes from, or else the
-    program itself as it was traced, in fp32. What is measured is kept in the cache, to rank by.
+    The race is against `function`, or the named workload that the file says it comes from, or else a
+    stand-in: the program as it was traced, computed by PyTorch in the dtypes of its tensors, which the result
+    says. What is measured is kept in the cache, to rank by.
     """
     tell = on_progress or (lambda message: None)
     clock = Clock()
@@ -41,7 +42,7 @@ def tune(
     if function is None:
         function = _workload(result)
     if function is None:
-        tell("the original is not known: racing against the program as it was traced, in fp32")
+        tell("the original is not known: racing against a stand-in, the program as it was traced")
     with clock.phase("verify"):
         traced = result.traced(function)
         work = [_best(one, _CANDIDATES[preset]) for one in result.work()]

@@ -75,6 +75,7 @@ class ResultFacts:
     device: str
     winner: str
     speedup: float | None
+    stood_in: bool  # PyTorch raced with a stand-in for the original
     predicted_us: float | None
     floor_us: float | None
     regions: tuple[RegionFacts, ...]
@@ -105,6 +106,7 @@ def read_result(result: Mapping[str, Any]) -> ResultFacts:
         device=_text(result.get("device")),
         winner=_text(result.get("winner")),
         speedup=_number(result.get("speedup")),
+        stood_in=result.get("stood_in") is True,
         predicted_us=_number(result.get("predicted_us")),
         floor_us=_number(result.get("floor_us")),
         regions=tuple(_region(one) for one in _objects(result.get("regions"))),

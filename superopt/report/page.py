@@ -63,9 +63,12 @@ def _headline(facts: ResultFacts) -> str:
         if facts.predicted_us is not None:
             line = f"A plan: <b>{escape(time_text(facts.predicted_us))}</b> predicted, not measured"
     elif facts.winner == "superopt" and facts.speedup is not None:
-        line = f"<b>{facts.speedup:.2f}×</b> faster than the better of PyTorch's programs"
+        theirs = (
+            "PyTorch's stand-in for the original" if facts.stood_in else "the better of PyTorch's programs"
+        )
+        line = f"<b>{facts.speedup:.2f}×</b> faster than {theirs}"
         if facts.speedup < 1:
-            line = f"<b>{facts.speedup:.2f}×</b> the speed of the better of PyTorch's programs"
+            line = f"<b>{facts.speedup:.2f}×</b> the speed of {theirs}"
     elif facts.winner == "superopt":
         line = "superopt's program is the fastest"
     else:

@@ -72,11 +72,11 @@ class TorchScalars:
 
     def const(self, value: Fraction) -> Tensor:
         """Return an exact rational, rounded once to the dtype."""
-        return torch.tensor(float(value), dtype=self.dtype, device=self.device)
+        return torch.full((), float(value), dtype=self.dtype, device=self.device)
 
     def infinity(self) -> Tensor:
         """Return plus infinity."""
-        return torch.tensor(inf, dtype=self.dtype, device=self.device)
+        return torch.full((), inf, dtype=self.dtype, device=self.device)
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """Return a + b."""
@@ -133,9 +133,16 @@ class _Value:
 
 
 def run_graph(
-    graph: Graph, tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float64
+    graph: Graph,
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype = torch.float64,
+    *,
+    finite: bool = False,
 ) -> dict[str, Tensor]:
-    """Return the outputs by name, computed from the inputs by name in one float dtype."""
+    """Return the outputs by name, computed from the inputs by name in one float dtype.
+
+    `finite` states that no mask hides an infinity in a contraction, which would otherwise be looked for.
+    """
     for port in graph.inputs:
         if port.name not in tensors:
             raise GraphError(f"graph {graph.name!r}: no tensor for input {port.name!r}")
@@ -145,14 +152,15 @@ def run_graph(
                 f" expected {graph.shape(port)}"
             )
     device = tensors[graph.inputs[0].name].device if graph.inputs else torch.device("cpu")
-    return _Run(graph, dtype, device).outputs(tensors)
+    return _Run(graph, dtype, device, finite=finite).outputs(tensors)
 
 
 class _Run:
     """One evaluation: the values that are still needed, by position."""
 
-    def __init__(self, graph: Graph, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, graph: Graph, dtype: torch.dtype, device: torch.device, *, finite: bool) -> None:
         self.graph = graph
+        self.finite = finite
         self.dtype = dtype
         self.device = device
         self.sizes = graph.sizes
@@ -248,7 +256,9 @@ class _Run:
 
     def _contract(self, a: _Value, b: _Value, axes: tuple[str, ...]) -> _Value:
         for mask, other in ((a, b), (b, a)):
-            if mask.mask and not other.mask and not bool(torch.isfinite(other.tensor).all()):
+            if self.finite or not mask.mask or other.mask:
+                continue
+            if not bool(torch.isfinite(other.tensor).all()):
                 selected = self._elementwise("mul", [mask, other])
                 return self._reduce(Step("sum", (0,), axes), selected)
         union = tuple(dict.fromkeys((*a.axes, *b.axes)))

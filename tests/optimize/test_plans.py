@@ -17,10 +17,13 @@ from superopt import InputError, OptimizeOptions
 from superopt.cli import main
 from superopt.ir import fuse
 from superopt.plans.peers import PEERS, compiled_by_torch
+from superopt.plans.standin import stand_in
 from superopt.plans.tuning import tune
 from superopt.targets import KernelReport, pick_target
+from superopt.targets.cpu import CpuTarget
 from superopt.targets.cuda import CudaTarget
 from superopt.trace import trace
+from superopt.tune import Measurement
 
 PLAN = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)
 
@@ -200,6 +203,77 @@ def test_tuning_measures_a_plan(plan: Path, tmp_path: Path, capsys: pytest.Captu
     inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
     found = superopt.load(out)(*inputs)
     torch.testing.assert_close(found, norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_tuning_says_what_pytorch_raced_with(plan: Path, tmp_path: Path, monkeypatch) -> None:
+    measured: list[Callable] = []
+    real = CpuTarget.measure
+
+    def measure(self, contenders, *arguments: object, **named: object):
+        if "eager" in contenders:
+            measured.append(contenders["eager"])
+        return real(self, contenders, *arguments, **named)
+
+    monkeypatch.setattr(CpuTarget, "measure", measure)
+    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
+    told: list[str] = []
+    stood = tune(plan, seconds=0.2, torch_compile=False, on_progress=told.append)
+    given = tune(plan, norm_linear, seconds=0.2, torch_compile=False, on_progress=told.append)
+    assert [isinstance(one, torch.fx.GraphModule) for one in measured] == [True, False]
+    assert measured[1] is norm_linear
+    assert sum("a stand-in" in line for line in told) == 1
+    for best, stood_in in ((stood, True), (given, False)):
+        best.save(tmp_path / "out.json")
+        for one in (best, superopt.load(tmp_path / "out.json", norm_linear)):
+            assert one.stood_in is stood_in
+            assert ("stand-in" in one.explain().splitlines()[0]) is stood_in
+            torch.testing.assert_close(one(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_a_stand_in_that_wins_is_not_what_runs(plan: Path, monkeypatch) -> None:
+    def measure(self, contenders, *_: object, **__: object) -> dict[str, Measurement]:
+        times = {name: 1.0 if name == "eager" else 9.0 for name in contenders}
+        return {name: Measurement(us, us, us, 9) for name, us in times.items()}
+
+    monkeypatch.setattr(CpuTarget, "measure", measure)
+    monkeypatch.setattr("superopt.plans.contest.stand_in", lambda traced, inputs: pytest.fail)
+    best = tune(plan, seconds=0.2, torch_compile=False)
+    assert best.winner == "eager"
+    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
+    torch.testing.assert_close(best(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def in_structure(pair: list[torch.Tensor], scale: dict[str, float]) -> dict[str, object]:
+    return {"made": (pair[0] * scale["by"]) @ pair[1], "both": (pair[0].sum(-1), None)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [(norm_linear, [(5, 64), (64,), (64, 96)]), (attention, 3 * [(2, 9, 16)])],
+)
+def test_a_stand_in_computes_in_the_dtypes_of_the_tensors(function, shapes, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    inputs = tuple(torch.randn(shape).to(dtype) for shape in shapes)
+    found = stand_in(trace(function, *inputs), inputs)
+    torch.testing.assert_close(found(*inputs), function(*inputs), rtol=0.05, atol=0.05)
+    made = {node.target: node.meta["tensor_meta"].dtype for node in found.graph.nodes if node.args[1:]}
+    assert {made[one] for one in made if one in (torch.ops.aten.bmm.default, torch.ops.aten.mm.default)} == {
+        dtype
+    }
+    assert torch.ops.aten._local_scalar_dense.default not in made  # no CUDA graph could hold it
+
+
+def test_a_stand_in_takes_what_the_original_takes() -> None:
+    torch.manual_seed(0)
+    inputs = ([torch.randn(4, 8), torch.randn(8, 6)], {"by": 0.5})
+    found = stand_in(trace(in_structure, *inputs), inputs)
+    for given in (inputs, ([torch.randn(4, 8), torch.randn(8, 6)], {"by": 0.5})):
+        torch.testing.assert_close(found(*given), in_structure(*given), rtol=1e-4, atol=1e-4)
 
 
 def test_tuning_needs_neither_egglog_nor_z3(plan: Path, tmp_path: Path) -> None:

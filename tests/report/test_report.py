@@ -190,6 +190,15 @@ def test_a_plan_says_that_it_is_one() -> None:
     assert "1.73" not in text
 
 
+@pytest.mark.parametrize(
+    ("stood_in", "against"),
+    [(True, "PyTorch's stand-in for the original"), (False, "the better of PyTorch's programs")],
+)
+def test_a_speedup_says_against_what(stood_in: bool, against: str) -> None:
+    text = "".join(Page(report_html(measured() | {"stood_in": stood_in})).texts)
+    assert f"1.73× faster than {against}" in text
+
+
 @pytest.mark.parametrize("winner", ["eager", "torch.compile"])
 def test_pytorch_wins(winner) -> None:
     result = measured()
