@@ -9,7 +9,16 @@ from typing import Any
 from superopt.clock import Clock
 from superopt.errors import SuperoptError
 from superopt.plans.contest import as_predicted, likely
-from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Work, total_us
+from superopt.plans.plan import (
+    PRESETS,
+    Candidate,
+    OptimizeOptions,
+    RegionPlan,
+    Work,
+    as_compiled,
+    spills,
+    total_us,
+)
 from superopt.plans.ranking import Ranking
 from superopt.targets import KernelReport, Target
 
@@ -45,7 +54,7 @@ def _region(
 ) -> RegionPlan:
     with clock.phase("emit"):
         candidates = [_written(one, target) for one in work.candidates]
-    if not work.recalled:
+    if not work.recalled:  # else they are in the order that they had
         with clock.phase("predict"):
             ranking = Ranking(target)
             candidates = _as_predicted(candidates, 2 * _COMPILED[options.preset], target, ranking)
@@ -56,12 +65,10 @@ def _region(
             compiled = _compiled(best, target, ranking, _CONFIGS[options.preset], seconds)
         candidates = [compiled.get(one.name, one) for one in candidates]
         candidates.sort(
-            key=lambda one: (one.rejected is not None, one.name not in compiled, _spills(one), one.us)
+            key=lambda one: (one.rejected is not None, one.name not in compiled, spills(one), one.us)
         )
         with clock.phase("compile"):
             candidates = _assured(candidates, target)
-    else:
-        candidates.sort(key=_place)
     chosen = next((one for one in candidates if one.rejected is None), None)
     return RegionPlan(work.goal, tuple(candidates), chosen, work.dropped)
 
@@ -103,10 +110,6 @@ def _assured(candidates: list[Candidate], target: Target) -> list[Candidate]:
 def _is_sound(candidate: Candidate, number: int) -> bool:
     """Return whether a kernel is a library's, or compiled without a spill."""
     return candidate.configs[number] is None or candidate.kernels[number].spill_bytes == 0
-
-
-def _spills(candidate: Candidate) -> bool:
-    return any(kernel.spill_bytes for kernel in candidate.kernels)
 
 
 def _place(candidate: Candidate) -> tuple[bool, float]:
@@ -183,12 +186,7 @@ def _decided(
             continue
         configs = (*candidate.configs[:number], config, *candidate.configs[number + 1 :])
         guess = target.reports(candidate.mugraph, configs)[number]
-        report = replace(
-            guess,
-            shared_bytes=answer.shared_bytes,
-            registers=answer.registers,
-            spill_bytes=answer.spill_bytes,
-        )
+        report = as_compiled(guess, answer)
         us = float("inf") if guess.predicted_us is None else guess.predicted_us
         fine.append(((bool(answer.spill_bytes), us), config, report))
     if not fine:

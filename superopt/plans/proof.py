@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 from superopt.errors import GraphError
-from superopt.ir import Graph, MuGraph, Step, check_graph, live_graph
+from superopt.ir import Graph, MuGraph, Split, Step, check_graph, live_graph
 from superopt.schedule.recipe import prepared
 
 __all__ = ["proven", "proven_by_graph"]
@@ -14,7 +15,7 @@ __all__ = ["proven", "proven_by_graph"]
 
 def proven(goal: Graph, mugraph: MuGraph, *, seed: int) -> Any:
     """Return the verdict that a muGraph's graph is equal to a goal, or None where it is not shown to be."""
-    return _verdict(goal, mugraph.graph, lambda: _by_parts(mugraph), seed)
+    return _verdict(goal, mugraph.graph, lambda: _by_parts(mugraph.graph, mugraph.splits), seed)
 
 
 def proven_by_graph(goal: Graph, graph: Graph, mugraph: MuGraph, *, seed: int) -> Any:
@@ -23,13 +24,18 @@ def proven_by_graph(goal: Graph, graph: Graph, mugraph: MuGraph, *, seed: int) -
     To the field a logarithm is a function like any other, which no shift passes. There the graph must be
     equal to the goal, and the muGraph's the very one that follows from it.
     """
-    verdict = proven(goal, mugraph, seed=seed)
+    return _proof(goal, graph, mugraph.graph, mugraph.splits, seed)
+
+
+@lru_cache(maxsize=256)  # many schedules run the same graph
+def _proof(goal: Graph, graph: Graph, run: Graph, splits: tuple[Split, ...], seed: int) -> Any:
+    verdict = _verdict(goal, run, lambda: _by_parts(run, splits), seed)
     if verdict is not None:
         return verdict
-    halves = [one for one in mugraph.splits if one.outer in graph.sizes]
-    splits = tuple((one.axis, mugraph.graph.sizes[one.outer]) for one in mugraph.splits if one not in halves)
+    halves = [one for one in splits if one.outer in graph.sizes]
+    others = tuple((one.axis, run.sizes[one.outer]) for one in splits if one not in halves)
     try:
-        follows = prepared(graph, splits, halves).graph == mugraph.graph
+        follows = prepared(graph, others, halves).graph == run
     except GraphError:
         return None
     return _verdict(goal, graph, lambda: graph, seed) if follows else None
@@ -65,10 +71,9 @@ def _stretched(goal: Graph, graph: Graph) -> Graph:
     return replace(goal, axes=tuple(replace(axis, size=sizes[axis.name]) for axis in goal.axes))
 
 
-def _by_parts(mugraph: MuGraph) -> Graph:
+def _by_parts(graph: Graph, splits: tuple[Split, ...]) -> Graph:
     """Return a muGraph's graph with the extent of a split axis as the product of those of its parts."""
-    graph = mugraph.graph
-    parts = {split.axis: (split.outer, split.inner) for split in mugraph.splits}
+    parts = {split.axis: (split.outer, split.inner) for split in splits}
     first = len(graph.inputs)
     places = list(range(first))
     steps: list[Step] = []

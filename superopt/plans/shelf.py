@@ -1,4 +1,8 @@
-"""Shelf: what earlier runs found best for a region, kept in the cache, and checked again when recalled."""
+"""Shelf: what earlier runs found best for a region, kept in the cache, and checked again when recalled.
+
+Of what was measured the best few are kept. A plan that was not measured is kept whole, with the reasons of
+what was rejected and dropped, so that whoever tunes it has as much to race.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.errors import SuperoptError
 from superopt.ir import Graph, cut_graph
-from superopt.plans.plan import OptimizeOptions, RegionPlan, Work
+from superopt.plans.plan import Candidate, Dropped, OptimizeOptions, RegionPlan, Work
 from superopt.plans.proof import proven_by_graph
 from superopt.plans.record import candidate_from_json, candidate_json
 from superopt.targets import Target
@@ -19,7 +23,7 @@ __all__ = ["Shelf", "parts_of"]
 
 log = logging.getLogger("superopt")
 
-_KEPT = 3  # candidates of a region
+_KEPT = 3  # candidates of a region that were measured
 
 
 class Shelf:
@@ -42,24 +46,27 @@ class Shelf:
         parts = parts_of(region, saved)
         if parts is None or {part.name for part in parts} != set(saved):
             return None
-        found = [self._work(part, saved[part.name]) for part in parts]
-        return found if all(work.candidates for work in found) else None
+        dropped = record.data.get("dropped") if record else None
+        dropped = dropped if isinstance(dropped, dict) else {}
+        found = [self._work(part, saved[part.name], dropped.get(part.name)) for part in parts]
+        usable = all(any(one.rejected is None for one in work.candidates) for work in found)
+        return found if usable else None
 
     def keep(self, region: Graph, plans: Sequence[RegionPlan]) -> None:
-        """Save the best candidates of the parts of a region, those that are used first."""
+        """Save the candidates of the parts of a region: all of a plan, else the best, that in use first."""
         from superopt.cache import Record
 
         if self._cache is None or any(plan.chosen is None for plan in plans):
             return
         parts: dict[str, list[dict[str, Any]]] = {}
+        dropped: dict[str, list[dict[str, Any]]] = {}
         for plan in plans:
-            assert plan.chosen is not None
-            others = [one for one in plan.candidates if one is not plan.chosen and not one.rejected]
-            best = [plan.chosen, *(one for one in others if one.us < float("inf"))][:_KEPT]
-            parts[plan.goal.name] = [candidate_json(replace(one, sources=())) for one in best]
-        self._cache.put(self._key(region), Record({"parts": parts}, region.name))
+            kept = _best(plan) if self._measured else plan.candidates
+            parts[plan.goal.name] = [candidate_json(replace(one, sources=())) for one in kept]
+            dropped[plan.goal.name] = [] if self._measured else [asdict(one) for one in plan.dropped]
+        self._cache.put(self._key(region), Record({"parts": parts, "dropped": dropped}, region.name))
 
-    def _work(self, goal: Graph, saved: Any) -> Work:
+    def _work(self, goal: Graph, saved: Any, dropped: Any) -> Work:
         candidates = []
         for number, data in enumerate(saved if isinstance(saved, list) else (), 1):
             try:
@@ -71,9 +78,9 @@ class Shelf:
             if verdict is None:
                 log.warning("cache: a plan of %s is not used: it computes something else", goal.name)
                 continue
-            name = f"earlier {number}"
+            name = f"earlier {number}" if self._measured else candidate.name
             candidates.append(replace(candidate, name=name, verdict=verdict, measurement=None))
-        return Work(goal, tuple(candidates), recalled=True)
+        return Work(goal, tuple(candidates), _dropped(dropped), recalled=True)
 
     def _key(self, region: Graph) -> "Key":
         from superopt.cache import key_of, program_text, versions
@@ -85,10 +92,27 @@ class Shelf:
                 "graphs": self._options.graphs,
                 "preset": self._options.preset,
                 "measured": self._measured,
+                "kept": _KEPT if self._measured else "all",
                 "search": {name: str(value) for name, value in asdict(self._options.search).items()},
             },
             **{**versions(), **self._target.key_parts()},
         )
+
+
+def _best(plan: RegionPlan) -> list[Candidate]:
+    """Return the best candidates that were measured, the one that is used first."""
+    assert plan.chosen is not None
+    others = [one for one in plan.candidates if one is not plan.chosen and not one.rejected]
+    return [plan.chosen, *(one for one in others if one.us < float("inf"))][:_KEPT]
+
+
+def _dropped(saved: Any) -> tuple[Dropped, ...]:
+    """Return why schedules were dropped, as far as a record says so."""
+    return tuple(
+        Dropped(str(one["name"]), str(one["reason"]))
+        for one in (saved if isinstance(saved, list) else ())
+        if isinstance(one, dict) and {"name", "reason"} <= one.keys()
+    )
 
 
 def parts_of(graph: Graph, wanted: Mapping[str, Any]) -> list[Graph] | None:

@@ -92,12 +92,53 @@ def test_a_plan_is_kept_with_what_the_compiler_said(
     assert again.search is None
     assert again.sources == first.sources
     assert again.regions[0].chosen.kernels == first.regions[0].chosen.kernels
+    [made], [recalled] = first.regions, again.regions
+    assert len(made.candidates) > 3
+    assert made.dropped
+    assert recalled.dropped == made.dropped
+    for one, earlier in zip(made.candidates, recalled.candidates, strict=True):
+        assert (earlier.name, earlier.mugraph, earlier.configs) == (one.name, one.mugraph, one.configs)
+        assert (earlier.rejected, earlier.predicted_us) == (one.rejected, one.predicted_us)
     for changed, other in (
         (replace(options, target="cuda:80"), inputs),
         (replace(options, graphs=3), inputs),
         (options, half((16, 512), (512,), (512, 255))),
     ):
         assert superopt.optimize(norm_linear, *other, options=changed).search is not None
+
+
+def test_a_plan_that_was_measured_keeps_the_best_few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    options = replace(PLAN, cache=True, measure=True, seconds=0.4, torch_compile=False, guarded=False)
+    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
+    first = superopt.optimize(norm_linear, *inputs, options=options)
+    again = superopt.optimize(norm_linear, *inputs, options=options)
+    assert len(first.regions[0].candidates) > 3
+    assert again.search is None
+    assert [one.name for one in again.regions[0].candidates if one.name.startswith("earlier")]
+    assert len(again.regions[0].candidates) <= 3
+    assert again.regions[0].dropped == ()
+
+
+def test_what_cannot_be_compiled_stays_so_in_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def answer(self, jobs, *, seconds, on_done) -> None:
+        for at, (mugraph, number, _) in enumerate(jobs):
+            fine = len(mugraph.kernels) > 1
+            on_done(at, KernelReport(f"{number}", registers=9, spill_bytes=0) if fine else "out of registers")
+
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(CudaTarget, "compile_ahead", answer)
+    options = replace(PLAN, target="cuda:90", graphs=3, cache=True)
+    inputs = half((16, 512), (512,), (512, 256))
+    fates = []
+    for _ in range(2):
+        [plan] = superopt.optimize(norm_linear, *inputs, options=options).regions
+        fates.append([(one.name, one.rejected) for one in plan.candidates])
+        assert plan.chosen.rejected is None
+    assert fates[0] == fates[1]
+    assert "out of registers" in {why for _, why in fates[0]}
 
 
 def test_what_cannot_be_compiled_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
