@@ -144,6 +144,12 @@ class TritonMuGraph:
             self._sources[key] = self._emitted(kernel, sizes, wide, plain)
         return self._sources[key]
 
+    @property
+    def compiled(self) -> dict[int, Any]:
+        """What Triton made of the kernels that have run, by their numbers."""
+        actions = [action for one in self._prepared.values() for action in one.actions]
+        return {one.number: one.made for one in actions if isinstance(one, Launch) and one.made is not None}
+
     def extents(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the extents of all axes: parts of split ones hold whole tiles of every kernel."""
         splits = self.mugraph.splits
@@ -296,7 +302,7 @@ class _Preparation:
             refused = source.refusal(_capability(self.device)) if self.device.type == "cuda" else None
             if refused is not None:
                 raise UnsupportedError(f"{source.name}: not for {self.device}: {refused}")
-            self.actions.append(self._launched(source, grid, held))
+            self.actions.append(self._launched(number, source, grid, held))
         for tensor in program.stores:
             if tensor.port is None:
                 self.memory[tensor.value] = written[tensor.name]
@@ -321,7 +327,7 @@ class _Preparation:
                 found.add(name)
         return frozenset(found)
 
-    def _launched(self, source: TritonSource, grid: int, held: Mapping[str, _Memory]) -> Launch:
+    def _launched(self, number: int, source: TritonSource, grid: int, held: Mapping[str, _Memory]) -> Launch:
         arguments: list[Any] = []
         places: list[tuple[int, int]] = []
         descriptors: list[tuple[int, Seen]] = []
@@ -339,7 +345,7 @@ class _Preparation:
                 arguments.append(sized[one.axis or ""])
         options = {"num_warps": source.config.num_warps, "num_stages": source.config.num_stages}
         kernel = load_kernel(source.text, source.name)
-        return Launch(kernel, grid, arguments, tuple(places), options, tuple(descriptors))
+        return Launch(number, kernel, grid, arguments, tuple(places), options, tuple(descriptors))
 
     def _seen_by(self, descriptor: Argument, held: _Memory) -> Seen:
         axes = [axis for axis, _ in descriptor.seen]

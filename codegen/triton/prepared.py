@@ -111,6 +111,7 @@ class Seen:
 class Launch:
     """A kernel, its arguments in order, and which of them are tensors of the call, or descriptors of them."""
 
+    number: int  # of the kernel in its muGraph
     kernel: Any
     grid: int
     arguments: list[Any]
@@ -118,6 +119,7 @@ class Launch:
     options: Mapping[str, int]
     descriptors: tuple[tuple[int, Seen], ...] = ()  # the places of arguments, and what they describe
     run: Callable[..., object] | None = field(default=None)
+    made: Any = None  # what Triton made of it, once it ran
 
     def __call__(self, slots: Slots) -> None:
         """Launch it on the current stream of the current device."""
@@ -129,7 +131,10 @@ class Launch:
         if self.run is None:
             with _first_launch:  # the compiler is no place for two threads
                 made = self.kernel[(self.grid,)](*arguments, **self.options)
-            self.run = _direct(made, self.grid) or self._through_the_compiler
+            if _is_compiled(made):
+                self.made, self.run = made, made[(self.grid, 1, 1)]
+            else:
+                self.run = self._through_the_compiler
         else:
             self.run(*arguments)
 
@@ -140,14 +145,11 @@ class Launch:
 Action = Allocate | View | Library | Launch
 
 
-def _direct(made: object, grid: int) -> Callable[..., object] | None:
-    """Return the launcher of a compiled kernel; None where there is none, as in Triton's interpreter."""
+def _is_compiled(made: object) -> bool:
+    """Return whether a launch compiled something, as it does not in Triton's interpreter."""
     from triton.compiler import CompiledKernel
 
-    if not isinstance(made, CompiledKernel):
-        return None
-    launcher: Callable[..., object] = made[(grid, 1, 1)]
-    return launcher
+    return isinstance(made, CompiledKernel)
 
 
 @dataclass(frozen=True, slots=True)

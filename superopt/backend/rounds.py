@@ -12,7 +12,6 @@ from superopt.targets import Target
 
 __all__ = ["decisions_of"]
 
-_BUILDERS = 2
 _FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
 _ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
 _FIRST_S = 3.0  # that the first region takes at least, as nothing is compiled yet that others share
@@ -35,7 +34,7 @@ def decisions_of(regions: Sequence[Region], target: Target, ledger: Ledger) -> d
         else:
             found[digest] = known
     if contests and ledger.left_s >= _FIRST_S:
-        with Guard(_BUILDERS, target.torch_device, _FIRST_RUN_S) as guard:
+        with Guard(target.builders(0), target.torch_device, _FIRST_RUN_S) as guard:
             guard.start()
             goals = [contest.region.goal for contest in contests.values()]
             shared = threading.Thread(target=target.prepare_shared, args=(goals, guard.children), daemon=True)

@@ -15,7 +15,17 @@ from superopt.ir import Graph, MuGraph, Region
 from superopt.plans.assembly import assemble, known_tensors
 from superopt.plans.guard import Guard
 from superopt.plans.peers import PEERS, peers
-from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Within, Work, total_us
+from superopt.plans.plan import (
+    PRESETS,
+    Candidate,
+    OptimizeOptions,
+    RegionPlan,
+    Within,
+    Work,
+    as_compiled,
+    spills,
+    total_us,
+)
 from superopt.plans.ranking import RankedBy, Ranking
 from superopt.plans.standin import stand_in
 from superopt.targets import Kernel, OrderedKernel, Target
@@ -38,7 +48,7 @@ _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
 _MOST_CHECKS = 8  # muGraphs of a region that are checked in floats, the fastest first
 _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
-_BUILDERS = 2
+_BUILDERS = 2  # where kernels are made in this process
 _PREDICTED = 4  # muGraphs that also race in the configurations predicted to be best
 _PROMISING = 0.9  # of the default's predicted time, where that makes them worth compiling
 _TOGETHER = 6  # candidates measured in turns
@@ -100,6 +110,7 @@ class Contest:
     interrupted: bool = False
     lost: bool = False  # the device, to this process
     guard: Guard | None = None
+    builders: int = _BUILDERS
     lock: Any = field(default_factory=threading.Lock)
     ranking: Ranking = field(init=False)
 
@@ -119,7 +130,8 @@ class Contest:
                 copies = self._copies()
                 self._try_original(copies[0])
                 known = known_tensors(self.traced, copies[0])
-            with self._guarded():
+            size = sum(one.numel() * one.element_size() for one in known.values())
+            with self._guarded(size):
                 share = self.options.seconds / (2 if self.within is None else 1)  # half is the last race's
                 for at, one in enumerate(work):
                     if self.within is not None:  # what one part leaves, the others have
@@ -155,15 +167,17 @@ class Contest:
         return {**ready, **more}.get(ranked[0].name)
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _guarded(self, size: int) -> Iterator[None]:
         if not self.options.guarded:
             yield
             return
+        self.builders = self.target.builders(size)
         if self.within is not None and self.within.guard is not None:
             self.guard = self.within.guard
+            self.builders = min(self.builders, self.within.guard.workers)
             yield
             return
-        with Guard(_BUILDERS, self.target.torch_device, self.options.limit_seconds) as self.guard:
+        with Guard(self.builders, self.target.torch_device, self.options.limit_seconds) as self.guard:
             yield
         self.guard = None
 
@@ -215,7 +229,7 @@ class Contest:
         self, candidates: Sequence[Candidate], tensors: "Mapping[str, Tensor]"
     ) -> list[tuple[Candidate, Kernel | None]]:
         """Compile candidates and run each once."""
-        with ThreadPoolExecutor(_BUILDERS) as pool:
+        with ThreadPoolExecutor(self.builders) as pool:
             try:
                 return list(pool.map(lambda one: self._build(one, tensors), candidates))
             except BaseException:  # Ctrl-C: nobody waits for what is under way
@@ -256,7 +270,12 @@ class Contest:
             return self._refused(candidate, said), None
         if bad:
             return self._refused(candidate, bad), None
-        return candidate, kernel
+        made_of = self.target.compiled(kernel)
+        kernels = tuple(
+            as_compiled(one, made_of[number]) if number in made_of else one
+            for number, one in enumerate(candidate.kernels)
+        )
+        return replace(candidate, kernels=kernels), kernel
 
     @property
     def _seconds_left(self) -> float:
@@ -358,6 +377,8 @@ class Contest:
             name: one.us if one.us < float("inf") else float(at)
             for at, (name, one) in enumerate(candidates.items())
         }
+        if not all(spills(one) for one in candidates.values()):  # those that do come after all others
+            guesses |= {name: float("inf") for name, one in candidates.items() if spills(one)}
         halved = halve(
             guesses,
             measure,
@@ -437,10 +458,10 @@ class Contest:
             )
             for at, config in enumerate(chosen, 1)
         ]
-        for start in range(0, len(variants), _BUILDERS):
+        for start in range(0, len(variants), self.builders):
             if time.monotonic() >= deadline or self.interrupted:
                 return
-            yield from self._built(variants[start : start + _BUILDERS], tensors)
+            yield from self._built(variants[start : start + self.builders], tensors)
 
     def _judged(self, work: Work, ranked: Sequence[Candidate], ready: _Ready, outcome: Outcome) -> RegionPlan:
         """Check the fastest in floats, inside the whole program; the first that passes is chosen."""

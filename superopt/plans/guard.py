@@ -43,6 +43,11 @@ class Guard:
             worker.close()
 
     @property
+    def workers(self) -> int:
+        """How many processes there may be."""
+        return len(self._workers)
+
+    @property
     def children(self) -> Children:
         """Where processes are kept that end with the guard."""
         return self._children

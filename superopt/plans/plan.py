@@ -1,7 +1,7 @@
 """Plan: what is tried for each region of a program, what became of it, and the settings of it all."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from superopt.driver import SearchOptions
@@ -18,6 +18,8 @@ __all__ = [
     "RegionPlan",
     "Within",
     "Work",
+    "as_compiled",
+    "spills",
     "total_us",
 ]
 
@@ -117,6 +119,18 @@ class RegionPlan:
     chosen: Candidate | None
     dropped: tuple[Dropped, ...] = ()
     floor_us: float | None = None
+
+
+def as_compiled(guess: KernelReport, made: KernelReport) -> KernelReport:
+    """Return what is predicted of a kernel with what the compiler says of it."""
+    return replace(
+        guess, shared_bytes=made.shared_bytes, registers=made.registers, spill_bytes=made.spill_bytes
+    )
+
+
+def spills(candidate: Candidate) -> bool:
+    """Return whether a kernel is known to need more registers than there are."""
+    return any(kernel.spill_bytes for kernel in candidate.kernels)
 
 
 def total_us(kernels: Iterable[KernelReport]) -> float | None:

@@ -63,6 +63,10 @@ class CpuTarget:
             "compiler": compiler,
         }
 
+    def builders(self, size: int) -> int:
+        """Return two: one compiler has all threads to itself, and what runs here shares the cores with it."""
+        return 2
+
     def default_configs(self, mugraph: MuGraph) -> Configs:
         """Return the default configuration of every kernel."""
         import torch
@@ -139,6 +143,10 @@ class CpuTarget:
         from superopt.codegen.cpp import CppMuGraph
 
         return CppMuGraph(mugraph, {i: one for i, one in enumerate(configs) if one is not None})
+
+    def compiled(self, kernel: Kernel) -> Mapping[int, KernelReport]:
+        """Return nothing: the system's compiler reports no resources."""
+        return {}
 
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
         """Return what is predicted of each kernel."""

@@ -25,6 +25,11 @@ __all__ = ["CudaTarget"]
 
 _MOST_WORKERS = 8
 _LEAST_LIMIT_S = 20.0  # of one kernel
+_LEAST_BUILDERS = 2
+_CONTEXT_BYTES = 1 << 30  # of the device's memory, that a process takes before it has a tensor
+_TENSORS = 8  # times the inputs: they are drawn in fp32, and there are outputs and what is between
+_PROCESS_BYTES = 4 << 30  # of the machine's memory
+_WORD = 4  # bytes: Triton counts spilled words
 
 
 class _TimeUpError(Exception):
@@ -71,6 +76,15 @@ class CudaTarget:
         from superopt.cache import versions
 
         return {"device": f"{self.name} {self.device_name}", "compiler": versions()["compiler"]}
+
+    def builders(self, size: int) -> int:
+        """Return as many as there are cores, as far as memory goes: each one is a process with a context."""
+        import torch
+
+        each = _CONTEXT_BYTES + _TENSORS * size
+        free, _ = torch.cuda.mem_get_info()
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return max(min(_workers(), free // each, memory // _PROCESS_BYTES), _LEAST_BUILDERS)
 
     def default_configs(self, mugraph: MuGraph) -> Configs:
         """Return the default configuration of every kernel."""
@@ -146,6 +160,23 @@ class CudaTarget:
 
         self.sources(mugraph, configs)  # what cannot be written is known before anything runs
         return TritonMuGraph(mugraph, configs)
+
+    def compiled(self, kernel: Kernel) -> Mapping[int, KernelReport]:
+        """Return what Triton made of the kernels that have run."""
+        from superopt.codegen.triton import TritonMuGraph
+
+        if not isinstance(kernel, TritonMuGraph):
+            return {}
+        name = kernel.graph.name.replace(".", "_")
+        return {
+            number: KernelReport(
+                f"{name}_{number}",
+                shared_bytes=made.metadata.shared,
+                registers=made.n_regs,
+                spill_bytes=_WORD * made.n_spills,
+            )
+            for number, made in kernel.compiled.items()
+        }
 
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
         """Return what is predicted of each kernel."""

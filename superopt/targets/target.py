@@ -121,6 +121,10 @@ class Target(Protocol):
         """Return the muGraph as compiled kernels; raises SuperoptError where that fails."""
         ...
 
+    def compiled(self, kernel: Kernel) -> Mapping[int, KernelReport]:
+        """Return what the compiler made of kernels that have run, by their numbers, where it says so."""
+        ...
+
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
         """Return what is predicted of each kernel."""
         ...
@@ -136,6 +140,10 @@ class Target(Protocol):
     @property
     def threadsafe(self) -> bool:
         """Whether several threads may make kernels at a time."""
+        ...
+
+    def builders(self, size: int) -> int:
+        """Return how many muGraphs may be made and first run at a time, whose inputs take so many bytes."""
         ...
 
     @property

@@ -146,9 +146,18 @@ def serve(
             first = next((one for one in str(error).splitlines() if one.strip()), "no message")
             fault = first if isinstance(error, KernelFaultError) else f"{type(error).__name__}: {first}"
             answer = {"fault": fault}
+        if request["device"] == "cuda" and not answer.get("lost"):
+            _give_memory_back()
         print(json.dumps(answer), file=answers, flush=True)
         if answer.get("lost"):
             return
+
+
+def _give_memory_back() -> None:
+    """Leave the memory of the last run to the process that races, and to others like this one."""
+    import torch
+
+    torch.cuda.empty_cache()
 
 
 def main() -> None:

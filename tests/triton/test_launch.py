@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from triton.compiler import CompiledKernel
 from superopt.codegen.triton import TritonMuGraph, launch, prepared
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
+from superopt.targets.cuda import CudaTarget
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -86,6 +88,28 @@ def test_kernels_without_a_compiled_form_are_launched_through_the_compiler(monke
     built(**tensors)
     assert len(compiles) == 4
     assert compiles[0][2] == compiles[2][2]
+
+
+def test_what_was_made_of_a_kernel_is_known_once_it_ran(recorded, monkeypatch):
+    built, tensors = attention()
+    assert CudaTarget(90).compiled(built) == {}
+    built(**tensors)
+    for number, one in built.compiled.items():
+        one.metadata = SimpleNamespace(shared=1024 * (number + 1))
+        one.n_regs, one.n_spills = 168, 16 * number
+    reports = CudaTarget(90).compiled(built)
+    assert [(at, one.shared_bytes, one.registers, one.spill_bytes) for at, one in reports.items()] == [
+        (0, 1024, 168, 0),
+        (1, 2048, 168, 64),
+    ]
+    assert CudaTarget(90).compiled(lambda **tensors: {}) == {}
+
+
+def test_nothing_is_made_by_an_interpreter(monkeypatch):
+    monkeypatch.setattr(launch, "load_kernel", lambda text, name: Jitted([], [], direct=False))
+    built, tensors = attention()
+    built(**tensors)
+    assert built.compiled == {}
 
 
 def test_a_signature_is_worked_out_once(recorded, monkeypatch):

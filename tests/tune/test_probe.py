@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,28 @@ def test_configurations_travel_to_the_process_and_back() -> None:
     for configs in ((config,), (None,)):
         request = json.loads(json.dumps(request_of(made, configs, "cuda")))
         assert make_kernel(request)[1].configs == configs
+
+
+@pytest.mark.parametrize(
+    ("device", "fault", "times"),
+    [
+        ("cuda", None, 2),
+        ("cuda", ValueError("of its own"), 2),
+        ("cuda", DeviceLostError("gone"), 0),
+        ("cpu", None, 0),
+    ],
+)
+def test_a_process_that_waits_holds_no_memory_of_the_device(
+    monkeypatch, device: str, fault: Exception | None, times: int
+) -> None:
+    given_back: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append("all"))
+
+    def run(*_: object) -> None:
+        if fault is not None:
+            raise fault
+
+    monkeypatch.setattr("superopt.tune.probe.probe", run)
+    requests = StringIO(2 * (json.dumps({"device": device}) + "\n"))
+    serve(requests, StringIO(), lambda request: (mugraph(), None))
+    assert len(given_back) == times
