@@ -1,6 +1,7 @@
 """The race on a GPU, as far as it goes without one: plans, cases, peers, and results that survive."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -158,6 +159,16 @@ def test_candidates_come_before_their_other_configurations() -> None:
     assert "as guess 2" in " ".join(names[4:])
     configs = {(one.mugraph, one.configs) for one in many.work[0].candidates}
     assert len(configs) == len(names)  # no configuration is tried twice
+
+
+def test_a_time_is_refused_by_a_floor_without_what_a_cache_keeps() -> None:
+    loaded = gpurun.load_case(CASES[0], gpurun.Settings(FOLDER, trials=4))
+    chosen = [work.candidates[0] for work in loaded.work]
+    floor, least = gpurun._floor(loaded, chosen), gpurun._floor(loaded, chosen, kept=True)
+    [goal] = [work.goal for work in loaded.work]
+    written = sum(2 * math.prod(goal.shape(one.port)) for one in goal.outputs)  # bytes of f16
+    device = loaded.target.cost_device()
+    assert floor - least == pytest.approx(written / (device.memory_gbs * 1e3))
 
 
 def test_a_damaged_configuration_is_refused(tmp_path: Path) -> None:
