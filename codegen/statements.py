@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from superopt.ir import Graph, Port, Split, Step, closed_values, growths, value_axes, value_names
-from superopt.ir.mugraph import Block, Loop, MuGraph, Tile, running_path
+from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, running_path
 from superopt.ir.running import rescaled_by
 
 __all__ = [
@@ -194,6 +194,8 @@ class _Lowering:
         self.loads = set(mugraph.loads(block))
         self.stored = set(mugraph.stores(block))
         self.read_later = {value for other in mugraph.kernels for value in mugraph.loads(other)}
+        calls = [kernel for kernel in mugraph.kernels if isinstance(kernel, Call)]
+        self.called = {value for call in calls for value in (*mugraph.loads(call), *mugraph.stores(call))}
         self.ready: set[int] = set()
         self.moves: dict[int, Move] = {}
 
@@ -331,10 +333,11 @@ class _Lowering:
     def _order(self, value: int) -> tuple[str, ...]:
         """Return the axes of a value in memory: perhaps as in what leaves or comes with most of them.
 
-        So what a contraction reads along several axes lies alike in both operands. Parts come first.
+        So what a contraction reads along several axes lies alike in both operands. Parts come first. What
+        a library reads or makes has its axes in the order of the graph.
         """
         axes = [axis.name for axis in self.graph.axes if axis.name in self.axes[value]]
-        if not self.alike:
+        if not self.alike or value in self.called:
             return tuple(axes)
         parts = {split.outer for split in self.mugraph.splits}
         ports = [*(output.port for output in self.graph.outputs), *self.graph.inputs]

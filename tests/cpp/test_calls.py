@@ -6,6 +6,7 @@ import torch
 from superopt.codegen.cpp import CppMuGraph, UnsupportedError
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
+from superopt.trace import run_graph
 
 TEXT = """
 graph calls
@@ -110,3 +111,38 @@ def test_other_threads_are_seen() -> None:
 def test_calls_leave_no_gradient() -> None:
     x, w = torch.randn(7, 33, requires_grad=True), torch.randn(33, 17, requires_grad=True)
     assert not CppMuGraph(parse_mugraph(TEXT), flags=("-O1",))(x=x, w=w)["y"].requires_grad
+
+
+IN_ANOTHER_ORDER = """graph f
+axes m=8 k=16 n=512
+in x: f32[m, k]
+in b: f32[n, k]
+in c: f32[k, n]
+kernel call
+  t3 = contract[k](x, b)
+kernel grid[m, k]
+  loop[n]
+    t4 = sigmoid(t3)
+    t5 += contract[n](t4, c)
+out out: f32[m, k] = t5
+"""
+INTO_A_CALL = """graph f
+axes m=8 k=16 n=512
+in x: f32[m, n]
+in c: f32[k, n]
+kernel grid[m, n]
+  t2 = sigmoid(x)
+kernel call
+  t3 = contract[n](t2, c)
+out out: f32[k, m] = t3
+"""
+
+
+@pytest.mark.parametrize("text", [IN_ANOTHER_ORDER, INTO_A_CALL])
+def test_kernels_and_libraries_agree_on_how_values_lie(text: str) -> None:
+    mugraph = parse_mugraph(text)
+    graph = mugraph.graph
+    torch.manual_seed(0)
+    tensors = {port.name: torch.randn(graph.shape(port)) for port in graph.inputs}
+    made = CppMuGraph(mugraph, flags=("-O1",))(**tensors)["out"]
+    torch.testing.assert_close(made.double(), run_graph(graph, tensors)["out"], rtol=1e-4, atol=1e-5)
