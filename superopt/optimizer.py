@@ -15,6 +15,7 @@ from superopt.errors import InputError
 from superopt.plans.optimized import Optimized
 from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Within, Work
 from superopt.plans.schedules import schedules
+from superopt.plans.searched import keep_search, recall_search
 from superopt.plans.settle import settle
 from superopt.plans.shelf import Shelf
 from superopt.targets import Target, pick_target
@@ -75,15 +76,26 @@ def optimize(
 def _work(
     traced: "Traced", shelf: Shelf | None, target: Target, options: OptimizeOptions, clock: Clock
 ) -> tuple[Search | None, list[Work]]:
-    """Return the candidates for each region: those of earlier runs where all have some, else of a search."""
+    """Return the candidates for each region: those of earlier runs where all have some, else of a search.
+
+    The search itself may be an earlier one, for another target or with other options.
+    """
+    cache = shelf.cache if shelf else None
     with clock.phase("recall"):
         recalled = [shelf.recall(region.graph) for region in traced.program.regions] if shelf else []
     if shelf and all(recalled):
         return None, [work for parts in recalled if parts for work in parts]
-    with clock.phase("search"):
-        found = search(traced.program, options=options.search)
+    found = None
+    with clock.phase("recall"):
+        parts = recall_search(cache, traced.program, options.search) if cache else None
+    if parts is None:
+        with clock.phase("search"):
+            found = search(traced.program, options=options.search)
+            parts = [(one.goal, one.found) for one in found.regions]
+        if cache:
+            keep_search(cache, found, options.search)
     with clock.phase("schedule"):
-        work = [schedules(one.goal, one.found, target, graphs=options.graphs) for one in found.regions]
+        work = [schedules(goal, graphs, target, graphs=options.graphs) for goal, graphs in parts]
     return found, work
 
 

@@ -45,7 +45,7 @@ PARTS: Mapping[Kind, tuple[str, ...]] = {
 program        its whole canonical text (`program_text`): axes, sizes, layouts, dtypes, steps
 kernel         the muGraph's text, or the name of a baseline ("torch.compile max-autotune")
 configuration  tile sizes, warps, stages and so on
-device         the device's name, as its driver gives it, or the target a plan was made for
+device         the device's name, as its driver gives it, or the target a plan was made for; of a search: any
 options        every option that changes the result; for a measurement, how it was measured
 superopt, torch, compiler   versions (`versions`), "none" where there is none
 """

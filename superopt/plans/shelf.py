@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from superopt.errors import SuperoptError
-from superopt.ir import Graph, cut_graph
+from superopt.ir import Graph, cut_graph, release_shifts
 from superopt.plans.plan import Candidate, Dropped, OptimizeOptions, RegionPlan, Work
 from superopt.plans.proof import proven_by_graph
 from superopt.plans.record import candidate_from_json, candidate_json
@@ -32,18 +32,18 @@ class Shelf:
     def __init__(self, options: OptimizeOptions, target: Target, *, measured: bool) -> None:
         from superopt.cache import Cache
 
-        self._cache = Cache.open() if options.cache else None
+        self.cache = Cache.open() if options.cache else None
         self._options = options
         self._target = target
         self._measured = measured
 
     def recall(self, region: Graph) -> list[Work] | None:
         """Return the parts of a region with the candidates that were best before, or None."""
-        record = self._cache.get(self._key(region)) if self._cache else None
+        record = self.cache.get(self._key(region)) if self.cache else None
         saved = record.data.get("parts") if record else None
         if not isinstance(saved, dict) or not saved:
             return None
-        parts = parts_of(region, saved)
+        parts = parts_of(release_shifts(region), saved)
         if parts is None or {part.name for part in parts} != set(saved):
             return None
         dropped = record.data.get("dropped") if record else None
@@ -56,7 +56,7 @@ class Shelf:
         """Save the candidates of the parts of a region: all of a plan, else the best, that in use first."""
         from superopt.cache import Record
 
-        if self._cache is None or any(plan.chosen is None for plan in plans):
+        if self.cache is None or any(plan.chosen is None for plan in plans):
             return
         parts: dict[str, list[dict[str, Any]]] = {}
         dropped: dict[str, list[dict[str, Any]]] = {}
@@ -64,7 +64,7 @@ class Shelf:
             kept = _best(plan) if self._measured else plan.candidates
             parts[plan.goal.name] = [candidate_json(replace(one, sources=())) for one in kept]
             dropped[plan.goal.name] = [] if self._measured else [asdict(one) for one in plan.dropped]
-        self._cache.put(self._key(region), Record({"parts": parts, "dropped": dropped}, region.name))
+        self.cache.put(self._key(region), Record({"parts": parts, "dropped": dropped}, region.name))
 
     def _work(self, goal: Graph, saved: Any, dropped: Any) -> Work:
         candidates = []

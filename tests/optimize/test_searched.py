@@ -1,0 +1,226 @@
+"""What a complete search found is not searched again, for any target; what a record claims is compared."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import superopt
+import superopt.driver
+from superopt import OptimizeOptions, SearchOptions
+from superopt.cache import Cache, Record, key_of
+from superopt.cli import main
+from superopt.plans.searched import keep_search, recall_search
+from superopt.targets import KernelReport
+from superopt.targets.cuda import CudaTarget
+from superopt.trace import trace
+
+PLAN = OptimizeOptions(target="cuda:80", measure=False, graphs=3)
+SEARCH = SearchOptions(max_graphs=6)
+
+
+def norm_linear(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g) @ w
+
+
+def under_another_name(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return norm_linear(x, g, w)
+
+
+def stable_softmax(x: torch.Tensor) -> torch.Tensor:
+    e = (x - x.amax(-1, keepdim=True)).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def two_regions(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(x @ w, -1).softmax(-1)
+
+
+def half(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes)
+
+
+INPUTS = half((16, 512), (512,), (512, 256))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    return Cache.open()
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that says at once that everything fits."""
+
+    def answer(self, jobs, *, seconds, on_done) -> None:
+        for at in range(len(jobs)):
+            on_done(at, KernelReport("kernel", shared_bytes=1024, registers=99, spill_bytes=0))
+
+    monkeypatch.setattr(CudaTarget, "compile_ahead", answer)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Counts searches, by the names of their programs."""
+    names: list[str] = []
+
+    def counted(program: Any, **options: Any) -> superopt.Search:
+        names.append(program.name)
+        return superopt.driver.search(program, **options)
+
+    monkeypatch.setattr("superopt.optimizer.search", counted)
+    return names
+
+
+def told(best: superopt.Optimized) -> list[Any]:
+    """Return what a plan is, less the seconds that its verdicts took."""
+    return [
+        (plan.goal, [(one.name, one.mugraph, one.configs) for one in plan.candidates], plan.dropped)
+        for plan in best.regions
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (norm_linear, INPUTS),
+        (stable_softmax, half((64, 512))),
+        (two_regions, half((8, 64), (64, 32))),
+    ],
+    ids=["norm_linear", "stable_softmax", "two_regions"],
+)
+def test_another_target_needs_no_search_and_gets_the_same_plan(
+    function: Callable, inputs: Any, cache: Cache, searches: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    first = superopt.optimize(function, *inputs, options=PLAN)
+    assert first.search is not None
+    assert len(searches) == 1
+    other = replace(PLAN, target="cuda:90", graphs=4)
+    recalled = superopt.optimize(function, *inputs, options=other)
+    assert len(searches) == 1
+    assert recalled.search is None
+    fresh = superopt.optimize(function, *inputs, options=replace(other, cache=False))
+    assert len(searches) == 2
+    assert told(recalled) == told(fresh)
+    assert cache.info().entries["search"] == len(first.traced.program.regions)
+    assert main(["cache", "info"]) == 0
+    assert "search records" in capsys.readouterr().out
+
+
+def test_the_name_of_the_function_does_not_matter(cache: Cache, searches: list[str]) -> None:
+    superopt.optimize(norm_linear, *INPUTS, options=PLAN)
+    best = superopt.optimize(under_another_name, *INPUTS, options=replace(PLAN, target="cuda:90"))
+    assert len(searches) == 1
+    assert {one.graph.name for one in best.regions[0].candidates} == {"under_another_name"}
+
+
+@pytest.mark.parametrize(
+    ("options", "inputs"),
+    [
+        (replace(PLAN, target="cuda:90", search=SearchOptions(seed=1)), INPUTS),
+        (replace(PLAN, target="cuda:90", search=SearchOptions(max_graphs=3)), INPUTS),
+        (replace(PLAN, target="cuda:90"), half((17, 512), (512,), (512, 256))),
+        (replace(PLAN, target="cuda:90"), tuple(one.float() for one in INPUTS)),
+        (replace(PLAN, target="cuda:90", cache=False), INPUTS),
+    ],
+    ids=["seed", "count", "sizes", "dtype", "no cache"],
+)
+def test_what_depends_on_more_is_searched_again(
+    options: OptimizeOptions, inputs: Any, cache: Cache, searches: list[str]
+) -> None:
+    superopt.optimize(norm_linear, *INPUTS, options=PLAN)
+    superopt.optimize(norm_linear, *inputs, options=options)
+    assert len(searches) == 2
+
+
+def test_more_workers_find_the_same(cache: Cache) -> None:
+    program = trace(norm_linear, *INPUTS).program
+    keep_search(cache, superopt.search(program, options=SEARCH), SEARCH)
+    assert recall_search(cache, program, replace(SEARCH, workers=2)) is not None
+    assert recall_search(cache, program, replace(SEARCH, checkpoint=Path("here"))) is None
+
+
+def test_only_a_complete_search_is_kept(cache: Cache) -> None:
+    program = trace(norm_linear, *INPUTS).program
+    few = replace(SEARCH, rows=3)
+    found = superopt.search(program, options=few)
+    assert found.truncated
+    keep_search(cache, found, few)
+    whole = superopt.search(program, options=SEARCH)
+    keep_search(cache, replace(whole, interrupted=True), SEARCH)
+    assert cache.info().entries["search"] == 0
+    keep_search(cache, whole, SEARCH)
+    assert cache.info().entries["search"] == 1
+
+
+def damaged(data: Any, change: str) -> Any:
+    """Return the data of a record, changed."""
+    [part] = data["parts"]
+    graphs = part["graphs"]
+    first = graphs[0]
+    return {
+        "no parts": {},
+        "another part": {"parts": [{**part, "part": ".1"}]},
+        "no graphs": {"parts": [{**part, "graphs": []}]},
+        "no text": {"parts": [{**part, "graphs": [{**first, "graph": 7}]}]},
+        "no graph": {"parts": [{**part, "graphs": [{**first, "graph": "graph x\n"}]}]},
+        "no splits": {"parts": [{**part, "graphs": [{"graph": first["graph"]}]}]},
+        "another function": {
+            "parts": [
+                {
+                    **part,
+                    "graphs": [
+                        *graphs[1:],
+                        {**first, "graph": re.sub(r"\br?sqrt\(", "square(", first["graph"])},
+                    ],
+                }
+            ]
+        },
+        "another dtype": {
+            "parts": [{**part, "graphs": [{**first, "graph": first["graph"].replace("f16", "f32")}]}]
+        },
+        "a split that is none": {"parts": [{**part, "graphs": [{**first, "splits": [["k", "m", "n"]]}]}]},
+        "half a split": {"parts": [{**part, "graphs": [{**first, "splits": [["k"]]}]}]},
+        "the parts turned": {
+            "parts": [
+                {
+                    **part,
+                    "graphs": [
+                        {**one, "splits": [[axis, inner, outer] for axis, outer, inner in one["splits"]]}
+                        for one in graphs
+                    ],
+                }
+            ]
+        },
+    }[change]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("no parts", "another part", "no graphs", "no text", "no graph", "no splits", "another function"),
+        *("another dtype", "a split that is none", "half a split", "the parts turned"),
+    ],
+)
+def test_a_record_that_claims_something_else_is_not_used(
+    change: str, cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = trace(norm_linear, *INPUTS).program
+    options = SearchOptions()
+    keep_search(cache, superopt.search(program, options=options), options)
+    [entry] = cache.entries("search")
+    key = key_of("search", **entry.parts)
+    record = cache.get(key)
+    assert record is not None
+    assert recall_search(cache, program, options) is not None
+    assert any(one["splits"] for one in record.data["parts"][0]["graphs"])
+    changed = damaged(record.data, change)
+    assert changed != record.data
+    cache.put(key, Record(changed, "changed"))
+    assert recall_search(cache, program, options) is None
+    assert "a search of norm_linear is not used" in caplog.text
