@@ -89,7 +89,7 @@ def flops_of(node: fx.Node) -> int:
     if is_attention(node):
         query, key, value = (value_of(one) for one in node.args[:3])  # type: ignore[arg-type]
         sizes = (*query.shape[:-1], key.shape[-2], query.shape[-1] + value.shape[-1])
-        return 2 * prod(map(_hint, sizes))
+        return 2 * _product(sizes)
     if not is_matmul(node):
         return 0
     args = node.args[1:] if operator_name(node) in ("addmm", "baddbmm", "addmv") else node.args
@@ -98,11 +98,7 @@ def flops_of(node: fx.Node) -> int:
     if not isinstance(first, Tensor) or not isinstance(made, Tensor):
         return 0
     sizes = (*made.shape, first.shape[-1])
-    return 2 * prod(map(_hint, sizes))
-
-
-def _hint(size: Any) -> int:
-    return size if isinstance(size, int) else int(size.node.hint)
+    return 2 * _product(sizes)
 
 
 def bytes_of(node: fx.Node) -> int:
@@ -114,9 +110,13 @@ def bytes_of(node: fx.Node) -> int:
 
 
 def _elements(tensor: Tensor) -> int:
-    """Return how many elements a tensor has, 0 where that depends on data."""
-    sizes = [one if isinstance(one, int) else one.node.hint for one in tensor.shape]
-    return 0 if None in sizes else prod(int(one) for one in sizes)
+    return _product(tensor.shape)
+
+
+def _product(sizes: Iterable[Any]) -> int:
+    """Return the product of sizes as they were seen, 0 where one depends on data."""
+    hints = [one if isinstance(one, int) else one.node.hint for one in sizes]
+    return 0 if None in hints else prod(map(int, hints))
 
 
 def value_of(node: fx.Node) -> Any:

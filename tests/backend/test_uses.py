@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from superopt.backend import plans
 from superopt.backend.decision import Decision
 
-from .conftest import Host, close
-from .modules import Attention, Gated, Mlp, Norm, Residual
+from .conftest import Host, close, troubles
+from .modules import WIDTH, Attention, Gated, Mlp, Norm, Residual
 from .test_compile import block, data
 
 
@@ -144,3 +144,20 @@ def test_attention_with_a_mask_and_shared_heads(kind: str, taken: list[Decision]
     with torch.no_grad():
         close(torch.compile(attend, backend=host)(q, k, v, mask), attend(q, k, v, mask))
     assert host.calls == 1
+
+
+def test_sizes_that_depend_on_data_leave_the_other_regions(
+    taken: list[Decision], warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    first, second = Mlp(torch.relu, bias=False), torch.nn.Linear(WIDTH, 4)
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        made = first(x).flatten(0, 1)
+        return made, second(made[(made[:, 0] > 0).nonzero().squeeze(1)])
+
+    host = Host()
+    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for a, b in zip(torch.compile(both, backend=host, fullgraph=True)(data()), both(data()), strict=True):
+            close(a, b)
+    assert host.calls == 1
+    assert not troubles(warnings_logged)
