@@ -97,7 +97,7 @@ class RegionPass(CustomGraphPass):
         self, piece: Piece, kinds: dict[fx.Node, Kind], target: Target, title: str, rounds: int = _ROUNDS
     ) -> list[Region]:
         """Return a piece as regions: one, or several where some operators of it are no algebra."""
-        why = worth_a_search(piece)
+        why = worth_a_search(piece) or _never(piece)
         if why is not None:
             if piece.heavy:
                 self._note(piece, why, title)
@@ -190,6 +190,13 @@ def _fake(plan: str, inputs: Sequence[fx.Node]) -> Any:
     assert mode is not None
     with mode:
         return REGION(plan, values)
+
+
+def _never(piece: Piece) -> str | None:
+    """Return why no plan can be called in the place of a piece, whatever it gains; None where one can."""
+    if torch._inductor.config.cpp_wrapper:
+        return "Inductor's cpp_wrapper makes wrong code of a call of a plan"
+    return None
 
 
 def _device(graph: fx.Graph) -> str | None:

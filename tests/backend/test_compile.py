@@ -273,6 +273,19 @@ def test_a_region_that_cannot_be_called_stays(
     assert any("left to Inductor: RuntimeError: no fake" in one.message for one in warnings_logged.records)
 
 
+@pytest.mark.parametrize("cpp_wrapper", [True, False])
+@pytest.mark.usefixtures("by_torch")
+def test_no_region_is_taken_where_inductors_code_is_all_cpp(cpp_wrapper: bool, taken: list[Decision]) -> None:
+    module, host = Mlp(F.silu, bias=False), Host()
+    with torch.no_grad(), torch._inductor.config.patch(cpp_wrapper=cpp_wrapper):
+        close(torch.compile(module, backend=host)(data()), module(data()))
+    assert host.calls == (not cpp_wrapper)
+    [decision] = host.ledger.decisions
+    assert decision.why == (
+        "Inductor's cpp_wrapper makes wrong code of a call of a plan" if cpp_wrapper else "a test"
+    )
+
+
 def take_all(self: Any, known: Decision, raced: Any, plan: str) -> Decision:
     """Take a region, whatever a race on a busy machine says."""
     return replace(known, taken=True, plan=plan, why="a test")
