@@ -130,13 +130,18 @@ _KEPT: Mapping[str, type | tuple[type, ...]] = {
 
 
 def keep(found: Decision, region: Region, ledger: Ledger) -> None:
-    """Note a decision for this model, and for later processes."""
+    """Note a decision for this model, and for later processes.
+
+    What a budget of 0 leaves is kept only to be known for open: Inductor keeps graphs without it.
+    """
     ledger.known[region.key.digest] = found
     options = ledger.options
-    if not options.cache or options.budget_s == 0:
+    if not options.cache:
         return
     cache = Cache.open()
     before = cache.get(region.key)
+    if options.budget_s == 0 and before is not None:
+        return
     if found.taken and before is not None and before.data.get("open"):
         next_generation()  # graphs that Inductor keeps were made without it
     cache.put(region.key, _record(found))
@@ -155,8 +160,9 @@ def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOpt
     if any(not isinstance(data.get(name), kind) for name, kind in _KEPT.items()):
         return None
     found = replace(blank, recalled=True, **{name: data[name] for name in _KEPT})
-    more = options.retry or (options.budget_s is not None and options.budget_s > found.budget_s)
-    if found.open and more:
+    budget_s = options.budget_s
+    more = found.budget_s == 0 if budget_s is None else budget_s > found.budget_s
+    if found.open and (more or options.retry):
         return None
     if not found.taken:
         return found

@@ -112,6 +112,28 @@ def test_a_region_that_is_taken_later_renews_what_inductor_keeps(region: Region,
     assert recalled.taken
 
 
+def test_what_a_budget_of_nothing_left_is_taken_later(region: Region, target: Target) -> None:
+    nothing = ledger(budget_s=0.0)
+    left = undecided(region, target, nothing)
+    assert not left.taken
+    before = generation()
+    for more in (ledger(), ledger(budget_s=9.0), ledger(retry=True)):
+        assert known_decision(region, more) is None
+    keep(replace(left, taken=True, plan=plan_of(region, target), open=False), region, ledger(budget_s=9.0))
+    assert generation() == before + 1
+    recalled = known_decision(region, ledger(budget_s=0.0))
+    assert recalled is not None
+    assert recalled.taken
+
+
+def test_a_budget_of_nothing_replaces_no_decision(region: Region, target: Target) -> None:
+    known = undecided(region, target, ledger(budget_s=9.0))
+    keep(replace(known, why="less", budget_s=0.0), region, ledger(budget_s=0.0))
+    recalled = known_decision(region, ledger(budget_s=9.0))
+    assert recalled is not None
+    assert recalled.why == known.why
+
+
 class Slow:
     """A rival that takes so long, and has no library calls."""
 
