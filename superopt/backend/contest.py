@@ -5,6 +5,7 @@ import operator
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,6 +51,9 @@ _HOPELESS = 1.5  # times the library calls alone, above which Inductor's code is
 _CALLED = ("normal",)  # inputs by which a plan is checked as it is called; its kernels met all
 _TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
 _NO_ROOM = 1.1  # times the floor, below which Inductor's code leaves nothing to gain
+_FACTORS = (8.0, 1 / 8)  # of sizes that are symbols, at which what won must not lose
+_NO_LOSS = 0.98  # of Inductor's speed there
+_ELSEWHERE_S = 0.3  # of a race there
 _FAILED = ("out of memory", "failed")
 _COPIES_BYTES = 96 << 20
 _MOST_COPIES = 8
@@ -103,8 +107,9 @@ class Contest:
             made = self._guarded(lambda: self._opened() or self._try(search))
             if self.rival is not None:
                 self.rival.give_up_copies()
-        self.settled |= made.why.startswith(_FAILED)
         late = not (made.taken or self.settled) and (not search or time.monotonic() > self.deadline - _NEAR_S)
+        if made.why.startswith(_FAILED):  # nothing more is tried here; a later process may have better luck
+            self.settled, late = True, True
         spent = before.seconds + time.monotonic() - start
         made = replace(made, open=made.open or late, seconds=spent)
         self.found = made if made.taken or not before.taken else replace(before, seconds=spent)
@@ -143,12 +148,12 @@ class Contest:
         self.ledger.searched += 1
         self.rival = Rival(self.module, self._copies, self.target, plain=not self.options.inductor)
         self.before_us = self.rival.most_us
-        if self.before_us < self.floor_us:
-            self._lower_floor(self.before_us)
         return self._no_gain(self.before_us)
 
     def _no_gain(self, before: float) -> Decision | None:
         """Return why nothing can be gained on a time, if so."""
+        if before < self.floor_us:
+            self._lower_floor(before)
         if before < _TOO_SHORT_US:
             why = f"too short: a call costs what could be gained in {before:.0f} µs"
         elif before < _NO_ROOM * self.floor_us:
@@ -197,7 +202,10 @@ class Contest:
             report = compare_floats(self.module, ours, copies[0][0], seed=1, distributions=_CALLED)
             if not report.ok:
                 return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
-        return self._raced(known, ours, plan)
+        raced = self._raced(known, ours, plan)
+        if raced.taken and (why := self._slower_elsewhere(ours)):
+            return replace(raced, taken=False, plan=None, why=why)
+        return raced
 
     @property
     def _to_beat_us(self) -> float:
@@ -231,6 +239,41 @@ class Contest:
         return self._no_gain(self.before_us) or self._judged(
             replace(known, before_is_least=False), raced, plan
         )
+
+    def _slower_elsewhere(self, ours: fx.GraphModule) -> str | None:
+        """Return why kernels that won at the sizes seen are not taken for all; None where they may be.
+
+        Where sizes are symbols, the same kernels serve all of them: much larger ones and much smaller ones.
+        """
+        if not self.region.subgraph.symbols:
+            return None
+        for factor in _FACTORS:
+            example = _scaled(self.region.subgraph, factor)
+            speed = _NO_LOSS if example is None else self._speed_at(example, ours)
+            if speed < _NO_LOSS:
+                there = ", ".join(str(list(one.shape)) for one in example or ())
+                return f"{f'{speed:.2f} times' if speed else 'not known to have'} Inductor's speed at {there}"
+        return None
+
+    def _speed_at(self, example: tuple[Tensor, ...], ours: fx.GraphModule) -> float:
+        """Return the speed against Inductor's code, or its library calls; 0 if time is short."""
+        rival = Rival(
+            self.module, partial(self._copies, example), self.target, plain=not self.options.inductor
+        )
+
+        def speed(other: Callable[..., Any]) -> float:
+            contenders = {"superopt": lambda tensors, calls: ours(*tensors), "inductor": other}
+            raced = self.target.confirm(
+                contenders, "superopt", "inductor", rival.copies, seconds=_ELSEWHERE_S
+            )
+            return raced.speedup if raced.winner == "superopt" else 1 / raced.speedup
+
+        found = speed(rival.by_library) if rival.has_library else 0.0
+        undecided = found < _NO_LOSS and (not found or found * _HOPELESS > 1.0)
+        if not undecided or self.deadline - time.monotonic() < _COMPILING_S:
+            return found
+        rival.compile(self.options.inductor)
+        return speed(rival.by_inductor)
 
     def _race(self, ours: Callable[..., Any], other: Callable[..., Any]) -> HeadToHead:
         """Race ours against another, and once more for longer where chance may have decided."""
@@ -312,9 +355,9 @@ class Contest:
 
     # -- inputs
 
-    def _copies(self) -> list[tuple[Tensor, ...]]:
+    def _copies(self, example: tuple[Tensor, ...] | None = None) -> list[tuple[Tensor, ...]]:
         """Return random inputs, several times over, so that no cache holds them all, where that matters."""
-        drawn = self._drawn(self.region.subgraph.example())
+        drawn = self._drawn(example or self.region.subgraph.example())
         size = sum(tensor.numel() * tensor.element_size() for tensor in drawn)
         most = 2 if self.blank.flops > _LONG_FLOPS else _MOST_COPIES
         count = max(2, min(most, _COPIES_BYTES // max(size, 1)))
@@ -338,6 +381,20 @@ def _resized(subgraph: Subgraph) -> tuple[tuple[Tensor, ...], Program] | None:
         except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
             continue
     return None
+
+
+def _scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:
+    """Return inputs with all symbols so many times as large, or None where there are none such."""
+    hints = subgraph.hints()
+    sizes = {symbol: max(int(size * factor), 2) for symbol, size in hints.items()}
+    example = subgraph.example(sizes)
+    if sizes == hints or sum(one.numel() * one.element_size() for one in example) > _COPIES_BYTES:
+        return None
+    try:
+        traced_algebra(subgraph, example)
+    except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
+        return None
+    return example
 
 
 def _reason(plans: tuple[RegionPlan, ...]) -> str:

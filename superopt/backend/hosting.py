@@ -1,5 +1,6 @@
 """Hosting: Inductor as the compiler of everything, with patches of its settings."""
 
+import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ __all__ = ["alone", "compiled_by_inductor", "with_inductor"]
 
 T = TypeVar("T")
 
+_INTERRUPTS, _PATIENCE_S = 3, 2.0
 _ALONE = {"post_grad_custom_pre_pass": None, "fx_graph_cache": False, "cpp_wrapper": False}
 
 
@@ -34,6 +36,17 @@ def compiled_by_inductor(
         return with_inductor(copy, inputs, {**patches, **_ALONE})
 
 
+def _end(thread: threading.Thread) -> None:
+    """Interrupt what a thread does, and wait for it; what it is in may take the first time for itself."""
+    for _ in range(_INTERRUPTS):
+        if not thread.is_alive():
+            return
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+        )
+        thread.join(_PATIENCE_S)
+
+
 def alone(work: Callable[[], T]) -> T:
     """Return what some work returns, done in a thread that knows nothing of the compilation under way.
 
@@ -51,7 +64,11 @@ def alone(work: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=run, name="superopt", daemon=True)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except BaseException:  # Ctrl-C: a thread that goes on would still be there as the process ends
+        _end(thread)
+        raise
     if raised:
         raise raised[0]
     return made[0]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from superopt.backend.nodes import Kind, heavy, is_attention, is_matmul, operator_name, value_of
@@ -146,7 +147,11 @@ def _is_norm(nodes: Sequence[fx.Node]) -> bool:
 
 
 def _size(value: Any) -> Any:
-    return value.numel() if isinstance(value, Tensor) else None
+    """Return how many elements a tensor has; symbols as expressions, as to compare them would fix them."""
+    if not isinstance(value, Tensor):
+        return None
+    size: Any = value.numel()
+    return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 def _bounded(nodes: list[fx.Node], kinds: Mapping[fx.Node, Kind]) -> list[list[fx.Node]]:

@@ -1,0 +1,89 @@
+"""Kernels that serve all sizes are raced at much larger and much smaller ones, too."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from superopt.backend import contest as contests
+from superopt.backend import rounds
+from superopt.backend.choice import Region, blank_of
+from superopt.backend.contest import Contest
+from superopt.backend.hosting import alone
+from superopt.targets import pick_target
+
+from .conftest import Host
+from .modules import Mlp
+
+
+@pytest.fixture
+def region(monkeypatch: pytest.MonkeyPatch) -> Region:
+    """A region whose rows are a symbol, as torch.compile gives it."""
+    found: list[Region] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            rounds,
+            "known_decision",
+            lambda region, ledger: found.append(region) or replace(blank_of(region), why="a test"),
+        )
+        with torch.no_grad():
+            torch.compile(Mlp(torch.relu, bias=False), backend=Host(), dynamic=True)(torch.randn(6, 8))
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "rows", "why"),
+    [
+        ([1.2, 1.0], [48, 2], None),
+        ([0.5], [48], "0.50 times Inductor's speed at [48, "),
+        ([1.5, 0.97], [48, 2], "0.97 times Inductor's speed at [2, "),
+        ([0.0], [48], "not known to have Inductor's speed at [48, "),
+    ],
+)
+def test_what_is_lost_at_other_sizes_is_not_taken(
+    speeds: list[float], rows: list[int], why: str | None, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    left = iter(speeds)
+
+    def speed(self: Contest, example: tuple[torch.Tensor, ...], ours: object) -> float:
+        [size] = {one.shape[0] for one in example if one.shape[0] not in (8, 16)}
+        asked.append(size)
+        return next(left)
+
+    monkeypatch.setattr(Contest, "_speed_at", speed)
+    contest = Contest(region, pick_target("cpu"), Host().ledger)
+    found = contest._slower_elsewhere(region.subgraph.module)
+    assert asked == rows
+    assert found is why or (why is not None and found is not None and found.startswith(why))
+
+
+def test_sizes_that_are_fixed_have_no_others(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Contest, "_speed_at", lambda *given: 0.0)
+    fixed = replace(region, subgraph=replace(region.subgraph, symbols=()))
+    contest = Contest(fixed, pick_target("cpu"), Host().ledger)
+    assert contest._slower_elsewhere(fixed.subgraph.module) is None
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_speeds_are_those_of_library_calls_and_of_inductors_code(
+    seconds: float, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch as it is takes longer than the library calls alone, and is not slower than itself."""
+    monkeypatch.setattr(
+        contests.Rival, "compile", lambda self, patches: setattr(self, "compiled", self.module)
+    )
+    monkeypatch.setattr(contests, "_NO_LOSS", 1e9)
+    monkeypatch.setattr(contests, "_HOPELESS", 1e9)
+    contest = Contest(region, pick_target("cpu"), Host().ledger)
+    contest.deadline = time.monotonic() + seconds
+    example = contests._scaled(region.subgraph, 8.0)
+    assert example is not None
+    speed = alone(lambda: contest._speed_at(example, region.subgraph.module))
+    assert 0.05 < speed < 20
+
+
+def test_sizes_that_memory_does_not_hold_are_not_tried(region: Region) -> None:
+    assert contests._scaled(region.subgraph, 1e9) is None
+    assert contests._scaled(region.subgraph, 1.0) is None  # no other sizes
