@@ -25,6 +25,9 @@ examples:
 What is slower than PyTorch here, or less accurate, is never taken: then PyTorch's own program is
 what comes back (exit code 1). For a device that is not here, a plan is made: kernels compiled ahead
 of time, by predicted times; `superopt tune` races it where the device is.
+
+What is raced holds for sizes up to the next power of two. The kernels serve others, too, by default
+configurations; superopt.load(FILE, function, retune=True) races some for those that come.
 """
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from superopt.ir import describe_shifts
 from superopt.plans.plan import Candidate, RegionPlan
+from superopt.plans.sizes import fixed_places
 
 if TYPE_CHECKING:
     from superopt.plans.optimized import Optimized
@@ -30,6 +31,10 @@ def explained(best: "Optimized") -> Iterator[str]:
         yield from _region(plan, planned=best.winner is None)
     if best.ranked_by is not None:
         yield str(best.ranked_by)
+    if best.winner == "superopt" and (places := fixed_places(best.traced.program)):
+        yield f"built for a length of 1 of {', '.join(places)}: at others the original computes"
+    for inputs, reason in list(best.elsewhere.items())[:_MOST_DROPPED]:
+        yield f"the original computes {inputs}: {reason}"
     for node in best.traced.program.opaque:
         yield f"not optimized: {node.target}: {node.reason}"
     phases = sorted(best.phases_ms.items(), key=lambda item: -item[1])

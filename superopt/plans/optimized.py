@@ -16,7 +16,16 @@ from superopt.plans.contest import Contest
 from superopt.plans.peers import PEERS
 from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan
 from superopt.plans.ranking import RankedBy
-from superopt.plans.sizes import bucket, described, mugraph_for, read_sizes, resized, same_program
+from superopt.plans.sizes import (
+    bucket,
+    built_at,
+    described,
+    mugraph_for,
+    read_sizes,
+    resized,
+    same_at_one,
+    same_program,
+)
 from superopt.targets import Kernel, Target
 from superopt.tune import Measurement
 from superopt.verify.report import FloatReport
@@ -24,6 +33,7 @@ from superopt.verify.report import FloatReport
 if TYPE_CHECKING:
     from superopt.driver import Search
     from superopt.trace.traced import Traced
+    from superopt.verify.verdict import Verdict
 
 __all__ = ["Optimized"]
 
@@ -40,8 +50,9 @@ class Optimized:
     """A function that computes what the original does, by the fastest correct program found.
 
     Call it like the original. Sizes may differ from those it was made for: the same muGraphs serve
-    them, by the default configuration of each range of sizes, and where the program is another one at
-    such sizes the original computes. Other ranks, dtypes, devices or numbers are an InputError.
+    them, by the default configuration of each range of sizes (`OptimizeOptions.retune` races some), and
+    where the program is another one at such sizes the original computes. So it does where a tensor was 1
+    long and no longer is. Other ranks, dtypes, devices or numbers are an InputError.
 
     The kernels compute no gradients and know nothing of autocast: where those are wanted the original
     computes, and so it does for tensors that have no memory of their own, as under torch.func.
@@ -100,6 +111,7 @@ class Optimized:
         self._theirs = None if self._is_ours or function is None else self._chosen()
         self._trained = any(tensor.requires_grad for tensor in traced.constants.values())
         self._told = False  # that the original computes, and why
+        self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
 
     @property
     def original(self) -> Function:
@@ -209,9 +221,31 @@ class Optimized:
         return sum(known) if known and len(known) == len(self.regions) else None
 
     @property
+    def graph(self) -> Graph | Program:
+        """The graph that now runs, where the function is one, else the program with one in each region."""
+        program = self.traced.program
+        graphs = dict(zip((plan.goal.name for plan in self.regions), self.graphs, strict=True))
+        nodes = tuple(
+            Region(graphs[node.graph.name]) if isinstance(node, Region) else node for node in program.nodes
+        )
+        only = nodes[0] if len(nodes) == 1 else None
+        return only.graph if isinstance(only, Region) else replace(program, nodes=nodes)
+
+    @property
     def graphs(self) -> tuple[Graph, ...]:
         """The graph of every region, as it now runs."""
         return tuple(plan.chosen.graph if plan.chosen else plan.goal for plan in self.regions)
+
+    @property
+    def verdict(self) -> "Verdict | None":
+        """How sure it is that the chosen kernels compute what their regions do; None where none is chosen.
+
+        The chances of error of all regions add up. The floats are those of the whole, where it was run.
+        """
+        from superopt.verify.verdict import combined
+
+        found = [plan.chosen.verdict for plan in self.regions if plan.chosen is not None]
+        return combined(found, self.floats) if found and None not in found else None
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -254,12 +288,11 @@ class Optimized:
     def _program_for(self, inputs: tuple[Any, ...]) -> Function:
         """Return what computes inputs of sizes that did not come before."""
         check_arguments(self.inputs, inputs, self.target.torch_device, self._name)
-        traced = self._traced_at(inputs)
+        traced, compared = self._traced_at(inputs)
         if not self._is_ours and traced is not None:
             return assemble(traced, {})
         if traced is None:
-            log.info("%s: another program at %s; the original computes it", self._name, described(inputs))
-            return self.original
+            return self._left(inputs, "another program")
         made: list[str] = []
         try:
             kernels = {
@@ -269,46 +302,61 @@ class Optimized:
             }
             program = assemble(traced, kernels)
             program(*inputs)
+            if compared:
+                self._check_floats(program, inputs)
         except Exception as error:  # whatever a compiler or a driver raises, the original still computes
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
+            self.elsewhere[described(inputs)] = reason
             return self.original if self.function else assemble(traced, {})
         if made:
             log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(made))
         return program
 
+    def _left(self, inputs: tuple[Any, ...], why: str) -> Function:
+        """Return the original for inputs that kernels do not serve; say so, aloud the first time."""
+        level = logging.INFO if self.elsewhere or not self._is_ours else logging.WARNING
+        self.elsewhere[described(inputs)] = why
+        log.log(level, "%s: %s at %s; the original computes it", self._name, why, described(inputs))
+        return self.original
+
+    def _check_floats(self, program: Function, inputs: tuple[Any, ...]) -> None:
+        """Raise InputError where kernels err more than PyTorch at sizes that no axis was traced for."""
+        from superopt.verify.floats import compare_floats
+
+        report = compare_floats(
+            self.original, program, inputs, distributions=("normal",), seed=self.options.seed
+        )
+        if not report.ok:
+            raise InputError(str(report))
+
     @property
     def _name(self) -> str:
         return self.traced.program.name
 
-    def _traced_at(self, inputs: tuple[Any, ...]) -> "Traced | None":
-        """Return the program at other sizes, in the same parts, or None where it is another program."""
+    def _traced_at(self, inputs: tuple[Any, ...]) -> "tuple[Traced | None, bool]":
+        """Return the program at other sizes, in the same parts, or None where it is another program.
+
+        True says that it is the same as algebra only: an axis that is 1 long is none when traced.
+        """
         if self.function is None:
-            return self._resized_at(inputs)
+            return built_at(
+                self.traced, read_sizes(self.traced, inputs, self.open_axes or frozenset())
+            ), False
         from superopt.trace import trace
 
         try:
             found = trace(self.function, *inputs, name=self._name)
         except SuperoptError as error:
             log.info("%s: %s", self._name, error)
-            return None
+            return None, False
         if self._whole is None:
             self._whole = trace(self.function, *self.inputs, name=self._name).program
         if not same_program(found.program, self._whole):
-            return None
+            return (same_at_one(self.traced, found, inputs), True) if self._is_ours else (None, False)
         sizes = {region.graph.name: region.graph.sizes for region in found.program.regions}
-        return in_parts(
-            found, [resized(plan.goal, sizes[plan.goal.name.partition(".")[0]]) for plan in self.regions]
-        )
-
-    def _resized_at(self, inputs: tuple[Any, ...]) -> "Traced":
-        """Return the program that was loaded, at other sizes of the axes that may change."""
-        sizes = read_sizes(self.traced, inputs, self.open_axes or frozenset())
-        nodes = tuple(
-            Region(resized(node.graph, sizes)) if isinstance(node, Region) else node
-            for node in self.traced.program.nodes
-        )
-        return replace(self.traced, program=replace(self.traced.program, nodes=nodes))
+        parts = [resized(plan.goal, sizes[plan.goal.name.partition(".")[0]]) for plan in self.regions]
+        return in_parts(found, parts), False
 
     def _kernel(
         self, name: str, chosen: Candidate, traced: "Traced", inputs: tuple[Any, ...], made: list[str]

@@ -1,7 +1,8 @@
 """Sizes: the same program at other sizes, and the kernels that serve them.
 
 Whether a program is the same at other sizes is not guessed: the function is traced again, and its
-graphs must agree in all but the sizes of axes.
+graphs must agree in all but the sizes of axes. A tensor that is 1 long somewhere has no axis there: then
+what was built, at these sizes, is compared with the new trace as exact algebra.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,14 +10,25 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from superopt.errors import InputError
+from superopt.errors import GraphError, InputError
 from superopt.ir import Axis, Graph, MuGraph, Port, Program, Region, measured_axes
 from superopt.ir.extents import whole_dims
 
 if TYPE_CHECKING:
     from superopt.trace.traced import Traced
 
-__all__ = ["bucket", "described", "mugraph_for", "open_axes", "read_sizes", "resized", "same_program"]
+__all__ = [
+    "bucket",
+    "built_at",
+    "described",
+    "fixed_places",
+    "mugraph_for",
+    "open_axes",
+    "read_sizes",
+    "resized",
+    "same_at_one",
+    "same_program",
+]
 
 
 def same_program(first: Program, second: Program) -> bool:
@@ -89,7 +101,75 @@ def bucket(mugraph: MuGraph) -> tuple[object, ...]:
     )
 
 
-def read_sizes(traced: "Traced", inputs: tuple[Any, ...], changing: frozenset[str]) -> dict[str, int]:
+def built_at(traced: "Traced", sizes: Mapping[str, int]) -> "Traced":
+    """Return a program at other sizes of some axes."""
+    nodes = tuple(
+        Region(resized(node.graph, sizes)) if isinstance(node, Region) else node
+        for node in traced.program.nodes
+    )
+    return replace(traced, program=replace(traced.program, nodes=nodes))
+
+
+def same_at_one(built: "Traced", found: "Traced", inputs: tuple[Any, ...]) -> "Traced | None":
+    """Return a program at the sizes of inputs that are 1 long somewhere, or None.
+
+    It must compute the same as the one that was traced there, for all inputs, and in the same structure.
+    """
+    from superopt.verify.equality import equal_graphs
+    from superopt.verify.floats import tensors_of
+    from superopt.verify.whole import whole_graph
+
+    if built.program.opaque or found.program.opaque or _returned(built) != _returned(found):
+        return None
+    if built.input_names != found.input_names or built.constants.keys() != found.constants.keys():
+        return None
+    everything = frozenset(axis for port in built.program.inputs for axis in port.axes)
+    tensors = dict(zip(found.input_names, tensors_of(inputs), strict=True)) | found.constants
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    try:
+        sizes = read_sizes(built, inputs, everything, ones=True)
+        there = built_at(built, _renamed_alike(built.program, sizes))
+        verdict = equal_graphs(whole_graph(found, shapes), whole_graph(there, shapes))
+    except (InputError, GraphError):  # one axis would have two sizes: a tensor is broadcast there
+        return None
+    return replace(there, constants=found.constants) if verdict.equal else None
+
+
+def _returned(traced: "Traced") -> str:
+    """Return the structure of what a function returns, its tensors by their places among the outputs."""
+    from superopt.trace.tape import Ref, map_leaves
+
+    places = {name: at for at, name in enumerate(traced.program.outputs)}
+
+    def leaf(value: Any) -> str:
+        return f"output {places.get(traced.names[value.index])}" if isinstance(value, Ref) else repr(value)
+
+    return repr(map_leaves(leaf, traced.result))
+
+
+def _renamed_alike(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of axes, and of those that a step renames them to."""
+    found = dict(sizes)
+    pairs = [pair for region in program.regions for step in region.graph.steps for pair in step.mapping]
+    for old, new in pairs:
+        if isinstance(new, str) and old in found:
+            found.setdefault(new, found[old])
+    return found
+
+
+def fixed_places(program: Program) -> list[str]:
+    """Return in words where tensors are 1 long: there no axis is, and other lengths are another program."""
+    return [
+        f"{port.name!r} in dimension {at}"
+        for port in program.inputs
+        for at, dim in enumerate(port.dims)
+        if not dim
+    ]
+
+
+def read_sizes(
+    traced: "Traced", inputs: tuple[Any, ...], changing: frozenset[str], *, ones: bool = False
+) -> dict[str, int]:
     """Return the sizes of axes as tensors have them; InputError where one that is fixed differs."""
     from superopt.verify.floats import tensors_of
 
@@ -102,7 +182,7 @@ def read_sizes(traced: "Traced", inputs: tuple[Any, ...], changing: frozenset[st
                 continue
             free = [axis for axis in dim if axis in changing and axis not in found]
             rest = prod(found.get(axis, known[axis]) for axis in dim if axis not in free[:1])
-            if not free or rest == 0 or size % rest or size == rest:
+            if not free or rest == 0 or size % rest or (size == rest and not ones):
                 fixed = ", ".join(f"{axis}={found.get(axis, known.get(axis))}" for axis in dim) or "1"
                 others = ", ".join(sorted(changing)) or "no axis"
                 raise InputError(

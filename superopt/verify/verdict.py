@@ -1,12 +1,13 @@
 """Verdict: what a comparison found, how sure it is, and what it rests on."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, log2
 from typing import Any
 
 from superopt.verify.report import Counterexample, FloatReport
 
-__all__ = ["Verdict", "Witness"]
+__all__ = ["Verdict", "Witness", "combined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +73,21 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self)
+
+
+def combined(verdicts: Sequence[Verdict], floats: FloatReport | None = None) -> Verdict:
+    """Return the verdict on a whole from those on all its parts: it is equal where every part is."""
+    bounds = [one.error_bound for one in verdicts]
+    known = [bound for bound in bounds if bound is not None]
+    return Verdict(
+        equal=all(verdicts),
+        proven=all(one.proven for one in verdicts),
+        trials=min((one.trials for one in verdicts), default=0),
+        error_bound=min(sum(known), 1.0) if len(known) == len(bounds) else None,
+        witness=next((one.witness for one in verdicts if one.witness), None),
+        oracles=tuple(sorted({name for one in verdicts for name in one.oracles})),
+        floats=floats,
+        counterexample=next((one.counterexample for one in verdicts if one.counterexample), None),
+        notes=tuple(dict.fromkeys(note for one in verdicts for note in one.notes)),
+        seconds=sum(one.seconds for one in verdicts),
+    )

@@ -12,6 +12,7 @@ import superopt
 import superopt.driver
 from superopt import InputError, Optimized, OptimizeOptions, SearchOptions
 from superopt.cache import Cache, Record, key_of
+from superopt.ir import Program
 from superopt.plans.record import candidate_json
 
 pytestmark = pytest.mark.skipif(
@@ -85,9 +86,33 @@ def test_explain_and_json_say_what_was_tried(best: Optimized) -> None:
     assert any("library" in name for name in names)
 
 
+def test_its_graph_and_its_verdict(best: Optimized) -> None:
+    [plan] = best.regions
+    assert plan.chosen is not None
+    assert best.graph == plan.chosen.graph == best.graphs[0]
+    verdict = best.verdict
+    assert verdict is not None
+    assert verdict.equal
+    assert verdict.proven
+    assert (verdict.trials, verdict.error_bound) == (
+        plan.chosen.verdict.trials,
+        plan.chosen.verdict.error_bound,
+    )
+    assert verdict.floats is best.floats
+    assert "chance of error below 2^-" in str(verdict)
+
+
 def test_regions_around_an_opaque_operator() -> None:
     inputs = _inputs((4, 16), (16, 16))
     best = superopt.optimize(around_a_scan, *inputs, options=QUICK)
+    program = best.graph
+    assert isinstance(program, Program)
+    assert [one.graph for one in program.regions] == list(best.graphs)
+    assert [one.target for one in program.opaque] == ["aten.cumsum.default"]
+    chosen = [plan.chosen.verdict for plan in best.regions if plan.chosen]
+    assert best.verdict is not None
+    assert best.verdict.error_bound == pytest.approx(sum(one.error_bound for one in chosen))
+    assert best.verdict.trials == min(one.trials for one in chosen)
     found, expected = best(*inputs), around_a_scan(*inputs)
     assert list(found) == ["scan", "sum"]
     torch.testing.assert_close(found["scan"], expected["scan"], rtol=1e-4, atol=1e-4)
@@ -98,6 +123,8 @@ def test_a_program_without_algebra_stays_as_it_is() -> None:
     best = superopt.optimize(lambda x: torch.cumsum(x, -1), *_inputs((4, 4)), options=QUICK)
     assert best.winner == "eager"
     assert best.speedup == 1
+    assert best.verdict is None
+    assert best.graph == best.traced.program
 
 
 def softmax_plus_one(x: torch.Tensor) -> torch.Tensor:

@@ -365,6 +365,10 @@ def test_programs_cut_in_parts(quick, random, in_use, monkeypatch, tmp_path: Pat
     torch.testing.assert_close(served(*inputs), two_layers(*inputs), rtol=1e-4, atol=1e-4)
     other = random((9, 40), (40, 33), (33, 20))
     torch.testing.assert_close(served(*other), two_layers(*other), rtol=1e-4, atol=1e-4)
+    alone = random((1, 32), (32, 48), (48, 20))
+    torch.testing.assert_close(served(*alone), two_layers(*alone), rtol=1e-4, atol=1e-4)
+    assert not served.elsewhere
+    assert best.verdict.equal
     served.save(tmp_path / "best.json")
     for function in (None, two_layers):
         loaded = superopt.load(tmp_path / "best.json", function)

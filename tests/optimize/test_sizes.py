@@ -43,13 +43,96 @@ def test_sizes_that_make_another_program_go_to_the_original(quick, random, in_us
         (((9, 16), (40, 16), (40, 16)), False),
         (((8, 32), (24, 32), (24, 16)), True),  # the scale is another number
         (((8, 16), (24, 16), (24, 8)), False),
-        (((1, 16), (24, 16), (24, 16)), True),  # a row alone has no axis
+        (((1, 16), (24, 16), (24, 16)), False),  # a row alone has no axis, but the algebra is the same
+        (((8, 16), (1, 16), (1, 16)), False),
+        (((1, 16), (1, 16), (1, 1)), False),
+        (((8, 1), (24, 1), (24, 16)), True),
     ):
         caplog.clear()
         inputs = random(*shapes)
         with caplog.at_level(logging.INFO, "superopt"):
             torch.testing.assert_close(served(*inputs), attention(*inputs), rtol=1e-4, atol=1e-4)
         assert ("another program" in caplog.text) == other, shapes
+
+
+def broadcasts(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x * y).sum(-1)
+
+
+def counts(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return (x * x).sum(-1), x.shape[0]
+
+
+def turns(x: torch.Tensor) -> torch.Tensor:
+    return x.exp().sum(-1) if x.shape[0] > 1 else x.sum(-1)
+
+
+def unpacks(x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor]:
+    y = x.exp().sum(-1)
+    return y if x.shape[0] > 1 else (y,)
+
+
+def across(x: torch.Tensor) -> torch.Tensor:
+    return (x.softmax(0) * x).sum(-1)
+
+
+def squares(x: torch.Tensor) -> torch.Tensor:
+    return (x @ x.T).relu().sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("function", "built", "called", "served"),
+    [
+        (broadcasts, ((6, 32), (6, 32)), ((1, 32), (1, 32)), True),
+        (broadcasts, ((6, 32), (6, 32)), ((1, 32), (6, 32)), False),
+        (broadcasts, ((6, 32), (6, 32)), ((6, 1), (6, 32)), False),
+        (broadcasts, ((6, 32), (1, 32)), ((1, 32), (1, 32)), True),
+        (counts, ((6, 32),), ((1, 32),), False),
+        (turns, ((6, 32),), ((1, 32),), False),
+        (unpacks, ((6, 32),), ((1, 32),), False),
+        (across, ((6, 32),), ((1, 32),), True),
+        (squares, ((6, 32),), ((1, 32),), True),
+        (squares, ((6, 32),), ((1, 1),), True),
+        (across, ((1, 32),), ((6, 32),), False),
+    ],
+)
+def test_what_is_one_long_is_served_where_the_algebra_is_the_same(
+    function, built, called, served, quick, random, in_use, caplog
+) -> None:
+    best = in_use(superopt.optimize(function, *random(*built), options=quick))
+    inputs = random(*called)
+    for one in (best(*inputs), best(*inputs)):
+        torch.testing.assert_close(one, function(*inputs), rtol=1e-4, atol=1e-4)
+        assert type(one) is type(function(*inputs))
+    assert (not best.elsewhere) == served
+    assert ("another program at" in caplog.text) != served
+    assert ("the original computes float32" in best.explain()) != served
+
+
+def test_what_was_built_for_one_says_so(quick, random, in_use, caplog) -> None:
+    best = in_use(superopt.optimize(across, *random((1, 32)), options=quick))
+    assert "built for a length of 1 of 'x' in dimension 0: at others the original computes" in best.explain()
+    for rows in (6, 7):
+        best(*random((rows, 32)))
+    told = [one for one in caplog.records if "another program" in one.message]
+    assert [one.levelname for one in told] == ["WARNING"]  # aloud once
+    assert "the original computes float32[7, 32]: another program" in best.explain()
+    other = in_use(superopt.optimize(across, *random((6, 32)), options=quick))
+    assert "built for a length of 1" not in other.explain()
+
+
+def test_kernels_that_err_at_one_are_not_used(quick, random, in_use, monkeypatch, caplog) -> None:
+    best = in_use(superopt.optimize(across, *random((6, 32)), options=quick))
+    make = type(best.target).make
+
+    def wrong(self, mugraph, configs):
+        kernel = make(self, mugraph, configs)
+        return lambda **tensors: {name: one + 0.5 for name, one in kernel(**tensors).items()}
+
+    monkeypatch.setattr(type(best.target), "make", wrong)
+    inputs = random((1, 32))
+    torch.testing.assert_close(best(*inputs), across(*inputs), rtol=1e-4, atol=1e-4)
+    assert "the original computes float32[1, 32]" in caplog.text
 
 
 def test_the_original_computes_where_a_kernel_cannot_be_made(best, random, monkeypatch, caplog) -> None:
