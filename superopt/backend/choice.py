@@ -22,6 +22,7 @@ from superopt.targets import Target
 from superopt.trace import trace
 
 __all__ = [
+    "PASS",
     "OpaqueError",
     "Region",
     "blank_of",
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 log = logging.getLogger("superopt")
+
+PASS = "post_grad_custom_pre_pass"
+"""Inductor's setting for passes over the graph that we see; those of the user's change no region alone."""
 
 _RECORDS = 3
 
@@ -60,7 +64,9 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
         "backend": _RECORDS,
         "preset": ledger.options.preset,
         "verify": ledger.options.verify,
-        "inductor": {name: str(value) for name, value in sorted(ledger.options.inductor.items())},
+        "inductor": {
+            name: str(value) for name, value in sorted(ledger.options.inductor.items()) if name != PASS
+        },
         "results": list(program.outputs),
         "symbols": [str(torch.Size(tensor.shape)) for tensor in subgraph.example(others(subgraph))],
     }

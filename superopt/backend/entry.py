@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from superopt.backend.choice import line_of
 from superopt.backend.decision import Ledger
-from superopt.backend.graphpass import RegionPass
+from superopt.backend.graphpass import PASS, RegionPass, passes_of
 from superopt.backend.hosting import with_inductor
 from superopt.backend.options import mode_options, read_options
 
@@ -99,7 +99,9 @@ def _run_backward(made: Any) -> None:
 def _compiled(
     module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, **patches: Any
 ) -> Callable[..., Any]:
-    patches = {**patches, **ledger.options.inductor, "post_grad_custom_pre_pass": RegionPass(ledger)}
+    patches = {**patches, **ledger.options.inductor}
+    theirs = patches.get(PASS, getattr(torch._inductor.config, PASS))
+    patches[PASS] = RegionPass(ledger, passes_of(theirs))
     ledger.entered = time.monotonic()
     return with_inductor(module, inputs, patches)
 

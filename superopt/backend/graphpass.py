@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from superopt.backend.choice import OpaqueError, Region, line_of, region_of
+from superopt.backend.choice import PASS, OpaqueError, Region, line_of, region_of
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import generation
 from superopt.backend.nodes import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
@@ -22,18 +23,23 @@ from superopt.cache import versions
 from superopt.errors import SuperoptError
 from superopt.targets import Target, pick_target
 
-__all__ = ["RegionPass"]
+__all__ = ["PASS", "RegionPass", "passes_of"]
 
 log = logging.getLogger("superopt")
 
+_AWARE: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
 _ROUNDS = 4  # in which operators that turn out to be opaque are taken out
 
 
 class RegionPass(CustomGraphPass):
-    """Replaces the regions of a graph that superopt computes faster than Inductor."""
+    """Replaces the regions of a graph that superopt computes faster than Inductor.
 
-    def __init__(self, ledger: Ledger) -> None:
+    Inductor has one place for passes like this one: those of the user's that stood there run before it.
+    """
+
+    def __init__(self, ledger: Ledger, before: Sequence[Any] = ()) -> None:
         self.ledger = ledger
+        self.before = tuple(before)
 
     def uuid(self) -> bytes | None:
         """Return what the pass depends on, or None where each graph must come by here."""
@@ -45,11 +51,22 @@ class RegionPass(CustomGraphPass):
         except SuperoptError:
             return None
         left = generation() if options.cache else 0
-        told = (versions(), parts, options.budget_s, options.preset, options.verify, options.cache, left)
+        before = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
+        if not all(before):  # Inductor keeps no graph that such a pass may have changed
+            return None
+        told = (
+            *(versions(), parts, options.budget_s, options.preset, options.verify, options.cache),
+            *(left, before),
+        )
         return hashlib.sha256(repr(told).encode()).digest()
 
     def __call__(self, graph: fx.Graph) -> None:
-        """Replace regions; a fault of ours leaves the graph as it is."""
+        """Run the user's passes, and replace regions; a fault of ours leaves the graph as it is."""
+        for one in self.before:
+            if _AWARE is not None and isinstance(one, _AWARE):
+                one(graph, _role(graph) == "inference")
+            else:
+                one(graph)
         try:
             self._run(graph)
         except Exception as error:  # Inductor goes on with the graph as it is
@@ -131,6 +148,14 @@ class RegionPass(CustomGraphPass):
 
     def _note(self, piece: Piece, why: str, title: str) -> None:
         self.ledger.decisions.append(Decision(listed(piece.nodes), "", False, why, graph=title))
+
+
+def passes_of(given: Any) -> tuple[Any, ...]:
+    """Return a setting of Inductor's as passes, without ours, which another thread may have put there."""
+    if given is None:
+        return ()
+    passes = given if isinstance(given, list | tuple) else (given,)
+    return tuple(one for one in passes if not isinstance(one, RegionPass))
 
 
 def _replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> None:

@@ -72,7 +72,7 @@ def read_options(given: Mapping[str, Any] | None) -> BackendOptions:
         given.get("verify", True),
         given.get("cache", True),
         given.get("retry", False),
-        dict(inductor),
+        {str(name).replace("-", "_"): value for name, value in inductor.items()},
     )
 
 
