@@ -4,8 +4,9 @@ import inspect
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,14 +17,24 @@ from superopt.backend.choice import line_of
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import PASS, RegionPass, passes_of
 from superopt.backend.hosting import with_inductor
-from superopt.backend.options import mode_options, read_options
+from superopt.backend.options import BackendOptions, mode_options, read_options
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
 
 log = logging.getLogger("superopt")
 
-_LEDGERS: dict[int, tuple[Mapping[str, Any], Ledger]] = {}
-"""By the identity of the dict of options, which is one for all graphs of a call of torch.compile."""
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of torch.compile that has options: these, how they were read, and what was decided since."""
+
+    options: Mapping[str, Any]
+    read: BackendOptions
+    ledger: Ledger
+
+
+_CALLS: dict[int, _Call] = {}
+"""By the identity of what torch.compile made of its arguments, as long as that lives."""
 
 
 def compile_graph(
@@ -38,7 +49,7 @@ def compile_graph(
 
     `options` are those of `BackendOptions`; `mode` is one of Inductor's, which it gets.
     """
-    return _compiled(module, inputs, ledger_of(options, mode))
+    return _compiled(module, inputs, _ledger_now(options, mode))
 
 
 def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None) -> str:
@@ -48,7 +59,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     quick. With gradients enabled, the graphs of the backward pass are explained too, which is run once
     where a result has a gradient; no tensor's `grad` changes.
     """
-    ledger = Ledger(read_options(dict(options or {})))
+    ledger = Ledger(read_options(options))
 
     def compile_here(module: fx.GraphModule, values: Sequence[Any], **unused: Any) -> Callable[..., Any]:
         return _compiled(module, values, ledger, fx_graph_cache=False, force_disable_caches=True)
@@ -106,14 +117,42 @@ def _compiled(
     return with_inductor(module, inputs, patches)
 
 
-def ledger_of(options: Mapping[str, Any] | None, mode: str | None = None) -> Ledger:
-    """Return what was decided so far for a dict of options, the very one that torch.compile was given."""
-    if not options:
-        settings = read_options(options)
-        if mode is not None:  # what Inductor is told for the graph, it is told for each region
-            settings = replace(settings, inductor=mode_options(mode))
+def ledger_of(options: Mapping[str, Any]) -> Ledger:
+    """Return what was decided so far by the last call of torch.compile that got this very dict of options."""
+    for call in reversed(_CALLS.values()):
+        if call.options is options:
+            return call.ledger
+    return Ledger(read_options(options))
+
+
+def _ledger_now(options: Mapping[str, Any] | None, mode: str | None) -> Ledger:
+    """Return the ledger of the call of torch.compile that a graph comes from, a new one if it has none yet.
+
+    Without options, each graph has its own.
+    """
+    settings = read_options(options)
+    if mode is not None:  # what Inductor is told for the graph, it is told for each region
+        settings = replace(settings, inductor=mode_options(mode))
+    owner = _caller() if options else None
+    if options is None or owner is None:
         return Ledger(settings)
-    known = _LEDGERS.get(id(options))
-    if known is None:
-        known = _LEDGERS[id(options)] = options, Ledger(read_options(options))
-    return known[1]
+    known = _CALLS.get(id(owner))
+    if known is None or known.read != settings:  # a dict of options may change between two graphs
+        if known is None:
+            weakref.finalize(owner, _CALLS.pop, id(owner), None)
+        known = _CALLS[id(owner)] = _Call(options, settings, Ledger(settings))
+    return known.ledger
+
+
+def _caller() -> Any:
+    """Return what torch.compile made of its arguments: an object for each call, that hands us the graph.
+
+    One dict of options may be given to many calls, and PyTorch tells a backend nothing else of them.
+    """
+    wrapper = getattr(torch, "_TorchCompileWrapper", None)
+    frame = inspect.currentframe()
+    while wrapper is not None and frame is not None:
+        if frame.f_code is wrapper.__call__.__code__:
+            return frame.f_locals["self"]
+        frame = frame.f_back
+    return None

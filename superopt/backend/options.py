@@ -1,6 +1,6 @@
 """Options: what `torch.compile(model, backend="superopt", options={...})` takes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +13,7 @@ __all__ = ["BackendOptions", "mode_options", "read_options"]
 
 _MEANINGS = {
     "budget_s": "seconds of search and tuning for all graphs of a model, 0 to use only what is cached;"
-    " by default about as long as Inductor takes",
+    " by default about 0.7 of all that Inductor takes, at most 60",
     "preset": f"how widely to tune: {' or '.join(PRESETS)}",
     "report": "a path: where to write, as JSON, what was decided for each region",
     "verify": "whether each taken region is checked against float64 once more as it will be called",
@@ -36,16 +36,17 @@ class BackendOptions:
     inductor: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_options(given: Mapping[str, Any] | None) -> BackendOptions:
+def read_options(given: Any) -> BackendOptions:
     """Return the settings of a dict, or raise InputError with all that are valid."""
-    given = dict(given or {})
     known = [one.name for one in fields(BackendOptions)]
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        raise options_error(f"options is {given!r}; it is a dict of {', '.join(known)}")
     if unknown := [str(name) for name in given if name not in known]:
-        close = get_close_matches(unknown[0], known, 1)
-        meant = f", did you mean {close[0]!r}?" if close else ";"
         listed = "\n".join(f"  {name}: {_MEANINGS[name]}" for name in known)
         raise options_error(
-            f"the superopt backend has no option {unknown[0]!r}{meant} valid are {', '.join(known)}\n{listed}"
+            f"the superopt backend has no {_named(unknown, known)}; valid are {', '.join(known)}\n{listed}"
         )
     budget = given.get("budget_s")
     if budget is not None and (
@@ -53,7 +54,7 @@ def read_options(given: Mapping[str, Any] | None) -> BackendOptions:
     ):
         raise _wrong("budget_s", budget)
     preset = given.get("preset", "quick")
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise _wrong("preset", preset)
     report = given.get("report")
     if report is not None and not isinstance(report, str | Path):
@@ -87,17 +88,28 @@ def mode_options(mode: str) -> dict[str, Any]:
 
 
 def check_inductor(given: Mapping[str, Any]) -> None:
-    """Raise InputError for an option that Inductor does not have."""
-    from torch._inductor import list_options
+    """Raise InputError for options that Inductor does not have, or whose values are not of their type."""
+    from torch._inductor import config, list_options
 
     if not given:
         return
     known = list_options()
-    for name in map(str, given):
-        if name.replace("-", "_") not in known:
-            close = get_close_matches(name, known, 1)
-            meant = f", did you mean {close[0]!r}?" if close else "; torch._inductor.list_options() has all"
-            raise options_error(f"inductor: Inductor has no option {name!r}{meant}")
+    if unknown := [str(name) for name in given if str(name).replace("-", "_") not in known]:
+        every = "torch._inductor.list_options() has all"
+        raise options_error(f"inductor: Inductor has no {_named(unknown, known)}; {every}")
+    for name, value in given.items():
+        kind = config.get_type(str(name).replace("-", "_"))  # type: ignore[attr-defined]
+        if kind in (bool, int) and not isinstance(value, kind):  # others may be of several types
+            raise options_error(f"inductor: {name} is {value!r}; it is of type {kind.__name__}")
+
+
+def _named(unknown: Sequence[str], known: Sequence[str]) -> str:
+    """Return in words all names that are not known, each with the one that may be meant."""
+    told = []
+    for name in unknown:
+        close = get_close_matches(name, known, 1)
+        told.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
+    return f"option{'s' * (len(told) > 1)} {', '.join(told)}"
 
 
 def _wrong(name: str, value: Any) -> InputError:

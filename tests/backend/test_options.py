@@ -17,6 +17,18 @@ def test_defaults_and_all_options() -> None:
     assert found == BackendOptions(5.0, "full", Path("r.json"), False, False, True, {"max_autotune": True})
 
 
+def test_options_of_inductor() -> None:
+    given = {
+        "max-autotune": True,
+        "cpp.threads": 2,
+        "compile_threads": None,
+        "triton.descriptive_names": False,
+    }
+    assert read_options({"inductor": given}).inductor == {
+        name.replace("-", "_"): value for name, value in given.items()
+    }
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -53,14 +65,27 @@ def test_torch_finds_the_backend() -> None:
     [
         (
             {"bugdet_s": 1},
-            "the superopt backend has no option 'bugdet_s', did you mean 'budget_s'? valid are",
+            "the superopt backend has no option 'bugdet_s' (did you mean 'budget_s'?); valid are",
         ),
+        (
+            {"bugdet_s": 1, "speed": 11},
+            "the superopt backend has no options 'bugdet_s' (did you mean 'budget_s'?), 'speed'; valid are",
+        ),
+        ("quick", "options is 'quick'; it is a dict of budget_s, preset, report"),
+        ({"preset": ["quick"]}, "preset is ['quick']; it is how widely to tune: quick or full"),
         ({"speed": 11}, "the superopt backend has no option 'speed'; valid are budget_s, preset, report"),
         ({"budget_s": "all"}, "budget_s is 'all'; it is seconds of search"),
-        ({"inductor": {"max_autotun": True}}, "inductor: Inductor has no option 'max_autotun', did you mean"),
+        ({"inductor": {"max_autotun": True}}, "inductor: Inductor has no option 'max_autotun' (did you mean"),
+        (
+            {"inductor": {"max_autotun": True, "zzzzz": 1}},
+            "inductor: Inductor has no options 'max_autotun' (did you mean 'max_autotune'?), 'zzzzz'; torch",
+        ),
+        ({"inductor": {"max_autotune": "banana"}}, "inductor: max_autotune is 'banana'; it is of type bool"),
+        ({"inductor": {"max-autotune": 1}}, "inductor: max-autotune is 1; it is of type bool"),
+        ({"inductor": {"cpp.threads": 1.5}}, "inductor: cpp.threads is 1.5; it is of type int"),
     ],
 )
-def test_wrong_options_reach_the_user_as_they_are(options: dict[str, Any], said: str) -> None:
+def test_wrong_options_reach_the_user_as_they_are(options: Any, said: str) -> None:
     compiled = torch.compile(torch.nn.Linear(2, 2), backend="superopt", options=options)
     with pytest.raises(InputError) as error:
         compiled(torch.ones(1, 2))

@@ -1,0 +1,74 @@
+"""Ledgers: each call of torch.compile has its own budget and report, whichever dict of options it gets."""
+
+import gc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from superopt.backend import entry
+from superopt.backend.decision import Ledger
+
+
+@pytest.fixture
+def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[Ledger]:
+    """Compile nothing; return the ledgers that graphs come with."""
+    found: list[Ledger] = []
+
+    def host(module: fx.GraphModule, inputs: Any, patches: Mapping[str, Any]) -> Callable[..., Any]:
+        found.append(patches[entry.PASS].ledger)
+        return module.forward
+
+    monkeypatch.setattr(entry, "with_inductor", host)
+    return found
+
+
+def first(x: Tensor) -> Tensor:
+    made = x.sin()
+    torch._dynamo.graph_break()
+    return made.cos()
+
+
+def second(x: Tensor) -> Tensor:
+    return x.tanh()
+
+
+def test_two_calls_with_one_dict_share_nothing(ledgers: list[Ledger]) -> None:
+    options: dict[str, Any] = {"budget_s": 0}
+    x = torch.ones(3)
+    compiled = [torch.compile(one, backend="superopt", options=options) for one in (first, second)]
+    for one in compiled:
+        one(x)
+    assert ledgers[0] is ledgers[1]  # of the graphs of one call
+    assert ledgers[2] is not ledgers[0]
+    assert entry.ledger_of(options) is ledgers[2]
+
+
+def test_options_that_change_are_read_again(ledgers: list[Ledger]) -> None:
+    options: dict[str, Any] = {"budget_s": 0}
+    compiled = torch.compile(second, backend="superopt", options=options, dynamic=False)
+    compiled(torch.ones(3))
+    compiled(torch.ones(4))
+    options["budget_s"] = 5
+    compiled(torch.ones(5))
+    assert [one.options.budget_s for one in ledgers] == [0, 0, 5]
+    assert ledgers[0] is ledgers[1]
+
+
+def test_without_options_each_graph_has_its_own(ledgers: list[Ledger]) -> None:
+    torch.compile(first, backend="superopt")(torch.ones(3))
+    assert len(ledgers) == 2
+    assert ledgers[0] is not ledgers[1]
+
+
+def test_what_is_no_longer_compiled_is_forgotten(ledgers: list[Ledger]) -> None:
+    before = len(entry._CALLS)
+    compiled = torch.compile(second, backend="superopt", options={"budget_s": 0})
+    compiled(torch.ones(3))
+    assert len(entry._CALLS) == before + 1
+    del compiled
+    torch._dynamo.reset()
+    gc.collect()
+    assert len(entry._CALLS) <= before
