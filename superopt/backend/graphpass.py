@@ -218,9 +218,13 @@ def _fake(plan: str, inputs: Sequence[fx.Node]) -> Any:
 
 
 def _never(piece: Piece) -> str | None:
-    """Return why no plan can be called in the place of a piece, whatever it gains; None where one can."""
+    """Return why a piece is never worth a plan; None where it may be."""
     if torch._inductor.config.cpp_wrapper:
         return "Inductor's cpp_wrapper makes wrong code of a call of a plan"
+    around = [read for node in piece.nodes for read in (node, *node.all_input_nodes)]
+    shapes = [tensor.shape for node in around for tensor in tensors_in(value_of(node))]
+    if any(isinstance(size, int) and size == 0 for shape in shapes for size in shape):  # no symbol is 0
+        return "it has an empty tensor"
     return None
 
 

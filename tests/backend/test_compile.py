@@ -273,6 +273,16 @@ def test_a_region_that_cannot_be_called_stays(
     assert any("left to Inductor: RuntimeError: no fake" in one.message for one in warnings_logged.records)
 
 
+@pytest.mark.parametrize("rows", [0, 2])
+@pytest.mark.usefixtures("by_torch")
+def test_nothing_is_searched_for_empty_tensors(rows: int, taken: list[Decision]) -> None:
+    module, x, host = Mlp(F.silu, bias=False), torch.ones(rows, WIDTH), Host()
+    with torch.no_grad():
+        close(torch.compile(module, backend=host)(x), module(x))
+    assert host.calls == (rows > 0)
+    assert [one.why for one in host.ledger.decisions] == ["a test" if rows else "it has an empty tensor"]
+
+
 @pytest.mark.parametrize("cpp_wrapper", [True, False])
 @pytest.mark.usefixtures("by_torch")
 def test_no_region_is_taken_where_inductors_code_is_all_cpp(cpp_wrapper: bool, taken: list[Decision]) -> None:
