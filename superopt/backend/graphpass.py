@@ -18,7 +18,7 @@ from superopt.backend.nodes import Kind, bytes_of, flops_of, kinds_of, listed, t
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import REGION, runner_of
 from superopt.backend.rounds import decisions_of
-from superopt.backend.subgraph import masks_leaving, subgraph_of
+from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
 from superopt.cache import versions
 from superopt.errors import SuperoptError
 from superopt.targets import Target, pick_target
@@ -123,8 +123,12 @@ class RegionPass(CustomGraphPass):
         try:
             if not bad:
                 return [region_of(subgraph_of(piece, kinds), target, self.ledger)]
-        except OpaqueError as error:
-            bad = {node for node in piece.nodes if str(node.target) in error.targets}
+        except (OpaqueError, NumberError) as error:
+            bad = (
+                set(error.nodes)
+                if isinstance(error, NumberError)
+                else {node for node in piece.nodes if str(node.target) in error.targets}
+            )
             if not bad or not rounds:
                 self._note(piece, str(error), title)
                 return []

@@ -1,7 +1,7 @@
 """Subgraph: a piece of a graph as a function of its own, and what replaces it."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from superopt.backend.nodes import Kind, tensors_in, value_of
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
 
-__all__ = ["Result", "Subgraph", "masks_leaving", "subgraph_of"]
+__all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,14 @@ class Subgraph:
         return found
 
 
+class NumberError(InputError):
+    """Operators of a piece read numbers that are not told by the sizes of its inputs."""
+
+    def __init__(self, message: str, nodes: Iterable[fx.Node] = ()) -> None:
+        super().__init__(message)
+        self.nodes = frozenset(nodes)
+
+
 def subgraph_of(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> Subgraph:
     """Return a piece as a module, or raise InputError where it cannot stand alone."""
     return _Builder(piece, kinds).build()
@@ -106,8 +114,15 @@ class _Builder:
             raise InputError("it reads no tensor")
         for node in self.inputs:
             self._note_sizes(node)
+        unread: dict[fx.Node, str] = {}
         for node in self.piece.nodes:
-            self._copy(node)
+            try:
+                self._copy(node)
+            except NumberError as error:
+                unread[node] = str(error)
+                self.copies[node] = self.graph.placeholder(node.name)  # so that its readers are tried too
+        if unread:
+            raise NumberError("; ".join(dict.fromkeys(unread.values())), unread)
         results = tuple(_result(node) for node in self.piece.nodes if _leaves(node, self.members, self.kinds))
         made = []
         for result in results:
@@ -175,7 +190,7 @@ class _Builder:
         if isinstance(value, int | float | bool):
             return value
         if not isinstance(value, torch.SymInt):
-            raise InputError(f"it reads a {type(value).__name__}")
+            raise NumberError(f"it reads a {type(value).__name__}")
         return self._expression(value.node.expr)
 
     def _expression(self, expr: sympy.Expr) -> Any:
@@ -189,7 +204,7 @@ class _Builder:
             expr.func
         )
         if function is None:
-            raise InputError(f"the size {expr} is not that of an input")
+            raise NumberError(f"the size {expr} is not that of an input")
         made = self._expression(expr.args[0])
         for other in expr.args[1:]:
             made = self.graph.call_function(function, (made, self._expression(other)))

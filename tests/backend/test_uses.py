@@ -161,3 +161,20 @@ def test_sizes_that_depend_on_data_leave_the_other_regions(
             close(a, b)
     assert host.calls == 1
     assert not troubles(warnings_logged)
+
+
+@pytest.mark.parametrize("place", ["first", "last", "everywhere"])
+def test_a_number_that_is_a_symbol_leaves_the_rest_of_a_region(place: str, taken: list[Decision]) -> None:
+    inner = Mlp(torch.tanh, bias=False)
+
+    def shifted(x: Tensor, number: int) -> Tensor:
+        made = inner(x + number if place != "last" else x)
+        return made / number if place != "first" else made
+
+    host = Host()
+    compiled = torch.compile(shifted, backend=host, dynamic=True)
+    with torch.no_grad():
+        for number in (3, 4, 7):
+            close(compiled(data(number), number), shifted(data(number), number))
+    assert names_of(host) == ["aten.mm.default, aten.tanh.default, aten.mm.default"]
+    assert len(host.graphs) == host.calls == 1
