@@ -275,11 +275,20 @@ class Cache:
     def _report(
         self, topic: str, message: str, *, note: str = "; results of this run stay in memory"
     ) -> None:
-        """Warn once of each kind of fault."""
+        """Warn once of each kind of fault, and once in a process of a folder that takes nothing."""
         self._fault = message
-        if topic not in self._told:
-            self._told.add(topic)
-            log.warning("cache: %s%s", message, note)
+        if topic in self._told:
+            return
+        self._told.add(topic)
+        told = f"cache: {message}{note}"
+        if note:
+            if told in _TOLD:  # by another cache of the same folder: one run opens it many times
+                return
+            _TOLD.add(told)
+        log.warning("%s", told)
+
+
+_TOLD: set[str] = set()
 
 
 def _is_final(error: Exception) -> bool:

@@ -1,12 +1,13 @@
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from superopt.cache import Key, key_of
+from superopt.cache import Cache, Key, key_of
 
 NOBODY = 65534
 
@@ -23,6 +24,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Return the warnings of superopt so far."""
     caplog.set_level(logging.WARNING, "superopt")
     return lambda: [record.getMessage() for record in caplog.records if record.name.startswith("superopt")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test be told of a fault, as each process is once."""
+    monkeypatch.setattr(sys.modules[Cache.__module__], "_TOLD", set())
 
 
 @pytest.fixture

@@ -280,9 +280,21 @@ def test_a_folder_that_cannot_be(tmp_path: Path, plan_key: Keys, warnings: Warni
 
 def test_a_folder_where_the_file_should_be(folder: Path, plan_key: Keys, warnings: Warnings) -> None:
     (folder / "cache.db").mkdir(parents=True)
-    with Cache.open() as cache:
-        assert works(cache, plan_key)
+    for _ in range(3):  # one run opens it many times
+        with Cache.open() as cache:
+            assert works(cache, plan_key)
     assert len(warnings()) == 1
+    assert warnings()[0].endswith("results of this run stay in memory")
+
+
+def test_two_folders_that_take_nothing_are_two_warnings(
+    tmp_path: Path, plan_key: Keys, warnings: Warnings
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "cache.db").mkdir(parents=True)
+        with Cache.open(tmp_path / name) as cache:
+            assert works(cache, plan_key)
+    assert len(warnings()) == 2
 
 
 def test_a_read_only_folder(unprivileged: Path, plan_key: Keys, warnings: Warnings) -> None:
