@@ -1,0 +1,104 @@
+"""The ways in which torch.compile is asked, with regions taken: modes, options, sizes that change."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from superopt.backend import contest, plans
+from superopt.backend.decision import Decision
+from superopt.backend.graphpass import RegionPass
+
+from .conftest import Host, close, troubles
+from .modules import WIDTH, Mlp
+from .test_compile import take_all
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let torch compute what kernels would; return the rows of each call of a region."""
+    rows: list[int] = []
+
+    def compute(self: plans.Runner, known: dict[str, Tensor]) -> list[Tensor]:
+        made = self.by_torch(known)
+        rows.append(len(made[0]))
+        return made
+
+    monkeypatch.setattr(plans.Runner, "by_kernels", compute)
+    return rows
+
+
+@pytest.fixture
+def no_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep Inductor from bringing back the graphs of other tests."""
+    monkeypatch.setattr(RegionPass, "uuid", lambda self: None)
+
+
+def data(rows: int) -> Tensor:
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
+
+
+WAYS: list[dict[str, Any]] = [
+    {"mode": "reduce-overhead"},
+    {"mode": "default", "fullgraph": True},
+    {"options": {"inductor": {"triton.cudagraphs": True}}},
+    {"options": {"inductor": {"triton.cudagraphs": True, "triton.cudagraph_trees": False}}},
+    {"options": {"inductor": {"max_autotune": True}}, "dynamic": True},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.usefixtures("no_caches", "taken")
+def test_regions_are_called_forward_and_backward(way: dict[str, Any], calls: list[int]) -> None:
+    module = nn.Sequential(Mlp(torch.tanh, bias=False))
+    compiled = torch.compile(module, backend="superopt", **way)
+    with torch.no_grad():
+        for _ in range(3):
+            close(compiled(data(3)), module(data(3)))
+    assert calls[-3:] == [3] * 3  # kernels for all sizes were also tried at others
+    before = len(calls)
+    found = torch.autograd.grad(compiled(data(3)).square().sum(), list(module.parameters()))
+    wanted = torch.autograd.grad(module(data(3)).square().sum(), list(module.parameters()))
+    for a, b in zip(found, wanted, strict=True):
+        close(a, b)
+    assert len(calls) > before
+
+
+@pytest.mark.usefixtures("calls")
+def test_an_axis_that_is_marked_is_compiled_once(taken: list[Decision]) -> None:
+    module, host = Mlp(torch.tanh, bias=False), Host()
+    compiled = torch.compile(module, backend=host)
+    with torch.no_grad():
+        for rows in (3, 5, 17):
+            x = data(rows)
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+            close(compiled(x), module(x))
+    assert len(host.graphs) == host.calls == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shared_kernels")
+@pytest.mark.parametrize("way", [{"dynamic": True}, {"fullgraph": True}], ids=str)
+def test_a_search(
+    way: dict[str, Any], monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    always: dict[str, Callable[..., Any]] = {
+        "_judged": take_all,
+        "_slower_elsewhere": lambda self, ours: None,
+    }
+    for name, answer in always.items():
+        monkeypatch.setattr(contest.Contest, name, answer)
+    for name in ("_TOO_SHORT_US", "_NO_ROOM", "WIN"):
+        monkeypatch.setattr(contest, name, 0.0)
+    monkeypatch.setattr(contest, "_GRAPHS", {"quick": 1})
+    module, host = Mlp(torch.relu, bias=False), Host(budget_s=30.0)
+    compiled = torch.compile(module, backend=host, **way)
+    with torch.no_grad():
+        for rows in (4, 7) if "dynamic" in way else (4, 4):
+            close(compiled(data(rows)), module(data(rows)))
+    assert host.ledger.searched == 1
+    assert [one.taken for one in host.ledger.decisions] == [True]
+    assert len(host.graphs) == host.calls == 1
+    assert not troubles(warnings_logged)
