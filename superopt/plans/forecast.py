@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from superopt.plans.plan import (
     total_us,
 )
 from superopt.plans.ranking import Ranking
+from superopt.plans.rehearsal import rehearsed
 from superopt.targets import KernelReport, Target
 
 __all__ = ["forecast"]
@@ -38,10 +39,14 @@ def forecast(
     options: OptimizeOptions,
     clock: Clock,
     tell: Callable[[str], None],
+    entering: Collection[str] = (),
 ) -> list[RegionPlan]:
-    """Return a plan for each region, its candidates by predicted time; nothing is run."""
+    """Return a plan for each region, its candidates by predicted time; no kernel is run.
+
+    Regions that read nothing but the `entering` tensors are rehearsed: their graphs run in floats.
+    """
     seconds = PRESETS[options.preset].compile_seconds / max(len(work), 1)
-    return [_region(one, target, options, clock, tell, seconds) for one in work]
+    return [_region(one, target, options, clock, tell, seconds, entering) for one in work]
 
 
 def _region(
@@ -51,10 +56,13 @@ def _region(
     clock: Clock,
     tell: Callable[[str], None],
     seconds: float,
+    entering: Collection[str],
 ) -> RegionPlan:
     with clock.phase("emit"):
         candidates = [_written(one, target) for one in work.candidates]
     if not work.recalled:  # else they are in the order that they had
+        with clock.phase("floats"):
+            candidates = rehearsed(work.goal, candidates, entering, seed=options.seed)
         with clock.phase("predict"):
             ranking = Ranking(target)
             candidates = _as_predicted(candidates, 2 * _COMPILED[options.preset], target, ranking)

@@ -52,7 +52,8 @@ def settle(
         "open_axes": open_axes,
     }
     if not (target.available and options.measure):
-        plans = forecast(work, target, options, clock, tell)
+        entering = {*traced.input_names, *traced.constants}
+        plans = forecast(work, target, options, clock, tell, entering)
         regions = [_with_floor(plan, target) for plan in plans]
         return Optimized(function, regions=regions, winner=None, kernels={}, phases_ms=clock.ms, **common)
     placed = _placed(inputs, target)

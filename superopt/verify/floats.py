@@ -32,6 +32,7 @@ __all__ = [
     "FLOOR",
     "check_trace",
     "compare_floats",
+    "compare_many",
     "find_counterexample",
     "in_float64",
     "sample",
@@ -181,27 +182,56 @@ def compare_floats(
     `reference` is the program as written: it runs in float64 for the truth, and as it is for
     PyTorch's own error, unless `eager` does that.
     """
-    eager = eager or reference
-    exact = in_float64(reference)
-    reports = []
+    [report] = compare_many(
+        in_float64(reference),
+        eager or reference,
+        [candidate],
+        inputs,
+        factor=factor,
+        floor=floor,
+        distributions=distributions,
+        seed=seed,
+    )
+    return report
+
+
+def compare_many(
+    exact: Function,
+    eager: Function,
+    candidates: Sequence[Function],
+    inputs: Sequence[Any],
+    *,
+    factor: float = FACTOR,
+    floor: float = FLOOR,
+    distributions: Iterable[str] = tuple(DISTRIBUTIONS),
+    seed: int = 0,
+) -> list[FloatReport]:
+    """Return how the errors of each candidate compare with those of `eager`; `exact` computes the truth."""
+    reports: list[list[DistributionReport]] = [[] for _ in candidates]
     dtype = "no floats"
     for name in distributions:
-        reports.append(DistributionReport(name, 0.0, 0.0, 0.0))
-        errors: list[_Errors] = []
+        errors: list[list[_Errors]] = [[] for _ in candidates]
+        left = list(range(len(candidates)))  # those that are not judged yet
         for draw in range(DRAWS):
             drawn = sample(name, inputs, seed=seed + draw)
             with torch.no_grad():
-                truth, own, found = (_made(run, drawn, seed + draw) for run in (exact, eager, candidate))
-            _check_shapes(own, found)
+                truth, own = (_made(run, drawn, seed + draw) for run in (exact, eager))
             floating = [i for i, value in enumerate(own) if value.dtype.is_floating_point]
             if floating:
                 dtype = str(own[floating[0]].dtype).removeprefix("torch.")
-            errors.append(_errors(truth, own, found))
-            reports[-1] = _judged(name, errors, factor, floor)
-            unlucky = 1 < reports[-1].ratio < _HOPELESS and not reports[-1].nonfinite
-            if len(errors) == 1 and not unlucky:
+            for at in left:
+                with torch.no_grad():
+                    found = _made(candidates[at], drawn, seed + draw)
+                _check_shapes(own, found)
+                errors[at].append(_errors(truth, own, found))
+            if draw == 0:
+                first = [_judged(name, errors[at], factor, floor) for at in left]
+                left = [at for at in left if 1 < first[at].ratio < _HOPELESS and not first[at].nonfinite]
+            if not left:
                 break
-    return FloatReport(dtype, factor, tuple(reports))
+        for at, several in enumerate(errors):
+            reports[at].append(_judged(name, several, factor, floor))
+    return [FloatReport(dtype, factor, tuple(found)) for found in reports]
 
 
 def find_counterexample(

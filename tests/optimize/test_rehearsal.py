@@ -1,0 +1,173 @@
+"""What is planned without its device: candidates whose algebra alone rounds worse are refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import superopt
+from superopt import OptimizeOptions
+from superopt.cli import main
+from superopt.ir import Graph, parse_graph
+from superopt.plans.plan import Candidate
+from superopt.plans.rehearsal import rehearsed
+from superopt.schedule.recipe import Recipe, followed, prepared
+from superopt.targets import KernelReport
+from superopt.targets.cuda import CudaTarget
+from superopt.trace import trace
+from superopt.verify.floats import compare_floats, compare_many, in_float64
+
+PLAN = OptimizeOptions(target="cuda:90", measure=False, cache=False)
+
+DIFFERENCES = """
+graph variance
+axes m=16 k=4096
+in x: f32[m, k]
+a = sum[k](x)
+b = size[k]()
+c = div(a, b)
+d = sub(x, c)
+e = square(d)
+f = sum[k](e)
+g = div(f, b)
+out y: f32[m] = g
+"""
+SQUARES = """
+graph variance
+axes m=16 k=4096
+in x: f32[m, k]
+a = sum[k](x)
+b = size[k]()
+c = div(a, b)
+d = square(x)
+e = sum[k](d)
+f = div(e, b)
+g = square(c)
+h = sub(f, g)
+out y: f32[m] = h
+"""
+AT_THIS_SIZE = DIFFERENCES.replace("b = size[k]()", "b = const[4096]()")
+IN_PARTS = """
+graph variance
+axes m=16 k_outer=16 k_inner=256
+in x: f32[m, (k_outer k_inner)]
+a0 = sum[k_inner](x)
+a = sum[k_outer](a0)
+b0 = size[k_inner]()
+b1 = size[k_outer]()
+b = mul(b0, b1)
+c = div(a, b)
+d = square(x)
+e0 = sum[k_inner](d)
+e = sum[k_outer](e0)
+f = div(e, b)
+g = square(c)
+h = sub(f, g)
+out y: f32[m] = h
+"""
+ODD_PARTS = IN_PARTS.replace("k_outer=16 k_inner=256", "k_outer=8 k_inner=512")
+
+
+def layer_norm(x: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, (x.shape[-1],), g, b)
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that says at once that everything fits."""
+
+    def answer(self, jobs, *, seconds, on_done) -> None:
+        for at in range(len(jobs)):
+            on_done(at, KernelReport("kernel", shared_bytes=1024, registers=99, spill_bytes=0))
+
+    monkeypatch.setattr(CudaTarget, "compile_ahead", answer)
+
+
+def candidate(graph: Graph, name: str) -> Candidate:
+    return Candidate(name, graph, followed(prepared(graph, ()), Recipe()))
+
+
+def fates(goal: str, *graphs: str, entering: tuple[str, ...] = ("x",)) -> list[str | None]:
+    """Return why each graph is refused."""
+    candidates = [candidate(parse_graph(text), str(at)) for at, text in enumerate(graphs)]
+    found = rehearsed(parse_graph(goal), candidates, entering, seed=0)
+    assert [one.name for one in found] == [one.name for one in candidates]
+    return [one.rejected for one in found]
+
+
+def test_a_variance_by_squares_is_refused_and_one_by_differences_is_not() -> None:
+    squares, differences, parts = fates(DIFFERENCES, SQUARES, DIFFERENCES, IN_PARTS)
+    assert differences is None
+    for refused in (squares, parts):
+        assert refused is not None
+        assert "its algebra at small sizes: floats (float32): offset: error" in refused
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_what_rounds_more_in_the_result_is_fine(dtype: str) -> None:
+    """The output of few bits hides what fp32 loses."""
+    goal, squares = (text.replace("f32", dtype) for text in (DIFFERENCES, SQUARES))
+    scaled = squares.replace("h = sub(f, g)", "h0 = sub(f, g)\nh1 = const[64]()\nh = add(h0, h1)")
+    shifted = goal.replace("g = div(f, b)", "g0 = div(f, b)\ng1 = const[64]()\ng = add(g0, g1)")
+    assert fates(shifted, scaled) == [None]
+
+
+def test_only_what_is_known_is_judged() -> None:
+    assert fates(DIFFERENCES, SQUARES, entering=()) == [None]  # another region makes its input
+    assert fates(DIFFERENCES, AT_THIS_SIZE) == [None]  # at small sizes it is another function
+    assert fates(DIFFERENCES, ODD_PARTS) == [None]  # parts that no small size has
+    assert fates(DIFFERENCES.replace("k=4096", "k=262144"), SQUARES.replace("k=4096", "k=262144"))[0]
+
+
+def test_what_is_refused_already_keeps_its_reason() -> None:
+    goal = parse_graph(DIFFERENCES)
+    known = replace(candidate(parse_graph(SQUARES), "1"), rejected="it spills")
+    [found] = rehearsed(goal, [known], ("x",), seed=0)
+    assert found.rejected == "it spills"
+
+
+def test_threads_are_as_before() -> None:
+    before = torch.get_num_threads()
+    fates(DIFFERENCES, SQUARES)
+    assert torch.get_num_threads() == before
+
+
+def test_a_plan_and_what_is_exported_of_it_are_accurate(tmp_path, capsys: pytest.CaptureFixture) -> None:
+    inputs = tuple(torch.empty(shape, device="meta") for shape in ((64, 4096), (4096,), (4096,)))
+    best = superopt.optimize(layer_norm, *inputs, options=PLAN)
+    [plan] = best.regions
+    refused = [one for one in plan.candidates if one.rejected and "its algebra" in one.rejected]
+    assert refused
+    assert plan.chosen is not None
+    assert plan.chosen.graph not in {one.graph for one in refused}
+    assert "times what is allowed" in best.explain()
+    best.save(tmp_path / "plan.json")
+    assert main(["export", str(tmp_path / "plan.json"), "-o", str(tmp_path / "kernel.py")]) == 0
+    narrow = tuple(one.half() for one in inputs)
+    [plan] = superopt.optimize(layer_norm, *narrow, options=PLAN).regions
+    assert not [one for one in plan.candidates if one.rejected]
+
+
+def test_many_are_compared_as_one_is() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.var(-1, correction=0)
+
+    def squares(x: torch.Tensor) -> torch.Tensor:
+        return (x * x).mean(-1) - x.mean(-1).square()
+
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return x.var(-1, correction=0) * 1.00001
+
+    inputs = (torch.empty(8, 300),)
+    several = [function, squares, wrong]
+    together = compare_many(in_float64(function), function, several, inputs, seed=3)
+    alone = [compare_floats(function, one, inputs, seed=3) for one in several]
+    assert together == alone
+    assert [one.ok for one in together] == [True, False, False]
+
+
+def test_the_trace_of_a_layer_norm_is_by_differences() -> None:
+    """Else the goal itself would allow what is refused here."""
+    graph = trace(layer_norm, *(torch.empty(shape) for shape in ((4, 32), (32,), (32,)))).graph
+    assert "sub(x, " in str(graph)
