@@ -333,5 +333,6 @@ def test_all_workloads(name, dtype, agrees):
     sizes = {size: EVEN_ROWS[size] for size in WORKLOADS[name].sizes}
     sizes |= {"S": 1} if name.endswith("-decode") else {}
     sizes |= {"T": 80} if name == "mla" else {}  # along which scores lie that one kernel leaves to another
+    sizes |= {"K": 512, "N": 128} if name == "matmul-rowsum" else {}  # too much for one program
     request = {"name": name, "kind": "found", "dtype": dtype, "built": sizes, "sizes": sizes}
     assert agrees("stable", **request, configs="descriptors")["descriptors"]

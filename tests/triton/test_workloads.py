@@ -117,7 +117,7 @@ EVERY = [
 @pytest.mark.parametrize(("name", "axis", "size"), EVERY)
 def test_every_free_axis(agrees, name, axis, size, dtype, layout):
     short = {"B": 1, "M": 5, "N": 20, "K": 24, "V": 24, "S": 9, "T": 24, "H": 2, "G": 1, "L": 16, "E": 32}
-    if name.endswith("decode"):
+    if name.endswith("decode") and axis != "S":  # an axis that is built 1 long is none
         short["S"] = 1
     sizes = small(name, **{key: value for key, value in short.items() if key in WORKLOADS[name].sizes})
     kind = "original" if name == "llama-layer" else "found"
