@@ -12,7 +12,7 @@ from superopt.plans.saved import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 7.5  # of the time that Inductor took until then, which is an eighth to a twelfth of all it takes
+_SHARE = 5.5  # of the time that Inductor took until then, which is a sixth to a fifteenth of all it takes
 _MOST_S = 60.0
 
 
