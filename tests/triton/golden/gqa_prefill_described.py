@@ -21,8 +21,24 @@ def gqa_prefill_0(
     t18 = tl.zeros((BLOCK_S, BLOCK_E), dtype=tl.float32)
     t19 = tl.zeros((BLOCK_S,), dtype=tl.float32)
     t14 = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+    # Before this, ge(index[s], index[t]) holds everywhere.
+    t0_masked = tl.minimum(T, pid_s * BLOCK_S + 1) // BLOCK_T * BLOCK_T
+    for t0 in range(0, t0_masked, BLOCK_T):
+        k = tl.trans(tl.reshape(k_desc.load([pid_h, t0, 0]), (BLOCK_T, BLOCK_D)))
+        t8 = tl.dot(t4.to(tl.bfloat16), k)  # contract[d](t4, k)
+        t12 = tl.maximum(t12, tl.max(t8, axis=1))  # max[t](t8)
+        t14_new = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+        scale_t14 = tl.exp2(t14 - t14_new)
+        t18 *= scale_t14[:, None]
+        t19 *= scale_t14
+        t14 = t14_new
+        t15 = t8 - t14[:, None]  # sub(t8, t14)
+        t16 = tl.exp2(t15)  # exp2(t15)
+        v = tl.reshape(v_desc.load([pid_h, t0, 0]), (BLOCK_T, BLOCK_E))
+        t18 = tl.dot(t16.to(tl.bfloat16), v, t18)  # contract[t](t16, v)
+        t19 += tl.sum(t16, axis=1)  # sum[t](t16)
     # Beyond this, ge(index[s], index[t]) holds nowhere.
-    for t0 in range(0, tl.minimum(T, (pid_s + 1) * BLOCK_S), BLOCK_T):
+    for t0 in range(t0_masked, tl.minimum(T, (pid_s + 1) * BLOCK_S), BLOCK_T):
         offs_t = t0 + tl.arange(0, BLOCK_T)
         t7 = offs_s[:, None] >= offs_t[None, :]  # ge(index[s], index[t])
         k = tl.trans(tl.reshape(k_desc.load([pid_h, t0, 0]), (BLOCK_T, BLOCK_D)))
@@ -36,10 +52,9 @@ def gqa_prefill_0(
         t14 = t14_new
         t15 = t11 - t14[:, None]  # sub(t11, t14)
         t16 = tl.exp2(t15)  # exp2(t15)
-        t17 = tl.where(t7, t16, 0.0)  # mul(t7, t16)
         v = tl.reshape(v_desc.load([pid_h, t0, 0]), (BLOCK_T, BLOCK_E))
-        t18 = tl.dot(t17.to(tl.bfloat16), v, t18)  # contract[t](t17, v)
-        t19 += tl.sum(t17, axis=1)  # sum[t](t17)
+        t18 = tl.dot(t16.to(tl.bfloat16), v, t18)  # contract[t](t16, v)
+        t19 += tl.sum(t16, axis=1)  # sum[t](t16)
     t20 = t18 / t19[:, None]  # div(t18, t19)
     out_desc.store(
         [pid_h, pid_g, pid_s * BLOCK_S, 0],
