@@ -82,8 +82,7 @@ def _short(config: Any) -> dict[str, Any]:
 
 def _others(candidate: Candidate, target: Any, place: int) -> list[list[dict[str, Any]]]:
     """Return the configurations of each kernel that are predicted to be the next best."""
-    from superopt.plans.contest import likely
-    from superopt.plans.ranking import Ranking
+    from superopt.plans.ranking import Ranking, likely
 
     if place >= _WIDE:
         return []

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import next_generation
-from superopt.backend.hosting import alone
+from superopt.backend.hosting import PASS, alone
 from superopt.backend.nodes import bytes_of, flops_of, listed
 from superopt.backend.options import BackendOptions
 from superopt.backend.region import runner_of
@@ -22,7 +22,6 @@ from superopt.targets import Target
 from superopt.trace import trace
 
 __all__ = [
-    "PASS",
     "OpaqueError",
     "Region",
     "blank_of",
@@ -35,9 +34,6 @@ __all__ = [
 ]
 
 log = logging.getLogger("superopt")
-
-PASS = "post_grad_custom_pre_pass"
-"""Inductor's setting for passes over the graph that we see; those of the user's change no region alone."""
 
 _RECORDS = 3
 

@@ -266,7 +266,7 @@ class Contest:
             raced = self.target.confirm(
                 contenders, "superopt", "inductor", rival.copies, seconds=_ELSEWHERE_S
             )
-            return raced.speedup if raced.winner == "superopt" else 1 / raced.speedup
+            return raced.speed_of("superopt")
 
         found = speed(rival.by_library) if rival.has_library else 0.0
         undecided = found < _NO_LOSS and (not found or found * _HOPELESS > 1.0)
@@ -292,10 +292,9 @@ class Contest:
         times = raced.measurements
         self.before_us = times["inductor"].median_us
         known = replace(known, before_us=times["inductor"].median_us, after_us=times["superopt"].median_us)
-        won = raced.winner == "superopt"
-        least = "at least " if known.before_is_least else ""
-        told = f"{least}{raced.speedup if won else 1 / raced.speedup:.2f} times Inductor's speed"
-        if not won or raced.speedup < WIN:
+        speed = raced.speed_of("superopt")
+        told = f"{'at least ' if known.before_is_least else ''}{speed:.2f} times Inductor's speed"
+        if speed < WIN:
             return replace(known, why=f"{told}, {WIN} is needed")
         if not raced.sure:  # a quieter moment may tell
             return replace(known, why=f"{told}, but ahead in {raced.share:.0%} of the rounds only", open=True)

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from superopt.backend.choice import line_of
 from superopt.backend.decision import Ledger
-from superopt.backend.graphpass import PASS, RegionPass, passes_of
-from superopt.backend.hosting import with_inductor
+from superopt.backend.graphpass import RegionPass, passes_of
+from superopt.backend.hosting import PASS, with_inductor
 from superopt.backend.options import BackendOptions, mode_options, read_options
 
 __all__ = ["compile_graph", "explain", "ledger_of"]

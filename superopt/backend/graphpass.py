@@ -11,7 +11,7 @@ from torch import fx
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from superopt.backend.choice import PASS, OpaqueError, Region, line_of, region_of
+from superopt.backend.choice import OpaqueError, Region, line_of, region_of
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import generation
 from superopt.backend.nodes import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
@@ -23,7 +23,7 @@ from superopt.cache import versions
 from superopt.errors import SuperoptError
 from superopt.targets import Target, pick_target
 
-__all__ = ["PASS", "RegionPass", "passes_of"]
+__all__ = ["RegionPass", "passes_of"]
 
 log = logging.getLogger("superopt")
 

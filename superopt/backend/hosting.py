@@ -8,12 +8,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx
 
-__all__ = ["alone", "compiled_by_inductor", "with_inductor"]
+__all__ = ["PASS", "alone", "compiled_by_inductor", "with_inductor"]
 
 T = TypeVar("T")
 
+PASS = "post_grad_custom_pre_pass"
+"""Inductor's setting for passes over the graph that we see; those of the user's change no region alone."""
+
 _INTERRUPTS, _PATIENCE_S = 3, 2.0
-_ALONE = {"post_grad_custom_pre_pass": None, "fx_graph_cache": False, "cpp_wrapper": False}
+_ALONE = {PASS: None, "fx_graph_cache": False, "cpp_wrapper": False}
 
 
 def with_inductor(

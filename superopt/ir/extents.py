@@ -5,7 +5,7 @@ them is: of `x: f32[b, k]` and `y: f32[(b t), n]`, b and k are read first, and t
 Where two are unknown, the inner one keeps the size that the graph was made with.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -23,8 +23,8 @@ def whole_dims(port: Port, splits: Sequence[Split]) -> _Dims:
     dims = []
     for dim in port.dims:
         for split in splits:
-            if split.outer in dim:
-                at = dim.index(split.outer)
+            at = dim.index(split.outer) if split.outer in dim else len(dim)
+            if dim[at : at + 2] == (split.outer, split.inner):
                 dim = (*dim[:at], split.axis, *dim[at + 2 :])
         dims.append(dim)
     return tuple(dims)
@@ -39,10 +39,17 @@ def measured_axes(dims: Iterable[tuple[str, ...]]) -> frozenset[str]:
     return frozenset(known)
 
 
-def extents(graph: Graph, shapes: Sequence[Sequence[Any]], splits: Sequence[Split] = ()) -> dict[str, Any]:
+def extents(
+    graph: Graph,
+    shapes: Sequence[Sequence[Any]],
+    splits: Sequence[Split] = (),
+    *,
+    given: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Return the size of every axis where the inputs have these shapes, whose sizes may be symbols.
 
-    A split axis is as long as its tensors say; its parts keep their sizes. Whether all shapes fit these
+    A split axis is as long as its tensors say; its parts keep their sizes. Sizes that are known otherwise
+    may be given. Whether all shapes fit these
     sizes is not asked: `fitting_extents` does.
     """
     pairs = [
@@ -50,7 +57,7 @@ def extents(graph: Graph, shapes: Sequence[Sequence[Any]], splits: Sequence[Spli
         for port, shape in zip(graph.inputs, shapes, strict=True)
         for dim, size in zip(whole_dims(port, splits), shape, strict=True)
     ]
-    known: dict[str, Any] = {}
+    known: dict[str, Any] = dict(given or {})
     for dim, size in pairs:
         if len(dim) == 1:
             known.setdefault(dim[0], size)
@@ -67,10 +74,14 @@ def extents(graph: Graph, shapes: Sequence[Sequence[Any]], splits: Sequence[Spli
 
 
 def fitting_extents(
-    graph: Graph, shapes: Sequence[Sequence[int]], splits: Sequence[Split] = ()
+    graph: Graph,
+    shapes: Sequence[Sequence[int]],
+    splits: Sequence[Split] = (),
+    *,
+    given: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """Return the size of every axis as `extents` does, or raise InputError where shapes contradict these."""
-    found = extents(graph, shapes, splits)
+    found = extents(graph, shapes, splits, given=given)
     for port, shape in zip(graph.inputs, shapes, strict=True):
         for at, (dim, size) in enumerate(zip(whole_dims(port, splits), shape, strict=True)):
             if prod(found[axis] for axis in dim) == size:

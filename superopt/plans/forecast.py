@@ -8,7 +8,6 @@ from typing import Any
 
 from superopt.clock import Clock
 from superopt.errors import SuperoptError
-from superopt.plans.contest import as_predicted, likely
 from superopt.plans.plan import (
     PRESETS,
     Candidate,
@@ -19,7 +18,7 @@ from superopt.plans.plan import (
     spills,
     total_us,
 )
-from superopt.plans.ranking import Ranking
+from superopt.plans.ranking import Ranking, as_predicted, likely
 from superopt.plans.rehearsal import rehearsed
 from superopt.targets import KernelReport, Target
 

@@ -13,6 +13,7 @@ from superopt.ir import Graph, Program, Region
 from superopt.plans.arguments import bound, check_arguments, in_built_order, only_plain, signature
 from superopt.plans.assembly import Alone, assemble, in_parts
 from superopt.plans.contest import Contest
+from superopt.plans.course import Course
 from superopt.plans.peers import PEERS
 from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan
 from superopt.plans.ranking import RankedBy
@@ -374,10 +375,10 @@ class Optimized:
             self._made[key] = self.target.make(mugraph, configs)
             if self.options.retune:
                 fresh = Candidate("these sizes", chosen.graph, mugraph, configs)
-                contest = Contest(
-                    self.original, traced, self.target, self.options, inputs, Clock(), lambda message: None
+                course = Course(self.target, self.options, Clock(), lambda message: None)
+                best = Contest(course, self.original, traced, inputs).tuned(
+                    goal, fresh, self.options.seconds / 2
                 )
-                best = contest.tuned(goal, fresh, self.options.seconds / 2)
                 self._made[key] = best or self._made[key]
         return self._made[key]
 

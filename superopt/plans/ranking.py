@@ -8,7 +8,7 @@ measured anew is kept, for the next time.
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from superopt.errors import GraphError, InputError, SuperoptError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from superopt.cache import Cache
     from superopt.tune.ranker import Choice
 
-__all__ = ["Ranked", "RankedBy", "Ranking"]
+__all__ = ["Ranked", "RankedBy", "Ranking", "as_predicted", "likely"]
 
 log = logging.getLogger("superopt")
 
@@ -226,3 +226,21 @@ def _race(configs: Configs, number: int) -> dict[str, Any]:
     """Return what must agree for times to be compared: which kernel is configured, and the other ones."""
     others = [None if one is None else config_json(one) for at, one in enumerate(configs) if at != number]
     return {"number": number, "others": others}
+
+
+def likely(base: Candidate, number: int, ranking: Ranking, count: int) -> list[Any]:
+    """Return the configurations of one kernel worth compiling, the likeliest first."""
+    current = base.configs[number]
+    ranked = ranking.ranked(base.mugraph, base.configs, number)
+    return [config for config, _ in ranked if config != current][:count]
+
+
+def as_predicted(candidate: Candidate, target: Target, ranking: Ranking) -> Candidate:
+    """Return a candidate, each kernel in the likeliest configuration."""
+    configs = candidate.configs or target.default_configs(candidate.mugraph)
+    best = list(configs)
+    for number, default in enumerate(configs):
+        if default is not None:
+            config, us = ranking.ranked(candidate.mugraph, configs, number)[0]
+            best[number] = default if us is None else config
+    return replace(candidate, configs=tuple(best))

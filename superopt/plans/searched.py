@@ -16,6 +16,7 @@ from superopt.errors import GraphError, InputError
 from superopt.frontier.bound import Machine, graph_bound
 from superopt.frontier.lower import canonical
 from superopt.ir import Graph, Program, Split, release_shifts
+from superopt.ir.extents import whole_dims
 from superopt.plans.record import checked_graph, member
 from superopt.plans.shelf import parts_of
 
@@ -132,24 +133,14 @@ def _splits(saved: Sequence[Any]) -> tuple[Split, ...]:
 
 def _check_ports(goal: Graph, graph: Graph, splits: Sequence[Split]) -> None:
     """Refuse a graph whose tensors are not the goal's, or that has an axis in other parts than it says."""
-    halves = {(split.outer, split.inner): split.axis for split in splits}
     sizes = graph.sizes
-    for (outer, inner), axis in halves.items():
-        if sizes.get(outer, 0) * sizes.get(inner, 0) != goal.sizes.get(axis):
-            raise InputError(f"the parts of axis {axis!r} are not as long as it is")
-
-    def whole(dim: Sequence[str]) -> tuple[str, ...]:
-        axes = list(dim)
-        for pair, axis in halves.items():
-            for at in range(len(axes) - 1):
-                if tuple(axes[at : at + 2]) == pair:
-                    axes[at : at + 2] = [axis]
-                    break
-        return tuple(axes)
+    for split in splits:
+        if sizes.get(split.outer, 0) * sizes.get(split.inner, 0) != goal.sizes.get(split.axis):
+            raise InputError(f"the parts of axis {split.axis!r} are not as long as it is")
 
     def ports(one: Graph) -> list[tuple[str, str, tuple[tuple[str, ...], ...]]]:
         tensors = (*one.inputs, *(output.port for output in one.outputs))
-        return [(port.name, port.dtype, tuple(map(whole, port.dims))) for port in tensors]
+        return [(port.name, port.dtype, whole_dims(port, splits)) for port in tensors]
 
     if ports(graph) != ports(goal):
         raise InputError("its tensors are not those of the program")

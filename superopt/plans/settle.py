@@ -9,6 +9,7 @@ from superopt.clock import Clock
 from superopt.errors import InputError
 from superopt.plans.assembly import assemble, in_parts
 from superopt.plans.contest import Contest
+from superopt.plans.course import Course
 from superopt.plans.forecast import forecast
 from superopt.plans.optimized import Optimized
 from superopt.plans.plan import OptimizeOptions, RegionPlan, Within, Work
@@ -62,10 +63,8 @@ def settle(
     if stopped:
         log.warning("interrupted: nothing was compiled yet, so PyTorch's own program is what comes back")
     known = function is not None
-    contest = Contest(
-        original, traced, target, options, placed, clock, tell, within, known, interrupted=stopped
-    )
-    outcome = contest.run(work)
+    course = Course(target, options, clock, tell, within, interrupted=stopped)
+    outcome = Contest(course, original, traced, placed, known=known).run(work)
     return Optimized(
         function,
         regions=[_with_floor(plan, target) for plan in outcome.regions],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.errors import GraphError, InputError
 from superopt.ir import Axis, Graph, MuGraph, Port, Program, Region, measured_axes
-from superopt.ir.extents import whole_dims
+from superopt.ir.extents import fitting_extents, whole_dims
 
 if TYPE_CHECKING:
     from superopt.trace.traced import Traced
@@ -66,27 +66,15 @@ def resized(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 
 def mugraph_for(mugraph: MuGraph, goal: Graph) -> MuGraph:
     """Return a muGraph at the sizes of its goal; an axis split in parts keeps how long the inner ones are."""
-    known = dict(goal.sizes)
-    shapes = {port.name: goal.shape(port) for port in goal.inputs}
-    old = mugraph.graph.sizes
+    graph, known = mugraph.graph, dict(goal.sizes)
     for split in mugraph.splits:
-        if split.axis not in known:  # a part of an axis, whose length stays
-            continue
-        known[split.outer] = old[split.outer]
-        known[split.inner] = -(-known[split.axis] // old[split.outer])
-    for port in mugraph.graph.inputs:
-        for dim, size in zip(port.dims, shapes[port.name], strict=True):
-            unknown = [axis for axis in dim if axis not in known]
-            if not unknown:
-                continue
-            known.update({axis: old[axis] for axis in unknown[1:]})
-            rest = prod(known[axis] for axis in dim if axis != unknown[0])
-            if rest == 0 or size % rest:
-                raise InputError(
-                    f"{goal.name}: {port.name!r} is {size} long, which is not in parts of {rest}"
-                )
-            known[unknown[0]] = size // rest
-    return replace(mugraph, graph=resized(mugraph.graph, known))
+        if split.axis in known:  # else a part of an axis, whose length stays
+            known[split.outer] = graph.sizes[split.outer]
+            known[split.inner] = -(-known[split.axis] // known[split.outer])
+    by_name = {port.name: goal.shape(port) for port in goal.inputs}
+    shapes = [by_name[port.name] for port in graph.inputs]
+    sizes = fitting_extents(graph, shapes, mugraph.splits, given=known)
+    return replace(mugraph, graph=resized(graph, sizes))
 
 
 def bucket(mugraph: MuGraph) -> tuple[object, ...]:

@@ -127,6 +127,10 @@ class HeadToHead:
     sure: bool  # whether chance would hardly give that share, or these ratios
     measurements: Mapping[str, Measurement]
 
+    def speed_of(self, name: str) -> float:
+        """Return how fast one of the two is, in speeds of the other."""
+        return self.speedup if name == self.winner else 1 / self.speedup
+
 
 def confirm(
     contenders: Mapping[str, Contender],

@@ -11,9 +11,11 @@ import superopt
 from superopt import OptimizeOptions
 from superopt.clock import Clock
 from superopt.ir import fuse
-from superopt.plans import contest as contests
+from superopt.plans import racing
 from superopt.plans.contest import Contest
+from superopt.plans.course import Course
 from superopt.plans.guard import Guard
+from superopt.plans.outcome import Outcome
 from superopt.plans.plan import Candidate, Within, Work
 from superopt.targets import KernelReport, cuda
 from superopt.targets.cpu import CpuTarget
@@ -30,9 +32,8 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
 
 def contest_of(options: OptimizeOptions, within: Within | None = None) -> Contest:
     inputs = (torch.randn(8, 16),)
-    return Contest(
-        scaled, trace(scaled, *inputs), CpuTarget(), options, inputs, Clock(), lambda message: None, within
-    )
+    course = Course(CpuTarget(), options, Clock(), lambda message: None, within)
+    return Contest(course, scaled, trace(scaled, *inputs), inputs)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +73,12 @@ def test_a_contest_builds_as_many_as_its_target_says(
     within = None
     if shared is not None:
         within = Within(float("inf"), 0.0, guard=Guard(shared, "cpu", 1.0))
-    contest = contest_of(replace(quick, guarded=guarded), within)
-    with contest._guarded(512):
-        assert contest.builders == builders
-        assert (contest.guard is None) is not guarded
-        if contest.guard is not None:
-            assert contest.guard.workers == (shared or 5)
+    builder = contest_of(replace(quick, guarded=guarded), within).builder
+    with builder.guarded(512):
+        assert builder.builders == builders
+        assert (builder.guard is None) is not guarded
+        if builder.guard is not None:
+            assert builder.guard.workers == (shared or 5)
     assert asked == ([512] if guarded else [])
 
 
@@ -91,7 +92,7 @@ def raced(
         ordered.append(dict(guesses))
         return halve(guesses, *arguments, **named)
 
-    monkeypatch.setattr(contests, "halve", noted)
+    monkeypatch.setattr(racing, "halve", noted)
     contest = contest_of(quick)
     goal = contest.traced.graph
     mugraph = fuse(goal)
@@ -101,9 +102,9 @@ def raced(
         return {0: KernelReport("it", registers=255, shared_bytes=64, spill_bytes=spilled[next(names)])}
 
     monkeypatch.setattr(CpuTarget, "compiled", compiled)
-    monkeypatch.setattr(contest, "builders", 1)
+    monkeypatch.setattr(contest.builder, "builders", 1)
     candidates = tuple(Candidate(name, goal, mugraph) for name in spilled)
-    outcome = contests.Outcome()
+    outcome = Outcome()
     with torch.no_grad():
         contest._region(Work(goal, candidates, recalled=True), {"x": contest.inputs[0]}, outcome, 0.2)
     return ordered[0], outcome.regions[0].candidates

@@ -20,7 +20,9 @@ from superopt import OptimizeOptions
 from superopt.clock import Clock
 from superopt.codegen.cpp import find_compiler
 from superopt.codegen.cpp.launch import CppMuGraph
-from superopt.plans.contest import Contest, Outcome
+from superopt.plans.course import Course
+from superopt.plans.final import Final
+from superopt.plans.outcome import Outcome
 from superopt.plans.plan import RegionPlan
 from superopt.targets.cpu import CpuTarget
 from superopt.trace import trace
@@ -347,11 +349,11 @@ def test_the_least_time_of_a_program_is_that_of_what_no_cache_holds(one, functio
     traced = trace(function, *inputs)
     goals = [region.graph for region in traced.program.regions]
     assert len(goals) == len(counted)
-    contest = Contest(function, traced, target, one, inputs, Clock(), lambda message: None)
+    final = Final(Course(target, one, Clock(), lambda message: None), function, traced, known=True)
     outcome = Outcome(regions=[RegionPlan(goal, (), None) for goal in goals])
     floors = [target.floor_us(goal, kept=True) for goal in goals]
     expected = sum(us for us, counts in zip(floors, counted, strict=True) if counts)
-    assert contest._whole_floor_us(outcome) == pytest.approx(expected)
+    assert final._floor_us(outcome) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("during", ["compiling", "racing", "tuning", "racing against"])
