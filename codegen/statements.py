@@ -331,19 +331,30 @@ class _Lowering:
         return Tensor(value, self.names[value], self.between, self._order(value), None)
 
     def _order(self, value: int) -> tuple[str, ...]:
-        """Return the axes of a value in memory: perhaps as in what leaves or comes with most of them.
+        """Return the axes of a value in memory, in the order of the graph or `alike` what it is read with.
 
-        So what a contraction reads along several axes lies alike in both operands. Parts come first. What
-        a library reads or makes has its axes in the order of the graph.
+        What a contraction reads along several axes lies alike in both operands, where the other one is a
+        tensor of the program: these axes come last. Those first that contractions only repeat over. What a
+        library reads or makes has its axes in the order of the graph.
         """
         axes = [axis.name for axis in self.graph.axes if axis.name in self.axes[value]]
         if not self.alike or value in self.called:
             return tuple(axes)
         parts = {split.outer for split in self.mugraph.splits}
-        ports = [*(output.port for output in self.graph.outputs), *self.graph.inputs]
-        found = [[axis for axis in port.axes if axis in axes and axis not in parts] for port in ports]
-        last = max(found, key=len, default=[])
-        return (*(axis for axis in axes if axis not in last), *last)
+        repeated: set[str] = set()
+        last: list[str] = []
+        for step in self.graph.steps:
+            if step.op != "contract":
+                continue
+            a, b = (self.axes[i] for i in step.inputs)
+            if a != b:
+                repeated |= (a & b) - set(step.axes)
+            tensors = [self.graph.inputs[i] for i in step.inputs if i < len(self.graph.inputs)]
+            for port in tensors if value in step.inputs else ():
+                joint = [axis for axis in port.axes if axis in step.axes and axis not in parts]
+                last = max(last, joint, key=len)
+        rest = [axis for axis in axes if axis not in last]
+        return (*sorted(rest, key=lambda axis: axis not in parts | repeated), *last)  # sorting is stable
 
 
 def _tiles(loop: Loop) -> Iterator[Tile]:

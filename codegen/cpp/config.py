@@ -81,10 +81,16 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
             alone = _RUNNING if runs else _REUSE
             most = alone if few == 1 else max(alone // 4, min(alone, _ROWS // few))
             tiles[axis] = _equal_tiles(tiles[axis], most)
+    little = _little(program, sizes)
+    while not little and several and _programs(tiles, sizes) < cores:
+        longest = max(several, key=tiles.__getitem__)
+        if tiles[longest] == 1:
+            break
+        tiles[longest] = -(-tiles[longest] // 2)
     for axis in loop_axes(program):
         length = 2 * _ROW if _streams(program, axis) else _SUMMED[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
-    threads = 1 if _little(program, sizes) else 0
+    threads = 1 if little else 0
     uneven = any(_stops(program, axis) for axis in loop_axes(program))
     config = CppConfig(tuple(tiles.items()), schedule="dynamic" if uneven else "static", threads=threads)
     for length in _SUMMED:
@@ -157,6 +163,11 @@ def _little(program: KernelProgram, sizes: Mapping[str, int]) -> bool:
         if isinstance(one, (Compute, Move))
     ]
     return sum(prod(max(1, sizes[axis]) for axis in every) for every in work) <= _SMALL
+
+
+def _programs(tiles: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+    """Return how many programs tiles of these lengths make."""
+    return prod(-(-max(1, sizes[axis]) // tile) for axis, tile in tiles.items())
 
 
 def _walks(program: KernelProgram, axis: str) -> int:

@@ -1,6 +1,7 @@
 """Plan: statements grouped into what becomes loops of C++: fills, nests of fused steps, contractions."""
 
 from dataclasses import dataclass, field
+from math import prod
 
 from superopt.codegen.causal import Reach, find_reaches
 from superopt.codegen.statements import (
@@ -262,7 +263,11 @@ class _Planner:
 
 
 def _order(program: KernelProgram) -> tuple[str, ...]:
-    """Return all axes, those last along which the most memory lies contiguous, or else nearly so."""
+    """Return all axes, those last along which the most memory lies contiguous, or else nearly so.
+
+    In the result of a contraction the axes of its columns come after those of its rows, so that they are
+    one long axis where they are one in memory; the contraction with the most work has the last word.
+    """
     sizes = program.graph.sizes
     innermost, inner = dict.fromkeys(sizes, 0), dict.fromkeys(sizes, 0)
     for tensor in (*program.loads, *program.stores):
@@ -274,4 +279,21 @@ def _order(program: KernelProgram) -> tuple[str, ...]:
             inner[axis] += volume * place // len(long)
         if long:
             innermost[long[-1]] += volume
-    return tuple(sorted(sizes, key=lambda axis: (innermost[axis], inner[axis])))
+    order = sorted(sizes, key=lambda axis: (innermost[axis], inner[axis]))
+    axes = value_axes(program.graph)
+    contractions = [
+        tuple(axes[i] for i in step.inputs) for step in program.steps() if step.op == "contract"
+    ]
+    for a, b in sorted(contractions, key=lambda pair: prod(max(1, sizes[axis]) for axis in pair[0] | pair[1])):
+        order = _columns_last(order, a, b)
+    return tuple(order)
+
+
+def _columns_last(order: list[str], a: frozenset[str], b: frozenset[str]) -> list[str]:
+    """Return axes with those that only the columns of a contraction of a and b have after those of its rows."""
+    apart = [axis for axis in order if (axis in a) != (axis in b)]
+    if not apart:
+        return order
+    columns = a if apart[-1] in a else b
+    placed = iter(sorted(apart, key=lambda axis: axis in columns))  # stable
+    return [next(placed) if axis in apart else axis for axis in order]

@@ -720,7 +720,7 @@ inline void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to
 template <class A, class B>
 inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                             index_t c_row) {
-    constexpr int vectors = registers == 32 ? 4 : 2;
+    constexpr int vectors = 2, tall = registers == 32 ? 12 : 6;
     constexpr int width = vectors * lanes;
     constexpr index_t deep = 256, broad = 256;
     Scratch scratch;
@@ -740,10 +740,10 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
                 const Matrix<float> panel{panels + j * (depth + 1), width, 1};
                 float* const to = c + n + j;
                 if (j + width <= breadth)
-                    contract_rows<6, vectors>(m_count, depth, rows, panel, lanes, to, c_row);
+                    contract_rows<tall, vectors>(m_count, depth, rows, panel, lanes, to, c_row);
                 else
                     for (index_t v = 0; v < breadth - j; v += lanes)
-                        contract_rows<3, 1>(m_count, depth, rows, panel.at(0, v), least(lanes, breadth - j - v), to + v,
+                        contract_rows<tall, 1>(m_count, depth, rows, panel.at(0, v), least(lanes, breadth - j - v), to + v,
                                             c_row);
             }
         }
@@ -791,9 +791,9 @@ void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Ma
             rows = packed(m_count, depth, a.at(0, k), scratch);
         index_t n = 0;
         for (; n + 2 * wide * lanes <= n_count; n += 2 * wide * lanes)
-            contract_rows<4, 2 * wide>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
+            contract_rows<6, 2 * wide>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
         for (; n < n_count; n += lanes)
-            contract_rows<3, 1>(m_count, depth, rows, b.at(k, n), least(lanes, n_count - n), c + n, c_row);
+            contract_rows<6, 1>(m_count, depth, rows, b.at(k, n), least(lanes, n_count - n), c + n, c_row);
     }
 }
 
