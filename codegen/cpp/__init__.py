@@ -10,7 +10,7 @@ from superopt.codegen.cpp.compile import (
 from superopt.codegen.cpp.config import CppConfig, configs, default_config
 from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.errors import CompileError, CppError, NoCompilerError, UnsupportedError
-from superopt.codegen.cpp.launch import CppKernel, CppMuGraph
+from superopt.codegen.cpp.launch import CppKernel, CppMuGraph, is_lined
 from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
 
@@ -31,6 +31,7 @@ __all__ = [
     "default_config",
     "emit",
     "find_compiler",
+    "is_lined",
     "load_kernel",
     "lower_kernel",
 ]

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,11 @@ FLAGS = (
 _NAMES = ("g++", "clang++", "c++")
 _ANSWER_S = 10.0  # in which a compiler says its version
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
-_CONTRACTION = re.compile(r"\bcontract\([^;]*?\bMatrix<(float|bf16|f16)>[^;]*?\bMatrix<(float|bf16|f16)>")
+_CALL = re.compile(r"\bcontract\([^;]*;")
+_FORMAT = re.compile(r"\bMatrix<(\w+)>")
+_FORMATS = frozenset({"float", "bf16", "f16"})  # in which contractions are compiled apart
+_PANELS = "panels"  # what contractions of all formats share
+_SHARED = {_PANELS: ("PANELS", "PACKING(float)"), "float": ("CONTRACTION(float)",)}
 _APART = "-DCONTRACTIONS_APART"
 _LINED = "-DLINED_ONLY"
 _LOCKS: dict[Path, threading.Lock] = {}  # held while what many kernels share is compiled: others wait
@@ -134,12 +139,14 @@ def compile_shared(formats: Collection[str], children: Children, *, timeout_s: f
     The formats are those of C++: float, bf16, f16. What fails here fails again for the first kernel.
     """
     build = _Build(find_compiler(), (), timeout_s, _folder())
-    pairs = dict.fromkeys(pair for one in sorted(formats) for pair in (("float", one), (one, one)))
     with contextlib.suppress(CompileError, OSError):
         build.folder.mkdir(parents=True, exist_ok=True)
-        build.header(children)
-        for a, b in pairs:
-            build.contraction(a, b, children)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            header = pool.submit(build.header, children)
+            objects = [pool.submit(build.contraction, one, children) for one in (_PANELS, *sorted(formats))]
+        header.result()
+        for one in objects:
+            one.result()
 
 
 class _EndedError(CompileError):
@@ -165,8 +172,7 @@ class _Build:
 
     def library(self, source: CppSource, path: Path, children: Children, defines: Sequence[str]) -> None:
         """Make the library of a kernel."""
-        pairs = sorted(set(_CONTRACTION.findall(source.code)))
-        objects = [self.contraction(a, b, children) for a, b in pairs]
+        objects = [self.contraction(part, children) for part in _shared_by(source.code)]
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             built = self._object(source.name, source.code, Path(scratch), children, defines)
             library = Path(scratch) / "kernel.so"
@@ -175,10 +181,18 @@ class _Build:
             self._run(source.name, command, children)
             _keep(source.name, library, path)
 
-    def contraction(self, a: str, b: str, children: Children) -> Path:
-        """Return the object that holds the contraction of two formats, which many kernels share."""
-        name = f"contract_{a}_{b}"
-        code = f'#include "runtime.hpp"\nnamespace superopt {{\ntemplate CONTRACTION({a}, {b});\n}}\n'
+    def contraction(self, part: str, children: Children) -> Path:
+        """Return the object that holds what contractions share: that of a format, or the panels of all."""
+        name = f"contract_{part}"
+        made = _SHARED.get(part) or (f"CONTRACTION({part})", f"PACKING({part})")
+        lines = [
+            '#include "runtime.hpp"',
+            "namespace superopt {",
+            *(f"template {one};" for one in made),
+            "}",
+            "",
+        ]
+        code = "\n".join(lines)
         path = self.path(name, code, "o")
         with _LOCKS.setdefault(path, threading.Lock()):
             if not _is_whole(path):
@@ -244,6 +258,13 @@ class _Build:
             silent = f"the compiler says nothing ({exit_text(done.code)})"
             first = next((line for line in lines if "error:" in line or "undefined" in line), silent)
             raise CompileError(f"{name}: {first.strip()}")
+
+
+def _shared_by(code: str) -> list[str]:
+    """Return what is compiled apart of the contractions in a kernel: nothing in other formats of B."""
+    calls = [_FORMAT.findall(call) for call in _CALL.findall(code)]
+    formats = {b for _, b in calls} | {a for a, _ in calls if a != "float"}
+    return [*([_PANELS] if calls else []), *sorted(formats & _FORMATS)]
 
 
 def _keep(name: str, made: Path, path: Path) -> None:

@@ -56,8 +56,11 @@ def loop_axes(program: KernelProgram) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found(program.statements)))
 
 
-def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2) -> CppConfig:
+def default_config(
+    program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2, memory: "_Memory | None" = None
+) -> CppConfig:
     """Return a configuration that should do well for these sizes."""
+    memory = memory or _Memory(program, sizes)
     inner = {tensor.axes[-1] for tensor in (*program.loads, *program.stores) if tensor.axes}
     tiles: dict[str, int] = {}
     several: list[str] = []
@@ -83,10 +86,10 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
             tiles[axis] = _equal_tiles(tiles[axis], most)
     little = _little(program, sizes)
     while not little and several and _programs(tiles, sizes) < cores:
-        longest = max(several, key=tiles.__getitem__)
-        if tiles[longest] == 1:
+        widest = max(several, key=tiles.__getitem__)
+        if tiles[widest] == 1:
             break
-        tiles[longest] = -(-tiles[longest] // 2)
+        tiles[widest] = -(-tiles[widest] // 2)
     for axis in loop_axes(program):
         length = 2 * _ROW if _streams(program, axis) else _SUMMED[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
@@ -100,14 +103,14 @@ def default_config(program: KernelProgram, sizes: Mapping[str, int], *, cores: i
             if axis not in program.grid
         }
         longest = replace(config, tiles=tuple({**tiles, **longer}.items()))
-        if _floats(program, longest, sizes) <= _SPILLED:
+        if memory.floats(longest) <= _SPILLED:
             config = longest
             break
     whole = tuple(
         axis for axis in loop_axes(program) if _walks(program, axis) > 1 and not _stops(program, axis)
     )
     for axes in (whole, *((axis,) for axis in whole)):
-        if axes and _floats(program, replace(config, whole=axes), sizes) <= _KEPT:
+        if axes and memory.floats(replace(config, whole=axes)) <= _KEPT:
             return replace(config, whole=axes)
     return config
 
@@ -117,15 +120,22 @@ def configs(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2)
 
     Each differs from the default in one choice, the later ones in two.
     """
-    first = default_config(program, sizes, cores=cores)
-    single = list(_other_choices(program, first, sizes))
-    pairs = [
-        two for one in single for two in _other_choices(program, one, sizes) if _distance(first, two) == 2
-    ]
-    yield from list(dict.fromkeys([first, *single, *pairs]))[:_MOST]
+    memory = _Memory(program, sizes)
+    first = default_config(program, sizes, cores=cores, memory=memory)
+    found: dict[CppConfig, None] = {first: None}
+    single = list(_other_choices(program, first, sizes, memory))
+    found |= dict.fromkeys(single)
+    for one in single:
+        if len(found) >= _MOST:
+            break
+        others = _other_choices(program, one, sizes, memory)
+        found |= dict.fromkeys(two for two in others if _distance(first, two) == 2)
+    yield from list(found)[:_MOST]
 
 
-def _other_choices(program: KernelProgram, first: CppConfig, sizes: Mapping[str, int]) -> Iterator[CppConfig]:
+def _other_choices(
+    program: KernelProgram, first: CppConfig, sizes: Mapping[str, int], memory: "_Memory"
+) -> Iterator[CppConfig]:
     """Yield configurations that make one choice otherwise."""
     parts = {split.outer for split in program.splits if split.inner in program.axes}
     tiles = dict(first.tiles)
@@ -134,7 +144,7 @@ def _other_choices(program: KernelProgram, first: CppConfig, sizes: Mapping[str,
             length = max(1, min(int(tile * factor), max(1, sizes[axis])))
             if length != tile and axis not in parts and axis not in first.whole:
                 other = replace(first, tiles=tuple({**tiles, axis: length}.items()))
-                if _floats(program, other, sizes) <= _SPILLED:
+                if memory.floats(other) <= _SPILLED:
                     yield other
     if program.grid:
         yield replace(first, schedule="dynamic" if first.schedule == "static" else "static")
@@ -144,7 +154,7 @@ def _other_choices(program: KernelProgram, first: CppConfig, sizes: Mapping[str,
     looped = loop_axes(program)
     for whole in dict.fromkeys([(), looped, *((axis,) for axis in looped)]):
         other = replace(first, whole=whole)
-        if other != first and _floats(program, other, sizes) <= _SPILLED:
+        if other != first and memory.floats(other) <= _SPILLED:
             yield other
 
 
@@ -194,13 +204,29 @@ def _stops(program: KernelProgram, axis: str) -> bool:
     return found(program.statements)
 
 
-def _floats(program: KernelProgram, config: CppConfig, sizes: Mapping[str, int]) -> int:
-    """Return how many floats of scratch memory a program of the grid takes."""
-    axes = value_axes(program.graph)
-    single = frozenset(axis for axis, tile in config.tiles if tile == 1 and axis in program.grid)
-    plan = make_plan(keep_whole(program, config.whole), single)
-    lengths = {**sizes, **{axis: tile for axis, tile in config.tiles if axis not in config.whole}}
-    return sum(prod(max(1, lengths[axis]) for axis in axes[value] - single) for value in plan.kept)
+class _Memory:
+    """The scratch memory that a program of the grid takes, in some configuration of a kernel."""
+
+    def __init__(self, program: KernelProgram, sizes: Mapping[str, int]) -> None:
+        self._program = program
+        self._sizes = sizes
+        self._axes = value_axes(program.graph)
+        self._kept: dict[
+            object, set[int]
+        ] = {}  # values with tiles there: tiles' lengths change nothing in it
+
+    def floats(self, config: CppConfig) -> int:
+        """Return how many floats there are."""
+        grid = self._program.grid
+        single = frozenset(axis for axis, tile in config.tiles if tile == 1 and axis in grid)
+        key = config.whole, single
+        if key not in self._kept:
+            self._kept[key] = make_plan(keep_whole(self._program, config.whole), single).kept
+        tiles = {axis: tile for axis, tile in config.tiles if axis not in config.whole}
+        lengths = {**self._sizes, **tiles}
+        return sum(
+            prod(max(1, lengths[axis]) for axis in self._axes[value] - single) for value in self._kept[key]
+        )
 
 
 def _volume(tensor: Tensor, sizes: Mapping[str, int]) -> int:

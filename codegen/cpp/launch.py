@@ -15,14 +15,14 @@ from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.library import DTYPES, LibraryCall, spread
 from superopt.codegen.cpp.lower import lower_kernel
-from superopt.codegen.cpp.source import Argument
+from superopt.codegen.cpp.source import Argument, CppSource
 from superopt.codegen.signature import form_of
 from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, split_extents
 from superopt.errors import InputError
 from superopt.ir import Graph, Port, fitting_extents
 from superopt.ir.mugraph import Block, MuGraph
 
-__all__ = ["CppKernel", "CppMuGraph", "Prepared"]
+__all__ = ["CppKernel", "CppMuGraph", "Prepared", "is_lined"]
 
 Prepared = Callable[[Sequence[TorchTensor]], Sequence[TorchTensor]]
 """The outputs of a muGraph, in order, from its inputs in order; they must be like those it was made for."""
@@ -44,7 +44,8 @@ class CppKernel:
         self.reads = tuple(tensor.value for tensor in program.loads)
         self.source = emit(program, config)
         self._flags = tuple(flags)
-        self._calls = {True: self._compiled(lined=True)}
+        lined = is_lined(program, self.source)
+        self._calls = {lined: self._compiled(lined=lined)}
         self.pack = Struct(f"{len(program.loads) + len(program.stores)}Q").pack
 
     def launch(
@@ -69,6 +70,22 @@ class CppKernel:
     def _compiled(self, *, lined: bool) -> Call:
         path = compile_source(self.source, lined=lined, flags=self._flags)
         return load_kernel(path, self.program.name)
+
+
+def is_lined(program: KernelProgram, source: CppSource) -> bool:
+    """Return whether vectors run along memory in all tensors, as they are where the graph was made."""
+    sizes = program.graph.sizes
+
+    def strides(tensor: Tensor, *, stored: bool) -> dict[str, int]:
+        dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
+        shape = [prod(sizes[axis] for axis in dim) for dim in dims]
+        known = tensor.port.strides if tensor.port and not stored else None
+        return _strides(tensor, known or _contiguous(shape), sizes)
+
+    tensors = {False: program.loads, True: program.stores}
+    return all(
+        strides(tensors[one.stored][one.position], stored=one.stored)[one.axis] == 1 for one in source.lined
+    )
 
 
 def _no_call(fields: bytes) -> None:

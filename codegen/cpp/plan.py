@@ -281,16 +281,16 @@ def _order(program: KernelProgram) -> tuple[str, ...]:
             innermost[long[-1]] += volume
     order = sorted(sizes, key=lambda axis: (innermost[axis], inner[axis]))
     axes = value_axes(program.graph)
-    contractions = [
-        tuple(axes[i] for i in step.inputs) for step in program.steps() if step.op == "contract"
-    ]
-    for a, b in sorted(contractions, key=lambda pair: prod(max(1, sizes[axis]) for axis in pair[0] | pair[1])):
+    contractions = [tuple(axes[i] for i in step.inputs) for step in program.steps() if step.op == "contract"]
+    for a, b in sorted(
+        contractions, key=lambda pair: prod(max(1, sizes[axis]) for axis in pair[0] | pair[1])
+    ):
         order = _columns_last(order, a, b)
     return tuple(order)
 
 
 def _columns_last(order: list[str], a: frozenset[str], b: frozenset[str]) -> list[str]:
-    """Return axes with those that only the columns of a contraction of a and b have after those of its rows."""
+    """Return axes with those of the columns of a contraction, of a and b, after those of its rows."""
     apart = [axis for axis in order if (axis in a) != (axis in b)]
     if not apart:
         return order

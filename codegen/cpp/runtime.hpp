@@ -542,6 +542,8 @@ inline void rescale(float* to, index_t count, float factor, float start) {
 
 // -- contraction: C[m, n] += sum over k of A[m, k] B[k, n], from any format and strides
 
+constexpr index_t deep = 256;  // of what is summed, so much is met at a time: it stays in the second cache
+
 template <class T>
 struct Matrix {
     const T* data;
@@ -670,7 +672,7 @@ inline void transpose(Vec (&block)[lanes]) {
 
 // A copy in fp32, row after row.
 template <class T>
-inline Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scratch& scratch) {
+Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scratch& scratch) {
     float* const to = scratch.floats(rows * columns);
     if (from.row == 1 && from.column != 1) {  // read along memory, and turn square blocks around
         for (index_t i = 0; i < rows; i += lanes)
@@ -716,47 +718,46 @@ inline void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to
     }
 }
 
+// One panel of B, packed, met by all rows; what it has less than WIDTH columns is done vector by vector.
+template <int WIDTH>
+void contract_panel(index_t m_count, index_t k_count, Matrix<float> a, const float* panel, index_t columns, float* c,
+                    index_t c_row) {
+    constexpr int tall = registers == 32 ? 12 : 6;
+    const Matrix<float> b{panel, WIDTH, 1};
+    if (columns == WIDTH) return contract_rows<tall, WIDTH / lanes>(m_count, k_count, a, b, lanes, c, c_row);
+    for (index_t n = 0; n < columns; n += lanes)
+        contract_rows<tall, 1>(m_count, k_count, a, b.at(0, n), least(lanes, columns - n), c + n, c_row);
+}
+
 // Many rows: blocks of B that fit the second cache are packed, and met by all rows.
-template <class A, class B>
-inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+template <class B>
+inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                             index_t c_row) {
-    constexpr int vectors = 2, tall = registers == 32 ? 12 : 6;
-    constexpr int width = vectors * lanes;
-    constexpr index_t deep = 256, broad = 256;
+    constexpr int width = 2 * lanes;
+    constexpr index_t broad = 256;
     Scratch scratch;
     float* const panels = scratch.floats((least(deep, k_count) + 1) * ((least(broad, n_count) + width - 1) / width * width));
     for (index_t k = 0; k < k_count; k += deep) {
         const index_t depth = least(deep, k_count - k);
         Scratch inner;
-        Matrix<float> rows;
-        if constexpr (sizeof(A) == sizeof(float))
-            rows = a.column == 1 ? a.at(0, k) : packed(m_count, depth, a.at(0, k), inner);
-        else
-            rows = packed(m_count, depth, a.at(0, k), inner);
+        const Matrix<float> rows = a.column == 1 ? a.at(0, k) : packed(m_count, depth, a.at(0, k), inner);
         for (index_t n = 0; n < n_count; n += broad) {
             const index_t breadth = least(broad, n_count - n);
             pack_panels<width>(depth, breadth, b.at(k, n), panels);
-            for (index_t j = 0; j < breadth; j += width) {
-                const Matrix<float> panel{panels + j * (depth + 1), width, 1};
-                float* const to = c + n + j;
-                if (j + width <= breadth)
-                    contract_rows<tall, vectors>(m_count, depth, rows, panel, lanes, to, c_row);
-                else
-                    for (index_t v = 0; v < breadth - j; v += lanes)
-                        contract_rows<tall, 1>(m_count, depth, rows, panel.at(0, v), least(lanes, breadth - j - v), to + v,
-                                            c_row);
-            }
+            for (index_t j = 0; j < breadth; j += width)
+                contract_panel<width>(m_count, depth, rows, panels + j * (depth + 1), least(width, breadth - j), c + n + j,
+                                      c_row);
         }
     }
 }
 
 // Few rows: the rows of B stream past, STREAMS at a time, and C stays in the first cache.
-template <int STREAMS, class A, class B>
-inline void contract_streams(index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c) {
+template <int STREAMS, class B>
+inline void contract_streams(index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c) {
     index_t k = 0;
     for (; k + STREAMS <= k_count; k += STREAMS) {
         Vec factors[STREAMS];
-        for (int one = 0; one < STREAMS; ++one) factors[one] = splat(read(*a.at(0, k + one).data));
+        for (int one = 0; one < STREAMS; ++one) factors[one] = splat(*a.at(0, k + one).data);
         const B* const from = b.data + k * b.row;
         along(n_count, [&](index_t n, auto count, int) INLINE {
             Vec value = load(c + n, 1, count);
@@ -768,8 +769,8 @@ inline void contract_streams(index_t n_count, index_t k_count, Matrix<A> a, Matr
         if (k < k_count) contract_streams<1>(n_count, k_count - k, a.at(0, k), b.at(k, 0), c);
 }
 
-template <class A, class B>
-void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+template <class B>
+void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                      index_t c_row) {
     constexpr int wide = registers == 32 ? 2 : 1;
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= 8)
@@ -780,15 +781,10 @@ void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Ma
         for (index_t m = 0; m < m_count; ++m) contract_streams<4>(n_count, k_count, a.at(m, 0), b, c + m * c_row);
         return;
     }
-    constexpr index_t deep = 64;
-    for (index_t k = 0; k < k_count; k += deep) {
-        const index_t depth = least(deep, k_count - k);
-        Scratch scratch;
-        Matrix<float> rows;
-        if constexpr (sizeof(A) == sizeof(float))
-            rows = a.at(0, k);
-        else
-            rows = packed(m_count, depth, a.at(0, k), scratch);
+    constexpr index_t shallow = 64;
+    for (index_t k = 0; k < k_count; k += shallow) {
+        const index_t depth = least(shallow, k_count - k);
+        const Matrix<float> rows = a.at(0, k);
         index_t n = 0;
         for (; n + 2 * wide * lanes <= n_count; n += 2 * wide * lanes)
             contract_rows<6, 2 * wide>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
@@ -797,19 +793,33 @@ void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Ma
     }
 }
 
-// Most of what a compiler does for a kernel is contraction, the same one in all: where so told, kernels leave
+// A in another format is copied first, as much as is met at a time.
+template <class A, class B>
+inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+                     index_t c_row) {
+    if constexpr (sizeof(A) == sizeof(float))
+        contract_floats(m_count, n_count, k_count, a, b, c, c_row);
+    else
+        for (index_t k = 0, depth = m_count <= 8 ? k_count : deep; k < k_count; k += depth) {
+            Scratch scratch;
+            const index_t count = least(depth, k_count - k);
+            contract_floats(m_count, n_count, count, packed(m_count, count, a.at(0, k), scratch), b.at(k, 0), c, c_row);
+        }
+}
+
+// Most of what a compiler does for a kernel is contraction, the same in all: where so told, kernels leave
 // it to what was compiled before.
-#define CONTRACTION(A, B) void contract<A, B>(index_t, index_t, index_t, Matrix<A>, Matrix<B>, float*, index_t)
+#define CONTRACTION(B) void contract_floats<B>(index_t, index_t, index_t, Matrix<float>, Matrix<B>, float*, index_t)
+#define PACKING(A) Matrix<float> packed<A>(index_t, index_t, Matrix<A>, Scratch&)
+#define PANELS void contract_panel<2 * lanes>(index_t, index_t, Matrix<float>, const float*, index_t, float*, index_t)
 #ifdef CONTRACTIONS_APART
-extern template CONTRACTION(float, float);
-extern template CONTRACTION(float, bf16);
-extern template CONTRACTION(float, f16);
-extern template CONTRACTION(bf16, float);
-extern template CONTRACTION(bf16, bf16);
-extern template CONTRACTION(bf16, f16);
-extern template CONTRACTION(f16, float);
-extern template CONTRACTION(f16, bf16);
-extern template CONTRACTION(f16, f16);
+extern template CONTRACTION(float);
+extern template CONTRACTION(bf16);
+extern template CONTRACTION(f16);
+extern template PACKING(float);
+extern template PACKING(bf16);
+extern template PACKING(f16);
+extern template PANELS;
 #endif
 
 }  // namespace superopt

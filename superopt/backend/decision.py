@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import fx
+
+from superopt.backend.expected import NODES, kernels_of, node_seconds
 from superopt.backend.options import BackendOptions
 from superopt.plans.saved import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 5.5  # of the time that Inductor took until then, which is a sixth to a fifteenth of all it takes
+_SHARE = 0.8  # of the time that Inductor is expected to take
 _MOST_S = 60.0
 
 
@@ -80,8 +83,9 @@ class Ledger:
 
     options: BackendOptions
     spent_s: float = 0.0
-    inductor_s: float = 0.0  # that Inductor took for graphs until they came by
-    entered: float | None = None  # when the graph under way was handed to Inductor
+    inductor_s: float = 0.0  # that Inductor is expected to take for the graphs so far
+    node_s: float = 0.0  # that it took to prepare a node
+    entered: float | None = None  # when the graph under way was handed to Inductor, by this thread's own time
     searched: int = 0  # regions that were searched or tuned, not recalled
     graphs: int = 0
     decisions: list[Decision] = field(default_factory=list)
@@ -91,7 +95,7 @@ class Ledger:
 
     @property
     def budget_s(self) -> float:
-        """The seconds of search and tuning: as told, or a share of what Inductor took so far."""
+        """The seconds of search and tuning: as told, or a share of what Inductor takes."""
         told = self.options.budget_s
         return min(_SHARE * self.inductor_s, _MOST_S) if told is None else told
 
@@ -100,11 +104,14 @@ class Ledger:
         """The seconds of search and tuning that are left."""
         return max(self.budget_s - self.spent_s, 0.0)
 
-    def arrived(self) -> None:
-        """Count the seconds in which Inductor prepared the graph that comes by now."""
+    def arrived(self, graph: fx.Graph, *, joint: bool) -> None:
+        """Count the seconds in which Inductor prepared the graph that comes by now, and will compile it."""
         if self.entered is not None:
-            self.inductor_s += time.monotonic() - self.entered
+            prepared_s = time.thread_time() - self.entered
+            self.inductor_s += prepared_s
+            self.node_s = node_seconds(graph, prepared_s, joint=joint)
             self.entered = None
+        self.inductor_s += self.node_s * NODES * kernels_of(graph)
 
     @contextmanager
     def spending(self) -> Iterator[None]:

@@ -18,6 +18,9 @@ from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass, passes_of
 from superopt.backend.hosting import PASS, with_inductor
 from superopt.backend.options import BackendOptions, mode_options, read_options
+from superopt.backend.prelude import Prelude, multiplies
+from superopt.errors import SuperoptError
+from superopt.targets import pick_target
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
 
@@ -112,9 +115,23 @@ def _compiled(
 ) -> Callable[..., Any]:
     patches = {**patches, **ledger.options.inductor}
     theirs = patches.get(PASS, getattr(torch._inductor.config, PASS))
-    patches[PASS] = RegionPass(ledger, passes_of(theirs))
-    ledger.entered = time.monotonic()
+    with ledger.spending():
+        prelude = _prelude(module, inputs, ledger)
+    patches[PASS] = RegionPass(ledger, passes_of(theirs), prelude)
+    ledger.entered = time.thread_time()
     return with_inductor(module, inputs, patches)
+
+
+def _prelude(module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger) -> Prelude | None:
+    """Begin with what regions will need, where there may be some that are worth it."""
+    if ledger.options.budget_s == 0 or not multiplies(module):
+        return None
+    prelude = Prelude()
+    try:
+        prelude.share(pick_target("auto"), [*inputs, *module.parameters()])
+    except SuperoptError as error:  # whoever needs it says so again
+        log.info("nothing is made ahead: %s", line_of(error))
+    return prelude
 
 
 def ledger_of(options: Mapping[str, Any]) -> Ledger:

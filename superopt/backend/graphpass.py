@@ -16,8 +16,9 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.generation import generation
 from superopt.backend.nodes import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
+from superopt.backend.prelude import Prelude
 from superopt.backend.region import REGION, runner_of
-from superopt.backend.rounds import decisions_of
+from superopt.backend.rounds import decisions_of, is_worth_a_try
 from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
 from superopt.cache import versions
 from superopt.errors import SuperoptError
@@ -37,9 +38,10 @@ class RegionPass(CustomGraphPass):
     Inductor has one place for passes like this one: those of the user's that stood there run before it.
     """
 
-    def __init__(self, ledger: Ledger, before: Sequence[Any] = ()) -> None:
+    def __init__(self, ledger: Ledger, before: Sequence[Any] = (), prelude: Prelude | None = None) -> None:
         self.ledger = ledger
         self.before = tuple(before)
+        self.prelude = prelude  # begun for the graph that comes first
 
     def uuid(self) -> bytes | None:
         """Return what the pass depends on, or None where each graph must come by here."""
@@ -74,9 +76,10 @@ class RegionPass(CustomGraphPass):
 
     def _run(self, graph: fx.Graph) -> None:
         self.ledger.graphs += 1
-        self.ledger.arrived()
+        role = _role(graph)
+        self.ledger.arrived(graph, joint=role == "forward")
         searched, spent = self.ledger.searched, self.ledger.spent_s
-        title = f"graph {self.ledger.graphs}, {_role(graph)}"
+        title = f"graph {self.ledger.graphs}, {role}"
         device = _device(graph)
         if device is None:
             return
@@ -85,9 +88,15 @@ class RegionPass(CustomGraphPass):
         self.ledger.total_flops += sum(map(flops_of, kinds))
         self.ledger.total_bytes += sum(map(bytes_of, kinds))
         regions: list[Region] = []
-        for piece in pieces_of(graph, kinds):
-            regions += self._regions(piece, kinds, target, title)
-        found = decisions_of(regions, target, self.ledger)
+        prelude, self.prelude = self.prelude or Prelude(), None
+        with prelude:
+            for piece in pieces_of(graph, kinds):
+                with self.ledger.spending():
+                    read = self._regions(piece, kinds, target, title)
+                regions += read
+                if any(is_worth_a_try(region, self.ledger) for region in read):
+                    prelude.guard(target)
+            found = decisions_of(regions, target, self.ledger, prelude)
         decided = [(region, found[region.key.digest]) for region in regions]
         for _, decision in decided:
             self.ledger.note(decision, title)

@@ -12,6 +12,8 @@ from torch import Tensor, fx
 from superopt.trace.lower import INTEGERS, LOWERINGS, REASONS
 
 __all__ = [
+    "MATMULS",
+    "VIEWS",
     "Kind",
     "bytes_of",
     "flops_of",
@@ -32,11 +34,15 @@ _NAMES = """
 view reshape _unsafe_view permute transpose t unsqueeze squeeze expand slice select split split_with_sizes
 unbind alias detach
 """
-_VIEWS = frozenset(_NAMES.split())
+VIEWS = frozenset(_NAMES.split())
+"""Operators that compute nothing."""
+
 _MADE = frozenset(
     {"full", "ones", "zeros", "scalar_tensor", "arange", "full_like", "ones_like", "zeros_like"}
 )
-_MATMULS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"})
+MATMULS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"})
+"""Products of matrices."""
+
 _SUMS = """
 sum mean amax amin max min all any var var_mean std std_mean logsumexp norm linalg_vector_norm
 native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax
@@ -71,12 +77,12 @@ def heavy(node: fx.Node) -> int:
     """Return how many products of matrices and reductions a node is."""
     if is_attention(node):
         return _ATTENTION_WEIGHT
-    return int(operator_name(node) in _MATMULS | _REDUCTIONS)
+    return int(operator_name(node) in MATMULS | _REDUCTIONS)
 
 
 def is_matmul(node: fx.Node) -> bool:
     """Whether a node multiplies matrices."""
-    return operator_name(node) in _MATMULS
+    return operator_name(node) in MATMULS
 
 
 def is_attention(node: fx.Node) -> bool:
@@ -103,7 +109,7 @@ def flops_of(node: fx.Node) -> int:
 
 def bytes_of(node: fx.Node) -> int:
     """Return the bytes that an operator by itself reads and writes at the sizes seen; a view moves none."""
-    if node.op != "call_function" or node.target is operator.getitem or operator_name(node) in _VIEWS:
+    if node.op != "call_function" or node.target is operator.getitem or operator_name(node) in VIEWS:
         return 0
     read = [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
     return sum(_elements(one) * one.itemsize for one in (*read, *tensors_in(value_of(node))))
@@ -151,7 +157,7 @@ def _kind(node: fx.Node, device: str) -> Kind:
     read = [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
     if not all(_plain(tensor, device) for tensor in (*made, *read)):
         return "outside"
-    if name in _VIEWS or (name in _MADE and not read):
+    if name in VIEWS or (name in _MADE and not read):
         return "free"
     allowed = name in INTEGERS or name in _MADE
     if not all(tensor.dtype in _DTYPES for tensor in made):

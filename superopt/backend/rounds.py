@@ -1,25 +1,26 @@
 """Rounds: the seconds of a model, shared among its regions: all as they are written, then after a search."""
 
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from superopt.backend.choice import Region, known_decision
 from superopt.backend.contest import Contest
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.prelude import Prelude
 from superopt.plans.guard import Guard
 from superopt.targets import Target
 
-__all__ = ["decisions_of"]
+__all__ = ["decisions_of", "is_worth_a_try"]
 
-_FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
 _ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
 _FIRST_S = 3.0  # that the first region takes at least, as nothing is compiled yet that others share
 _LATER = 0.5  # of the time of the first region: others find compiled what all kernels share
 _SEARCHED = 1.5  # times what a region took as it was written, that a search takes at least
 
 
-def decisions_of(regions: Sequence[Region], target: Target, ledger: Ledger) -> dict[str, Decision]:
+def decisions_of(
+    regions: Sequence[Region], target: Target, ledger: Ledger, prelude: Prelude
+) -> dict[str, Decision]:
     """Return the decision on every region, by the digest of its key: those that are known, and new ones."""
     counted = Counter(region.key.digest for region in regions)
     found: dict[str, Decision] = {}
@@ -33,14 +34,14 @@ def decisions_of(regions: Sequence[Region], target: Target, ledger: Ledger) -> d
             contests[digest] = Contest(region, target, ledger)
         else:
             found[digest] = known
-    if contests and ledger.left_s >= _FIRST_S:
-        with Guard(target.builders(0), target.torch_device, _FIRST_RUN_S) as guard:
-            guard.start()
-            goals = [contest.region.goal for contest in contests.values()]
-            shared = threading.Thread(target=target.prepare_shared, args=(goals, guard.children), daemon=True)
-            shared.start()
-            _share(contests, counted, ledger, guard)
+    if any(is_worth_a_try(contest.region, ledger) for contest in contests.values()):
+        _share(contests, counted, ledger, prelude.guard(target))
     return found | {digest: contest.decided() for digest, contest in contests.items()}
+
+
+def is_worth_a_try(region: Region, ledger: Ledger) -> bool:
+    """Return whether a region is undecided, and there is time to decide on it."""
+    return ledger.left_s >= _FIRST_S and known_decision(region, ledger) is None
 
 
 def _share(contests: Mapping[str, Contest], counted: Counter[str], ledger: Ledger, guard: Guard) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -111,26 +111,27 @@ class CpuTarget:
             if config is not None
         )
 
-    def prepare_shared(self, graphs: Iterable[Graph], children: Children) -> None:
-        """Compile in good time the contractions that kernels of some graphs are linked with."""
+    def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
+        """Compile in good time what many kernels share: their header, and contractions."""
         from superopt.codegen.cpp import CppError, compile_shared
         from superopt.codegen.cpp.source import CPP_TYPES
 
-        used = {port.dtype for graph in graphs for port in graph.inputs} & _CONTRACTED
         with contextlib.suppress(CppError):  # the first kernel says so
-            compile_shared({CPP_TYPES[one] for one in used}, children)
+            compile_shared({CPP_TYPES[one] for one in dtypes if one in _CONTRACTED}, children)
 
     def prepare(
         self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children
     ) -> None:
         """Compile every kernel."""
-        from superopt.codegen.cpp import compile_source, emit, lower_kernel
+        from superopt.codegen.cpp import compile_source, emit, is_lined, lower_kernel
 
         end = time.monotonic() + limit_seconds
 
         def compile_one(number: int, config: Any) -> None:
-            source = emit(lower_kernel(mugraph, number), config)
-            compile_source(source, lined=True, timeout_s=end - time.monotonic(), children=children)
+            program = lower_kernel(mugraph, number)
+            source = emit(program, config)
+            lined = is_lined(program, source)
+            compile_source(source, lined=lined, timeout_s=end - time.monotonic(), children=children)
 
         blocks = [(number, config) for number, config in enumerate(configs) if config is not None]
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -146,7 +146,7 @@ class CudaTarget:
             if config is not None
         )
 
-    def prepare_shared(self, graphs: Iterable[Graph], children: Children) -> None:
+    def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
         """Do nothing: kernels share nothing that is compiled."""
 
     def prepare(

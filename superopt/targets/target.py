@@ -1,6 +1,6 @@
 """Target: the one protocol that both code generators are used through."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -109,8 +109,8 @@ class Target(Protocol):
         """Return the text of every kernel that is no library's, or raise SuperoptError."""
         ...
 
-    def prepare_shared(self, graphs: Iterable[Graph], children: Children) -> None:
-        """Compile in good time what the kernels of many graphs share; they wait for it."""
+    def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
+        """Compile in good time what many kernels share that read tensors of some dtypes; they wait for it."""
 
     def prepare(
         self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children

@@ -10,7 +10,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, CustomInferenceAw
 
 from superopt.backend import entry
 from superopt.backend.decision import Ledger
-from superopt.backend.graphpass import PASS, RegionPass
+from superopt.backend.graphpass import RegionPass
+from superopt.backend.hosting import PASS
 from superopt.backend.options import BackendOptions
 
 from .conftest import close

@@ -1,0 +1,57 @@
+"""Prelude: what the kernels of any region need, made in the background while the regions are still read."""
+
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor, fx
+
+from superopt.codegen.children import Children
+from superopt.plans.guard import Guard
+from superopt.targets import Target
+from superopt.trace.run import TORCH_DTYPES
+
+__all__ = ["Prelude", "multiplies"]
+
+_FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
+_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")  # in the names of what a module calls
+
+
+class Prelude:
+    """Compilers and processes that begin before they are asked for; leaving the `with` block ends them."""
+
+    def __init__(self) -> None:
+        self._children = Children()
+        self._guard: Guard | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._children.close()
+        if self._guard is not None:
+            self._guard.__exit__(kind, error, trace)
+
+    def share(self, target: Target, tensors: Iterable[Any]) -> None:
+        """Begin to compile what kernels share that read tensors like some."""
+        read = {one.dtype for one in tensors if isinstance(one, Tensor)}
+        names = {name for name, dtype in TORCH_DTYPES.items() if dtype in read}
+        target.cost_device()  # whose rates are measured the first time, while nothing else runs
+        work = threading.Thread(target=target.prepare_shared, args=(names, self._children), daemon=True)
+        work.start()
+
+    def guard(self, target: Target) -> Guard:
+        """Return the processes for first runs, one of which starts at the first call."""
+        if self._guard is None:
+            self._guard = Guard(target.builders(0), target.torch_device, _FIRST_RUN_S)
+            self._guard.start()
+        return self._guard
+
+
+def multiplies(module: fx.GraphModule) -> bool:
+    """Whether a module of dynamo's calls for a product of matrices."""
+    called = [str(node.target) for node in module.graph.nodes if node.op.startswith("call")]
+    return any(name in target for target in called for name in _PRODUCTS)
