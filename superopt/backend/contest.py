@@ -181,12 +181,21 @@ class Contest:
             options=self._settings(search),
             within=Within(self.deadline, self._to_beat_us, self.guard, tune=search, few=_COMPILED[search]),
         )
+        after = _fastest_us(best.regions)
+        if after is None:
+            return replace(known, why=f"no kernels: {_reason(best.regions)}")
+        known = replace(known, after_us=after)
+        if after * WIN > rival.most_us:
+            return replace(known, why=f"{rival.most_us / after:.2f} times the speed of PyTorch as it is")
+        if 0 < _HOPELESS * rival.least_us < after:
+            known = replace(known, before_us=rival.least_us, before_is_least=True)
+            return replace(
+                known, why=f"{rival.least_us / after:.2f} times the speed of the library calls alone"
+            )
         if best.fused is None or any(plan.chosen is None for plan in best.regions):
             return replace(known, why=f"no kernels: {_reason(best.regions)}")
         after = sum(part.chosen.us for part in best.regions if part.chosen)
         known = replace(known, after_us=after)
-        if after * WIN > rival.most_us:
-            return replace(known, why=f"{rival.most_us / after:.2f} times the speed of PyTorch as it is")
         if self.found is not None and self.found.taken and after * WIN > (self.found.after_us or 0.0):
             return replace(known, why="no faster than before the search")
         verdicts = dict.fromkeys(str(part.chosen.verdict) for part in best.regions if part.chosen)
@@ -209,9 +218,10 @@ class Contest:
 
     @property
     def _to_beat_us(self) -> float:
-        """What kernels must come near to be worth any tuning."""
+        """What kernels must beat to be checked, and come near to be worth any tuning."""
         best = self.found.after_us if self.found and self.found.taken else None
-        return best or self.before_us
+        hopeless = _HOPELESS * self.rival.least_us if self.rival else 0.0
+        return best or min(self.before_us, hopeless or self.before_us)
 
     # -- races
 
@@ -394,6 +404,13 @@ def _scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:
     except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
         return None
     return example
+
+
+def _fastest_us(plans: tuple[RegionPlan, ...]) -> float | None:
+    """Return the time of the fastest kernels of all parts, or None where some part has none."""
+    times = [min((one.us for one in plan.candidates if one.measurement), default=None) for plan in plans]
+    known = [us for us in times if us is not None]
+    return sum(known) if known and len(known) == len(times) else None
 
 
 def _reason(plans: tuple[RegionPlan, ...]) -> str:

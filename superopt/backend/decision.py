@@ -15,7 +15,7 @@ from superopt.plans.saved import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 0.8  # of the time that Inductor is expected to take
+_SHARE = 0.65  # of the time that Inductor is expected to take
 _MOST_S = 60.0
 
 
@@ -104,12 +104,12 @@ class Ledger:
         """The seconds of search and tuning that are left."""
         return max(self.budget_s - self.spent_s, 0.0)
 
-    def arrived(self, graph: fx.Graph, *, joint: bool) -> None:
+    def arrived(self, graph: fx.Graph, *, joint: bool, crowded: bool) -> None:
         """Count the seconds in which Inductor prepared the graph that comes by now, and will compile it."""
         if self.entered is not None:
             prepared_s = time.thread_time() - self.entered
             self.inductor_s += prepared_s
-            self.node_s = node_seconds(graph, prepared_s, joint=joint)
+            self.node_s = node_seconds(graph, prepared_s, joint=joint, crowded=crowded)
             self.entered = None
         self.inductor_s += self.node_s * NODES * kernels_of(graph)
 

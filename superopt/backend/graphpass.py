@@ -77,7 +77,8 @@ class RegionPass(CustomGraphPass):
     def _run(self, graph: fx.Graph) -> None:
         self.ledger.graphs += 1
         role = _role(graph)
-        self.ledger.arrived(graph, joint=role == "forward")
+        crowded = self.prelude is not None and self.prelude.busy
+        self.ledger.arrived(graph, joint=role == "forward", crowded=crowded)
         searched, spent = self.ledger.searched, self.ledger.spent_s
         title = f"graph {self.ledger.graphs}, {role}"
         device = _device(graph)

@@ -9,10 +9,10 @@ from torch import Tensor, fx
 
 from superopt.codegen.children import Children
 from superopt.plans.guard import Guard
-from superopt.targets import Target
+from superopt.targets import Target, pick_target
 from superopt.trace.run import TORCH_DTYPES
 
-__all__ = ["Prelude", "multiplies"]
+__all__ = ["Prelude", "multiplies", "prepare_machine"]
 
 _FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
 _PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")  # in the names of what a module calls
@@ -24,6 +24,7 @@ class Prelude:
     def __init__(self) -> None:
         self._children = Children()
         self._guard: Guard | None = None
+        self._work: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -40,8 +41,13 @@ class Prelude:
         read = {one.dtype for one in tensors if isinstance(one, Tensor)}
         names = {name for name, dtype in TORCH_DTYPES.items() if dtype in read}
         target.cost_device()  # whose rates are measured the first time, while nothing else runs
-        work = threading.Thread(target=target.prepare_shared, args=(names, self._children), daemon=True)
-        work.start()
+        self._work = threading.Thread(target=target.prepare_shared, args=(names, self._children), daemon=True)
+        self._work.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether compilers that `share` began are at work."""
+        return self._work is not None and self._work.is_alive()
 
     def guard(self, target: Target) -> Guard:
         """Return the processes for first runs, one of which starts at the first call."""
@@ -49,6 +55,14 @@ class Prelude:
             self._guard = Guard(target.builders(0), target.torch_device, _FIRST_RUN_S)
             self._guard.start()
         return self._guard
+
+
+def prepare_machine() -> None:
+    """Make what is made once on a machine for all models: its measured rates, and what kernels share."""
+    target = pick_target("auto")
+    target.cost_device()
+    with Children() as children:
+        target.prepare_shared(set(TORCH_DTYPES), children)
 
 
 def multiplies(module: fx.GraphModule) -> bool:

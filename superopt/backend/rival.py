@@ -89,6 +89,7 @@ class Rival:
         self._copies: list[tuple[tuple[Tensor, ...], LibraryCalls]] = []
         self.has_library = plain and bool(self.copies[0][1])
         self.most_us = self._most_us()  # of PyTorch without a compiler
+        self.least_us = self._least_us()  # of the library calls, 0 where there are none
         self.compiled: Callable[..., Any] | None = None
 
     @property
@@ -113,6 +114,12 @@ class Rival:
             return once_us
         contenders = {"eager": lambda tensors, calls: self.module(*tensors)}
         return self.target.measure(contenders, self.copies, seconds=_SHORT_S)["eager"].median_us
+
+    def _least_us(self) -> float:
+        if not self.has_library:
+            return 0.0
+        contenders = {"library": self.by_library}
+        return self.target.measure(contenders, self.copies, seconds=_SHORT_S)["library"].median_us
 
     def compile(self, patches: Mapping[str, Any]) -> None:
         """Let Inductor compile the region by itself."""

@@ -220,9 +220,10 @@ class Contest:
         chosen = None
         failed: dict[MuGraph, str] = {}  # in another configuration it fails alike
         for one in ranked:
-            may = (
-                chosen is None and one.name in ready and one.measurement is not None and not self.course.lost
-            )
+            if self._is_beaten(one):
+                one = replace(one, rejected="slower than what there is to beat")
+            measured = one.rejected is None and one.measurement is not None
+            may = chosen is None and one.name in ready and measured and not self.course.lost
             if may and one.mugraph in failed:
                 one = replace(one, rejected=failed[one.mugraph])
             elif may and len(failed) < _MOST_CHECKS:
@@ -248,6 +249,11 @@ class Contest:
                         one = replace(one, rejected=str(report))
             judged.append(one)
         return RegionPlan(work.goal, tuple(judged), chosen, work.dropped)
+
+    def _is_beaten(self, one: Candidate) -> bool:
+        """Whether a candidate was measured, and is slower than what a larger piece of work has already."""
+        beaten = self.within is not None and one.us > self.within.beat_us
+        return beaten and one.measurement is not None and one.rejected is None
 
     def _copies(self) -> list[tuple[Any, ...]]:
         from superopt.verify.floats import sample, tensors_of

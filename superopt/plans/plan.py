@@ -62,7 +62,7 @@ class Within:
     """The frame of a larger piece of work, which races what comes back against PyTorch by itself."""
 
     deadline: float  # of time.monotonic: nothing is compiled or raced any more
-    beat_us: float  # what there is to beat: kernels that are far from it are not tuned
+    beat_us: float  # what there is to beat: slower kernels are not chosen, those far from it not tuned
     guard: Any = None  # processes for first runs that are kept from one call to the next
     tune: bool = True  # try other configurations of the best
     few: int = 6  # candidates that are compiled
