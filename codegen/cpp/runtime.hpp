@@ -619,12 +619,13 @@ inline void dot_block(index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index
             for (int n = 0; n < COLUMNS; ++n) sums[m][n] += factor * values[n];
         }
     };
-    constexpr index_t line = 64 / sizeof(B);
+    constexpr index_t line = 64 / sizeof(B), step = ROWS == 1 ? 64 : line;
     index_t k = 0;
-    for (; k + line <= k_count; k += line) {
-        for (int n = 0; n < COLUMNS; ++n) __builtin_prefetch(b.data + (n + COLUMNS) * b.column + k);
+    for (; k + step <= k_count; k += step) {
+        for (int n = 0; n < COLUMNS; ++n)
+            for (index_t at = 0; at < step; at += line) __builtin_prefetch(b.data + (n + COLUMNS) * b.column + k + at);
 #pragma GCC unroll 4
-        for (index_t at = 0; at < line; at += lanes) add(k + at, lanes);
+        for (index_t at = 0; at < step; at += lanes) add(k + at, lanes);
     }
     for (; k + lanes <= k_count; k += lanes) add(k, lanes);
     if (k < k_count) add(k, k_count - k);
@@ -774,7 +775,7 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
                      index_t c_row) {
     constexpr int wide = registers == 32 ? 2 : 1;
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= 8)
-        return m_count == 1 ? dot_rows<1, 8>(m_count, n_count, k_count, a, b, c, c_row)
+        return m_count == 1 ? dot_rows<1, 4>(m_count, n_count, k_count, a, b, c, c_row)
                             : dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
     if (b.column != 1 || m_count > 16) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
     if (m_count <= 2) {

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from superopt.backend.nodes import Kind, bytes_of, flops_of, kinds_of, listed, t
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.prelude import Prelude
 from superopt.backend.region import REGION, runner_of
-from superopt.backend.rounds import decisions_of, is_worth_a_try
+from superopt.backend.rounds import decisions_of
 from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
 from superopt.cache import versions
 from superopt.errors import SuperoptError
@@ -90,14 +90,16 @@ class RegionPass(CustomGraphPass):
         self.ledger.total_bytes += sum(map(bytes_of, kinds))
         regions: list[Region] = []
         prelude, self.prelude = self.prelude or Prelude(), None
-        with prelude:
+
+        def read() -> Iterator[Region]:
             for piece in pieces_of(graph, kinds):
                 with self.ledger.spending():
-                    read = self._regions(piece, kinds, target, title)
-                regions += read
-                if any(is_worth_a_try(region, self.ledger) for region in read):
-                    prelude.guard(target)
-            found = decisions_of(regions, target, self.ledger, prelude)
+                    several = self._regions(piece, kinds, target, title)
+                regions.extend(several)
+                yield from several
+
+        with prelude:
+            found = decisions_of(read(), target, self.ledger, prelude)
         decided = [(region, found[region.key.digest]) for region in regions]
         for _, decision in decided:
             self.ledger.note(decision, title)

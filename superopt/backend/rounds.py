@@ -1,7 +1,7 @@
 """Rounds: the seconds of a model, shared among its regions: all as they are written, then after a search."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from superopt.backend.choice import Region, known_decision
 from superopt.backend.contest import Contest
@@ -10,7 +10,7 @@ from superopt.backend.prelude import Prelude
 from superopt.plans.guard import Guard
 from superopt.targets import Target
 
-__all__ = ["decisions_of", "is_worth_a_try"]
+__all__ = ["decisions_of"]
 
 _ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
 _FIRST_S = 3.0  # that the first region takes at least, as nothing is compiled yet that others share
@@ -19,29 +19,30 @@ _SEARCHED = 1.5  # times what a region took as it was written, that a search tak
 
 
 def decisions_of(
-    regions: Sequence[Region], target: Target, ledger: Ledger, prelude: Prelude
+    regions: Iterable[Region], target: Target, ledger: Ledger, prelude: Prelude
 ) -> dict[str, Decision]:
-    """Return the decision on every region, by the digest of its key: those that are known, and new ones."""
-    counted = Counter(region.key.digest for region in regions)
+    """Return the decision on every region, by the digest of its key: those that are known, and new ones.
+
+    As soon as one is new, what will be needed is begun, while the next regions are read.
+    """
+    counted: Counter[str] = Counter()
     found: dict[str, Decision] = {}
     contests: dict[str, Contest] = {}
     for region in regions:
         digest = region.key.digest
+        counted[digest] += 1
         if digest in found or digest in contests:
             continue
         known = known_decision(region, ledger)
-        if known is None:
-            contests[digest] = Contest(region, target, ledger)
-        else:
+        if known is not None:
             found[digest] = known
-    if any(is_worth_a_try(contest.region, ledger) for contest in contests.values()):
+            continue
+        contests[digest] = Contest(region, target, ledger)
+        if ledger.left_s >= _FIRST_S:
+            prelude.guard(target)
+    if contests and ledger.left_s >= _FIRST_S:
         _share(contests, counted, ledger, prelude.guard(target))
     return found | {digest: contest.decided() for digest, contest in contests.items()}
-
-
-def is_worth_a_try(region: Region, ledger: Ledger) -> bool:
-    """Return whether a region is undecided, and there is time to decide on it."""
-    return ledger.left_s >= _FIRST_S and known_decision(region, ledger) is None
 
 
 def _share(contests: Mapping[str, Contest], counted: Counter[str], ledger: Ledger, guard: Guard) -> None:

@@ -1,5 +1,6 @@
 """Building: how many kernels are made at a time, and what the compiler's word on them does to their race."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from superopt.targets.cpu import CpuTarget
 from superopt.targets.cuda import CudaTarget
 from superopt.trace import trace
 from superopt.tune.halving import halve
+from superopt.verify import floats
 
 GIB = 1 << 30
 
@@ -135,3 +137,21 @@ def test_what_a_guard_builds_is_right(quick: OptimizeOptions, random: Callable, 
     best = superopt.optimize(scaled, *inputs, options=replace(quick, guarded=True))
     assert best.regions[0].chosen is not None
     torch.testing.assert_close(best(*inputs), scaled(*inputs))
+
+
+@pytest.mark.parametrize(("beat_us", "chosen"), [(1e9, True), (1e-3, False)])
+def test_what_is_beaten_already_is_not_checked(
+    quick: OptimizeOptions, monkeypatch, beat_us: float, chosen: bool
+) -> None:
+    checked: list[object] = []
+    real = floats.compare_floats
+    monkeypatch.setattr(floats, "compare_floats", lambda *a, **k: checked.append(a) or real(*a, **k))
+    contest = contest_of(replace(quick, guarded=False), Within(time.monotonic() + 60.0, beat_us, tune=False))
+    goal = contest.traced.graph
+    outcome = contest.run([Work(goal, (Candidate("one", goal, fuse(goal)),))])
+    [plan] = outcome.regions
+    assert (plan.chosen is not None) is chosen
+    assert bool(checked) is chosen
+    assert all(one.measurement is not None for one in plan.candidates)  # its time is known all the same
+    if not chosen:
+        assert {one.rejected for one in plan.candidates} == {"slower than what there is to beat"}

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import superopt.tune
 from superopt.tune import confirm, measure_together
 from superopt.tune.measure import Times
@@ -51,7 +53,8 @@ def test_the_winner_is_confirmed() -> None:
     contenders = {"slow": _sleeper(0.004), "fast": _sleeper(0.001)}
     found = confirm(contenders, "slow", "fast", [(0,)], seconds=0.15)
     assert (found.winner, found.loser) == ("fast", "slow")
-    assert found.speedup > 1.5
+    assert found.speed_of("fast") == found.speedup > 1.5
+    assert found.speed_of("slow") == pytest.approx(1 / found.speedup)
 
 
 def test_tuning_imports_neither_egglog_nor_z3() -> None:

@@ -1,0 +1,103 @@
+"""Layout: the order of axes in tiles and between kernels, by which contractions become long ones."""
+
+import re
+
+import pytest
+import torch
+
+from superopt.codegen.cpp import CppMuGraph, default_config, emit, is_lined, lower_kernel
+from superopt.codegen.cpp.plan import make_plan
+from superopt.ir import MuGraph, fuse, parse_graph, parse_mugraph
+from superopt.trace import run_graph
+
+HEADS = """
+graph heads
+axes m=24 k=40 h=3 g=2 d=16
+in x: f32[m, k]
+in w: f32[(h g d), k]
+in s: f32[1, m, 1]
+t3 = contract[k](x, w)
+t4 = mul(t3, s)
+out y: f32[1, m, h, (g d)] = t4
+"""
+
+ATTENTION = """
+graph attention
+axes s=12 t=20 h=3 g=2 e=8 a=8 n=24
+in q: f32[1, (h g), s, e]
+in k: f32[1, h, t, e]
+in v: f32[1, h, t, a]
+in w: f32[n, (h g a)]
+kernel grid[s, t]
+  t4 = contract[e](q, k)
+  t5 = exp(t4)
+kernel grid[s, h]
+  t6 = contract[t](t5, v)
+kernel grid[s, n]
+  t7 = contract[h, g, a](t6, w)
+out y: f32[1, s, n] = t7
+"""
+
+
+def heads() -> MuGraph:
+    return fuse(parse_graph(HEADS))
+
+
+def test_columns_that_are_one_in_memory_are_one_in_a_tile() -> None:
+    program = lower_kernel(heads(), 0)
+    order = make_plan(program, frozenset()).order
+    assert order.index("m") < order.index("h") < order.index("g") < order.index("d")
+    code = emit(program, default_config(program, program.graph.sizes)).code
+    [columns] = re.findall(r"contract\(m_count, (.*?), k_count,", code)
+    assert columns.count("joins") == 2  # h and g, where all d are in a tile
+
+
+def test_the_order_of_tiles_changes_no_result() -> None:
+    x, w, s = torch.randn(24, 40), torch.randn(96, 40), torch.randn(1, 24, 1)
+    graph = parse_graph(HEADS)
+    found = CppMuGraph(heads(), flags=("-O1",))(x=x, w=w, s=s)["y"]
+    expected = run_graph(graph, {"x": x, "w": w, "s": s}, torch.float64)["y"]
+    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_between_kernels_what_is_contracted_together_comes_last_and_what_is_repeated_first() -> None:
+    mugraph = parse_mugraph(ATTENTION)
+    stored = {tensor.name: tensor.axes for at in (0, 1) for tensor in lower_kernel(mugraph, at).stores}
+    assert stored == {"t5": ("h", "s", "g", "t"), "t6": ("s", "h", "g", "a")}
+
+
+def test_attention_in_three_kernels_is_right() -> None:
+    mugraph = parse_mugraph(ATTENTION)
+    shapes = {"q": (1, 6, 12, 8), "k": (1, 3, 20, 8), "v": (1, 3, 20, 8), "w": (24, 48)}
+    inputs = {name: torch.randn(shape) for name, shape in shapes.items()}
+    found = CppMuGraph(mugraph, flags=("-O1",))(**inputs)["y"]
+    expected = run_graph(mugraph.graph, inputs, torch.float64)["y"]
+    torch.testing.assert_close(found, expected.float(), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_every_core_has_a_program(cores: int) -> None:
+    text = HEADS.replace("m=24", "m=120").replace("k=40", "k=512")
+    program = lower_kernel(fuse(parse_graph(text)), 0)
+    sizes = program.graph.sizes
+    config = default_config(program, sizes, cores=cores)
+    programs = 1
+    for axis in program.grid:
+        programs *= -(-sizes[axis] // config.tile(axis))
+    assert programs >= cores
+
+
+@pytest.mark.parametrize(("strides", "lined"), [("", True), (" strides(1, 24)", False)])
+def test_code_is_compiled_first_for_the_strides_that_tensors_have(strides: str, lined: bool) -> None:
+    text = """
+graph plus
+axes m=24 n=40
+in x: f32[m, n]STRIDES
+in y: f32[m, n]
+t2 = add(x, y)
+out z: f32[m, n] = t2
+"""
+    program = lower_kernel(fuse(parse_graph(text.replace("STRIDES", strides))), 0)
+    source = emit(program, default_config(program, program.graph.sizes))
+    assert source.lined
+    assert is_lined(program, source) is lined
