@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ __all__ = ["LEAST_S", "WIN", "Contest"]
 
 log = logging.getLogger("superopt")
 
-WIN = 1.03
+WIN = 1.05
 """How much faster than Inductor's code a region must be to be taken."""
 
 LEAST_S = 1.5
@@ -187,7 +188,7 @@ class Contest:
         known = replace(known, after_us=after)
         if after * WIN > rival.most_us:
             return replace(known, why=f"{rival.most_us / after:.2f} times the speed of PyTorch as it is")
-        if 0 < _HOPELESS * rival.least_us < after:
+        if 0 < _HOPELESS * rival.least_us < after * WIN:
             known = replace(known, before_us=rival.least_us, before_is_least=True)
             return replace(
                 known, why=f"{rival.least_us / after:.2f} times the speed of the library calls alone"
@@ -218,10 +219,11 @@ class Contest:
 
     @property
     def _to_beat_us(self) -> float:
-        """What kernels must beat to be checked, and come near to be worth any tuning."""
+        """What kernels must take at most to be checked, and come near to be worth any tuning."""
         best = self.found.after_us if self.found and self.found.taken else None
         hopeless = _HOPELESS * self.rival.least_us if self.rival else 0.0
-        return best or min(self.before_us, hopeless or self.before_us)
+        most = best or min(self.before_us, hopeless or self.before_us)
+        return most / WIN if WIN else inf
 
     # -- races
 

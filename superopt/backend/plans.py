@@ -19,7 +19,7 @@ from superopt.plans.proof import proven
 from superopt.plans.record import candidate_from_json, checked_graph, member
 from superopt.plans.shelf import parts_of
 from superopt.plans.sizes import resized
-from superopt.targets import Kernel, config_json, pick_target
+from superopt.targets import Kernel, OrderedKernel, config_json, pick_target
 from superopt.trace.run import TORCH_DTYPES, run_graph
 
 __all__ = ["Runner", "plan_text"]
@@ -62,25 +62,30 @@ class Runner:
         self._target = member(data, "target", str, "a plan")
         self._parts = member(data, "parts", list, "a plan")
         self._kernels: list[tuple[Kernel, tuple[str, ...]]] | None = None
+        self._only: OrderedKernel | None = None  # where one kernel takes and makes all, in order
         self._failed = False
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Compute a region by its kernels, or by torch where they fail."""
-        known = dict(zip(self.inputs, tensors, strict=True))
         if not self._failed:
             try:
-                return self.by_kernels(known)
+                if self._only is not None:
+                    return list(self._only.in_order(tensors))
+                return self.by_kernels(dict(zip(self.inputs, tensors, strict=True)))
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever a compiler or a driver raises, the goal has a meaning
                 self._failed = True
                 log.warning("%s: computed by torch from now on: %s", self.goal.name, _line(error))
-        return self.by_torch(known)
+        return self.by_torch(dict(zip(self.inputs, tensors, strict=True)))
 
     def by_kernels(self, known: dict[str, Tensor]) -> list[Tensor]:
         """Compute a region by its kernels."""
         if self._kernels is None:
             self._kernels = self.make()
+            kernel, _ = self._kernels[0]
+            if len(self._kernels) == 1 and isinstance(kernel, OrderedKernel) and kernel.inputs == self.inputs:
+                self._only = kernel if kernel.outputs == self.outputs else None
         for kernel, names in self._kernels:
             known.update(kernel(**{name: known[name] for name in names}))
         return [known[name] for name in self.outputs]

@@ -245,9 +245,9 @@ def test_what_would_not_be_ended_is_not_begun(monkeypatch: pytest.MonkeyPatch, t
     ("speedup", "sure", "taken", "why"),
     [
         (2.0, True, True, "2.00 times Inductor's speed"),
-        (1.02, True, False, "1.02 times Inductor's speed, 1.03 is needed"),
+        (1.04, True, False, "1.04 times Inductor's speed, 1.05 is needed"),
         (2.0, False, False, "2.00 times Inductor's speed, but ahead in 55% of the rounds only"),
-        (0.5, True, False, "0.50 times Inductor's speed, 1.03 is needed"),
+        (0.5, True, False, "0.50 times Inductor's speed, 1.05 is needed"),
     ],
 )
 @pytest.mark.parametrize("least", [False, True])
