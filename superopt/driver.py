@@ -162,7 +162,7 @@ def search(
     regions: list[RegionSearch] = []
     for number, region in enumerate(program.regions, 1):
         run.region, run.regions = number, len(program.regions)
-        regions += run.search_graph(release_shifts(region.graph))
+        regions += run.searched(release_shifts(region.graph))
     run.report("done", program.name)
     return Search(program.name, program, tuple(regions), time.perf_counter() - start, run.interrupted)
 
@@ -217,6 +217,16 @@ class _Run:
     def out_of_time(self) -> bool:
         """Whether to stop and give the best so far."""
         return self.interrupted or self.seconds_left <= 0
+
+    def searched(self, graph: Graph) -> list[RegionSearch]:
+        """Return the search of a graph; Ctrl-C between its phases, which note it, ends it as within one."""
+        try:
+            return list(self.search_graph(graph))
+        except KeyboardInterrupt:
+            if self.interrupted:
+                raise
+            self.interrupted = True
+            return list(self.search_graph(graph))
 
     def search_graph(self, graph: Graph) -> Iterator[RegionSearch]:
         """Search a graph whole, or in parts where it is too large to be one goal."""

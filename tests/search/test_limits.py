@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from superopt import driver
 from superopt.driver import Progress, RegionSearch, Search, SearchOptions, search
 from superopt.errors import InputError
 from superopt.frontier.lower import canonical
@@ -223,3 +224,19 @@ def test_a_goal_with_more_axes_than_a_grid_holds_is_cut_or_left_as_it_is() -> No
     assert found.regions
     assert all(any(one.is_original for one in region.found) for region in found.regions)
     assert found.truncated
+
+
+def test_an_interrupt_between_two_phases_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def interrupted(*unused: object) -> None:
+        asked.append(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver, "fits", interrupted)  # asked between saturating and exploring
+    result = search(graph_of("matmul"))
+    assert asked == [1]
+    assert result.interrupted
+    [region] = result.regions
+    assert [one.is_original for one in region.found] == [True]
+    assert any("interrupted" in why for why in region.truncated)
