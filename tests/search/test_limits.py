@@ -97,7 +97,7 @@ def test_a_graph_takes_no_inputs() -> None:
 def test_without_the_e_graph(name: str, prune: str) -> None:
     start = time.process_time()  # of this process: other ones may keep the machine busy
     result = search(graph_of(name), options=SearchOptions(prune=prune, seconds=1.0))  # type: ignore[arg-type]
-    assert time.process_time() - start < 4
+    assert time.process_time() - start < 8  # of 60 without a limit; a busy core makes it slower
     assert [why.partition("(")[0] for why in result.truncated] == [
         f"{name.replace('-', '_')}: exploration: seconds limit "
     ]
