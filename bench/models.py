@@ -1,6 +1,6 @@
 """Models: a step by eager PyTorch, by Inductor, and by superopt's backend; what compiling takes.
 
-    python -m bench.models --json OUT                          all cases, about 25 minutes on two cores
+    python -m bench.models --json OUT                          all cases, 25 to 40 minutes on two cores
     python -m bench.models --cases llama,bert --train          forward and backward
     python -m bench.models --cases llama:decode:bf16 --tokens 2048
     python -m bench.models --json OUT --resume --minutes 10    what is missing, begun within the minutes

@@ -349,8 +349,9 @@ class _Lowering:
             a, b = (self.axes[i] for i in step.inputs)
             if a != b:
                 repeated |= (a & b) - set(step.axes)
-            tensors = [self.graph.inputs[i] for i in step.inputs if i < len(self.graph.inputs)]
-            for port in tensors if value in step.inputs else ():
+            if value not in step.inputs:
+                continue
+            for port in (self.graph.inputs[i] for i in step.inputs if i < len(self.graph.inputs)):
                 joint = [axis for axis in port.axes if axis in step.axes and axis not in parts]
                 last = max(last, joint, key=len)
         rest = [axis for axis in axes if axis not in last]

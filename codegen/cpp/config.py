@@ -211,9 +211,7 @@ class _Memory:
         self._program = program
         self._sizes = sizes
         self._axes = value_axes(program.graph)
-        self._kept: dict[
-            object, set[int]
-        ] = {}  # values with tiles there: tiles' lengths change nothing in it
+        self._kept: dict[object, set[int]] = {}  # values with tiles there, however long these are
 
     def floats(self, config: CppConfig) -> int:
         """Return how many floats there are."""

@@ -28,6 +28,8 @@ Prepared = Callable[[Sequence[TorchTensor]], Sequence[TorchTensor]]
 """The outputs of a muGraph, in order, from its inputs in order; they must be like those it was made for."""
 
 
+_Strides = list[list[dict[str, int]]]  # of each axis, of the tensors that a kernel reads and that it writes
+
 Call = Callable[[bytes], None]
 """A compiled kernel, called with its fields."""
 
@@ -56,13 +58,10 @@ class CppKernel:
         threads: int,
     ) -> tuple[Call, bytes]:
         """Return the function to call for tensors of these strides, and the fields after the addresses."""
-        strides = [
-            [_strides(tensor, found, sizes) for tensor, found in zip(tensors, given, strict=True)]
-            for tensors, given in ((self.program.loads, loads), (self.program.stores, stores))
-        ]
+        strides = _strides(self.program, loads, stores, sizes)
         rest = [one for one in self.source.arguments if one.kind not in ("load", "store")]
         fields = Struct(f"{len(rest)}q").pack(*(_number(one, strides, sizes, threads) for one in rest))
-        lined = all(_number(one, strides, sizes, threads) == 1 for one in self.source.lined)
+        lined = _runs_along(self.source, strides)
         if lined not in self._calls:
             self._calls[lined] = self._compiled(lined=lined)
         return self._calls[lined], fields
@@ -74,18 +73,16 @@ class CppKernel:
 
 def is_lined(program: KernelProgram, source: CppSource) -> bool:
     """Return whether vectors run along memory in all tensors, as they are where the graph was made."""
-    sizes = program.graph.sizes
+    graph = program.graph
+    read, made = (list(map(_port, tensors)) for tensors in (program.loads, program.stores))
+    loads = [port.strides or _contiguous(graph.shape(port)) for port in read]
+    stores = [_contiguous(graph.shape(port)) for port in made]
+    return _runs_along(source, _strides(program, loads, stores, graph.sizes))
 
-    def strides(tensor: Tensor, *, stored: bool) -> dict[str, int]:
-        dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
-        shape = [prod(sizes[axis] for axis in dim) for dim in dims]
-        known = tensor.port.strides if tensor.port and not stored else None
-        return _strides(tensor, known or _contiguous(shape), sizes)
 
-    tensors = {False: program.loads, True: program.stores}
-    return all(
-        strides(tensors[one.stored][one.position], stored=one.stored)[one.axis] == 1 for one in source.lined
-    )
+def _runs_along(source: CppSource, strides: _Strides) -> bool:
+    """Whether vectors run along memory in tensors of these strides."""
+    return all(strides[one.stored][one.position][one.axis] == 1 for one in source.lined)
 
 
 def _no_call(fields: bytes) -> None:
@@ -96,9 +93,7 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(max(1, size) for size in shape[at + 1 :]) for at in range(len(shape)))
 
 
-def _number(
-    argument: Argument, strides: list[list[dict[str, int]]], sizes: Mapping[str, int], threads: int
-) -> int:
+def _number(argument: Argument, strides: _Strides, sizes: Mapping[str, int], threads: int) -> int:
     if argument.kind == "threads":
         return threads
     if argument.kind == "size":
@@ -106,9 +101,22 @@ def _number(
     return strides[argument.stored][argument.position][argument.axis]
 
 
-def _strides(tensor: Tensor, found: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
-    port = tensor.port or Port(tensor.name, tensor.dtype, tuple((axis,) for axis in tensor.axes))
-    return axis_strides(port, found, sizes)
+def _port(tensor: Tensor) -> Port:
+    """Return a tensor as a port: one between kernels has a dimension for each axis."""
+    return tensor.port or Port(tensor.name, tensor.dtype, tuple((axis,) for axis in tensor.axes))
+
+
+def _strides(
+    program: KernelProgram,
+    loads: Sequence[Sequence[int]],
+    stores: Sequence[Sequence[int]],
+    sizes: Mapping[str, int],
+) -> _Strides:
+    """Return the stride of each axis, of all tensors that a kernel reads and of all that it writes."""
+    return [
+        [axis_strides(_port(tensor), found, sizes) for tensor, found in zip(tensors, given, strict=True)]
+        for tensors, given in ((program.loads, loads), (program.stores, stores))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +285,7 @@ class CppMuGraph:
                     raise InputError(
                         f"{self.graph.name}: axis {empty!r} is empty; {tensor.name} has no program"
                     )
-                dims = tensor.port.dims if tensor.port else tuple((axis,) for axis in tensor.axes)
-                shape = tuple(prod(sizes[axis] for axis in dim) for dim in dims)
+                shape = tuple(prod(sizes[axis] for axis in dim) for dim in _port(tensor).dims)
                 name = tensor.name if tensor.port else None
                 dtype = DTYPES[tensor.dtype]
                 made.append(_Made(shape, tensor.value, name, _memory(shape, dtype)))

@@ -24,7 +24,7 @@ from superopt.errors import SuperoptError
 from superopt.ir import Program
 from superopt.optimizer import optimize
 from superopt.plans.guard import Guard
-from superopt.plans.plan import OptimizeOptions, RegionPlan, Within
+from superopt.plans.plan import OptimizeOptions, RegionPlan, Within, all_summed
 from superopt.plans.sizes import same_program
 from superopt.targets import Target
 from superopt.tune.measure import HeadToHead
@@ -410,9 +410,9 @@ def _scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:
 
 def _fastest_us(plans: tuple[RegionPlan, ...]) -> float | None:
     """Return the time of the fastest kernels of all parts, or None where some part has none."""
-    times = [min((one.us for one in plan.candidates if one.measurement), default=None) for plan in plans]
-    known = [us for us in times if us is not None]
-    return sum(known) if known and len(known) == len(times) else None
+    return all_summed(
+        min((one.us for one in plan.candidates if one.measurement), default=None) for plan in plans
+    )
 
 
 def _reason(plans: tuple[RegionPlan, ...]) -> str:

@@ -19,7 +19,6 @@ from superopt.backend.graphpass import RegionPass, passes_of
 from superopt.backend.hosting import PASS, with_inductor
 from superopt.backend.options import BackendOptions, mode_options, read_options
 from superopt.backend.prelude import Prelude, multiplies
-from superopt.errors import SuperoptError
 from superopt.targets import pick_target
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
@@ -129,7 +128,7 @@ def _prelude(module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger) -> P
     prelude = Prelude()
     try:
         prelude.share(pick_target("auto"), [*inputs, *module.parameters()])
-    except SuperoptError as error:  # whoever needs it says so again
+    except Exception as error:  # whoever needs it says so again, and leaves regions to Inductor
         log.info("nothing is made ahead: %s", line_of(error))
     return prelude
 

@@ -69,16 +69,17 @@ class RegionPass(CustomGraphPass):
                 one(graph, _role(graph) == "inference")
             else:
                 one(graph)
+        prelude, self.prelude = self.prelude or Prelude(), None
         try:
-            self._run(graph)
+            with prelude:
+                self._run(graph, prelude)
         except Exception as error:  # Inductor goes on with the graph as it is
             log.warning("a graph is left to Inductor: %s: %s", type(error).__name__, line_of(error))
 
-    def _run(self, graph: fx.Graph) -> None:
+    def _run(self, graph: fx.Graph, prelude: Prelude) -> None:
         self.ledger.graphs += 1
         role = _role(graph)
-        crowded = self.prelude is not None and self.prelude.busy
-        self.ledger.arrived(graph, joint=role == "forward", crowded=crowded)
+        self.ledger.arrived(graph, joint=role == "forward", crowded=prelude.busy)
         searched, spent = self.ledger.searched, self.ledger.spent_s
         title = f"graph {self.ledger.graphs}, {role}"
         device = _device(graph)
@@ -89,7 +90,6 @@ class RegionPass(CustomGraphPass):
         self.ledger.total_flops += sum(map(flops_of, kinds))
         self.ledger.total_bytes += sum(map(bytes_of, kinds))
         regions: list[Region] = []
-        prelude, self.prelude = self.prelude or Prelude(), None
 
         def read() -> Iterator[Region]:
             for piece in pieces_of(graph, kinds):
@@ -98,8 +98,7 @@ class RegionPass(CustomGraphPass):
                 regions.extend(several)
                 yield from several
 
-        with prelude:
-            found = decisions_of(read(), target, self.ledger, prelude)
+        found = decisions_of(read(), target, self.ledger, prelude)
         decided = [(region, found[region.key.digest]) for region in regions]
         for _, decision in decided:
             self.ledger.note(decision, title)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,7 +23,8 @@ class Prelude:
     """Compilers and processes that begin before they are asked for; leaving the `with` block ends them."""
 
     def __init__(self) -> None:
-        self._children = Children()
+        self._begun = ExitStack()
+        self._children = self._begun.enter_context(Children())
         self._guard: Guard | None = None
         self._work: threading.Thread | None = None
 
@@ -32,9 +34,7 @@ class Prelude:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._children.close()
-        if self._guard is not None:
-            self._guard.__exit__(kind, error, trace)
+        self._begun.close()
 
     def share(self, target: Target, tensors: Iterable[Any]) -> None:
         """Begin to compile what kernels share that read tensors like some."""
@@ -52,7 +52,8 @@ class Prelude:
     def guard(self, target: Target) -> Guard:
         """Return the processes for first runs, one of which starts at the first call."""
         if self._guard is None:
-            self._guard = Guard(target.builders(0), target.torch_device, _FIRST_RUN_S)
+            guard = Guard(target.builders(0), target.torch_device, _FIRST_RUN_S)
+            self._guard = self._begun.enter_context(guard)
             self._guard.start()
         return self._guard
 

@@ -112,14 +112,13 @@ class Rival:
         once_us = (time.perf_counter() - start) * 1e6
         if once_us > _LONG_US:
             return once_us
-        contenders = {"eager": lambda tensors, calls: self.module(*tensors)}
-        return self.target.measure(contenders, self.copies, seconds=_SHORT_S)["eager"].median_us
+        return self._us(lambda tensors, calls: self.module(*tensors))
 
     def _least_us(self) -> float:
-        if not self.has_library:
-            return 0.0
-        contenders = {"library": self.by_library}
-        return self.target.measure(contenders, self.copies, seconds=_SHORT_S)["library"].median_us
+        return self._us(self.by_library) if self.has_library else 0.0
+
+    def _us(self, contender: Callable[..., Any]) -> float:
+        return self.target.measure({"it": contender}, self.copies, seconds=_SHORT_S)["it"].median_us
 
     def compile(self, patches: Mapping[str, Any]) -> None:
         """Let Inductor compile the region by itself."""

@@ -13,7 +13,7 @@ from superopt.targets import Target
 __all__ = ["decisions_of"]
 
 _ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
-_FIRST_S = 3.0  # that the first region takes at least, as nothing is compiled yet that others share
+_FIRST_S = 3.0  # that the first region takes at least, as processes start and others share what it compiles
 _LATER = 0.5  # of the time of the first region: others find compiled what all kernels share
 _SEARCHED = 1.5  # times what a region took as it was written, that a search takes at least
 

@@ -49,8 +49,7 @@ def extents(
     """Return the size of every axis where the inputs have these shapes, whose sizes may be symbols.
 
     A split axis is as long as its tensors say; its parts keep their sizes. Sizes that are known otherwise
-    may be given. Whether all shapes fit these
-    sizes is not asked: `fitting_extents` does.
+    may be given. Whether all shapes fit these sizes is not asked: `fitting_extents` does.
     """
     pairs = [
         (dim, size)

@@ -147,8 +147,8 @@ class Contest:
             return entered
         if not self.within.tune:  # as they come, and as the likeliest of them is predicted to be best
             return [*entered[: self.within.few - 1], *(guess for _, _, guess in guesses)][: self.within.few]
-        likely = {guess.name: us for us, _, guess in guesses}
-        entered.sort(key=lambda one: likely.get(one.name, one.us))
+        guessed = {guess.name: us for us, _, guess in guesses}
+        entered.sort(key=lambda one: guessed.get(one.name, one.us))
         return entered[: self.within.few]
 
     def _tuned(

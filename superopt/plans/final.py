@@ -9,7 +9,7 @@ from superopt.plans.assembly import assemble
 from superopt.plans.course import LOST, Course
 from superopt.plans.outcome import Outcome
 from superopt.plans.peers import PEERS, peers
-from superopt.plans.racing import SURELY, Racer
+from superopt.plans.racing import SURELY, least_us
 from superopt.plans.standin import stand_in
 from superopt.tune import Measurement
 from superopt.tune.errors import MeasurementError
@@ -101,7 +101,7 @@ class Final:
             plan = plans.get(node.graph.name) if isinstance(node, Region) else None
             if plan is not None and seen.isdisjoint(node.inputs):
                 found = plan.chosen.graph if plan.chosen else plan.goal
-                total += Racer(self.course).floor_us(plan.goal, found) or 0.0
+                total += least_us(self.target, plan.goal, found) or 0.0
             seen.update(node.inputs, node.outputs)
         return total
 

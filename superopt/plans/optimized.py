@@ -15,7 +15,7 @@ from superopt.plans.assembly import Alone, assemble, in_parts
 from superopt.plans.contest import Contest
 from superopt.plans.course import Course
 from superopt.plans.peers import PEERS
-from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan
+from superopt.plans.plan import Candidate, OptimizeOptions, RegionPlan, all_summed
 from superopt.plans.ranking import RankedBy
 from superopt.plans.sizes import (
     bucket,
@@ -211,15 +211,12 @@ class Optimized:
     @property
     def predicted_us(self) -> float | None:
         """The predicted time of all chosen kernels, where there is one for each region."""
-        times = [plan.chosen.predicted_us if plan.chosen else None for plan in self.regions]
-        known = [us for us in times if us is not None]
-        return sum(known) if known and len(known) == len(times) else None
+        return all_summed(plan.chosen.predicted_us if plan.chosen else None for plan in self.regions)
 
     @property
     def floor_us(self) -> float | None:
         """The least time the bytes and the arithmetic of all regions can take."""
-        known = [plan.floor_us for plan in self.regions if plan.floor_us is not None]
-        return sum(known) if known and len(known) == len(self.regions) else None
+        return all_summed(plan.floor_us for plan in self.regions)
 
     @property
     def graph(self) -> Graph | Program:

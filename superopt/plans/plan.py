@@ -18,6 +18,7 @@ __all__ = [
     "RegionPlan",
     "Within",
     "Work",
+    "all_summed",
     "as_compiled",
     "spills",
     "total_us",
@@ -135,6 +136,11 @@ def spills(candidate: Candidate) -> bool:
 
 def total_us(kernels: Iterable[KernelReport]) -> float | None:
     """Return the predicted time of kernels in a row, where each has one."""
-    times = [one.predicted_us for one in kernels]
-    known = [us for us in times if us is not None]
-    return sum(known) if known and len(known) == len(times) else None
+    return all_summed(one.predicted_us for one in kernels)
+
+
+def all_summed(times: Iterable[float | None]) -> float | None:
+    """Return the sum of times, where there are some and each is known."""
+    several = list(times)
+    known = [us for us in several if us is not None]
+    return sum(known) if known and len(known) == len(several) else None

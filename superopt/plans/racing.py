@@ -10,14 +10,14 @@ from superopt.ir import Graph
 from superopt.plans.building import Built
 from superopt.plans.course import LOST, Course, refused
 from superopt.plans.plan import Candidate, spills
-from superopt.targets import Kernel, OrderedKernel
+from superopt.targets import Kernel, OrderedKernel, Target
 from superopt.tune import Measurement
 from superopt.tune.halving import halve
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SURELY", "Racer", "Ready", "by_time", "copies_for"]
+__all__ = ["SURELY", "Racer", "Ready", "by_time", "copies_for", "least_us"]
 
 log = logging.getLogger("superopt")
 
@@ -66,7 +66,7 @@ class Racer:
         ranked = []
         for one, _ in built:
             timing = found.get(one.name)
-            floor = self.floor_us(goal, one.graph) if timing is not None else None
+            floor = least_us(self.target, goal, one.graph) if timing is not None else None
             if timing is not None and floor is not None and timing.median_us < SURELY * floor:
                 one = refused(one, f"{timing.median_us:.2f} µs, but its data takes {floor:.2f} µs")
                 ready.pop(one.name, None)
@@ -76,13 +76,6 @@ class Racer:
                 one = replace(one, rejected=why.get(one.name, "not measured"))
             ranked.append(one)
         return by_time(ranked), ready
-
-    def floor_us(self, goal: Graph, graph: Graph) -> float | None:
-        """Return the least time that a candidate can take: its graph may do less than the goal as written."""
-        if not self.target.clears_caches:
-            return None
-        known = [self.target.floor_us(one, kept=True) for one in (goal, graph)]
-        return min((us for us in known if us is not None), default=None)
 
     def _times(
         self,
@@ -135,6 +128,14 @@ class Racer:
                 if self.course.lost:
                     self.course.stop(LOST)
         return found, halved.reasons
+
+
+def least_us(target: Target, goal: Graph, graph: Graph) -> float | None:
+    """Return the least time that a candidate can take: its graph may do less than the goal as written."""
+    if not target.clears_caches:
+        return None
+    known = [target.floor_us(one, kept=True) for one in (goal, graph)]
+    return min((us for us in known if us is not None), default=None)
 
 
 def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:

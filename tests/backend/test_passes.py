@@ -13,6 +13,7 @@ from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.hosting import PASS
 from superopt.backend.options import BackendOptions
+from superopt.backend.prelude import Prelude
 
 from .conftest import close
 
@@ -61,9 +62,9 @@ def test_a_pass_of_the_users_runs_first(
     seen = []
     plain = RegionPass._run
 
-    def run(self: RegionPass, graph: fx.Graph) -> None:
+    def run(self: RegionPass, graph: fx.Graph, prelude: Prelude) -> None:
         seen.append([node.target for node in graph.nodes if "aten" in str(node.target)])
-        plain(self, graph)
+        plain(self, graph, prelude)
 
     monkeypatch.setattr(RegionPass, "_run", run)
     x = torch.randn(3, 4)
