@@ -1,6 +1,7 @@
 """Pieces: the parts of a graph that may become regions, connected, convex, cut where little is live."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,10 @@ from superopt.backend.nodes import Kind, heavy, is_attention, is_matmul, operato
 
 __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 
-_MERGED = 5  # matmuls and reductions up to which neighbours become one piece
+_MERGED = 6  # matmuls and reductions up to which neighbours become one piece
 _MOST_HEAVY = 8  # of them above which a piece is cut wherever least is live
 _MOST_NODES = 120
+_AVERAGES = frozenset({"mean", "var", "var_mean", "std", "std_mean", "native_layer_norm", "_fused_rms_norm"})
 _NEVER = 1000  # tensors live where a cut would part a tuple from its items
 
 
@@ -30,8 +32,21 @@ class Piece:
 
 
 def pieces_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
-    """Return all pieces, in order; together they hold every computing node once."""
-    return [piece for group in _groups(graph, kinds) for piece in _cut(group, kinds)]
+    """Return all pieces, in order; together they hold every computing node once.
+
+    What is made before any matmul or reduction, as tables of angles and masks are, is part of a piece
+    that alone reads it, and a piece of its own where several do: so equal layers are equal pieces.
+    """
+    late = _late(graph)
+    streams = _streams(graph, kinds, late)
+    groups = [[node for node in group if node in late] for group in _groups(graph, kinds, late)]
+    parts = [part for group in groups if group for part in _cut(group, kinds, streams)]
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    found = [sorted(part, key=order.__getitem__) for part in _with_early(graph, parts, kinds, late)]
+    within = {node for part in found for node in part}
+    apart: dict[fx.Node, Kind] = {node: "outside" if node in within else kind for node, kind in kinds.items()}
+    found += _groups(graph, apart, apart)
+    return [Piece(tuple(part)) for part in sorted(found, key=lambda part: order[part[0]])]
 
 
 def worth_a_search(piece: Piece) -> str | None:
@@ -57,10 +72,72 @@ def reads_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Iterable[fx.Node]:
             yield read
 
 
-def _groups(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[list[fx.Node]]:
-    """Return the computing nodes in connected groups that no path leaves and enters again.
+def _with_early(
+    graph: fx.Graph, parts: list[list[fx.Node]], kinds: Mapping[fx.Node, Kind], late: Container[fx.Node]
+) -> list[list[fx.Node]]:
+    """Return parts with what comes before them and no other reads, but for what other layers have not."""
+    owner = {node: at for at, part in enumerate(parts) for node in part}
+    before: list[list[fx.Node]] = [[] for _ in parts]
+    for node in reversed(graph.nodes):
+        readers = {owner.get(user) for user in _users_of(node, kinds)}
+        [only] = readers if len(readers) == 1 else [None]
+        if kinds[node] == "compute" and node not in late and only is not None:
+            owner[node] = only
+            before[only].insert(0, node)
+    alike = {_operators([*first, *part]) for first, part in zip(before, parts, strict=True)}
+    found = []
+    for first, part in zip(before, parts, strict=True):
+        less = (first[at:] for at in range(1, len(first) + 1))
+        same = next((one for one in less if _operators([*one, *part]) in alike), first)
+        found.append([*same, *part] if len(same) + len(part) <= _MOST_NODES else part)
+    return found
 
-    A node's level is the largest number of changes from inside to outside on any way to it, so a way
+
+def _operators(nodes: Iterable[fx.Node]) -> frozenset[tuple[str | None, int]]:
+    """Return how often each operator is among nodes."""
+    return frozenset(Counter(map(operator_name, nodes)).items())
+
+
+def _late(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that are matmuls or reductions or come after one."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if heavy(node) or any(read in found for read in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _streams(graph: fx.Graph, kinds: Mapping[fx.Node, Kind], late: Container[fx.Node]) -> list[set[fx.Node]]:
+    """Return the late readers of each value that is there early and a reduction reads, as a first norm does.
+
+    Later layers read what the layer before made: such a value is as live as theirs.
+    """
+    readers: dict[fx.Node, set[fx.Node]] = {}
+    for node in reversed(graph.nodes):
+        if node not in late and kinds[node] != "free":
+            found = readers[node] = set()
+            for user in _users_of(node, kinds):
+                found |= {user} if user in late else readers[user] if kinds[user] == "compute" else set()
+    return [
+        found
+        for found in readers.values()
+        if any(heavy(one) and not is_matmul(one) and not is_attention(one) for one in found)
+    ]
+
+
+def _users_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Iterable[fx.Node]:
+    """Yield the nodes that read one, through views."""
+    for user in node.users:
+        if kinds[user] == "free":
+            yield from _users_of(user, kinds)
+        else:
+            yield user
+
+
+def _groups(graph: fx.Graph, kinds: Mapping[fx.Node, Kind], late: Container[fx.Node]) -> list[list[fx.Node]]:
+    """Return the computing nodes in connected groups; no path leaves the late ones of one and enters again.
+
+    A node's level is the largest number of changes from late to outside on any way to it, so a way
     through the outside never comes back to its level; within one level, what is connected is a group.
     """
     level: dict[fx.Node, int] = {}
@@ -70,7 +147,7 @@ def _groups(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[list[fx.Node
         inside = kinds[node] == "compute"
         level[node] = max((level[one] for one in reads), default=0)
         if not inside:
-            came = [level[one] + 1 for one in reads if kinds[one] == "compute"]
+            came = [level[one] + 1 for one in reads if kinds[one] == "compute" and one in late]
             level[node] = max([level[node], *came])
             continue
         own = [node]
@@ -87,18 +164,24 @@ def _groups(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[list[fx.Node
     return sorted(found.values(), key=lambda nodes: order[nodes[0]])
 
 
-def _cut(nodes: Sequence[fx.Node], kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
+def _cut(
+    nodes: Sequence[fx.Node], kinds: Mapping[fx.Node, Kind], streams: Iterable[set[fx.Node]]
+) -> list[list[fx.Node]]:
     """Cut a group where one tensor is live, join what belongs together, and cut again what is still large.
 
-    Pointwise operators belong to what is before them, norms and casts to what reads them.
+    Pointwise operators belong to what is before them, norms and casts to what reads them, and a norm begins
+    another part, as it does layers.
     """
-    live = _live(nodes, kinds)
+    live = _live(nodes, kinds, streams)
     waists = [at for at in range(1, len(nodes)) if live[at] <= 1]
     atoms = [list(nodes[a:b]) for a, b in zip([0, *waists], [*waists, len(nodes)], strict=True)]
     tailed = _joined(atoms, lambda before, after: _is_tail(after) and _fit(before, after, _MOST_HEAVY))
     led = _joined(tailed, lambda before, after: _is_norm(before) and _fit(before, after, _MOST_HEAVY))
-    joined = _joined(led, lambda before, after: not _is_norm(after) and _fit(before, after, _MERGED))
-    return [Piece(tuple(part)) for one in joined for part in _bounded(one, kinds)]
+    joined = _joined(
+        led,
+        lambda before, after: _fit(before, after, _MERGED) and not (_heavy(before) and _begins_layer(after)),
+    )
+    return [part for one in joined for part in _bounded(one, kinds, streams)]
 
 
 def _joined(
@@ -146,6 +229,12 @@ def _is_norm(nodes: Sequence[fx.Node]) -> bool:
     return isinstance(last, Tensor) and any(_size(last) == _size(one) for one in read)
 
 
+def _begins_layer(nodes: Sequence[fx.Node]) -> bool:
+    """Whether there is a norm before anything else that is heavy."""
+    first = next(filter(heavy, nodes), None)
+    return _is_norm(nodes) or (first is not None and operator_name(first) in _AVERAGES)
+
+
 def _size(value: Any) -> Any:
     """Return how many elements a tensor has; symbols as expressions, as to compare them would fix them."""
     if not isinstance(value, Tensor):
@@ -154,11 +243,13 @@ def _size(value: Any) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
-def _bounded(nodes: list[fx.Node], kinds: Mapping[fx.Node, Kind]) -> list[list[fx.Node]]:
+def _bounded(
+    nodes: list[fx.Node], kinds: Mapping[fx.Node, Kind], streams: Iterable[set[fx.Node]]
+) -> list[list[fx.Node]]:
     """Return a piece in parts that are not too large, each cut where least is live."""
     if sum(map(heavy, nodes)) <= _MOST_HEAVY and len(nodes) <= _MOST_NODES:
         return [nodes]
-    live = _live(nodes, kinds)
+    live = _live(nodes, kinds, streams)
     places = [at for at in range(1, len(nodes)) if live[at] < _NEVER]
     if not places:
         return [nodes]
@@ -167,20 +258,28 @@ def _bounded(nodes: list[fx.Node], kinds: Mapping[fx.Node, Kind]) -> list[list[f
     if thin:  # a cut near an end would hardly help
         middle = [place for place in places if len(nodes) // 4 <= place <= 3 * len(nodes) // 4] or places
         at = min(middle, key=lambda place: (live[place], abs(place - len(nodes) / 2)))
-    return [*_bounded(nodes[:at], kinds), *_bounded(nodes[at:], kinds)]
+    return [part for half in (nodes[:at], nodes[at:]) for part in _bounded(half, kinds, streams)]
 
 
-def _live(nodes: Sequence[fx.Node], kinds: Mapping[fx.Node, Kind]) -> list[int]:
-    """Return, for each place between nodes, how many tensors made before it are read after it."""
+def _live(
+    nodes: Sequence[fx.Node], kinds: Mapping[fx.Node, Kind], streams: Iterable[set[fx.Node]]
+) -> list[int]:
+    """Return, for each place between nodes, how many tensors made before it are read after it.
+
+    A stream counts from where it is read first.
+    """
     place = {node: at for at, node in enumerate(nodes)}
     last: dict[fx.Node, int] = {}
     for at, node in enumerate(nodes):
         for read in reads_of(node, kinds):
             if read in place:
                 last[read] = at
+    spans = [(place[node], end, isinstance(value_of(node), tuple | list)) for node, end in last.items()]
+    for stream in streams:
+        if found := sorted(place[node] for node in stream if node in place):
+            spans.append((found[0], found[-1], False))
     live = [0] * (len(nodes) + 1)
-    for node, end in last.items():
-        weight = _NEVER if isinstance(value_of(node), tuple | list) else 1
-        for at in range(place[node] + 1, end + 1):
-            live[at] += weight
+    for start, end, parts in spans:
+        for at in range(start + 1, end + 1):
+            live[at] += _NEVER if parts else 1
     return live

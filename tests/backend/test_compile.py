@@ -1,6 +1,7 @@
 """torch.compile with regions taken: the ways in which models are run, and what may go wrong."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,8 @@ def test_without_gradients(
         close(torch.compile(module, backend=host, fullgraph=True)(x), module(x))
     assert host.calls == 2
     told = [one.message for one in warnings_logged.records if one.name == "superopt"]
-    assert told == ["graph 1, inference: 2 regions, 2 taken, 0 searched in 0.0 s"]
+    [line] = told
+    assert re.fullmatch(r"graph 1, inference: 2 regions, 2 taken, 0 searched in \d\.\d s", line)
 
 
 def test_kernels_compute_a_block_forward_and_backward(
