@@ -15,7 +15,7 @@ from superopt.plans.saved import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 0.65  # of the time that Inductor is expected to take
+_SHARE = 0.75  # of the time that Inductor is expected to take
 _MOST_S = 60.0
 
 
@@ -84,6 +84,7 @@ class Ledger:
     options: BackendOptions
     spent_s: float = 0.0
     inductor_s: float = 0.0  # that Inductor is expected to take for the graphs so far
+    saved_s: float = 0.0  # of these, as it need not compile what is taken
     node_s: float = 0.0  # that it took to prepare a node
     entered: float | None = None  # when the graph under way was handed to Inductor, by this thread's own time
     searched: int = 0  # regions that were searched or tuned, not recalled
@@ -95,9 +96,9 @@ class Ledger:
 
     @property
     def budget_s(self) -> float:
-        """The seconds of search and tuning: as told, or a share of what Inductor takes."""
+        """The seconds of search and tuning: as told, or a share of what Inductor takes and what it saves."""
         told = self.options.budget_s
-        return min(_SHARE * self.inductor_s, _MOST_S) if told is None else told
+        return min(_SHARE * self.inductor_s + self.saved_s, _MOST_S) if told is None else told
 
     @property
     def left_s(self) -> float:
@@ -112,6 +113,11 @@ class Ledger:
             self.node_s = node_seconds(graph, prepared_s, joint=joint, crowded=crowded)
             self.entered = None
         self.inductor_s += self.node_s * NODES * kernels_of(graph)
+
+    def relieved(self, graph: fx.Graph, taken: set[fx.Node], before: set[fx.Node]) -> None:
+        """Count the seconds that Inductor saves as more nodes of a graph are taken than before."""
+        kernels = kernels_of(graph, without=before) - kernels_of(graph, without=taken)
+        self.saved_s += self.node_s * NODES * kernels
 
     @contextmanager
     def spending(self) -> Iterator[None]:

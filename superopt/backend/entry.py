@@ -17,8 +17,10 @@ from superopt.backend.choice import line_of
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass, passes_of
 from superopt.backend.hosting import PASS, with_inductor
+from superopt.backend.met import is_met, meet, met_key
 from superopt.backend.options import BackendOptions, mode_options, read_options
 from superopt.backend.prelude import Prelude, multiplies
+from superopt.backend.rounds import FIRST_S
 from superopt.targets import pick_target
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
@@ -114,23 +116,33 @@ def _compiled(
 ) -> Callable[..., Any]:
     patches = {**patches, **ledger.options.inductor}
     theirs = patches.get(PASS, getattr(torch._inductor.config, PASS))
-    with ledger.spending():
-        prelude = _prelude(module, inputs, ledger)
-    patches[PASS] = RegionPass(ledger, passes_of(theirs), prelude)
-    ledger.entered = time.thread_time()
-    return with_inductor(module, inputs, patches)
+    with Prelude() as prelude:
+        with ledger.spending():
+            _begin(prelude, module, inputs, ledger.options)
+        ours = patches[PASS] = RegionPass(ledger, passes_of(theirs), prelude)
+        ledger.entered = time.thread_time()
+        try:
+            return with_inductor(module, inputs, patches)
+        finally:
+            ours.prelude = None  # a backward graph may come by later
 
 
-def _prelude(module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger) -> Prelude | None:
+def _begin(prelude: Prelude, module: fx.GraphModule, inputs: Sequence[Any], options: BackendOptions) -> None:
     """Begin with what regions will need, where there may be some that are worth it."""
-    if ledger.options.budget_s == 0 or not multiplies(module):
-        return None
-    prelude = Prelude()
+    if options.budget_s == 0 or not multiplies(module):
+        return
     try:
-        prelude.share(pick_target("auto"), [*inputs, *module.parameters()])
+        target = pick_target("auto")
+        prelude.share(target, [*inputs, *module.parameters()])
+        if options.cache:
+            key = met_key(module, inputs, options)
+            if is_met(key):
+                return
+            meet(key)
+        if options.budget_s is None or options.budget_s >= FIRST_S:
+            prelude.guard(target)
     except Exception as error:  # whoever needs it says so again, and leaves regions to Inductor
         log.info("nothing is made ahead: %s", line_of(error))
-    return prelude
 
 
 def ledger_of(options: Mapping[str, Any]) -> Ledger:

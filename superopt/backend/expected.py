@@ -4,6 +4,8 @@ It lowers a graph node by node, which takes little, and compiles kernels, which 
 that any model needs, and more for the operators that it fuses. What many layers have alike it compiles once.
 """
 
+from collections.abc import Container
+
 from torch import fx
 
 from superopt.backend.nodes import MATMULS, VIEWS, is_attention, operator_name, value_of
@@ -29,12 +31,12 @@ def node_seconds(graph: fx.Graph, prepared_s: float, *, joint: bool, crowded: bo
     return prepared_s / nodes * (_CROWDED if crowded else 1.0)
 
 
-def kernels_of(graph: fx.Graph) -> float:
-    """Return about how many kernels Inductor compiles for a graph."""
+def kernels_of(graph: fx.Graph, *, without: Container[fx.Node] = ()) -> float:
+    """Return about how many kernels Inductor compiles for a graph, or for the rest of it."""
     groups: dict[fx.Node, list[fx.Node]] = {}
     owner: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        if node.op != "call_function" or value_of(node) is None or _is_called(node):
+        if node in without or node.op != "call_function" or value_of(node) is None or _is_called(node):
             continue
         group = [node]
         for first in {owner[read] for read in node.all_input_nodes if read in owner}:

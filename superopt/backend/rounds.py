@@ -1,7 +1,8 @@
 """Rounds: the seconds of a model, shared among its regions: all as they are written, then after a search."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import fx
 
 from superopt.backend.choice import Region, known_decision
 from superopt.backend.contest import Contest
@@ -10,10 +11,12 @@ from superopt.backend.prelude import Prelude
 from superopt.plans.guard import Guard
 from superopt.targets import Target
 
-__all__ = ["decisions_of"]
+__all__ = ["FIRST_S", "decisions_of"]
+
+FIRST_S = 3.0
+"""Seconds that the first region takes at least, as processes start and others share what it compiles."""
 
 _ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
-_FIRST_S = 3.0  # that the first region takes at least, as processes start and others share what it compiles
 _LATER = 0.5  # of the time of the first region: others find compiled what all kernels share
 _SEARCHED = 1.5  # times what a region took as it was written, that a search takes at least
 
@@ -25,12 +28,12 @@ def decisions_of(
 
     As soon as one is new, what will be needed is begun, while the next regions are read.
     """
-    counted: Counter[str] = Counter()
+    alike: dict[str, list[Region]] = {}
     found: dict[str, Decision] = {}
     contests: dict[str, Contest] = {}
     for region in regions:
         digest = region.key.digest
-        counted[digest] += 1
+        alike.setdefault(digest, []).append(region)
         if digest in found or digest in contests:
             continue
         known = known_decision(region, ledger)
@@ -38,18 +41,27 @@ def decisions_of(
             found[digest] = known
             continue
         contests[digest] = Contest(region, target, ledger)
-        if ledger.left_s >= _FIRST_S:
+        if ledger.left_s >= FIRST_S:
             prelude.guard(target)
-    if contests and ledger.left_s >= _FIRST_S:
-        _share(contests, counted, ledger, prelude.guard(target))
+    taken = {node for digest, one in found.items() if one.taken for node in _nodes(alike[digest])}
+    for node in list(taken)[:1]:
+        ledger.relieved(node.graph, taken, set())
+    if contests and ledger.left_s >= FIRST_S:
+        _share(contests, alike, taken, ledger, prelude.guard(target))
     return found | {digest: contest.decided() for digest, contest in contests.items()}
 
 
-def _share(contests: Mapping[str, Contest], counted: Counter[str], ledger: Ledger, guard: Guard) -> None:
+def _share(
+    contests: Mapping[str, Contest],
+    alike: Mapping[str, Sequence[Region]],
+    taken: set[fx.Node],
+    ledger: Ledger,
+    guard: Guard,
+) -> None:
     """Let all regions try, first as they are written, those first that may gain most."""
     took: list[float] = []
     for search in (False, True):
-        gains = {digest: contest.gain_us * counted[digest] for digest, contest in contests.items()}
+        gains = {digest: contest.gain_us * len(alike[digest]) for digest, contest in contests.items()}
         order = sorted(gains, key=lambda digest: -gains[digest])
         for at, digest in enumerate(order):
             before, left = ledger.spent_s, ledger.left_s
@@ -57,6 +69,15 @@ def _share(contests: Mapping[str, Contest], counted: Counter[str], ledger: Ledge
                 left = 0.0  # what is begun would not be ended
             rest = sum(gains[one] for one in order[at:]) or 1.0
             fair = max(gains[digest] / rest, 1 / (len(order) - at))
-            contests[digest].tried(max(left * fair, min(left, _ENOUGH_S[search])), guard, search=search)
+            tried = contests[digest].tried(
+                max(left * fair, min(left, _ENOUGH_S[search])), guard, search=search
+            )
             if not search and ledger.spent_s > before:
                 took.append(ledger.spent_s - before)
+            if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
+                ledger.relieved(alike[digest][0].subgraph.piece.nodes[0].graph, taken | nodes, taken)
+                taken |= nodes
+
+
+def _nodes(regions: Iterable[Region]) -> set[fx.Node]:
+    return {node for region in regions for node in region.subgraph.piece.nodes}

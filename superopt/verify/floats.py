@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from superopt.errors import InputError
 from superopt.ir import Graph
@@ -53,6 +53,7 @@ DRAWS = 8
 _HOPELESS = 16.0  # times what is allowed: no bad luck makes so much
 _CANCELLING = frozenset({"constant rows"})  # where equal functions may differ by rounding alone
 _ROUNDING = 64.0  # units in the last place below which two functions count as the same
+_LARGE = 2**16  # elements from which memory is used again
 _PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
 
@@ -147,12 +148,46 @@ def sample(name: str, inputs: Sequence[Any], *, seed: int = 0) -> tuple[Any, ...
 
 def in_float64(function: Function) -> Function:
     """Return the function with every operator carried out in float64, casts within it included."""
+    widened = _Widened()
 
     def run(*inputs: Any) -> Any:
-        with torch.no_grad(), _Float64():  # type: ignore[no-untyped-call]
-            return function(*tree_map(_double, inputs))
+        with torch.no_grad():
+            wide = widened(inputs)
+            with _Float64():  # type: ignore[no-untyped-call]
+                return widened.apart(function(*wide))
 
     return run
+
+
+class _Widened:
+    """Inputs as float64, large ones in the same memory each time: fresh memory takes longer than a matmul."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Tensor] = {}
+
+    def __call__(self, inputs: Any) -> Any:
+        leaves, tree = tree_flatten(inputs)
+        return tree_unflatten([self._wide(at, value) for at, value in enumerate(leaves)], tree)
+
+    def apart(self, made: Any) -> Any:
+        """Return what a function makes, copied where it lies in what is used again."""
+        held = {tensor.untyped_storage().data_ptr() for tensor in self._held.values()}
+
+        def own(value: Any) -> Any:
+            shared = isinstance(value, Tensor) and value.untyped_storage().data_ptr() in held
+            return value.clone() if shared else value
+
+        return tree_map(own, made)
+
+    def _wide(self, at: int, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point or value.numel() < _LARGE:
+            return _double(value)
+        held = self._held.get(at)
+        like = torch.empty_like(value, dtype=torch.float64) if held is None else held
+        if like.shape != value.shape or like.device != value.device:
+            like = torch.empty_like(value, dtype=torch.float64)
+        self._held[at] = like
+        return like.copy_(value)
 
 
 class _Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]

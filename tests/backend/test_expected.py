@@ -1,6 +1,7 @@
 """Expected: how long Inductor will take, and what is made ahead meanwhile."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +9,10 @@ from torch import fx, nn
 
 from superopt.backend.decision import Ledger
 from superopt.backend.expected import NODES, kernels_of, node_seconds
+from superopt.backend.graphpass import RegionPass
 from superopt.backend.options import BackendOptions
 from superopt.backend.prelude import Prelude, multiplies
-from superopt.targets import pick_target
+from superopt.targets import Target, pick_target
 
 from .conftest import Host
 
@@ -100,6 +102,26 @@ def test_what_kernels_share_is_compiled_ahead(tmp_path: Path, monkeypatch: pytes
     names = {path.name.partition("-")[0] for path in (tmp_path / "own" / "cpp").iterdir()}
     assert {"contract_float", "contract_panels"} <= names
     assert "contract_bf16" not in names
+
+
+def test_a_process_is_begun_for_graphs_that_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setattr(RegionPass, "_run", lambda self, graph, prelude: None)
+    begun: list[Target] = []
+    monkeypatch.setattr(Prelude, "guard", lambda self, target: begun.append(target))
+    x = torch.ones(3, 8)
+
+    def counted(size: int, **options: Any) -> int:
+        torch._dynamo.reset()
+        begun.clear()
+        settings = {"inductor": {"fx_graph_cache": False}, **options}
+        with torch.no_grad():
+            torch.compile(nn.Linear(8, size), backend="superopt", options=settings)(x)
+        return len(begun)
+
+    assert [counted(4), counted(4), counted(5), counted(5)] == [1, 0, 1, 0]
+    assert [counted(6, budget_s=0), counted(6, budget_s=1), counted(6, budget_s=9)] == [0, 0, 1]
+    assert [counted(4, cache=False), counted(4, cache=False)] == [1, 1]
 
 
 def test_leaving_ends_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
