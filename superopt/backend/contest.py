@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from superopt.backend.choice import Region, blank_of, keep, line_of, others, traced_algebra
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.hosting import alone
+from superopt.backend.nodes import is_attention, is_matmul, operator_name
 from superopt.backend.plans import plan_text
 from superopt.backend.region import REGION, runner_of
 from superopt.backend.rival import Rival
@@ -46,6 +47,8 @@ _MOST_S = 40.0  # for one region
 _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
 _CONFIRMING = 0.06  # of a region's time, at the end
 _UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
+_SOON = 5  # matmuls and reductions
+_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")
 _NEAR_S = 1.0  # of the deadline, where what came back is what there was time for
 _COMPILING_S = 2.5  # of Inductor's compiling a region, about, and the race with it
 _HOPELESS = 1.5  # times the library calls alone, above which Inductor's code is not needed to know
@@ -83,11 +86,24 @@ class Contest:
 
     @property
     def gain_us(self) -> float:
-        """What may still be gained, about: as long as nothing is measured, as the floor tells."""
+        """What may still be gained, about: as long as nothing is measured, as the floor tells.
+
+        Of library calls what they take: where they are at the floor, Inductor's code is near it.
+        """
         if self.rival is None:
             return self.floor_us
         now = self.found.after_us if self.found and self.found.taken else None
-        return max((self.before_us if now is None else now) - self.floor_us, 0.0)
+        before = min(self.before_us, self.rival.least_us or inf)
+        return max((before if now is None else now) - self.floor_us, 0.0)
+
+    def measure(self) -> None:
+        """Measure what there is to beat, before anything is made; settle it where nothing can be gained."""
+        if self.rival is not None or self.settled:
+            return
+        with self.ledger.spending():
+            found = self._guarded(lambda: self._opened() or self.blank)
+        if found.why:
+            self.found, self.settled = replace(found, open=found.why.startswith(_FAILED)), True
 
     def tried(self, seconds: float, guard: Guard | None, *, search: bool) -> Decision:
         """Make and race kernels for about so many seconds, of the region as written or after a search.
@@ -106,8 +122,6 @@ class Contest:
         self.deadline = start + self.seconds
         with self.ledger.spending():
             made = self._guarded(lambda: self._opened() or self._try(search))
-            if self.rival is not None:
-                self.rival.give_up_copies()
         late = not (made.taken or self.settled) and (not search or time.monotonic() > self.deadline - _NEAR_S)
         if made.why.startswith(_FAILED):  # nothing more is tried here; a later process may have better luck
             self.settled, late = True, True
@@ -139,6 +153,9 @@ class Contest:
             found = replace(self.blank, why=f"{_FAILED[0]}: {line_of(error)}")
         except Exception as error:  # no fault of ours may stop the compilation of a model
             found = replace(self.blank, why=f"{_FAILED[1]}: {type(error).__name__}: {line_of(error)}")
+        finally:
+            if self.rival is not None:
+                self.rival.give_up_copies()
         log.warning("%s [%s] is left to Inductor: %s", found.operators, found.inputs, found.why)
         return found
 
@@ -322,8 +339,18 @@ class Contest:
             graphs=_GRAPHS[self.options.preset],
             torch_compile=False,
             cache=self.options.cache,
-            search=SearchOptions(seconds=_SEARCHING * self.seconds) if search else _UNSEARCHED,
+            search=SearchOptions(seconds=_SEARCHING * self.seconds)
+            if search or self._is_attention
+            else _UNSEARCHED,
         )
+
+    @property
+    def _is_attention(self) -> bool:
+        """Whether the region is little more than attention, of which a search soon makes one kernel."""
+        piece = self.region.subgraph.piece
+        softmax = any(operator_name(node) in _SOFTMAX for node in piece.nodes)
+        product = any(map(is_matmul, piece.nodes))
+        return piece.heavy <= _SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
 
     def _calling(self, plan: str) -> fx.GraphModule:
         """Return a module that calls the region's operator, so that both contenders have the same host."""

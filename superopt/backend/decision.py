@@ -15,7 +15,7 @@ from superopt.plans.saved import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 0.75  # of the time that Inductor is expected to take
+_SHARE = 0.7  # of the time that Inductor is expected to take
 _MOST_S = 60.0
 
 

@@ -17,8 +17,9 @@ FIRST_S = 3.0
 """Seconds that the first region takes at least, as processes start and others share what it compiles."""
 
 _ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
-_LATER = 0.5  # of the time of the first region: others find compiled what all kernels share
-_SEARCHED = 1.5  # times what a region took as it was written, that a search takes at least
+_MEASURING = 0.2  # of the time, for what there is to beat; by it those come first that may gain most
+_LATER = 0.8  # of the time of the first region: others find compiled what all kernels share
+_SEARCHED = 1.5  # times what regions took as they were written, that a search takes at least
 
 
 def decisions_of(
@@ -59,13 +60,21 @@ def _share(
     guard: Guard,
 ) -> None:
     """Let all regions try, first as they are written, those first that may gain most."""
-    took: list[float] = []
-    for search in (False, True):
+
+    def by_gain() -> tuple[list[str], dict[str, float]]:
         gains = {digest: contest.gain_us * len(alike[digest]) for digest, contest in contests.items()}
-        order = sorted(gains, key=lambda digest: -gains[digest])
+        return sorted(gains, key=lambda digest: -gains[digest]), gains
+
+    start, most = ledger.spent_s, _MEASURING * ledger.left_s
+    for digest in by_gain()[0]:
+        if ledger.spent_s - start < most:
+            contests[digest].measure()
+    took: list[float] = []  # seconds for each matmul and reduction
+    for search in (False, True):
+        order, gains = by_gain()
         for at, digest in enumerate(order):
-            before, left = ledger.spent_s, ledger.left_s
-            if took and left < (_SEARCHED * max(took) if search else _LATER * min(took)):
+            before, left, heavy = ledger.spent_s, ledger.left_s, alike[digest][0].subgraph.piece.heavy
+            if took and left < heavy * (_SEARCHED * max(took) if search else _LATER * min(took)):
                 left = 0.0  # what is begun would not be ended
             rest = sum(gains[one] for one in order[at:]) or 1.0
             fair = max(gains[digest] / rest, 1 / (len(order) - at))
@@ -73,7 +82,7 @@ def _share(
                 max(left * fair, min(left, _ENOUGH_S[search])), guard, search=search
             )
             if not search and ledger.spent_s > before:
-                took.append(ledger.spent_s - before)
+                took.append((ledger.spent_s - before) / heavy)
             if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
                 ledger.relieved(alike[digest][0].subgraph.piece.nodes[0].graph, taken | nodes, taken)
                 taken |= nodes
