@@ -197,7 +197,7 @@ class Contest:
             *self.region.subgraph.example(),
             name=self.region.goal.name,
             options=self._settings(search),
-            within=Within(self.deadline, self._to_beat_us, self.guard, tune=search, few=_COMPILED[search]),
+            within=Within(self.deadline, self._to_beat_us, self.guard, tune=search, few=self._few(search)),
         )
         after = _fastest_us(best.regions)
         if after is None:
@@ -330,6 +330,11 @@ class Contest:
         return replace(known, taken=True, plan=plan, why=told)
 
     # -- plans
+
+    def _few(self, search: bool) -> int:
+        """Return how many candidates are compiled: one of a large region as it is written."""
+        large = self.region.subgraph.piece.heavy > _SOON
+        return 1 if large and not search else _COMPILED[search]
 
     def _settings(self, search: bool) -> OptimizeOptions:
         return OptimizeOptions(

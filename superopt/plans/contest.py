@@ -146,7 +146,9 @@ class Contest:
         if self.within is None:
             return entered
         if not self.within.tune:  # as they come, and as the likeliest of them is predicted to be best
-            return [*entered[: self.within.few - 1], *(guess for _, _, guess in guesses)][: self.within.few]
+            return [*entered[: max(self.within.few - 1, 1)], *(guess for _, _, guess in guesses)][
+                : self.within.few
+            ]
         guessed = {guess.name: us for us, _, guess in guesses}
         entered.sort(key=lambda one: guessed.get(one.name, one.us))
         return entered[: self.within.few]

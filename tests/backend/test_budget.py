@@ -62,7 +62,9 @@ def test_a_budget_is_as_told_or_follows_inductor() -> None:
     for one in (told, free):
         one.inductor_s = 2.0
     assert told.budget_s == 9.0
-    assert free.budget_s == pytest.approx(1.3)
+    assert free.budget_s == pytest.approx(1.4)
+    free.saved_s = 0.5
+    assert free.budget_s == pytest.approx(1.9)
     free.inductor_s = 1e6
     assert free.budget_s == 60.0
     assert ledger().budget_s == 0.0
@@ -200,8 +202,9 @@ def regions_of_sizes(target: Target, owner: Ledger, *sizes: int) -> list[Region]
 
 @pytest.fixture
 def no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no processes."""
+    """Start no processes, and measure nothing."""
     monkeypatch.setattr(Guard, "start", lambda self: None)
+    monkeypatch.setattr(Contest, "measure", lambda self: None)
 
 
 @pytest.mark.usefixtures("no_guard")
@@ -213,6 +216,7 @@ def test_all_regions_try_as_written_before_any_is_searched(
     def tried(self: Contest, seconds: float, guard: Any, *, search: bool) -> Any:
         order.append((self.region.goal.sizes[self.region.goal.axes[0].name], search, seconds))
         self.ledger.spent_s += 2.0
+        return self.blank
 
     monkeypatch.setattr(Contest, "tried", tried)
     monkeypatch.setattr(Contest, "gain_us", property(lambda self: 1e3 * sum(self.region.goal.sizes.values())))
@@ -226,6 +230,36 @@ def test_all_regions_try_as_written_before_any_is_searched(
     assert len(found) == 3
 
 
+def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
+    monkeypatch.setattr(Guard, "start", lambda self: None)
+    least = {2: 500.0, 6: 100.0, 4: 900.0}
+    order = []
+
+    def rows(contest: Contest) -> int:
+        return contest.region.goal.sizes[contest.region.goal.axes[0].name]
+
+    def opened(self: Contest) -> Decision | None:
+        self.floor_us, self.before_us, self.rival = 90.0, 1000.0, Slow(1000.0)
+        self.rival.least_us = least[rows(self)]
+        if rows(self) != 6:
+            return None
+        self.settled = True
+        return replace(self.blank, why="settled")
+
+    def tried(self: Contest, seconds: float, guard: Any, *, search: bool) -> Any:
+        order.append(rows(self))
+        return replace(self.blank, taken=True)
+
+    monkeypatch.setattr(Contest, "_opened", opened)
+    monkeypatch.setattr(Contest, "tried", tried)
+    owner = ledger(budget_s=100.0, cache=False)
+    owner.node_s = 0.001
+    found = rounds.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, Prelude())
+    assert order == [4, 2, 6] * 2
+    assert [one.why for one in found.values()].count("settled") == 1
+    assert owner.saved_s > 0
+
+
 @pytest.mark.usefixtures("no_guard")
 def test_what_would_not_be_ended_is_not_begun(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
     given = []
@@ -233,6 +267,7 @@ def test_what_would_not_be_ended_is_not_begun(monkeypatch: pytest.MonkeyPatch, t
     def tried(self: Contest, seconds: float, guard: Any, *, search: bool) -> Any:
         given.append(seconds)
         self.ledger.spent_s += 5.0 if seconds else 0.0
+        return self.blank
 
     monkeypatch.setattr(Contest, "tried", tried)
     owner = ledger(budget_s=7.0, cache=False)
