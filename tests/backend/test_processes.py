@@ -23,7 +23,7 @@ contest.Contest._judged = judged
 contest.WIN = contest._NO_ROOM = contest._TOO_SHORT_US = 0.0
 passes = []
 plain = graphpass.RegionPass._run
-graphpass.RegionPass._run = lambda self, graph: (passes.append(self.ledger), plain(self, graph))
+graphpass.RegionPass._run = lambda self, *given: (passes.append(self.ledger), plain(self, *given))
 module = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16))
 compiled = torch.compile(module, backend="superopt", options={"budget_s": 60, **json.loads(sys.argv[1])})
 
