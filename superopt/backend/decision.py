@@ -105,12 +105,12 @@ class Ledger:
         """The seconds of search and tuning that are left."""
         return max(self.budget_s - self.spent_s, 0.0)
 
-    def arrived(self, graph: fx.Graph, *, joint: bool, crowded: bool) -> None:
+    def arrived(self, graph: fx.Graph, *, joint: bool, alone: float = 1.0) -> None:
         """Count the seconds in which Inductor prepared the graph that comes by now, and will compile it."""
         if self.entered is not None:
             prepared_s = time.thread_time() - self.entered
             self.inductor_s += prepared_s
-            self.node_s = node_seconds(graph, prepared_s, joint=joint, crowded=crowded)
+            self.node_s = node_seconds(graph, prepared_s, joint=joint, alone=alone)
             self.entered = None
         self.inductor_s += self.node_s * NODES * kernels_of(graph)
 

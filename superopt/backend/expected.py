@@ -15,20 +15,20 @@ __all__ = ["kernels_of", "node_seconds"]
 _FEW, _MANY = (1.0, 0.33), (4.5, 0.07)  # kernels of a graph, and how many more for each fused operator
 _LEAST_NODES = 60  # for fewer, what is done once for a graph counts for more
 _JOINT = 2.5  # times the nodes of a forward graph, that it and its backward one have when they are prepared
-_CROWDED = 0.6  # of the time that a thread takes beside others, where cores are shared, it would take alone
 _CALLED = MATMULS | {"convolution"}  # that libraries compute
 
 NODES = 256
 """Nodes that Inductor lowers while it compiles a kernel."""
 
 
-def node_seconds(graph: fx.Graph, prepared_s: float, *, joint: bool, crowded: bool) -> float:
+def node_seconds(graph: fx.Graph, prepared_s: float, *, joint: bool, alone: float = 1.0) -> float:
     """Return how long a node takes, of a graph that was prepared in so many seconds.
 
-    `joint` says that the graph of its gradients was prepared with it, `crowded` that others computed then.
+    `joint` says that the graph of its gradients was prepared with it, `alone` what share of
+    the time it would have taken with nothing beside it.
     """
     nodes = max(len(graph.nodes), _LEAST_NODES) * (_JOINT if joint else 1.0)
-    return prepared_s / nodes * (_CROWDED if crowded else 1.0)
+    return prepared_s / nodes * alone
 
 
 def kernels_of(graph: fx.Graph, *, without: Container[fx.Node] = ()) -> float:

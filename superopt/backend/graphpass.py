@@ -79,7 +79,7 @@ class RegionPass(CustomGraphPass):
     def _run(self, graph: fx.Graph, prelude: Prelude) -> None:
         self.ledger.graphs += 1
         role = _role(graph)
-        self.ledger.arrived(graph, joint=role == "forward", crowded=prelude.busy)
+        self.ledger.arrived(graph, joint=role == "forward", alone=prelude.alone)
         searched, spent = self.ledger.searched, self.ledger.spent_s
         title = f"graph {self.ledger.graphs}, {role}"
         device = _device(graph)

@@ -16,6 +16,7 @@ from superopt.trace.run import TORCH_DTYPES
 __all__ = ["Prelude", "multiplies", "prepare_machine"]
 
 _FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
+_BESIDE_COMPILERS, _BESIDE_A_PROCESS = 0.6, 0.8  # where processors share what computes
 _PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")  # in the names of what a module calls
 
 
@@ -48,6 +49,11 @@ class Prelude:
     def busy(self) -> bool:
         """Whether compilers that `share` began are at work."""
         return self._work is not None and self._work.is_alive()
+
+    @property
+    def alone(self) -> float:
+        """What share of its time another thread would have taken so far without what was begun."""
+        return _BESIDE_COMPILERS if self.busy else _BESIDE_A_PROCESS if self._guard is not None else 1.0
 
     def guard(self, target: Target) -> Guard:
         """Return the processes for first runs, one of which starts at the first call."""

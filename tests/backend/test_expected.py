@@ -56,19 +56,19 @@ def test_a_product_alone_makes_few_kernels() -> None:
 def test_a_node_takes_less_than_it_did_beside_others_or_with_its_gradients() -> None:
     graph = functional(Layers(6, alike=False), torch.ones(4, 8))
     nodes = len(graph.nodes)
-    alone = node_seconds(graph, 2.0, joint=False, crowded=False)
+    alone = node_seconds(graph, 2.0, joint=False)
     assert alone == pytest.approx(2.0 / max(nodes, 60))
-    assert node_seconds(graph, 2.0, joint=True, crowded=False) < alone
-    assert node_seconds(graph, 2.0, joint=False, crowded=True) < alone
+    assert node_seconds(graph, 2.0, joint=True) < alone
+    assert node_seconds(graph, 2.0, joint=False, alone=0.6) < alone
 
 
 def test_a_ledger_expects_all_graphs_at_the_pace_of_the_first() -> None:
     graph = functional(Layers(3, alike=True), torch.ones(4, 8))
     ledger = Ledger(BackendOptions())
-    ledger.arrived(graph, joint=False, crowded=False)
+    ledger.arrived(graph, joint=False)
     assert ledger.inductor_s == 0.0  # nothing is known yet
     ledger.node_s = 0.01
-    ledger.arrived(graph, joint=False, crowded=False)
+    ledger.arrived(graph, joint=False)
     assert ledger.inductor_s == pytest.approx(0.01 * NODES * kernels_of(graph))
 
 
