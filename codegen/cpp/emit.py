@@ -1,6 +1,6 @@
 """Emit: one block kernel as C++ source: an OpenMP loop over the grid, and in it the planned nests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from superopt.codegen.cpp.config import CppConfig, loop_axes
@@ -55,7 +55,7 @@ class Emitter:
         self.places: dict[int, Place] = {}
         self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
         self.sized: set[str] = set()
-        self.lined: set[str] = set()  # strides along which vectors are read or written
+        self.lined: set[str] = set()  # strides along which vectors run, of tensors and of scratch memory
         for tensor in (*program.loads, *program.stores):
             if tensor.dtype not in CPP_TYPES or (tensor in program.stores and tensor.dtype not in _WRITTEN):
                 known = ", ".join(sorted(_WRITTEN if tensor in program.stores else CPP_TYPES))
@@ -122,6 +122,8 @@ class Emitter:
         self.grid_loops()
         body = self.lines
         fields, arguments = self.fields()
+        named = zip((field.removeprefix("index_t ") for field in fields), arguments, strict=True)
+        lined = {name: one for name, one in named if one.kind == "stride" and name in self.lined}
         lines = [
             '#include "runtime.hpp"',
             "",
@@ -136,7 +138,7 @@ class Emitter:
                 for axis, tile in self.tiled.items()
             ),
             *([""] if self.tiled else []),
-            *self.functions(body),
+            *self.functions(body, lined),
             "};",
             "",
             "}  // namespace superopt",
@@ -146,19 +148,10 @@ class Emitter:
             "}",
             "",
         ]
-        named = zip((field.removeprefix("index_t ") for field in fields), arguments, strict=True)
-        lined = tuple(one for name, one in named if name in self.lined)
-        return CppSource(program.name, "\n".join(lines), arguments, lined)
+        return CppSource(program.name, "\n".join(lines), arguments, tuple(lined.values()))
 
-    def functions(self, body: list[str]) -> list[str]:
+    def functions(self, body: list[str], strides: Collection[str]) -> list[str]:
         """Return the functions of the kernel; memory that vectors run along usually lies in one piece."""
-        strides = [
-            name
-            for stored, tensors in ((False, self.program.loads), (True, self.program.stores))
-            for tensor in tensors
-            for axis in tensor.axes
-            if (name := self.stride(tensor, axis, stored=stored)) in self.lined
-        ]
         if not strides:
             return ["    void run() const {", *body, "    }"]
         at = next((i for i, line in enumerate(body) if line.endswith("{")), 0) + 1

@@ -101,3 +101,29 @@ out z: f32[m, n] = t2
     source = emit(program, default_config(program, program.graph.sizes))
     assert source.lined
     assert is_lined(program, source) is lined
+
+
+def test_scratch_memory_that_is_read_across_lines_asks_nothing_of_tensors() -> None:
+    text = """
+graph turned
+axes h=2 n=24 k=8 m=24
+in x: f32[h, k]
+in y: f32[h, n]
+in z: f32[h, m]
+t3 = contract[h](x, y)
+t4 = exp(z)
+t5 = contract[h](x, t4)
+t6 = rename[m->n](t5)
+t7 = add(t3, t6)
+out a: f32[n, k] = t7
+out b: f32[h, m] = t4
+out c: f32[k, m] = t5
+"""
+    mugraph = fuse(parse_graph(text))
+    program = lower_kernel(mugraph, 0)
+    source = emit(program, default_config(program, program.graph.sizes))
+    assert "load(t5_tile + n + k * m_size, m_size, k_lanes)" in source.code
+    assert {one.kind for one in source.lined} == {"stride"}
+    x, y, z = torch.randn(2, 8), torch.randn(2, 24), torch.randn(2, 24)
+    made = CppMuGraph(mugraph)(x=x, y=y, z=z)
+    torch.testing.assert_close(made["a"], (x.T @ (y + z.exp())).T)
