@@ -47,8 +47,8 @@ _MOST_S = 40.0  # for one region
 _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
 _CONFIRMING = 0.06  # of a region's time, at the end
 _UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
-_SOON = 5  # matmuls and reductions
-_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")
+_SOON = 5  # matmuls and reductions of a region, up to which a search ends soon and kernels compile fast
+_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators that tell of one
 _NEAR_S = 1.0  # of the deadline, where what came back is what there was time for
 _COMPILING_S = 2.5  # of Inductor's compiling a region, about, and the race with it
 _HOPELESS = 1.5  # times the library calls alone, above which Inductor's code is not needed to know

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -114,10 +114,11 @@ class Ledger:
             self.entered = None
         self.inductor_s += self.node_s * NODES * kernels_of(graph)
 
-    def relieved(self, graph: fx.Graph, taken: set[fx.Node], before: set[fx.Node]) -> None:
+    def relieved(self, taken: Collection[fx.Node], before: Collection[fx.Node] = ()) -> None:
         """Count the seconds that Inductor saves as more nodes of a graph are taken than before."""
-        kernels = kernels_of(graph, without=before) - kernels_of(graph, without=taken)
-        self.saved_s += self.node_s * NODES * kernels
+        for graph in {node.graph for node in taken}:
+            kernels = kernels_of(graph, without=before) - kernels_of(graph, without=taken)
+            self.saved_s += self.node_s * NODES * kernels
 
     @contextmanager
     def spending(self) -> Iterator[None]:

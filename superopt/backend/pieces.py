@@ -64,12 +64,23 @@ def worth_a_search(piece: Piece) -> str | None:
 
 
 def reads_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Iterable[fx.Node]:
-    """Yield the nodes that one reads, through views, which are computed or come from outside."""
-    for read in node.all_input_nodes:
-        if kinds[read] == "free":
-            yield from reads_of(read, kinds)
+    """Return the nodes that one reads, through views, which are computed or come from outside."""
+    return _through_views(node, kinds, lambda one: one.all_input_nodes)
+
+
+def _users_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Iterable[fx.Node]:
+    """Return the nodes that read one, through views."""
+    return _through_views(node, kinds, lambda one: one.users)
+
+
+def _through_views(
+    node: fx.Node, kinds: Mapping[fx.Node, Kind], next_to: Callable[[fx.Node], Iterable[fx.Node]]
+) -> Iterable[fx.Node]:
+    for one in next_to(node):
+        if kinds[one] == "free":
+            yield from _through_views(one, kinds, next_to)
         else:
-            yield read
+            yield one
 
 
 def _with_early(
@@ -123,15 +134,6 @@ def _streams(graph: fx.Graph, kinds: Mapping[fx.Node, Kind], late: Container[fx.
         for found in readers.values()
         if any(heavy(one) and not is_matmul(one) and not is_attention(one) for one in found)
     ]
-
-
-def _users_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Iterable[fx.Node]:
-    """Yield the nodes that read one, through views."""
-    for user in node.users:
-        if kinds[user] == "free":
-            yield from _users_of(user, kinds)
-        else:
-            yield user
 
 
 def _groups(graph: fx.Graph, kinds: Mapping[fx.Node, Kind], late: Container[fx.Node]) -> list[list[fx.Node]]:

@@ -45,8 +45,7 @@ def decisions_of(
         if ledger.left_s >= FIRST_S:
             prelude.guard(target)
     taken = {node for digest, one in found.items() if one.taken for node in _nodes(alike[digest])}
-    for node in list(taken)[:1]:
-        ledger.relieved(node.graph, taken, set())
+    ledger.relieved(taken)
     if contests and ledger.left_s >= FIRST_S:
         _share(contests, alike, taken, ledger, prelude.guard(target))
     return found | {digest: contest.decided() for digest, contest in contests.items()}
@@ -84,7 +83,7 @@ def _share(
             if not search and ledger.spent_s > before:
                 took.append((ledger.spent_s - before) / heavy)
             if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
-                ledger.relieved(alike[digest][0].subgraph.piece.nodes[0].graph, taken | nodes, taken)
+                ledger.relieved(taken | nodes, before=taken)
                 taken |= nodes
 
 

@@ -145,13 +145,11 @@ class Contest:
         entered += [guess for _, _, guess in guesses[:_PREDICTED]]
         if self.within is None:
             return entered
+        few = self.within.few
         if not self.within.tune:  # as they come, and as the likeliest of them is predicted to be best
-            return [*entered[: max(self.within.few - 1, 1)], *(guess for _, _, guess in guesses)][
-                : self.within.few
-            ]
+            return [*entered[: max(few - 1, 1)], *(guess for _, _, guess in guesses)][:few]
         guessed = {guess.name: us for us, _, guess in guesses}
-        entered.sort(key=lambda one: guessed.get(one.name, one.us))
-        return entered[: self.within.few]
+        return sorted(entered, key=lambda one: guessed.get(one.name, one.us))[:few]
 
     def _tuned(
         self,

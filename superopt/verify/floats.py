@@ -183,11 +183,9 @@ class _Widened:
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point or value.numel() < _LARGE:
             return _double(value)
         held = self._held.get(at)
-        like = torch.empty_like(value, dtype=torch.float64) if held is None else held
-        if like.shape != value.shape or like.device != value.device:
-            like = torch.empty_like(value, dtype=torch.float64)
-        self._held[at] = like
-        return like.copy_(value)
+        if held is None or held.shape != value.shape or held.device != value.device:
+            held = self._held[at] = torch.empty_like(value, dtype=torch.float64)
+        return held.copy_(value)
 
 
 class _Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
