@@ -1,6 +1,6 @@
 """Models: a step by eager PyTorch, by Inductor, and by superopt's backend; what compiling takes.
 
-    python -m bench.models --json OUT                          all cases, 25 to 40 minutes on two cores
+    python -m bench.models --json OUT                          all cases, 30 to 50 minutes on two cores
     python -m bench.models --cases llama,bert --train          forward and backward
     python -m bench.models --cases llama:decode:bf16 --tokens 2048
     python -m bench.models --json OUT --resume --minutes 10    what is missing, begun within the minutes
@@ -11,7 +11,7 @@ step over all tokens; a decode is one token after a static cache of as many. Mod
 with random weights (`bench.zoo`); nothing is downloaded.
 
 Compiling is timed in processes of their own: Inductor alone and superopt, each with empty caches ("cold")
-and with what the first one left ("warm"). What either makes once on a machine for all models, such as
+and with what the first one left ("warm": the median of `--starts`, taken in turns). What either makes once on a machine for all models, such as
 compiled headers, is made before (`once_s`: ours). Times of a step are medians of interleaved calls; a speedup
 above 1 means that superopt is faster than Inductor. The shares of operations (of matmuls) and of bytes
 (that operators read and write, one by one) are those that superopt computes. On a machine with a GPU
@@ -31,6 +31,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from math import exp, log
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from superopt.bench.command import Parser, above_zero, check_out, from_one, from_zero, mistakes_told
@@ -246,44 +247,56 @@ def _named(options: argparse.Namespace) -> list[str]:
 
 
 def _measured(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the record of one case from four processes, or the reason why there is none."""
+    """Return the record of one case from processes of their own, or the reason why there is none."""
+    seconds: dict[str, list[float]] = {"inductor": [], "superopt": []}
+    cold: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        inductors = f"{folder}/by-inductor"
-        runs: list[dict[str, Any]] = []
-        for kind, cache in (
-            ("inductor", inductors),
-            ("inductor", inductors),
-            ("superopt", f"{folder}/ours"),
-            ("timed", f"{folder}/ours"),
-        ):
-            command = [sys.executable, "-m", "superopt.bench.models", "--child", kind, "--cases", case.text]
-            command += ["--preset", options.preset, "--seconds", str(options.seconds)]
-            command += ["--width", str(options.width), "--layers", str(options.layers)]
-            command += ["--tokens", str(options.tokens), "--context", str(options.context)]
-            command += ["--inductor-cache", inductors, *(["--train"] if options.train else [])]
-            command += [] if options.budget is None else ["--budget", str(options.budget)]
-            places = {"SUPEROPT_CACHE_DIR": f"{folder}/superopt", "TORCHINDUCTOR_CACHE_DIR": cache}
-            try:
-                done = subprocess.run(
-                    command,
-                    env={**os.environ, **places},
-                    capture_output=True,
-                    text=True,
-                    timeout=60 * options.limit,
-                )
-            except subprocess.TimeoutExpired:
-                return {"error": f"{kind}: took more than {options.limit:g} minutes"}
-            if done.returncode:
-                lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-                return {"error": f"{kind}: {lines[-1]}"}
-            runs.append(json.loads(done.stdout.splitlines()[-1]))
-    seconds = [one.pop("compile_s") for one in runs]
+        for at in range(1 + options.starts):
+            for by in seconds:
+                kind = "timed" if by == "superopt" and at == options.starts else by
+                found = _in_process(case, kind, Path(folder), by, options)
+                if "error" in found:
+                    return found
+                seconds[by].append(found.pop("compile_s"))
+            cold = cold or found
     return {
-        **runs[3],
-        **runs[2],
-        "cold_s": {"inductor": seconds[0], "superopt": seconds[2]},
-        "warm_s": {"inductor": seconds[1], "superopt": seconds[3]},
+        **found,
+        **cold,
+        "cold_s": {by: each[0] for by, each in seconds.items()},
+        "warm_s": {by: median(each[1:]) for by, each in seconds.items()},
+        "starts_s": seconds,
     }
+
+
+def _in_process(case: _Case, kind: str, folder: Path, by: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what a process measures, whose caches are in a folder, or why there is nothing."""
+    inductors = folder / "inductor"
+    command = [sys.executable, "-m", "superopt.bench.models", "--child", kind, "--cases", case.text]
+    command += ["--preset", options.preset, "--seconds", str(options.seconds)]
+    command += ["--width", str(options.width), "--layers", str(options.layers)]
+    command += ["--tokens", str(options.tokens), "--context", str(options.context)]
+    command += ["--inductor-cache", str(inductors), *(["--train"] if options.train else [])]
+    command += [] if options.budget is None else ["--budget", str(options.budget)]
+    places = {
+        "SUPEROPT_CACHE_DIR": str(folder / "kept"),
+        "TORCHINDUCTOR_CACHE_DIR": str(inductors if by == "inductor" else folder / "superopt"),
+    }
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **places},
+            capture_output=True,
+            text=True,
+            timeout=60 * options.limit,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"{kind}: took more than {options.limit:g} minutes"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return {"error": f"{kind}: {lines[-1]}"}
+    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return record
 
 
 _HEAD = (
@@ -317,6 +330,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "train": options.train,
         "budget_s": options.budget,
         "preset": options.preset,
+        "starts": options.starts,
         "sizes": {name: getattr(options, name) for name in ("width", "layers", "tokens", "context")},
     }
     return begin("models", settings, about | {"threads": torch.get_num_threads()}, {})
@@ -336,9 +350,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--layers", type=from_one, default=2)
     add("--tokens", type=from_one, default=128, help="of a prefill")
     add("--context", type=from_one, default=1024, help="tokens in the cache of a decode")
+    add("--starts", type=from_one, default=3, help="warm ones, whose median is told")
     add("--json", type=Path, help="where to write the results, after each case")
     add("--resume", action="store_true", help="keep the cases that are in the file already")
-    add("--minutes", type=from_zero, default=25.0, help="after which no case is begun")
+    add("--minutes", type=from_zero, default=45.0, help="after which no case is begun")
     add("--limit", type=above_zero, default=10.0, help="minutes after which a process is given up")
     add("--list", action="store_true", help="show the cases that would be run")
     add("--child", choices=("inductor", "superopt", "timed"), help=argparse.SUPPRESS)

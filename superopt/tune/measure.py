@@ -1,11 +1,12 @@
 """Measure: the times of several functions on the same inputs, taken in turns.
 
-Contenders are interleaved call by call, so that a noisy moment meets all alike; every call gets
-other copies of the inputs, enough of them that no cache holds them all; medians and quantiles are
-what is reported.
+Contenders are interleaved call by call, so that a noisy moment meets all alike, in another order in
+each round, so that none has what another leaves in the caches each time; every call gets other copies
+of the inputs, enough of them that no cache holds them all; medians and quantiles are what is reported.
 """
 
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -97,6 +98,7 @@ def times_together(
         contender(*inputs[0])
         contender(*inputs[-1])
     number = 0
+    order, draw = list(contenders.items()), random.Random(0)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -104,7 +106,8 @@ def times_together(
         for done in range(max(least_rounds, most_rounds)):
             if done >= least_rounds and time.perf_counter() >= deadline:
                 break
-            for name, contender in contenders.items():
+            draw.shuffle(order)
+            for name, contender in order:
                 arguments = inputs[number % len(inputs)]
                 number += 1
                 start = time.perf_counter_ns()

@@ -23,11 +23,13 @@ def _sleeper(seconds: float):
 def test_contenders_are_measured_in_turns_on_changing_inputs() -> None:
     seen: list[tuple[str, int]] = []
     contenders = {name: lambda value, name=name: seen.append((name, value)) for name in ("a", "b")}
-    found = measure_together(contenders, [(1,), (2,), (3,)], seconds=0.0, least_rounds=4)
+    found = measure_together(contenders, [(1,), (2,), (3,)], seconds=0.0, least_rounds=8)
     timed = seen[4:]  # two calls of each come first, not timed
-    assert [name for name, _ in timed] == ["a", "b"] * 4
+    names = [name for name, _ in timed]
+    rounds = {tuple(names[at : at + 2]) for at in range(0, 16, 2)}
+    assert rounds == {("a", "b"), ("b", "a")}  # none always comes after the other
     assert {value for _, value in timed} == {1, 2, 3}
-    assert found["a"].rounds == found["b"].rounds == 4
+    assert found["a"].rounds == found["b"].rounds == 8
     assert found["a"].low_us <= found["a"].median_us <= found["a"].high_us
 
 
