@@ -11,11 +11,11 @@ step over all tokens; a decode is one token after a static cache of as many. Mod
 with random weights (`bench.zoo`); nothing is downloaded.
 
 Compiling is timed in processes of their own: Inductor alone and superopt, each with empty caches ("cold")
-and with what the first one left ("warm": the median of `--starts`, taken in turns). What either makes once on a machine for all models, such as
-compiled headers, is made before (`once_s`: ours). Times of a step are medians of interleaved calls; a speedup
-above 1 means that superopt is faster than Inductor. The shares of operations (of matmuls) and of bytes
-(that operators read and write, one by one) are those that superopt computes. On a machine with a GPU
-models run there. Needs the extra `models`. Let nothing else run meanwhile.
+and with what the first one left ("warm": the median of `--starts`, taken in turns). What either makes once
+on a machine for all models, such as compiled headers, is made before (`once_s`: ours). Times of a step are
+medians of interleaved calls; a speedup above 1 means that superopt is faster than Inductor. The shares of
+operations (of matmuls) and of bytes (that operators read and write, one by one) are those that superopt
+computes. On a machine with a GPU models run there. Needs the extra `models`. Let nothing else run meanwhile.
 """
 
 import argparse

@@ -258,7 +258,7 @@ class Contest:
             )
             if least.taken or (least.before_us or 0.0) * _HOPELESS < (least.after_us or 0.0):
                 return least
-            known = replace(known, before_us=least.before_us, before_is_least=True)
+            known = replace(known, before_us=least.before_us, after_us=least.after_us, before_is_least=True)
         if rival.compiled is None:
             if self.deadline - time.monotonic() < _COMPILING_S:
                 return replace(known, why="no time for Inductor's code of it", open=True)
