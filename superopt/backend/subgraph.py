@@ -86,8 +86,8 @@ def masks_leaving(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> set[fx.Node]:
 
 
 def _leaves(node: fx.Node, members: set[fx.Node], kinds: Mapping[fx.Node, Kind]) -> bool:
-    """Whether something outside reads a node, also through views."""
-    if not isinstance(value_of(node), Tensor):
+    """Whether something outside reads tensors that a node makes, also through views, which may be several."""
+    if not tensors_in(value_of(node)):
         return False
     return any(
         _leaves(user, members, kinds) if kinds[user] == "free" else user not in members for user in node.users
@@ -123,7 +123,11 @@ class _Builder:
                 self.copies[node] = self.graph.placeholder(node.name)  # so that its readers are tried too
         if unread:
             raise NumberError("; ".join(dict.fromkeys(unread.values())), unread)
-        results = tuple(_result(node) for node in self.piece.nodes if _leaves(node, self.members, self.kinds))
+        results = tuple(
+            _result(node)
+            for node in self.piece.nodes
+            if isinstance(value_of(node), Tensor) and _leaves(node, self.members, self.kinds)
+        )
         made = []
         for result in results:
             value = self.copies[result.node]

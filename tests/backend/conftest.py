@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,16 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
             made.append(found)
         return found
 
+    replace_all = graphpass._replace_all
+
+    def replaced(graph: fx.Graph, regions: Sequence[tuple[Region, Decision]]) -> None:
+        replace_all(graph, regions)
+        members = {node for region, _ in regions for node in region.subgraph.piece.nodes}
+        left = members.intersection(graph.nodes)
+        assert not left, f"also computed outside the regions: {left}"  # the pass logs it as a trouble
+
     monkeypatch.setattr(rounds, "known_decision", choose)
+    monkeypatch.setattr(graphpass, "_replace_all", replaced)
     return made
 
 

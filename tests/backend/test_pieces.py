@@ -91,6 +91,20 @@ def test_views_are_repeated_where_they_are_read() -> None:
     assert [operator_name(result.node) for result in subgraph.results] == ["relu", "mm"]
 
 
+@pytest.mark.parametrize("parted", [lambda made: made.chunk(2, 1), lambda made: made.view(4, 2, 4).unbind(1)])
+def test_a_result_that_is_read_in_parts_leaves_whole(parted: Callable[[Tensor], Any]) -> None:
+    def function(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        made = x @ w
+        left, right = parted(made)
+        return left.cumsum(0), right.cumsum(1), made.relu() @ v
+
+    graph = functional(function, ones(4, 8), ones(8, 8), ones(8, 8))
+    kinds = kinds_of(graph, "cpu")
+    [piece] = pieces_of(graph, kinds)
+    subgraph = subgraph_of(piece, kinds)
+    assert [operator_name(result.node) for result in subgraph.results] == ["mm", "mm"]
+
+
 def test_equal_layers_make_equal_modules() -> None:
     def layers(x: Tensor, norm: Tensor, up: Tensor, down: Tensor) -> Tensor:
         for _ in range(4):
