@@ -160,6 +160,9 @@ class _Facts:
             frozenset(step.axes) if step is not None and step.op in _REDUCTIONS else frozenset[str]()
             for step in map(graph.step_of, range(len(self.axes)))
         )
+        self.mappings = {  # of steps that read other places of a value
+            value: step.mapping for value, step in enumerate(graph.steps, first) if step.mapping
+        }
         self.maxima: list[frozenset[str]] = [frozenset()] * first  # axes of maxima that a value is made from
         for step in graph.steps:
             over = frozenset(step.axes) if step.op == "max" else frozenset[str]()
@@ -167,6 +170,22 @@ class _Facts:
             below = (self.maxima[i] for i in step.inputs) if passed else ()
             self.maxima.append(over.union(*below))
         self.shift_growths: dict[int, Mapping[int, Growth | None]] = {}
+        self.work = tuple(  # the axes along which a step does its work
+            axes.union(*(self.axes[i] for i in inputs))
+            for axes, inputs in zip(self.axes, self.inputs, strict=True)
+        )
+        self.volumes: dict[frozenset[str], int] = {}
+        self.constants: list[frozenset[int]] = []  # the closed values that a value is made from
+        for inputs in self.inputs:
+            read = [i for i in inputs if self.closed[i]]
+            self.constants.append(frozenset(read).union(*(self.constants[i] for i in read)))
+
+    def volume(self, axes: frozenset[str]) -> int:
+        """Return how many positions there are along axes."""
+        found = self.volumes.get(axes)
+        if found is None:
+            found = self.volumes[axes] = prod(self.sizes[axis] for axis in axes)
+        return found
 
     def growths(self, shift: int) -> Mapping[int, Growth | None]:
         """Return the growth of every value that is made from a shift."""
@@ -190,7 +209,7 @@ class _Fusion:
             for value in values
             if value in facts.outputs or any(reader not in values for reader in facts.readers[value])
         )
-        self.values = sorted(self._with_closed(values))
+        self.values = sorted(values.union(*(facts.constants[value] for value in values)))
         self.inside = frozenset(self.values)
         self.operands = {value: [i for i in facts.inputs[value] if i in self.inside] for value in self.values}
         self.work = {value: self._work(value) for value in self.values}
@@ -219,7 +238,7 @@ class _Fusion:
         fits &= all(self.sizes[axis] <= _WHOLE for axis in mapped)
         fits &= self._most_held(whole) <= chosen.held
         alone_does = bool(self.looped & chosen.looped)  # one program does it all where so chosen
-        alone_does |= max(map(self._volume, self.work.values())) <= _LITTLE
+        alone_does |= max(map(self.facts.volume, self.work.values())) <= _LITTLE
         fits &= bool(grid) or alone_does or not any(self.axes[value] for value in self.stored)
         try:
             if not (fits or alone):
@@ -240,7 +259,7 @@ class _Fusion:
             return common
         inner = {split.inner for split in self.splits}
         spread = {axis for axes in self.facts.spread.values() for axis in axes}
-        largest = max(stored, key=self._volume)
+        largest = max(stored, key=self.facts.volume)
         return common | (largest - inner - spread)
 
     def _touched(self) -> frozenset[str]:
@@ -304,18 +323,6 @@ class _Fusion:
     def _in_order(self, axes: frozenset[str]) -> tuple[str, ...]:
         return tuple(axis.name for axis in self.graph.axes if axis.name in axes)
 
-    def _with_closed(self, values: Iterable[int]) -> set[int]:
-        """Return the values and the closed ones they are made from."""
-        found: set[int] = set()
-        pending = list(values)
-        while pending:
-            value = pending.pop()
-            if value not in found:
-                found.add(value)
-                step = self.graph.step_of(value)
-                pending += [i for i in step.inputs if self.closed[i]] if step else []
-        return found
-
     def _operands(self, value: int) -> list[int]:
         """Return the operands that this kernel computes itself."""
         return self.operands[value]
@@ -328,29 +335,24 @@ class _Fusion:
 
     def _mapped(self) -> frozenset[str]:
         """Return the axes along which a step reads other places of a value of this kernel."""
-        steps = [self.graph.step_of(value) for value in self.values if self._operands(value)]
-        pairs = [pair for step in steps if step for pair in step.mapping]
+        made = (value for value in self.values if value in self.facts.mappings and self._operands(value))
+        pairs = (pair for value in made for pair in self.facts.mappings[value])
         return frozenset(axis for pair in pairs for axis in pair if isinstance(axis, str))
 
     def _work(self, value: int) -> frozenset[str]:
         """Return the axes along which a step does its work."""
-        step = self.graph.step_of(value)
-        assert step is not None
-        if step.mapping and not self._operands(value):
+        if value in self.facts.mappings and not self._operands(value):
             return self.axes[value]  # read from memory as it is needed
-        return self.axes[value].union(*(self.axes[i] for i in step.inputs))
+        return self.facts.work[value]
 
     def _worth(self, axis: str) -> bool:
         """Whether programs along an axis repeat no more work than the largest one they share out."""
-        shared = max(self._volume(work) for work in self.work.values() if axis in work)
+        shared = max(self.facts.volume(work) for work in self.work.values() if axis in work)
         repeats = self.sizes[axis] / self.facts.choices.tile
         return all(
-            axis in work or self.closed[value] or repeats * self._volume(work) <= shared
+            axis in work or self.closed[value] or repeats * self.facts.volume(work) <= shared
             for value, work in self.work.items()
         )
-
-    def _volume(self, axes: frozenset[str]) -> int:
-        return prod(self.sizes[axis] for axis in axes)
 
     def _whole(self, reduced: frozenset[str], off: frozenset[str]) -> set[str]:
         """Return the axes that are whole inside a tile: short ones, of nested reductions rather the inner."""
@@ -364,8 +366,10 @@ class _Fusion:
 
     def _most_held(self, whole: frozenset[str]) -> int:
         """Return how many positions of whole axes the largest tile has, of those that are made or read."""
-        held = {*self.values, *(i for value in self.values for i in self.facts.inputs[value])}
-        return max((self._volume(self.axes[value] & self._touched() & whole) for value in held), default=1)
+        values = {*self.values, *(i for value in self.values for i in self.facts.inputs[value])}
+        held = {self.axes[value] for value in values}
+        kept = self._touched() & whole
+        return max((self.facts.volume(axes & kept) for axes in held), default=1)
 
     def _body(
         self, targets: Sequence[int], known: frozenset[int], around: frozenset[str], path: frozenset[int]
