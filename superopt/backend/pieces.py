@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from superopt.backend.nodes import Kind, heavy, is_attention, is_matmul, operator_name, value_of
+from superopt.backend.nodes import (
+    Kind,
+    bytes_of,
+    flops_of,
+    heavy,
+    is_attention,
+    is_matmul,
+    operator_name,
+    value_of,
+)
 
 __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 
@@ -16,6 +25,10 @@ _MERGED = 6  # matmuls and reductions up to which neighbours become one piece
 _MOST_HEAVY = 8  # of them above which a piece is cut wherever least is live
 _MOST_NODES = 120
 _AVERAGES = frozenset({"mean", "var", "var_mean", "std", "std_mean", "native_layer_norm", "_fused_rms_norm"})
+_FEW_ROWS = (
+    16  # operations for each byte below which a matmul waits for memory, which libraries may use badly
+)
+_LONG_BYTES = 1 << 20  # of one that is worth it by itself, as the head of a language model is
 _NEVER = 1000  # tensors live where a cut would part a tuple from its items
 
 
@@ -56,11 +69,17 @@ def worth_a_search(piece: Piece) -> str | None:
         return None
     if piece.heavy == 0:
         return "one pointwise chain"
-    if matmuls == 1 and len(piece.nodes) == 1:
+    if matmuls == 1 and len(piece.nodes) == 1 and not _waits_for_memory(piece.nodes[0]):
         return "one matmul"
     if matmuls == 0 and piece.heavy == 1:
         return "one reduction and what is pointwise around it"
     return None
+
+
+def _waits_for_memory(matmul: fx.Node) -> bool:
+    """Whether a matmul is of few rows and a large matrix."""
+    moved = bytes_of(matmul)
+    return moved >= _LONG_BYTES and flops_of(matmul) < _FEW_ROWS * moved
 
 
 def reads_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Iterable[fx.Node]:

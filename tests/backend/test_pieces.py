@@ -62,6 +62,14 @@ def test_what_inductor_does_well_is_left_to_it(function: Callable[..., Tensor], 
     assert worth_a_search(piece) == why
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "why"), [(1, 2048, None), (256, 2048, "one matmul"), (1, 64, "one matmul")]
+)
+def test_one_matmul_is_searched_where_it_waits_for_memory(rows: int, columns: int, why: str | None) -> None:
+    [piece] = pieces(lambda x, w: x @ w, ones(rows, 1024), ones(1024, columns))
+    assert worth_a_search(piece) == why
+
+
 def test_what_is_no_algebra_cuts() -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         return torch.cumsum(x @ w, 0) @ w
