@@ -29,7 +29,7 @@ from superopt.plans.plan import OptimizeOptions, RegionPlan, Within, all_summed
 from superopt.plans.sizes import same_program
 from superopt.targets import Target
 from superopt.tune.measure import HeadToHead
-from superopt.verify.floats import compare_floats, sample, tensors_of
+from superopt.verify.floats import compare_floats, tensors_of, typical
 
 __all__ = ["LEAST_S", "WIN", "Contest"]
 
@@ -407,7 +407,7 @@ class Contest:
         return [drawn] + [tuple(map(torch.clone, drawn)) for _ in range(count - 1)]
 
     def _drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        drawn = tensors_of(sample("normal", example))
+        drawn = tensors_of(typical(example))
         return tuple(tensor.to(self.target.torch_device) for tensor in drawn)
 
 

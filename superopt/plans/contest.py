@@ -256,11 +256,11 @@ class Contest:
         return beaten and one.measurement is not None and one.rejected is None
 
     def _copies(self) -> list[tuple[Any, ...]]:
-        from superopt.verify.floats import sample, tensors_of
+        from superopt.verify.floats import tensors_of, typical
 
-        first = sample("normal", self.inputs, seed=self.options.seed)
+        first = typical(self.inputs, seed=self.options.seed)
         count = 1 if self.within is not None else copies_for(tensors_of(first))  # for the race with PyTorch
-        return [first] + [sample("normal", self.inputs, seed=self.options.seed + i) for i in range(1, count)]
+        return [first] + [typical(self.inputs, seed=self.options.seed + i) for i in range(1, count)]
 
 
 def _merged(ranked: Sequence[Candidate], raced: Sequence[Candidate]) -> list[Candidate]:

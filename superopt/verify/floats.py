@@ -37,6 +37,7 @@ __all__ = [
     "in_float64",
     "sample",
     "tensors_of",
+    "typical",
 ]
 
 Function: TypeAlias = Callable[..., Any]
@@ -144,6 +145,18 @@ def sample(name: str, inputs: Sequence[Any], *, seed: int = 0) -> tuple[Any, ...
         return fresh.copy_(drawn)
 
     return tuple(draw(value) for value in inputs)
+
+
+def typical(inputs: Sequence[Any], *, seed: int = 0) -> tuple[Any, ...]:
+    """Return inputs like the given ones to measure with: products with matrices stay as large as what is
+    multiplied, as in models that are trained. Of much larger numbers some functions, as `tanh`, take longer.
+    """
+
+    def scaled(value: Any) -> Any:
+        floats = isinstance(value, Tensor) and value.dtype.is_floating_point and value.dtype.itemsize > 1
+        return value.mul_(max(value.shape[-1], 1) ** -0.5) if floats and value.dim() > 1 else value
+
+    return tuple(tree_map(scaled, sample("normal", inputs, seed=seed)))
 
 
 def in_float64(function: Function) -> Function:

@@ -18,6 +18,7 @@ from superopt.verify.floats import (
     in_float64,
     sample,
     tensors_of,
+    typical,
 )
 
 
@@ -114,6 +115,15 @@ def test_inputs_are_drawn_like_the_given_ones():
         assert (drawn[4].device.type, drawn[4].dtype) == ("cpu", torch.float16)
         assert all(torch.equal(a, b) for a, b in zip(drawn[:3], sample(name, given)[:3], strict=True))
     assert not torch.equal(sample("normal", given, seed=1)[0], sample("normal", given, seed=2)[0])
+
+
+def test_inputs_to_measure_with_make_products_of_the_size_of_what_they_multiply():
+    given = (torch.empty(64, 512), torch.empty(1024, 512).half(), torch.empty(512), torch.empty(0, 4), 7)
+    x, w, gain, empty, number = typical((*given[:4], 7))
+    assert (x @ w.float().t()).std() == pytest.approx(float(x.std()), rel=0.1)
+    assert gain.std() == pytest.approx(1.0, rel=0.2)
+    assert (w.dtype, empty.shape, number) == (torch.float16, (0, 4), 7)
+    assert typical((torch.empty(1, 8).expand(4, 8),))[0].shape == (4, 8)
 
 
 def test_float64_reaches_parameters_closures_and_casts():
