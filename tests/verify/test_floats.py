@@ -119,7 +119,7 @@ def test_inputs_are_drawn_like_the_given_ones():
 
 def test_inputs_to_measure_with_make_products_of_the_size_of_what_they_multiply():
     given = (torch.empty(64, 512), torch.empty(1024, 512).half(), torch.empty(512), torch.empty(0, 4), 7)
-    x, w, gain, empty, number = typical((*given[:4], 7))
+    x, w, gain, empty, number = typical(given)
     assert (x @ w.float().t()).std() == pytest.approx(float(x.std()), rel=0.1)
     assert gain.std() == pytest.approx(1.0, rel=0.2)
     assert (w.dtype, empty.shape, number) == (torch.float16, (0, 4), 7)
