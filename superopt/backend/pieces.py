@@ -25,7 +25,7 @@ _MERGED = 6  # matmuls and reductions up to which neighbours become one piece
 _MOST_HEAVY = 8  # of them above which a piece is cut wherever least is live
 _MOST_NODES = 120
 _AVERAGES = frozenset({"mean", "var", "var_mean", "std", "std_mean", "native_layer_norm", "_fused_rms_norm"})
-_FEW_ROWS = 16  # operations for each byte, below which a matmul waits for memory: libraries may use that badly
+_FEW_ROWS = 16  # operations for each byte, below which a matmul waits for memory, as libraries may too long
 _LONG_BYTES = 1 << 20  # of one that is worth it by itself, as the head of a language model is
 _NEVER = 1000  # tensors live where a cut would part a tuple from its items
 
