@@ -137,6 +137,26 @@ class KernelProgram:
             else:
                 yield statement, loops
 
+    def readings(self) -> tuple[tuple[str, ...], ...]:
+        """Return the axes of the tensors it loads as they are read, outermost first, once for each way.
+
+        Keys that one step made along `m` are read along `m2` by scores of `m` and `m2`.
+        """
+        ways: dict[int, dict[tuple[str, ...], None]] = {one.value: {one.axes: None} for one in self.loads}
+        direct: set[int] = set()
+        for statement, _ in self.flat():
+            if isinstance(statement, Compute) and statement.step.op in ("rename", "select"):
+                mapping = dict(statement.step.mapping)
+                for axes in ways.get(statement.step.inputs[0], ()):
+                    seen = tuple(mapping.get(axis, axis) for axis in axes)
+                    named = tuple(axis for axis in seen if isinstance(axis, str))
+                    ways.setdefault(statement.value, {})[named] = None
+            elif isinstance(statement, (Compute, Move)):
+                direct.update(statement.step.inputs)
+            elif isinstance(statement, Store):
+                direct.add(statement.value)
+        return tuple(axes for value, found in ways.items() if value in direct for axes in found)
+
     def values(self) -> set[int]:
         """Return the values whose tiles the kernel holds."""
         return {one.value for one, _ in self.flat() if isinstance(one, (Load, Compute, Move))}

@@ -7,21 +7,25 @@ from math import prod
 from superopt.codegen.causal import find_reaches
 from superopt.codegen.cpp.plan import make_plan
 from superopt.codegen.cpp.whole import keep_whole
-from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Tensor
+from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement
 from superopt.ir import value_axes
 
-__all__ = ["CppConfig", "configs", "default_config", "loop_axes"]
+__all__ = ["FEW", "CppConfig", "configs", "default_config", "loop_axes"]
+
+FEW = 16
+"""Positions up to which a grid axis whose programs share what they read is one tile, and few rows."""
 
 _ROW = 512  # positions of an axis that lies contiguous in memory
-_FEW = 16  # positions up to which a grid axis whose programs share what they read is one tile
-_REUSE = 258  # positions of a longer one, a multiple of the six rows of a block in registers
+_LANES = 16  # of the widest vectors
+_REUSE = 256  # positions of a longer one, a multiple of the lanes of a vector
 _RUNNING = 96  # of one whose accumulators are rescaled as the kernel goes on
 _ROWS = 192  # positions that it and tiles of the first kind are together, where there are some
 _MOST = 24  # configurations that are tried
 _SMALL = 32768  # element operations that one thread does sooner than two
 _SPILLED = 8 * 32768  # floats of scratch memory that a program may take at most
 _KEPT = 32768  # floats of scratch memory that stay in the second cache
-_SUMMED = (256, 128, 64)  # positions of a reduction between two touches of its accumulators
+_SUMMED = (512, 256, 128, 64)  # positions of a reduction between two touches of its accumulators
+_STOPPING = 256  # of one at most, where a mask stops the walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ def default_config(
 ) -> CppConfig:
     """Return a configuration that should do well for these sizes."""
     memory = memory or _Memory(program, sizes)
-    inner = {tensor.axes[-1] for tensor in (*program.loads, *program.stores) if tensor.axes}
+    places = (*program.readings(), *(tensor.axes for tensor in program.stores))
+    inner = {axes[-1] for axes in places if axes}
     tiles: dict[str, int] = {}
     several: list[str] = []
     parts = {split.outer for split in program.splits if split.inner in program.axes}
@@ -77,10 +82,10 @@ def default_config(
             several += [axis]
         else:
             tiles[axis] = 1
-    few = prod(tiles[axis] for axis in several if tiles[axis] <= _FEW)
+    few = prod(tiles[axis] for axis in several if tiles[axis] <= FEW)
     runs = any(isinstance(one, Move) for one, _ in program.flat())
     for axis in several:
-        if tiles[axis] > _FEW:
+        if tiles[axis] > FEW:
             alone = _RUNNING if runs else _REUSE
             most = alone if few == 1 else max(alone // 4, min(alone, _ROWS // few))
             tiles[axis] = _equal_tiles(tiles[axis], most)
@@ -94,11 +99,11 @@ def default_config(
         length = 2 * _ROW if _streams(program, axis) else _SUMMED[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
     threads = 1 if little else 0
-    uneven = any(_stops(program, axis) for axis in loop_axes(program))
-    config = CppConfig(tuple(tiles.items()), schedule="dynamic" if uneven else "static", threads=threads)
+    stops = {axis: _STOPPING for axis in loop_axes(program) if _stops(program, axis)}
+    config = CppConfig(tuple(tiles.items()), schedule="dynamic" if stops else "static", threads=threads)
     for length in _SUMMED:
         longer = {
-            axis: tile if _streams(program, axis) else max(1, min(sizes[axis], length))
+            axis: tile if _streams(program, axis) else max(1, min(sizes[axis], length, stops.get(axis, length)))
             for axis, tile in tiles.items()
             if axis not in program.grid
         }
@@ -227,29 +232,21 @@ class _Memory:
         )
 
 
-def _volume(tensor: Tensor, sizes: Mapping[str, int]) -> int:
-    volume = 1
-    for axis in tensor.axes:
-        volume *= max(1, sizes[axis])
-    return volume
-
-
 def _shared_volume(program: KernelProgram, axis: str, sizes: Mapping[str, int]) -> int:
     """Return how much all programs along an axis read alike, where that is more than a few rows."""
-    return sum(
-        _volume(tensor, sizes) for tensor in program.loads if axis not in tensor.axes and len(tensor.axes) > 1
-    )
+    alike = [axes for axes in program.readings() if axis not in axes and len(axes) > 1]
+    return sum(prod(max(1, sizes[one]) for one in axes) for axes in alike)
 
 
 def _streams(program: KernelProgram, axis: str) -> bool:
     """Whether nothing contracts along an axis but what lies in its direction."""
-    return all(tensor.axes[-1] == axis for tensor in program.loads if axis in tensor.axes)
+    return all(axes[-1] == axis for axes in program.readings() if axis in axes)
 
 
 def _equal_tiles(size: int, longest: int) -> int:
     """Return a tile length, no longer than so much, of which a whole number is hardly more than the size."""
     length = -(-size // -(-size // longest))
-    return min(-(-length // 6) * 6, longest // 6 * 6)
+    return min(-(-length // _LANES) * _LANES, longest // _LANES * _LANES)
 
 
 def _whole_tiles(size: int, longest: int, cores: int) -> int:

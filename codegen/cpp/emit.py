@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from superopt.codegen.cpp.config import CppConfig, loop_axes
+from superopt.codegen.cpp.config import FEW, CppConfig, loop_axes
 from superopt.codegen.cpp.errors import UnsupportedError
 from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.nest import print_nest, print_shift
@@ -52,6 +52,7 @@ class Emitter:
         self.made_tiles: set[str] = set()
         self.depth = 0
         self.walked: list[str] = []
+        self.inside = 0  # of so many walks
         self.places: dict[int, Place] = {}
         self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
         self.sized: set[str] = set()
@@ -282,6 +283,7 @@ class Emitter:
 
     def body(self, items: list[Item]) -> None:
         """Print items in order."""
+        self.panels(items)
         for item in items:
             if isinstance(item, Walk):
                 self.walk(item)
@@ -293,6 +295,38 @@ class Emitter:
                 print_shift(self, item.move)
             else:
                 self.nest(item)
+
+    def panels(self, items: list[Item]) -> None:
+        """Declare what is packed once of matrices that do not change from here on, and are met again."""
+
+        def found(items: list[Item]) -> Iterator[Contraction]:
+            for item in items:
+                if isinstance(item, Walk):
+                    yield from found(item.body)
+                elif isinstance(item, Contraction) and item.walks == self.inside and self.packs(item):
+                    yield item
+
+        for item in {one.a: one for one in found(items)}.values():
+            name, packed = self.names.values[item.a], f"{self.names.values[item.a]}_packed"
+            rows, columns = (self.extent(axis) if axis else "1" for axis in (item.m, item.k))
+            room = f"Panels::room_of({rows}, {columns})"
+            self.allocate(packed, room)
+            self.line(f"Panels {name}_panels{{{packed}, {room}}};")
+
+    def packs(self, item: Contraction) -> bool:
+        """Whether what a contraction packs of its rows is kept for others, or for the next time.
+
+        Of few rows it packs nothing.
+        """
+        rows = self.tiled.get(item.m, self.graph.sizes[item.m]) if item.m else 1
+        return item.walks is not None and rows > FEW and self.place(item.a).type == "float"
+
+    def allocate(self, name: str, count: str) -> None:
+        """Declare a tile of scratch memory, once."""
+        if name not in self.made_tiles:
+            self.made_tiles.add(name)
+            self.scratch = self.scratch or [f"{_TILES}Scratch scratch;"]
+            self.scratch.append(f"{_TILES}float* const {name} = scratch.floats({count});")
 
     def walk(self, item: Walk) -> None:
         """Print a loop along an axis, as far as a mask lets anything through."""
@@ -314,7 +348,9 @@ class Emitter:
             begin, end = f"{begin}, {name}_stop = {end}", f"{name}_stop"
         with self.block(f"for ({begin}; {base} < {end}; {base} += {tile})"):
             self.enter(item.axis, end)
+            self.inside += 1
             self.body(item.body)
+            self.inside -= 1
             self.walked.pop()
 
     # -- where values lie
@@ -333,11 +369,8 @@ class Emitter:
             strides[axis] = " * ".join(reversed(length)) or "1"
             length.append(self.extent(axis))
         pointer = f"{self.names.values[value]}_tile"
-        self.made_tiles.add(pointer)
-        if not self.scratch:
-            self.scratch.append(f"{_TILES}Scratch scratch;")
         count = " * ".join(reversed(length)) or "1"
-        self.scratch.append(f"{_TILES}float* const {pointer} = scratch.floats({count});")
+        self.allocate(pointer, count)
         whole = frozenset(axis for axis in strides if axis not in self.walked)
         self.places[value] = Place(pointer, "float", strides, whole, count=count)
         return self.places[value]
@@ -456,7 +489,8 @@ class Emitter:
             self.line(f"contract({', '.join(counts)},")
             self.line(f"         {matrix(item.a, item.m, item.k)},")
             self.line(f"         {matrix(item.b, item.k, item.n)},")
-            self.line(f"         {at(one.value)}, {row});")
+            kept = f", &{self.names.values[item.a]}_panels" if self.packs(item) else ""
+            self.line(f"         {at(one.value)}, {row}{kept});")
 
     def joined(
         self,

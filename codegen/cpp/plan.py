@@ -73,6 +73,7 @@ class Contraction:
     n: str
     k: str | None
     around: tuple[str, ...]  # axes of loops around it
+    walks: int | None = None  # how many of the walks around change A, where it is met again with no change
 
 
 @dataclass(slots=True)
@@ -115,6 +116,7 @@ def make_plan(program: KernelProgram, single: frozenset[str]) -> Plan:
     """Return the plan of a kernel in which tiles have one position of the `single` axes."""
     planner = _Planner(program, single)
     body = planner.body(program.statements)
+    planner.find_met_again(body)
     return Plan(body, planner.kept(body), planner.order, planner.masks)
 
 
@@ -233,6 +235,34 @@ class _Planner:
         around = [axis for axis in (*result, *summed) if axis not in (m, n, k)]
         return Contraction(one, a, b, m, n, k, tuple(around))
 
+    def find_met_again(self, body: list[Item]) -> None:
+        """Note which contractions meet an A that they, or others, have met before: it is packed once."""
+        rescaled = {value for one, _ in self.program.flat() if isinstance(one, Move) for value, _ in one.rescales}
+        met: dict[tuple[int, int], list[Contraction]] = {}
+
+        def visit(items: list[Item], walks: list[Walk]) -> None:
+            for item in items:
+                if isinstance(item, Walk):
+                    visit(item.body, [*walks, item])
+                elif isinstance(item, Contraction) and not self.axes[item.a] & set(item.around):
+                    if self.source(item.a) in rescaled:
+                        continue
+                    changed = [
+                        depth
+                        for depth, walk in enumerate(walks, 1)
+                        if walk.axis in self.axes[item.a] or self.source(item.a) in _made(walk.body)
+                    ]
+                    item.walks = max(changed, default=0)
+                    again = item.walks < len(walks) or bool(item.around)
+                    where = id(walks[item.walks - 1]) if item.walks else 0
+                    met.setdefault((item.a, where), []).extend([item] * (1 + again))
+
+        visit(body, [])
+        for items in met.values():
+            if len(items) == 1 or len({(item.m, item.k) for item in items}) > 1:
+                for item in items:
+                    item.walks = None
+
     def _leaf(self, value: int) -> bool:
         step = self.graph.step_of(self.source(value))
         return step is not None and step.op in LEAVES
@@ -260,6 +290,19 @@ class _Planner:
             for value in found
             if (step := self.graph.step_of(value)) is not None and step.op not in LEAVES
         }
+
+
+def _made(items: list[Item]) -> set[int]:
+    """Return the values that items compute."""
+    found: set[int] = set()
+    for item in items:
+        if isinstance(item, Walk):
+            found |= _made(item.body)
+        elif isinstance(item, Nest):
+            found |= item.made
+        elif isinstance(item, Contraction):
+            found.add(item.compute.value)
+    return found
 
 
 def _order(program: KernelProgram) -> tuple[str, ...]:

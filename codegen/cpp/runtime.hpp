@@ -542,7 +542,10 @@ inline void rescale(float* to, index_t count, float factor, float start) {
 
 // -- contraction: C[m, n] += sum over k of A[m, k] B[k, n], from any format and strides
 
-constexpr index_t deep = 256;  // of what is summed, so much is met at a time: it stays in the second cache
+// Of what is summed, so much is met at a time, by so many columns of what is packed: that stays in the second cache.
+constexpr index_t deep = 256, deeper = 1024, broad = 256;
+
+constexpr index_t few = 16;  // rows of A, for which nothing of B is copied
 
 template <class T>
 struct Matrix {
@@ -550,6 +553,7 @@ struct Matrix {
     index_t row;
     index_t column;
     Matrix at(index_t i, index_t j) const { return {data + i * row + j * column, row, column}; }
+    Matrix turned() const { return {data, column, row}; }
 };
 
 // The same value in a register: what many products read must not be fetched again for each.
@@ -697,7 +701,7 @@ Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scratch& scr
 // A copy in fp32 as panels of WIDTH columns, row after row in each, so that what is read together lies together.
 // Panels are a row longer than needed: else they would compete for the same lines of the cache.
 template <int WIDTH, class T>
-inline void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
+void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
     const auto at = [&](index_t i, index_t j) { return to + (j / WIDTH * (rows + 1) + i) * WIDTH + j % WIDTH; };
     if (from.row == 1 && from.column != 1) {  // few columns at a time: theirs are the lines that are read on
         for (index_t j = 0; j < columns; j += lanes)
@@ -719,6 +723,21 @@ inline void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to
     }
 }
 
+// C += the transpose of what was computed.
+inline void add_turned(index_t rows, index_t columns, const float* from, index_t from_row, float* c, index_t c_row) {
+    for (index_t j = 0; j < columns; j += lanes)
+        for (index_t i = 0; i < rows; i += lanes) {
+            const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
+            Vec block[lanes] = {};
+            for (index_t v = 0; v < height; ++v) block[v] = load(from + (i + v) * from_row + j);
+            transpose(block);
+            for (index_t v = 0; v < width; ++v) {
+                float* const to = c + (j + v) * c_row + i;
+                store(to, 1, height, load(to, 1, height) + block[v]);
+            }
+        }
+}
+
 // One panel of B, packed, met by all rows; what it has less than WIDTH columns is done vector by vector.
 template <int WIDTH>
 void contract_panel(index_t m_count, index_t k_count, Matrix<float> a, const float* panel, index_t columns, float* c,
@@ -735,7 +754,6 @@ template <class B>
 inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                             index_t c_row) {
     constexpr int width = 2 * lanes;
-    constexpr index_t broad = 256;
     Scratch scratch;
     float* const panels = scratch.floats((least(deep, k_count) + 1) * ((least(broad, n_count) + width - 1) / width * width));
     for (index_t k = 0; k < k_count; k += deep) {
@@ -750,6 +768,77 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
                                       c_row);
         }
     }
+}
+
+// What was packed of the rows of A, where several contractions meet them and nothing writes there in between.
+struct Panels {
+    float* data;
+    index_t room;
+    const float* of = nullptr;
+    index_t rows = 0, columns = 0;
+
+    static index_t block(index_t rows, index_t columns) {
+        return (least(broad, rows) + 2 * lanes - 1) / (2 * lanes) * (2 * lanes) * (least(deeper, columns) + 1);
+    }
+    static index_t room_of(index_t rows, index_t columns) {
+        return ((rows + broad - 1) / broad) * ((columns + deeper - 1) / deeper) * block(rows, columns);
+    }
+    // Whether they hold a matrix already; else they are about to.
+    bool hold(index_t m_count, index_t k_count, Matrix<float> a) {
+        const bool known = of == a.data && rows == m_count && columns == k_count;
+        of = a.data, rows = m_count, columns = k_count;
+        return known;
+    }
+};
+
+// Many rows of A, and columns of B that lie along k: C is computed turned around, as rows of A become panels sooner
+// than those of B, which are read as they lie, or where they have another format as a copy of a few.
+template <class B>
+inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
+                            index_t c_row, Panels* kept) {
+    constexpr int width = 2 * lanes;
+    constexpr index_t some = registers == 32 ? 48 : 24, step = registers == 32 ? 512 : 256;
+    constexpr index_t row = step + 16;  // the copied rows do not compete for the same lines of the cache
+    Scratch scratch;
+    if (kept && kept->room < Panels::room_of(m_count, k_count)) kept = nullptr;
+    const bool held = kept && kept->hold(m_count, k_count, a);
+    const index_t block = Panels::block(m_count, k_count);
+    float* panels = kept ? kept->data : scratch.floats(block);
+    float* const turned = scratch.floats(some * broad);
+    float* const copied = sizeof(B) == sizeof(float) ? nullptr : scratch.floats(some * row);
+    const auto rows_of_b = [&](index_t k, index_t n, index_t height, index_t depth) {
+        if constexpr (sizeof(B) == sizeof(float))
+            return Matrix<float>{b.at(k, n).data, b.column, 1};
+        else {
+            for (index_t i = 0; i < height; ++i) {
+                const B* const from = b.at(k, n + i).data;
+                const B* const ahead = k + step < k_count ? from + step : b.at(0, least(n + some + i, n_count - 1)).data;
+                for (index_t j = 0; j < step; j += 64 / sizeof(B)) __builtin_prefetch(ahead + j, 0, 2);
+                along(depth, [&](index_t j, auto count, int) INLINE {
+                    store(copied + i * row + j, 1, count, load(from + j, 1, count));
+                });
+            }
+            return Matrix<float>{copied, row, 1};
+        }
+    };
+    for (index_t m = 0; m < m_count; m += broad)
+        for (index_t k = 0; k < k_count; k += deeper, panels += kept ? block : 0) {
+            const index_t breadth = least(broad, m_count - m), depth = least(deeper, k_count - k);
+            const index_t padded = (breadth + lanes - 1) / lanes * lanes;
+            if (!held) pack_panels<width>(depth, breadth, a.at(m, k).turned(), panels);
+            for (index_t n = 0; n < n_count; n += some) {
+                const index_t height = least(some, n_count - n);
+                fill(turned, height * padded, 0.0f);
+                for (index_t i = 0; i < depth; i += step) {
+                    const index_t length = least(step, depth - i);
+                    const Matrix<float> rows = rows_of_b(k + i, n, height, length);
+                    for (index_t j = 0; j < padded; j += width)
+                        contract_panel<width>(height, length, rows, panels + j * (depth + 1) + i * width,
+                                              least(width, padded - j), turned + j, padded);
+                }
+                add_turned(height, breadth, turned, padded, c + m * c_row + n, c_row);
+            }
+        }
 }
 
 // Few rows: the rows of B stream past, STREAMS at a time, and C stays in the first cache.
@@ -770,14 +859,22 @@ inline void contract_streams(index_t n_count, index_t k_count, Matrix<float> a, 
         if (k < k_count) contract_streams<1>(n_count, k_count - k, a.at(0, k), b.at(k, 0), c);
 }
 
+// Whether what must be copied or turned around is less that way: all of B is more than it seems, being far away.
+template <class B>
+inline bool is_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<B> b) {
+    return b.row == 1 && b.column != 1 && m_count > few && k_count >= deep &&
+           2 * n_count * k_count >= m_count * (n_count + k_count);
+}
+
 template <class B>
 void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
-                     index_t c_row) {
+                     index_t c_row, Panels* kept) {
     constexpr int wide = registers == 32 ? 2 : 1;
-    if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= 8)
+    if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= few)
         return m_count == 1 ? dot_rows<1, 4>(m_count, n_count, k_count, a, b, c, c_row)
                             : dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
-    if (b.column != 1 || m_count > 16) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
+    if (is_turned(m_count, n_count, k_count, b)) return contract_turned(m_count, n_count, k_count, a, b, c, c_row, kept);
+    if (b.column != 1 || m_count > few) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
     if (m_count <= 2) {
         for (index_t m = 0; m < m_count; ++m) contract_streams<4>(n_count, k_count, a.at(m, 0), b, c + m * c_row);
         return;
@@ -797,21 +894,26 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
 // A in another format is copied first, as much as is met at a time.
 template <class A, class B>
 inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
-                     index_t c_row) {
+                     index_t c_row, Panels* kept = nullptr) {
     if constexpr (sizeof(A) == sizeof(float))
-        contract_floats(m_count, n_count, k_count, a, b, c, c_row);
-    else
-        for (index_t k = 0, depth = m_count <= 8 ? k_count : deep; k < k_count; k += depth) {
+        return contract_floats(m_count, n_count, k_count, a, b, c, c_row, kept);
+    const bool turned = is_turned(m_count, n_count, k_count, b);
+    const index_t most_m = turned ? broad : m_count, most_k = turned ? deeper : m_count <= few ? k_count : deep;
+    for (index_t m = 0; m < m_count; m += most_m)
+        for (index_t k = 0; k < k_count; k += most_k) {
             Scratch scratch;
-            const index_t count = least(depth, k_count - k);
-            contract_floats(m_count, n_count, count, packed(m_count, count, a.at(0, k), scratch), b.at(k, 0), c, c_row);
+            const index_t height = least(most_m, m_count - m), depth = least(most_k, k_count - k);
+            const Matrix<float> rows = packed(height, depth, a.at(m, k), scratch);
+            contract_floats(height, n_count, depth, rows, b.at(k, 0), c + m * c_row, c_row, nullptr);
         }
 }
 
 // Most of what a compiler does for a kernel is contraction, the same in all: where so told, kernels leave
 // it to what was compiled before.
-#define CONTRACTION(B) void contract_floats<B>(index_t, index_t, index_t, Matrix<float>, Matrix<B>, float*, index_t)
+#define CONTRACTION(B) \
+    void contract_floats<B>(index_t, index_t, index_t, Matrix<float>, Matrix<B>, float*, index_t, Panels*)
 #define PACKING(A) Matrix<float> packed<A>(index_t, index_t, Matrix<A>, Scratch&)
+#define PANEL_PACKING void pack_panels<2 * lanes, float>(index_t, index_t, Matrix<float>, float*)
 #define PANELS void contract_panel<2 * lanes>(index_t, index_t, Matrix<float>, const float*, index_t, float*, index_t)
 #ifdef CONTRACTIONS_APART
 extern template CONTRACTION(float);
@@ -820,6 +922,7 @@ extern template CONTRACTION(f16);
 extern template PACKING(float);
 extern template PACKING(bf16);
 extern template PACKING(f16);
+extern template PANEL_PACKING;
 extern template PANELS;
 #endif
 

@@ -23,7 +23,7 @@ struct gated_mlp_0 {
 
     static constexpr index_t m_tile = 8;
     static constexpr index_t n_tile = 480;
-    static constexpr index_t k_tile = 256;
+    static constexpr index_t k_tile = 512;
 
     void run() const {
         if (out_stride_n == 1)

@@ -28,7 +28,7 @@ struct gqa_decode_0 {
     index_t threads;
 
     static constexpr index_t g_tile = 4;
-    static constexpr index_t s_tile = 256;
+    static constexpr index_t s_tile = 512;
 
     void run() const {
         if (q_stride_d == 1 && out_stride_e == 1)

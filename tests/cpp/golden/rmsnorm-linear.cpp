@@ -22,7 +22,7 @@ struct rmsnorm_linear_0 {
 
     static constexpr index_t m_tile = 8;
     static constexpr index_t n_tile = 512;
-    static constexpr index_t k_tile = 256;
+    static constexpr index_t k_tile = 512;
 
     void run() const {
         if (x_stride_k == 1 && g_stride_k == 1 && out_stride_n == 1)
