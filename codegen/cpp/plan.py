@@ -333,10 +333,11 @@ def _order(program: KernelProgram) -> tuple[str, ...]:
 
 
 def _columns_last(order: list[str], a: frozenset[str], b: frozenset[str]) -> list[str]:
-    """Return axes with those of the columns of a contraction, of a and b, after those of its rows."""
+    """Return axes with those of the rows of a contraction, of a and b, before those of its columns."""
     apart = [axis for axis in order if (axis in a) != (axis in b)]
     if not apart:
         return order
     columns = a if apart[-1] in a else b
-    placed = iter(sorted(apart, key=lambda axis: axis in columns))  # stable
-    return [next(placed) if axis in apart else axis for axis in order]
+    first = next(i for i, axis in enumerate(order) if axis in apart and axis in columns)
+    late = [axis for axis in order[first:] if axis in apart and axis not in columns]
+    return [*order[:first], *late, *(axis for axis in order[first:] if axis not in late)]

@@ -583,7 +583,9 @@ inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t co
             for (int v = 0; v < VECTORS; ++v) sums[m][v] += factor * values[v];
         }
     }
+#pragma GCC unroll 16
     for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) {
             float* const to = c + m * c_row + v * lanes;
             if constexpr (VECTORS == 1)

@@ -347,14 +347,14 @@ def _attention(
         else:
             flat_heads = add(b, flat_heads, attn_mask)
     visible = None if attn_mask is None else _visible(b, flat_heads, attn_mask)
-    weights = _softmax(b, flat_heads, -1)
-    assert isinstance(weights, Sym)
+    weights = grown = exp(b, flat_heads)
     if grouped:
         parts = b.axes.cut(weights.dims[-3], (kv_heads, heads // kv_heads))
         assert parts is not None
         weights = replace(weights, dims=(*weights.dims[:-3], *parts, *weights.dims[-2:]))
     out = product(b, weights, labels + "ls", value, shared + "sd", labels + "ld")
     out = replace(out, dims=_merge_groups(out)) if grouped else out
+    out = _divided(b, out, total(b, grown, -1, keepdim=True))  # once per result, not once per weight
     return out if visible is None else _zero_unless(b, visible, -1, out)
 
 
@@ -398,6 +398,10 @@ def scale_of(b: Builder, query: Sym) -> float:
 
 def _scaled(b: Builder, scores: Sym, factor: float) -> Sym:
     return scale(b, "mul", scores, b.scalar(factor, scores.dtype))
+
+
+def _divided(b: Builder, x: Sym, y: Sym) -> Sym:
+    return scale(b, "div", x, y)
 
 
 def _merge_groups(x: Sym) -> tuple[tuple[int, ...], ...]:
