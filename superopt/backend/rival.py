@@ -1,10 +1,12 @@
 """Rival: what there is to beat in a region: calls of libraries at the least, PyTorch as it is at the most.
 
 Inductor compiles what is pointwise and what reduces. Products of matrices it leaves to the libraries that
-PyTorch calls, so its code of a region takes no less than these calls alone. Kernels that are faster than
-the calls are faster than Inductor's code, which then need not be compiled to know it.
+PyTorch calls, so its code of a region takes no less than these calls, and what must be read and written
+between them: here by sums and copies of as many bytes. Kernels that are faster than that are faster than
+Inductor's code, which then need not be compiled to know it.
 """
 
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.hosting import compiled_by_inductor
-from superopt.backend.nodes import is_attention, operator_name
+from superopt.backend.nodes import VIEWS, is_attention, operator_name
 from superopt.targets import Target
 
 __all__ = ["LibraryCalls", "Rival"]
@@ -21,18 +23,23 @@ __all__ = ["LibraryCalls", "Rival"]
 _LONG_US = 2000.0  # above it one call tells enough
 _SHORT_S = 0.05
 
+_PASS_BYTES = 1 << 18  # that move between library calls, below which the call of a copy is what takes the time
+
 _PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
 """Products of matrices, and which arguments are the factors; what is added may be fused elsewhere."""
 
 
+_Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
 class LibraryCalls:
-    """The library calls of a region on the tensors that they read there, one after the other."""
+    """The library calls of a region on the tensors that they read there, and the least between them, in order."""
 
     def __init__(self, module: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
         recorder = _Recorder(module)
         with torch.no_grad():
             recorder.run(*inputs)
-        self._calls = recorder.calls
+            self._calls = _with_passes(module.graph, recorder) if recorder.calls else []
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -44,11 +51,13 @@ class LibraryCalls:
 
 
 class _Recorder(fx.Interpreter):
-    """Runs a region, and notes what libraries are called for."""
+    """Runs a region, and notes what libraries are called for, and what there is to read around these calls."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.calls: dict[fx.Node, _Call] = {}
+        self.held: dict[fx.Node, Tensor] = {}  # inputs of the region, and results of libraries
+        self.sizes: dict[fx.Node, tuple[int, torch.dtype]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         made = super().run_node(n)
@@ -57,11 +66,73 @@ class _Recorder(fx.Interpreter):
             first, second = (self.env[n.args[at]] for at in factors)  # type: ignore[index]
             if not _summed_by_inductor(first, second):
                 call = torch.mm if first.ndim == 2 else torch.bmm
-                self.calls.append((call, (first, second), {"out": torch.empty_like(made)}))
+                self.held[n] = torch.empty_like(made)
+                self.calls[n] = (call, (first, second), {"out": self.held[n]})
         elif is_attention(n):
             arguments, named = self.fetch_args_kwargs_from_env(n)
-            self.calls.append((n.target, arguments, named))  # type: ignore[arg-type]
+            self.calls[n] = (n.target, arguments, named)  # type: ignore[assignment]
+            self.held[n] = made[0]
+        elif n.op == "placeholder" and isinstance(made, Tensor):
+            self.held[n] = made
+        if isinstance(made, Tensor):
+            self.sizes[n] = (made.numel(), made.dtype)
         return made
+
+
+def _with_passes(graph: fx.Graph, seen: _Recorder) -> list[_Call]:
+    """Return the calls of libraries, and before those that read what Inductor makes the writing of it.
+
+    With each of what is written goes a reading of up to two tensors that it is made of and that nothing
+    has read before: a sum or a copy of as many elements, which Inductor's own code does not undercut.
+    """
+    written: dict[fx.Node, int] = {}  # and how much of it
+    for reader in graph.nodes:
+        for read in reader.all_input_nodes if reader.op == "output" or reader in seen.calls else ():
+            made, shown = (seen.sizes.get(one, (0,))[0] for one in (_origin(read), read))
+            written[_origin(read)] = max(min(made, shown), written.get(_origin(read), 0))
+    unread = {node: tensor.numel() for node, tensor in seen.held.items()}
+    calls: list[_Call] = []
+    for node in graph.nodes:
+        if node in seen.calls:
+            calls.append(seen.calls[node])
+        elif written.get(node) and node not in seen.held:
+            count, dtype = written[node], seen.sizes[node][1]
+            parts = []
+            for source, size in _sources(node, seen):
+                tensor = seen.held[source]
+                fits = tensor.is_contiguous() and size == count <= unread[source] and tensor.dtype == dtype
+                if fits and len(parts) < 2:
+                    unread[source] -= count
+                    parts.append(tensor.view(-1)[:count])
+            if parts and (1 + len(parts)) * count * dtype.itemsize >= _PASS_BYTES:
+                made = torch.empty_like(parts[0])
+                if len(parts) == 2:
+                    calls.append((torch.add, tuple(parts), {"out": made}))
+                else:
+                    calls.append((made.copy_, tuple(parts), {}))
+    return calls
+
+
+def _origin(node: fx.Node) -> fx.Node:
+    """Return what a view shows."""
+    while operator_name(node) in VIEWS or node.target is operator.getitem:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _sources(node: fx.Node, seen: _Recorder) -> list[tuple[fx.Node, int]]:
+    """Return what something is made of, as far as it lies in memory, and how much of each is read."""
+    found: dict[fx.Node, int] = {}
+    pending, met = [node], {node}
+    while pending:
+        for read in pending.pop().all_input_nodes:
+            source = _origin(read)
+            if source in seen.held:
+                found.setdefault(source, min(seen.sizes.get(read, (0,))[0], seen.held[source].numel()))
+            elif source not in met:
+                met.add(source)
+                pending.append(source)
+    return list(found.items())
 
 
 def _summed_by_inductor(first: Tensor, second: Tensor) -> bool:

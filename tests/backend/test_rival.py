@@ -69,6 +69,31 @@ def test_calls_read_what_they_read_in_the_region() -> None:
     torch.testing.assert_close(results[1], torch.relu(x @ w) @ w)
 
 
+LONG, SQUARE = (512, 256), (256, 256)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "calls"),
+    [
+        (lambda x, w: torch.relu(x @ w) @ w, (LONG, SQUARE), "mm copy_ mm"),
+        (lambda x, w: torch.relu(x) @ w, (LONG, SQUARE), "copy_ mm"),
+        (lambda x, w: ((x @ w).sigmoid() * (x @ w.T)) @ w, (LONG, SQUARE), "mm mm add mm"),
+        (lambda x, w: x + x @ w, (LONG, SQUARE), "mm add"),
+        (lambda x, w: x @ w @ w, (LONG, SQUARE), "mm mm"),  # the second reads the result of the first
+        (lambda x, w: (x @ w).view(2, 256, 256).transpose(1, 2) @ w.expand(2, -1, -1), (LONG, SQUARE), "mm bmm"),
+        (lambda x, w: torch.relu(x @ w)[:8] @ w, (LONG, SQUARE), "mm mm"),  # Inductor computes eight rows
+        (lambda x, w: torch.relu(x @ w) @ w, ((8, 256), SQUARE), "mm mm"),  # too short to tell
+        (lambda x: x.softmax(-1), (LONG,), ""),
+    ],
+)
+def test_what_must_be_read_and_written_between_calls_is(
+    function: Any, shapes: tuple[tuple[int, ...], ...], calls: str
+) -> None:
+    made = LibraryCalls(*region(function, *shapes))
+    assert " ".join(call.__name__ for call, *_ in made._calls) == calls
+    made()
+
+
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_rival_draws_its_copies_when_they_are_asked_for(plain: bool) -> None:
     module, given = region(lambda x, w: torch.relu(x @ w), X, W)
