@@ -103,7 +103,9 @@ def default_config(
     config = CppConfig(tuple(tiles.items()), schedule="dynamic" if stops else "static", threads=threads)
     for length in _SUMMED:
         longer = {
-            axis: tile if _streams(program, axis) else max(1, min(sizes[axis], length, stops.get(axis, length)))
+            axis: tile
+            if _streams(program, axis)
+            else max(1, min(sizes[axis], length, stops.get(axis, length)))
             for axis, tile in tiles.items()
             if axis not in program.grid
         }

@@ -237,7 +237,9 @@ class _Planner:
 
     def find_met_again(self, body: list[Item]) -> None:
         """Note which contractions meet an A that they, or others, have met before: it is packed once."""
-        rescaled = {value for one, _ in self.program.flat() if isinstance(one, Move) for value, _ in one.rescales}
+        rescaled = {
+            value for one, _ in self.program.flat() if isinstance(one, Move) for value, _ in one.rescales
+        }
         met: dict[tuple[int, int], list[Contraction]] = {}
 
         def visit(items: list[Item], walks: list[Walk]) -> None:

@@ -23,7 +23,9 @@ __all__ = ["LibraryCalls", "Rival"]
 _LONG_US = 2000.0  # above it one call tells enough
 _SHORT_S = 0.05
 
-_PASS_BYTES = 1 << 18  # that move between library calls, below which the call of a copy is what takes the time
+_PASS_BYTES = (
+    1 << 18
+)  # that move between library calls, below which the call of a copy is what takes the time
 
 _PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
 """Products of matrices, and which arguments are the factors; what is added may be fused elsewhere."""
@@ -33,7 +35,7 @@ _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class LibraryCalls:
-    """The library calls of a region on the tensors that they read there, and the least between them, in order."""
+    """The library calls of a region on what they read there, and the least between them, in order."""
 
     def __init__(self, module: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
         recorder = _Recorder(module)
@@ -51,7 +53,7 @@ class LibraryCalls:
 
 
 class _Recorder(fx.Interpreter):
-    """Runs a region, and notes what libraries are called for, and what there is to read around these calls."""
+    """Runs a region, and notes what libraries are called for, and what lies around these calls."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -88,8 +90,8 @@ def _with_passes(graph: fx.Graph, seen: _Recorder) -> list[_Call]:
     written: dict[fx.Node, int] = {}  # and how much of it
     for reader in graph.nodes:
         for read in reader.all_input_nodes if reader.op == "output" or reader in seen.calls else ():
-            made, shown = (seen.sizes.get(one, (0,))[0] for one in (_origin(read), read))
-            written[_origin(read)] = max(min(made, shown), written.get(_origin(read), 0))
+            whole, shown = (seen.sizes.get(one, (0,))[0] for one in (_origin(read), read))
+            written[_origin(read)] = max(min(whole, shown), written.get(_origin(read), 0))
     unread = {node: tensor.numel() for node, tensor in seen.held.items()}
     calls: list[_Call] = []
     for node in graph.nodes:
@@ -97,7 +99,7 @@ def _with_passes(graph: fx.Graph, seen: _Recorder) -> list[_Call]:
             calls.append(seen.calls[node])
         elif written.get(node) and node not in seen.held:
             count, dtype = written[node], seen.sizes[node][1]
-            parts = []
+            parts: list[Tensor] = []
             for source, size in _sources(node, seen):
                 tensor = seen.held[source]
                 fits = tensor.is_contiguous() and size == count <= unread[source] and tensor.dtype == dtype

@@ -80,7 +80,11 @@ LONG, SQUARE = (512, 256), (256, 256)
         (lambda x, w: ((x @ w).sigmoid() * (x @ w.T)) @ w, (LONG, SQUARE), "mm mm add mm"),
         (lambda x, w: x + x @ w, (LONG, SQUARE), "mm add"),
         (lambda x, w: x @ w @ w, (LONG, SQUARE), "mm mm"),  # the second reads the result of the first
-        (lambda x, w: (x @ w).view(2, 256, 256).transpose(1, 2) @ w.expand(2, -1, -1), (LONG, SQUARE), "mm bmm"),
+        (
+            lambda x, w: (x @ w).view(2, 256, 256).transpose(1, 2) @ w.expand(2, -1, -1),
+            (LONG, SQUARE),
+            "mm bmm",
+        ),
         (lambda x, w: torch.relu(x @ w)[:8] @ w, (LONG, SQUARE), "mm mm"),  # Inductor computes eight rows
         (lambda x, w: torch.relu(x @ w) @ w, ((8, 256), SQUARE), "mm mm"),  # too short to tell
         (lambda x: x.softmax(-1), (LONG,), ""),

@@ -1,0 +1,99 @@
+"""The runtime's contraction by itself, in all its ways: many rows and few, long sums and short, any strides.
+
+`python contractions.py` runs them under the sanitizers and prints `clean` at the end.
+"""
+
+import ctypes
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from superopt.codegen.cpp import CppSource, compile_source
+
+DTYPES = {"float": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+FORMATS = (("float", "float"), ("float", "bf16"), ("bf16", "bf16"), ("f16", "f16"), ("bf16", "float"))
+
+SHAPES = (
+    *itertools.product((1, 5, 16, 17, 33), (1, 47, 100), (1, 60, 257)),
+    *itertools.product((31, 64, 70), (48, 97, 256), (256, 600, 1100)),
+    (300, 50, 1030),
+    (257, 200, 300),
+    (700, 20, 64),
+    (0, 5, 5),
+    (20, 0, 300),
+    (20, 30, 0),
+)
+"""Rows, columns and what is summed: around each size at which the runtime goes another way."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One contraction."""
+
+    shape: tuple[int, int, int]
+    formats: tuple[str, str]
+    a_turned: bool
+    b_turned: bool
+    packed: bool  # whether what is packed of A is kept, and met twice
+
+
+def cases(shapes: Sequence[tuple[int, int, int]] = SHAPES) -> Iterator[Case]:
+    """Yield each shape in every layout, the formats in turns."""
+    formats = itertools.cycle(FORMATS)
+    for shape in shapes:
+        for a_turned, b_turned, packed in itertools.product((False, True), repeat=3):
+            yield Case(shape, next(formats), a_turned, b_turned, packed)
+
+
+def library(flags: Sequence[str] = ()) -> ctypes.CDLL:
+    """Return the contraction for each pair of formats."""
+    lines = ['#include "runtime.hpp"', "using namespace superopt;"]
+    for a, b in FORMATS:
+        given = f"Matrix<{a}>{{a, n[3], n[4]}}, Matrix<{b}>{{b, n[5], n[6]}}, c, n[7]"
+        lines.append(
+            f'extern "C" void {a}_{b}(const index_t* n, const {a}* a, const {b}* b, float* c, index_t packed)'
+            " {"
+            " Scratch scratch; const index_t room = Panels::room_of(n[0], n[2]);"
+            " Panels panels{packed ? scratch.floats(room) : nullptr, room};"
+            f" contract(n[0], n[1], n[2], {given}, packed ? &panels : nullptr);"
+            f" if (packed) contract(n[0], n[1], n[2], {given}, &panels); }}"
+        )
+    path = compile_source(CppSource("contractions", "\n".join(lines) + "\n", ()), flags=flags)
+    return ctypes.CDLL(str(path))
+
+
+def error(loaded: ctypes.CDLL, case: Case) -> float:
+    """Return the largest error of a contraction in units of rounding; infinity if it writes elsewhere."""
+    m, n, k = case.shape
+    torch.manual_seed(m * 1009 + n * 31 + k)
+    a, b = (
+        torch.randn(shape).to(DTYPES[one]) for shape, one in zip(((m, k), (k, n)), case.formats, strict=True)
+    )
+    a, b = _laid(a, case.a_turned), _laid(b, case.b_turned)
+    before = torch.randn(m, n + 3)
+    made = before.clone()
+    numbers = torch.tensor([m, n, k, *a.stride(), *b.stride(), n + 3])
+    pointers = [ctypes.c_void_p(one.data_ptr()) for one in (numbers, a, b, made)]
+    loaded["_".join(case.formats)](*pointers, ctypes.c_int64(case.packed))
+    if not torch.equal(made[:, n:], before[:, n:]):
+        return float("inf")
+    times = 2 if case.packed else 1
+    exact = before[:, :n].double() + times * (a.double() @ b.double())
+    most = before[:, :n].double().abs() + times * (a.double().abs() @ b.double().abs())
+    return float(((made[:, :n] - exact).abs() / most.clamp_min(1e-30)).max()) * 2**24 if m * n else 0.0
+
+
+def _laid(tensor: Tensor, turned: bool) -> Tensor:
+    return tensor.T.contiguous().T if turned else tensor
+
+
+if __name__ == "__main__":
+    from sanitized import FLAGS
+
+    found = library(FLAGS)
+    for one in itertools.islice(cases(), 0, None, 7):  # all formats and layouts come up
+        assert error(found, one) < 2 * one.shape[2] + 8, one
+    print("clean")
