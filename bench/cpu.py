@@ -78,7 +78,7 @@ def measure(case: CpuCase, settings: Settings) -> dict[str, Any]:
     import torch
 
     from superopt.tune.measure import times_together
-    from superopt.verify.floats import sample
+    from superopt.verify.floats import typical
 
     start = time.monotonic()
     if (eager_s := _expected_s(case)) > settings.longest:
@@ -94,7 +94,7 @@ def measure(case: CpuCase, settings: Settings) -> dict[str, Any]:
         raise InputError(f"no kernel came of it: {next(iter(reasons), 'nothing was found')}")
     torch._dynamo.reset()  # another case of the same function must not make it one of any sizes
     like = tuple(torch.empty_like(one, device="cpu") for one in case.inputs())
-    copies = [sample("normal", like, seed=settings.seed + at) for at in range(_COPIES)]
+    copies = [typical(like, seed=settings.seed + at) for at in range(_COPIES)]
     runs, absent = _contenders(case, best.fused, settings, copies[0])
     with torch.no_grad():
         raced = launch_record(times_together(runs, copies, seconds=settings.seconds), "superopt", "eager")
@@ -122,14 +122,14 @@ def _expected_s(case: CpuCase) -> float:
     """Return how long a call of eager PyTorch should take, from one with an eighth of the tokens."""
     import torch
 
-    from superopt.verify.floats import sample
+    from superopt.verify.floats import typical
 
     tokens = [size for size in ("M", "S", "T") if case.sizes.get(size, 1) >= 2 * _PART]
     if not tokens:
         return 0.0
     few = {**case.sizes, **{size: case.sizes[size] // _PART for size in tokens}}
     inputs = WORKLOADS[case.workload].inputs(dtype=case.dtype, device="meta", **few)
-    given = sample("normal", inputs)
+    given = typical(inputs)
     start = time.perf_counter()
     with torch.no_grad():
         case.function(*given)

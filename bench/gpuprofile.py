@@ -68,14 +68,14 @@ def _inputs(loaded: Loaded, settings: Settings) -> tuple[list[tuple[Any, ...]], 
     """Return copies of the inputs, and of every tensor that enters a region."""
     import torch
 
-    from superopt.verify.floats import sample
+    from superopt.verify.floats import typical
 
     like = tuple(
         torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=loaded.target.torch_device)
         for one in loaded.result.inputs
     )
     with torch.no_grad():
-        inputs = [sample("normal", like, seed=settings.seed + at) for at in range(_COPIES)]
+        inputs = [typical(like, seed=settings.seed + at) for at in range(_COPIES)]
         return inputs, [known_tensors(loaded.traced, one) for one in inputs]
 
 

@@ -451,7 +451,7 @@ def _raced(
     """Return the part of a record that a race against peers gives."""
     import torch
 
-    from superopt.verify.floats import sample
+    from superopt.verify.floats import typical
 
     target = loaded.target
     torch._dynamo.reset()  # another case of the same function must not make it one of any sizes
@@ -459,7 +459,7 @@ def _raced(
         torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=target.torch_device)
         for one in loaded.result.inputs
     )
-    copies = [sample("normal", like, seed=settings.seed + at) for at in range(_COPIES)]
+    copies = [typical(like, seed=settings.seed + at) for at in range(_COPIES)]
     with torch.no_grad():
         tell(f"{loaded.case.name}: compiling peers")
         runs, absent = contenders(loaded, fused, peers, settings, copies[0])

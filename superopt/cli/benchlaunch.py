@@ -25,14 +25,14 @@ def _made(text: str) -> tuple[Any, ...]:
     import torch
 
     from superopt.targets import pick_target
-    from superopt.verify.floats import sample
+    from superopt.verify.floats import typical
 
     device = pick_target("auto").torch_device
     like = tuple(
         torch.empty_like(one, device=device) if isinstance(one, torch.Tensor) else one
         for one in make_inputs(parse_inputs(text))
     )
-    return sample("normal", like)
+    return typical(like)
 
 
 if __name__ == "__main__":
