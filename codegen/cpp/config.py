@@ -1,6 +1,6 @@
 """CppConfig: what the tuner may choose about a C++ kernel: how long tiles are, how programs spread."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -13,7 +13,7 @@ from superopt.ir import value_axes
 __all__ = ["FEW", "CppConfig", "configs", "default_config", "loop_axes"]
 
 FEW = 16
-"""Positions up to which a grid axis whose programs share what they read is one tile, and few rows."""
+"""Positions up to which an axis whose programs share what they read is one tile; `few` in the runtime."""
 
 _ROW = 512  # positions of an axis that lies contiguous in memory
 _LANES = 16  # of the widest vectors
@@ -65,8 +65,8 @@ def default_config(
 ) -> CppConfig:
     """Return a configuration that should do well for these sizes."""
     memory = memory or _Memory(program, sizes)
-    places = (*program.readings(), *(tensor.axes for tensor in program.stores))
-    inner = {axes[-1] for axes in places if axes}
+    readings = program.readings()
+    inner = {axes[-1] for axes in (*readings, *(tensor.axes for tensor in program.stores)) if axes}
     tiles: dict[str, int] = {}
     several: list[str] = []
     parts = {split.outer for split in program.splits if split.inner in program.axes}
@@ -74,7 +74,7 @@ def default_config(
         if axis in parts:
             tiles[axis] = 1
             continue
-        shared = _shared_volume(program, axis, sizes)
+        shared = _shared_volume(readings, axis, sizes)
         if axis in inner:
             tiles[axis] = _whole_tiles(sizes[axis], _ROW, cores)
         elif shared:
@@ -96,7 +96,7 @@ def default_config(
             break
         tiles[widest] = -(-tiles[widest] // 2)
     for axis in loop_axes(program):
-        length = 2 * _ROW if _streams(program, axis) else _SUMMED[-1]
+        length = 2 * _ROW if _streams(readings, axis) else _SUMMED[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
     threads = 1 if little else 0
     stops = {axis: _STOPPING for axis in loop_axes(program) if _stops(program, axis)}
@@ -104,7 +104,7 @@ def default_config(
     for length in _SUMMED:
         longer = {
             axis: tile
-            if _streams(program, axis)
+            if _streams(readings, axis)
             else max(1, min(sizes[axis], length, stops.get(axis, length)))
             for axis, tile in tiles.items()
             if axis not in program.grid
@@ -234,15 +234,15 @@ class _Memory:
         )
 
 
-def _shared_volume(program: KernelProgram, axis: str, sizes: Mapping[str, int]) -> int:
+def _shared_volume(readings: Collection[tuple[str, ...]], axis: str, sizes: Mapping[str, int]) -> int:
     """Return how much all programs along an axis read alike, where that is more than a few rows."""
-    alike = [axes for axes in program.readings() if axis not in axes and len(axes) > 1]
+    alike = [axes for axes in readings if axis not in axes and len(axes) > 1]
     return sum(prod(max(1, sizes[one]) for one in axes) for axes in alike)
 
 
-def _streams(program: KernelProgram, axis: str) -> bool:
+def _streams(readings: Collection[tuple[str, ...]], axis: str) -> bool:
     """Whether nothing contracts along an axis but what lies in its direction."""
-    return all(axes[-1] == axis for axes in program.readings() if axis in axes)
+    return all(axes[-1] == axis for axes in readings if axis in axes)
 
 
 def _equal_tiles(size: int, longest: int) -> int:
@@ -257,4 +257,4 @@ def _whole_tiles(size: int, longest: int, cores: int) -> int:
         return max(1, min(size, 64))
     rounds = -(-size // (longest * cores))
     length = -(-size // (rounds * cores))
-    return -(-length // 16) * 16
+    return -(-length // _LANES) * _LANES

@@ -52,7 +52,6 @@ class Emitter:
         self.made_tiles: set[str] = set()
         self.depth = 0
         self.walked: list[str] = []
-        self.inside = 0  # of so many walks
         self.places: dict[int, Place] = {}
         self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
         self.sized: set[str] = set()
@@ -298,12 +297,13 @@ class Emitter:
 
     def panels(self, items: list[Item]) -> None:
         """Declare what is packed once of matrices that do not change from here on, and are met again."""
+        walks = len(self.walked) - len(self.grid)
 
         def found(items: list[Item]) -> Iterator[Contraction]:
             for item in items:
                 if isinstance(item, Walk):
                     yield from found(item.body)
-                elif isinstance(item, Contraction) and item.walks == self.inside and self.packs(item):
+                elif isinstance(item, Contraction) and item.walks == walks and self.packs(item):
                     yield item
 
         for item in {one.a: one for one in found(items)}.values():
@@ -348,9 +348,7 @@ class Emitter:
             begin, end = f"{begin}, {name}_stop = {end}", f"{name}_stop"
         with self.block(f"for ({begin}; {base} < {end}; {base} += {tile})"):
             self.enter(item.axis, end)
-            self.inside += 1
             self.body(item.body)
-            self.inside -= 1
             self.walked.pop()
 
     # -- where values lie

@@ -898,16 +898,18 @@ template <class A, class B>
 inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                      index_t c_row, Panels* kept = nullptr) {
     if constexpr (sizeof(A) == sizeof(float))
-        return contract_floats(m_count, n_count, k_count, a, b, c, c_row, kept);
-    const bool turned = is_turned(m_count, n_count, k_count, b);
-    const index_t most_m = turned ? broad : m_count, most_k = turned ? deeper : m_count <= few ? k_count : deep;
-    for (index_t m = 0; m < m_count; m += most_m)
-        for (index_t k = 0; k < k_count; k += most_k) {
-            Scratch scratch;
-            const index_t height = least(most_m, m_count - m), depth = least(most_k, k_count - k);
-            const Matrix<float> rows = packed(height, depth, a.at(m, k), scratch);
-            contract_floats(height, n_count, depth, rows, b.at(k, 0), c + m * c_row, c_row, nullptr);
-        }
+        contract_floats(m_count, n_count, k_count, a, b, c, c_row, kept);
+    else {
+        const bool turned = is_turned(m_count, n_count, k_count, b);
+        const index_t most_m = turned ? broad : m_count, most_k = turned ? deeper : m_count <= few ? k_count : deep;
+        for (index_t m = 0; m < m_count; m += most_m)
+            for (index_t k = 0; k < k_count; k += most_k) {
+                Scratch scratch;
+                const index_t height = least(most_m, m_count - m), depth = least(most_k, k_count - k);
+                const Matrix<float> rows = packed(height, depth, a.at(m, k), scratch);
+                contract_floats(height, n_count, depth, rows, b.at(k, 0), c + m * c_row, c_row, nullptr);
+            }
+    }
 }
 
 // Most of what a compiler does for a kernel is contraction, the same in all: where so told, kernels leave

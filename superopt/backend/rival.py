@@ -23,9 +23,7 @@ __all__ = ["LibraryCalls", "Rival"]
 _LONG_US = 2000.0  # above it one call tells enough
 _SHORT_S = 0.05
 
-_PASS_BYTES = (
-    1 << 18
-)  # that move between library calls, below which the call of a copy is what takes the time
+_PASS_BYTES = 1 << 18  # below which a copy takes no longer than its call
 
 _PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
 """Products of matrices, and which arguments are the factors; what is added may be fused elsewhere."""
@@ -90,8 +88,9 @@ def _with_passes(graph: fx.Graph, seen: _Recorder) -> list[_Call]:
     written: dict[fx.Node, int] = {}  # and how much of it
     for reader in graph.nodes:
         for read in reader.all_input_nodes if reader.op == "output" or reader in seen.calls else ():
-            whole, shown = (seen.sizes.get(one, (0,))[0] for one in (_origin(read), read))
-            written[_origin(read)] = max(min(whole, shown), written.get(_origin(read), 0))
+            node = _origin(read)
+            shown = min(seen.sizes.get(one, (0,))[0] for one in (node, read))
+            written[node] = max(shown, written.get(node, 0))
     unread = {node: tensor.numel() for node, tensor in seen.held.items()}
     calls: list[_Call] = []
     for node in graph.nodes:
