@@ -1,7 +1,7 @@
 """Benchmarks: of the search, of kernels, of models, and of a user's own functions; and whether they regress.
 
 Each suite is a module that measures one thing and writes its results in the one form of
-`superopt.bench.harness`. A file of one's own needs only the decorator:
+`superopt.bench.harness.results`. A file of one's own needs only the decorator:
 
     from superopt.bench import case
 
@@ -12,6 +12,6 @@ Each suite is a module that measures one thing and writes its results in the one
     superopt bench run mine.py
 """
 
-from superopt.bench.declared import case
+from superopt.bench.functions.declared import case
 
 __all__ = ["case"]

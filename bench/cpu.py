@@ -5,131 +5,129 @@
     python -m bench.cpu --minutes 30 --json OUT --resume   goes on after those that OUT has
     python -m bench.cpu --suite squares --no-library --threads 1,2 --json OUT
 
-Every case is searched, scheduled, compiled, tuned and checked in floats as `superopt.optimize` does it,
-with a short time for races; then its kernels meet eager PyTorch, torch.compile and, where it is
-attention, scaled_dot_product_attention, in turns, on changing inputs. A ratio above 1 means that the
-kernels are faster than the best of these. What `optimize` returns is the kernels where they beat eager
-PyTorch and torch.compile, and the faster of those otherwise: the column "returned". Let nothing else run
+Measured: the kernels of each case, searched, scheduled, compiled, tuned and checked in floats as
+`superopt.optimize` does it, with a short time for races. Against: eager PyTorch, torch.compile and, for
+attention, scaled_dot_product_attention, in turns and on changing inputs. A ratio above 1 means that the
+kernels are faster than the best of these. The column "returned" is what `optimize` returns: the kernels
+where they beat eager PyTorch and torch.compile, the faster of those otherwise. Let nothing else run
 meanwhile.
 
-A peer that takes ten times as long as our kernels is timed by three calls. A case of which eager PyTorch
-would take more than `--longest` seconds a call is left out, and listed as such.
+A case of which eager PyTorch would take more than `--longest` seconds a call is left out, and listed as such.
 """
 
 import argparse
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from superopt.bench.command import (
-    Parser,
-    above_zero,
-    check_names,
-    check_out,
-    from_zero,
-    mistakes_told,
-)
-from superopt.bench.cpucases import SUITES, CpuCase, chosen, hand_written
-from superopt.bench.harness import (
-    Results,
-    begin,
-    failed,
-    geometric_means,
-    launch_record,
-    line,
-    listed,
-    machine,
-    resumed,
-    tell,
-)
-from superopt.bench.roofs import roofs_of
-from superopt.errors import InputError, SuperoptError
-from superopt.workloads import WORKLOADS
+from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
+from superopt.bench.harness.records import Means, Record, failed, geometric_means, launch_record, line
+from superopt.bench.harness.results import Results, begin, machine, resumed, tell
+from superopt.bench.harness.rivals import copies_like, ready
+from superopt.bench.kernels.by_hand import hand_written
+from superopt.bench.kernels.cases import Case, chosen
+from superopt.bench.kernels.cpu_cases import DTYPES, SUITES, of_suite
+from superopt.bench.kernels.roofs import roofs_of
+from superopt.bench.kernels.table import best_peer, show, times_over_ours
+from superopt.candidates import RegionCandidates
+from superopt.candidates.candidate import all_summed
+from superopt.clock import Clock
+from superopt.errors import InputError
+from superopt.funnel import Limits, State, run_regions
+from superopt.funnel.assembly import assemble, in_parts
 
 __all__ = ["main"]
 
 PEERS = ("eager", "torch.compile")
-_COPIES = 3
-_LEAST_S = 5.0  # below it, no more cases are begun
-_SLOW = 10.0  # times as long as our kernels: such a peer is timed by a few calls of its own
-_FEW = 3
-_PART = 8  # a case is tried with so many times fewer tokens, to see how long it would take
+"""What `optimize` may return instead of kernels; attention is raced against more."""
+
+_COMPILED = 6  # candidates of a region
+_LEAST_S = 5.0  # no case is begun with fewer seconds left
+_PART = 8  # how many times fewer tokens a case is tried with, to see how long a call of it would take
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What holds for all cases of a run."""
 
-    seconds: float = 2.0  # of tuning and racing candidates; as much again of racing peers
-    graphs: int = 2
+    seconds: float = 2.0  # of tuning and racing candidates, and as much again of racing the rivals
+    graphs: int = 2  # of a case, which are made into kernels
     peers: tuple[str, ...] = PEERS
     threads: tuple[int, ...] = ()  # numbers of threads to scale over
-    library: bool = True
+    library: bool = True  # whether a kernel may be a call of PyTorch's matmul
     longest: float = 1.5  # seconds of a call of eager PyTorch, above which a case is left out
     seed: int = 0
 
 
-def measure(case: CpuCase, settings: Settings) -> dict[str, Any]:
+def measure(case: Case, settings: Settings) -> Record:
     """Return the record of one case."""
     import torch
 
     from superopt.tune.measure import times_together
-    from superopt.verify.floats import typical
 
     start = time.monotonic()
     if (eager_s := _expected_s(case)) > settings.longest:
         left_out = f"left out: eager PyTorch would take some {eager_s:.1f} s a call"
-        return _known(case) | {"ratio": None, "error": left_out, "left_out": True}
-    best = _optimized(case, settings)
-    record = _known(case) | {
-        "chosen": [plan.chosen.name if plan.chosen else "none: PyTorch's operators" for plan in best.regions],
-        "seconds": {name: round(ms / 1e3, 2) for name, ms in best.phases_ms.items()},
-    }
-    if best.fused is None:
-        reasons = [one.rejected for plan in best.regions for one in plan.candidates if one.rejected]
+        return case.known() | {"ratio": None, "error": left_out, "left_out": True}
+    state, regions = _optimized(case, settings)
+    if not state.kernels:
+        fates = [one.fate for region in regions for one in region.candidates]
+        reasons = [str(fate) for fate in fates if not fate.is_sound]
         raise InputError(f"no kernel came of it: {next(iter(reasons), 'nothing was found')}")
-    torch._dynamo.reset()  # another case of the same function must not make it one of any sizes
-    like = tuple(torch.empty_like(one, device="cpu") for one in case.inputs())
-    copies = [typical(like, seed=settings.seed + at) for at in range(_COPIES)]
-    runs, absent = _contenders(case, best.fused, settings, copies[0])
+    torch._dynamo.reset()  # else torch.compile would make one program for all sizes of a function
+    copies = copies_like(case.inputs(), "cpu", seed=settings.seed)
     with torch.no_grad():
+        rivals, absent = ready(_wanted(case, settings), lambda: copies[0])
+        runs = {"superopt": assemble(state.traced, state.kernels), **rivals}
         raced = launch_record(times_together(runs, copies, seconds=settings.seconds), "superopt", "eager")
-    ours = raced["measured"]["superopt"]["median_us"]
-    rivals = {name: one["median_us"] for name, one in raced["measured"].items() if name != "superopt"}
-    replaceable = {
-        name: us for name, us in {"superopt": ours, **rivals}.items() if name in ("superopt", *PEERS)
-    }
-    returned = min(replaceable, key=lambda name: replaceable[name])
-    originals = min(us for name, us in rivals.items() if name in PEERS)
+        scaling = _scaling(runs, copies, settings)
     return {
-        **record,
+        **case.known(),
+        "chosen": [one.chosen.name if one.chosen else "none: PyTorch's operators" for one in regions],
+        "seconds": {name: round(ms / 1e3, 2) for name, ms in state.clock.ms.items()},
         **raced,
-        "floor_us": best.floor_us,
-        "roofs": roofs_of([plan.goal for plan in best.regions], best.target.cost_device()),
+        "floor_us": all_summed(state.target.floor_us(one.goal) for one in regions),
+        "roofs": roofs_of([one.goal for one in regions], state.target.cost_device()),
         "not_run": absent,
-        "returned": returned,
-        "returned_ratio": originals / replaceable[returned],
-        "threads": _scaling(runs, copies, settings),
+        **_returned(raced),
+        "threads": scaling,
         "wall_s": round(time.monotonic() - start, 1),
     }
 
 
-def _expected_s(case: CpuCase) -> float:
+def _returned(raced: Record) -> Record:
+    """Return what `optimize` would return after this race, and its ratio to PyTorch's own programs."""
+    medians = {name: one["median_us"] for name, one in raced["measured"].items()}
+    originals = {name: us for name, us in medians.items() if name in PEERS}
+    best = min(originals, key=lambda name: originals[name])
+    winner = best if originals[best] < medians["superopt"] else "superopt"
+    return {"returned": winner, "returned_ratio": originals[best] / medians[winner]}
+
+
+def _wanted(case: Case, settings: Settings) -> dict[str, Callable[[], Callable[..., Any]]]:
+    """Return what makes each rival of a case."""
+    import torch
+
+    wanted: dict[str, Callable[[], Callable[..., Any]]] = {"eager": lambda: case.function}
+    if "torch.compile" in settings.peers:
+        wanted["torch.compile"] = lambda: torch.compile(case.function)
+    for name, other in hand_written(case.workload).items():
+        wanted[name] = lambda other=other: other  # type: ignore[misc]
+    return wanted
+
+
+def _expected_s(case: Case) -> float:
     """Return how long a call of eager PyTorch should take, from one with an eighth of the tokens."""
     import torch
 
-    from superopt.verify.floats import typical
+    from superopt.verify.floats.compare import typical
 
     tokens = [size for size in ("M", "S", "T") if case.sizes.get(size, 1) >= 2 * _PART]
     if not tokens:
         return 0.0
     few = {**case.sizes, **{size: case.sizes[size] // _PART for size in tokens}}
-    inputs = WORKLOADS[case.workload].inputs(dtype=case.dtype, device="meta", **few)
-    given = typical(inputs)
+    given = typical(replace(case, sizes=few).inputs())
     start = time.perf_counter()
     with torch.no_grad():
         case.function(*given)
@@ -137,43 +135,14 @@ def _expected_s(case: CpuCase) -> float:
     return seconds * (_PART**2 if case.suite == "prefill" else _PART)  # tokens look at tokens
 
 
-def _timed(
-    runs: Mapping[str, Callable[..., Any]], copies: Sequence[tuple[Any, ...]], seconds: float
-) -> dict[str, Any]:
-    """Return the times of our kernels and its near rivals in turns, and of slow ones by a few calls."""
-    from superopt.targets import pick_target
-    from superopt.tune.measure import Times
-
-    once: dict[str, float] = {}
-    for name, run in runs.items():
-        run(*copies[1])
-        start = time.perf_counter_ns()
-        run(*copies[2])
-        once[name] = (time.perf_counter_ns() - start) / 1e3
-    near = {name: run for name, run in runs.items() if once[name] < _SLOW * once["superopt"]}
-    found = dict(pick_target("cpu").measure(near, copies, seconds=seconds))
-    for name in runs.keys() - near.keys():
-        us = [once[name]]
-        while len(us) < _FEW or (sum(us) < seconds * 1e6 / 10 and len(us) < 100):
-            start = time.perf_counter_ns()
-            runs[name](*copies[len(us) % len(copies)])
-            us.append((time.perf_counter_ns() - start) / 1e3)
-        found[name] = Times(us, note="slow: timed by calls of its own").summary()
-    return {name: found[name] for name in runs}
-
-
-def _optimized(case: CpuCase, settings: Settings) -> Any:
-    """Return what optimizing a case gives; PyTorch races later."""
-    from superopt.clock import Clock
-    from superopt.driver import search
-    from superopt.optimizer import OptimizeOptions
-    from superopt.plans.plan import Within, Work
-    from superopt.plans.schedules import schedules
-    from superopt.plans.settle import settle
+def _optimized(case: Case, settings: Settings) -> tuple[State, list[RegionCandidates]]:
+    """Return the program of a case with the kernels that the funnel chose; PyTorch races later."""
+    from superopt.optimizer import candidates_of
+    from superopt.options import OptimizeOptions
     from superopt.targets import pick_target
     from superopt.trace import trace
 
-    target, clock = pick_target("cpu"), Clock()
+    target = pick_target("cpu")
     options = OptimizeOptions(
         target=target.name,
         seconds=settings.seconds / 2,
@@ -183,52 +152,18 @@ def _optimized(case: CpuCase, settings: Settings) -> Any:
         cache=False,
         seed=settings.seed,
     )
-    inputs = case.inputs()
+    inputs, clock = case.inputs(), Clock()
     traced = trace(case.function, *inputs, name=case.workload)
-    with clock.phase("search"):
-        found = search(traced.program, options=options.search)
-    work = []
-    with clock.phase("schedule"):
-        for one in found.regions:
-            some = schedules(one.goal, one.found, target, graphs=settings.graphs)
-            kept = tuple(c for c in some.candidates if settings.library or not c.library)
-            work.append(Work(some.goal, kept, some.dropped))
-    return settle(
-        case.function,
-        traced,
-        work,
-        target=target,
-        options=options,
-        inputs=inputs,
-        clock=clock,
-        tell=lambda message: None,
-        search=found,
-        within=Within(deadline=float("inf"), beat_us=float("inf")),
-    )
-
-
-def _contenders(
-    case: CpuCase, fused: Callable[..., Any], settings: Settings, inputs: tuple[Any, ...]
-) -> tuple[dict[str, Callable[..., Any]], dict[str, str]]:
-    """Return all that can be raced, each called once, and why others cannot."""
-    import torch
-
-    wanted: dict[str, Callable[[], Callable[..., Any]]] = {"eager": lambda: case.function}
-    if "torch.compile" in settings.peers:
-        wanted["torch.compile"] = lambda: torch.compile(case.function)
-    for name, other in hand_written(case.workload).items():
-        wanted[name] = lambda other=other: other  # type: ignore[misc]
-    found: dict[str, Callable[..., Any]] = {"superopt": fused}
-    absent: dict[str, str] = {}
-    for name, make in wanted.items():
-        try:
-            run = make()
-            with torch.no_grad():
-                run(*inputs)
-            found[name] = run
-        except Exception as error:  # whatever stops a peer must not stop the race
-            absent[name] = failed({}, error)["error"]
-    return found, absent
+    found, _ = candidates_of(traced.program, target, options, clock)
+    if not settings.library:
+        found = [
+            replace(one, candidates=tuple(other for other in one.candidates if not other.library))
+            for one in found
+        ]
+    traced = in_parts(traced, [one.goal for one in found])
+    limits = Limits(options.seconds, most=_COMPILED)
+    state = State(case.function, traced, inputs, target, options, limits, clock)
+    return state, run_regions(found, state)
 
 
 def _scaling(
@@ -237,53 +172,21 @@ def _scaling(
     """Return the times of our kernels and of eager PyTorch on each number of threads."""
     import torch
 
-    from superopt.targets import pick_target
+    from superopt.tune import measure_together
 
     before, found = torch.get_num_threads(), {}
     both = {name: runs[name] for name in ("superopt", "eager")}
     try:
         for threads in settings.threads:
             torch.set_num_threads(threads)
-            timed = pick_target("cpu").measure(both, copies, seconds=settings.seconds / 2)
+            timed = measure_together(both, copies, seconds=settings.seconds / 2)
             found[str(threads)] = {name: one.median_us for name, one in timed.items()}
     finally:
         torch.set_num_threads(before)
     return found
 
 
-def _known(case: CpuCase) -> dict[str, Any]:
-    return {
-        "case": case.name,
-        "suite": case.suite,
-        "workload": case.workload,
-        "dtype": case.dtype,
-        "sizes": dict(case.sizes),
-    }
-
-
-def run_cases(cases: Sequence[CpuCase], settings: Settings, results: Results, *, minutes: float) -> None:
-    """Measure all cases that have no record, until the time is over."""
-    deadline = time.monotonic() + minutes * 60
-    longest = _LEAST_S
-    for case in cases:
-        if case.name in results.records:
-            continue
-        if time.monotonic() + longest > deadline:
-            return
-        start = time.monotonic()
-        try:
-            record = measure(case, settings)
-        except SuperoptError as error:
-            record = failed(_known(case), error)
-        except Exception as error:  # one case must not end the others
-            record = failed(_known(case), error)
-            record["traceback"] = traceback.format_exception(error)[-4:]
-        longest = max(longest, (time.monotonic() - start) / 2)
-        results.keep(case.name, record)
-        tell(line(record))
-
-
-def means(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+def means(records: Iterable[Mapping[str, Any]]) -> Means:
     """Return the geometric means by dtype and by suite; what is returned is one more column."""
     known = [
         {**one, "ratios": {**one["ratios"], "returned": one["returned_ratio"]}}
@@ -293,130 +196,99 @@ def means(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str,
     return geometric_means(known, "dtype", "suite")
 
 
-def show(document: Mapping[str, Any]) -> None:
-    """Print the table."""
-    from rich.console import Console
-    from rich.table import Table
+def run_cases(cases: Sequence[Case], settings: Settings, results: Results, *, minutes: float) -> None:
+    """Measure all cases that have no record, until the time is over."""
+    by_name = {case.name: case for case in cases}
+    for name in results.left(minutes, least_s=_LEAST_S):
+        try:
+            record = measure(by_name[name], settings)
+        except Exception as error:  # one case must not end the others
+            record = failed(by_name[name].known(), error)
+        results.keep(name, record)
+        tell(line(record))
 
-    about = document["machine"]
-    table = Table(title=f"{about.get('device')}, {about.get('threads')} threads: times of peers over ours")
-    table.add_column("case", no_wrap=True)
-    for heading in ("µs", "eager", "compile", "sdpa", "best peer", "returned", "1 thread / all"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("kernels")
-    for record in document["cases"].values():
-        if record.get("ratio") is None:
-            table.add_row(record["case"], *[""] * 7, str(record.get("error")))
-            continue
-        ratios = record["ratios"]
-        style = "green" if record["ratio"] > 1.02 else "red" if record["ratio"] < 0.98 else "default"
-        by_threads = [one["superopt"] for one in record["threads"].values()]
-        table.add_row(
-            record["case"],
-            f"{record['measured']['superopt']['median_us']:.1f}",
-            *(f"{ratios[name]:.2f}" if name in ratios else "-" for name in (*PEERS, "sdpa")),
-            f"[{style}]{record['ratio']:.2f}[/{style}]",
-            f"{record['returned_ratio']:.2f}",
-            f"{by_threads[0] / by_threads[-1]:.2f}" if len(by_threads) > 1 else "-",
-            "; ".join(record["chosen"]),
-        )
-    console = Console(width=None if Console().is_terminal else 160)
-    console.print(table)
-    for group, found in document.get("geometric_mean", {}).items():
-        shown = ", ".join(f"{name} {one['mean']:.2f} ({one['cases']})" for name, one in found.items())
-        console.print(f"geometric mean, {group}: {shown}")
-    left_out = [name for name, one in document["cases"].items() if one.get("left_out")]
-    for what, names in (("left out, too slow", left_out), ("not reached", document.get("not_reached"))):
-        if names:
-            total = len(document["cases"]) + len(document.get("not_reached", ()))
-            console.print(f"{what}: {len(names)} of {total} cases: {', '.join(names)}")
+
+def show_table(document: Mapping[str, Any]) -> None:
+    """Print the table."""
+    rivals = times_over_ours({"eager": "eager", "torch.compile": "compile", "sdpa": "sdpa"})
+    columns = {
+        **rivals,
+        "best peer": best_peer,
+        "returned": lambda record: f"{record['returned_ratio']:.2f}",
+        "1 thread / all": _gain_of_threads,
+    }
+    show(document, columns, kernels=lambda record: "; ".join(record["chosen"]))
+
+
+def _gain_of_threads(record: Mapping[str, Any]) -> str:
+    by_threads = [one["superopt"] for one in record["threads"].values()]
+    return f"{by_threads[0] / by_threads[-1]:.2f}" if len(by_threads) > 1 else "-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
-    parser = _parser()
-    options = parser.parse_args(sys.argv[1:] if arguments is None else list(arguments))
-    with mistakes_told(parser):
-        return _main(parser, options)
+    parser = Parser("cpu", __doc__)
+    add = parser.add_argument
+    add("--quick", action="store_true", help="8 cases of all kinds")
+    parser.add_cases(SUITES, DTYPES, "", "2048-m8")
+    add("--seconds", type=above_zero, default=2.0, help="of the races of a case (default: 2)")
+    add("--graphs", type=from_one, default=2, help="how many graphs of a case become kernels (default: 2)")
+    add("--peers", default=",".join(PEERS), help="rivals besides eager, by commas (default: all)")
+    add("--threads", default="", help="measure scaling over these numbers of threads, as in 1,2")
+    add("--no-library", action="store_true", help="let no kernel be a call of PyTorch's matmul")
+    add("--longest", type=above_zero, default=1.5, help="leave out cases of which eager takes more seconds")
+    add("--seed", type=int, default=0, help="of the inputs (default: 0)")
+    parser.add_results(minutes=30.0)
+    add("--list", action="store_true", help="print the cases")
+    return parser.run(arguments, _run)
 
 
-def _main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    check_names("--workloads", listed(options.workloads), list(WORKLOADS))
-    check_names("--dtype", listed(options.dtype), ("f32", "bf16"))
+def _run(options: argparse.Namespace) -> int:
+    check_names("--dtype", listed(options.dtype), DTYPES)
     check_names("--peers", listed(options.peers), PEERS)
     suite = "quick" if options.quick else options.suite
-    cases = chosen(suite, listed(options.workloads), listed(options.case), listed(options.dtype))
-    if not cases:
-        parser.error("no case is of these names; --list shows all")
+    cases = chosen(options, of_suite(suite))
     if options.list:
         print("\n".join(case.name for case in cases))
         return 0
-    try:
-        threads = tuple(int(one) for one in listed(options.threads))
-    except ValueError:
-        parser.error(f"--threads is {options.threads!r}; give numbers by commas, as in 1,2")
-    if any(one < 1 for one in threads) or options.graphs < 1:
-        parser.error("--threads and --graphs must be above 0")
     settings = Settings(
         options.seconds,
         options.graphs,
         tuple(listed(options.peers)),
-        threads,
+        _threads(options.threads),
         not options.no_library,
         options.longest,
         options.seed,
     )
     check_out(options.json, resume=options.resume)
-    return _run(cases, settings, options, suite)
+    return _measure_all(cases, settings, options, suite)
 
 
-def _run(cases: Sequence[CpuCase], settings: Settings, options: argparse.Namespace, suite: str) -> int:
+def _threads(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(one) for one in listed(text))
+    except ValueError:
+        found = (0,)
+    if any(one < 1 for one in found):
+        raise InputError(f"--threads is {text!r}; give numbers above 0 by commas, as in 1,2")
+    return found
+
+
+def _measure_all(cases: Sequence[Case], settings: Settings, options: argparse.Namespace, suite: str) -> int:
     import torch
 
     from superopt.codegen.cpp import find_compiler
 
-    document = resumed(options.json) if options.resume else {"cases": {}}
     about = machine() | {"threads": torch.get_num_threads(), "compiler": find_compiler().version}
-    document = begin("cpu", {**asdict(settings), "part": suite}, about, document["cases"])
+    known = resumed(options.json, resume=options.resume)["cases"]
+    document = begin("cpu", {**asdict(settings), "part": suite}, about, known)
     results = Results([case.name for case in cases], options.json, document, means)
     try:
         run_cases(cases, settings, results, minutes=options.minutes)
     except KeyboardInterrupt:
         tell("interrupted; what was measured is kept")
-    show(results.document)
-    return 0 if any(one.get("ratio") is not None for one in results.records.values()) else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m bench.cpu",
-        description=(__doc__ or "").strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="8 cases of all kinds")
-    parser.add_argument("--suite", choices=SUITES, default="all", help="which cases (default: all)")
-    parser.add_argument("--workloads", default="", help="only these, by commas")
-    parser.add_argument("--case", default="", help="only cases of these names, by commas, as in 2048-m8")
-    parser.add_argument("--dtype", default="", help="f32 or bf16 (default: both)")
-    parser.add_argument("--minutes", type=from_zero, default=30.0, help="of everything, about (default: 30)")
-    parser.add_argument("--seconds", type=above_zero, default=2.0, help="of the races of a case (default: 2)")
-    parser.add_argument("--graphs", type=int, default=2, help="of a case, made into kernels (default: 2)")
-    parser.add_argument("--peers", default=",".join(PEERS), help="besides eager, by commas (default: all)")
-    parser.add_argument("--threads", default="", help="measure scaling over these numbers, as in 1,2")
-    parser.add_argument(
-        "--no-library", action="store_true", help="let no kernel be a call of PyTorch's matmul"
-    )
-    parser.add_argument(
-        "--longest",
-        type=above_zero,
-        default=1.5,
-        help="leave out cases of which eager takes more seconds a call",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="where the results go, after every case")
-    parser.add_argument("--resume", action="store_true", help="keep what OUT has, and go on after it")
-    parser.add_argument("--list", action="store_true", help="print the cases")
-    return parser
+    show_table(results.document)
+    return 0 if results.any_measured else 1
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""What every change is checked by in under 40 s: ratios that must hold, to baselines in the same process.
+"""Floors: ratios that every change must hold, to baselines in the same process, checked in under 40 s.
 
     superopt bench run floors
 
-No absolute time counts, so a slow machine passes like a fast one. The floors are far below what a quiet
-machine shows: noise is not below them, the loss of most of a gain is. One thread, as several wait for
-one another when other programs run.
+Measured: what `optimize` makes of two programs, the search, and the engine, on one thread, since several
+threads wait for one another when other programs run. Against: eager PyTorch, and a yardstick. No absolute
+time counts, so a slow machine passes like a fast one. The floors are far below what a quiet machine
+shows: noise does not fall below them, the loss of most of a gain does.
 """
 
 from typing import Any
 
-from superopt.bench.declared import case
+from superopt.bench.functions.declared import case
 
 __all__: list[str] = []
 
@@ -61,7 +62,7 @@ def search_for_rmsnorm_linear() -> Any:
 @case(inputs=tuple, against=yardstick, optimize=False, floor=0.3)
 def explore_programs() -> Any:
     """The engine's own work: candidates expanded, keyed and told apart."""
-    from superopt.frontier import explore
+    from superopt.frontier.engine import explore
     from superopt.frontier.programs import Programs
 
     return explore(Programs(variables=2, nodes=4), workers=1)

@@ -1,12 +1,16 @@
 """How fast the search engine is: serial, a static partition, and owner-computes with several workers.
 
-All three run the same space (`superopt.frontier.programs`) with the same code to expand, key and
-deduplicate, and must find the same states. The static partition is the obvious way: each level's
-frontier is dealt round-robin to the workers, each deduplicates what it made, and the parent merges
-the results at the barrier. Repeats are interleaved, so that a noisy moment meets all three alike.
+    python -m bench.frontier --case programs-4x4 --workers 2 --json OUT
 
-Two busy cores only show on a machine that does nothing else: the CPU time that others took during each
-run is measured, and a run with more than a few per cent of it is kept in the file but not counted.
+Measured: the engine whose workers own states. Against: one process, and the obvious partition, which deals
+the frontier of each level to the workers, where each deduplicates what it made, and merges the results at
+the barrier. All three search the same space (`superopt.frontier.programs`) with the same code to expand,
+key and deduplicate, and must find the same states. Repeats are interleaved, so that a noisy moment meets
+all three alike.
+
+Two busy cores only show on a machine that does nothing else. So the CPU time that other programs took
+during each run is measured, and a run with more than a few per cent of it is kept in the file but not
+counted.
 """
 
 from __future__ import annotations
@@ -23,13 +27,16 @@ from typing import Any
 import numpy as np
 import psutil
 
-from superopt.bench.command import Parser, above_zero, check_out, from_one, mistakes_told
-from superopt.bench.harness import Record, Results, begin, geometric_means, launch_record, machine
-from superopt.frontier import explore
+from superopt.bench.harness.command import Parser, above_zero, check_out, from_one
+from superopt.bench.harness.records import Record, launch_record
+from superopt.bench.harness.results import Results, begin, machine
+from superopt.errors import InputError
+from superopt.frontier.engine import explore
+from superopt.frontier.engine.duplicates import Pending, Seen
+from superopt.frontier.engine.records import KEY_WORDS, Records, distinct, join
+from superopt.frontier.engine.transports.memory import Store, store_share
+from superopt.frontier.engine.worker import Pace, candidates_of
 from superopt.frontier.programs import Programs
-from superopt.frontier.queues import Store, store_share
-from superopt.frontier.serial import Pace, candidates_of
-from superopt.frontier.states import KEY_WORDS, Pending, Records, Seen, distinct, join
 from superopt.tune.measure import Times
 
 RESULTS = Path(__file__).parent / "results"
@@ -52,12 +59,12 @@ class Run:
 
     @property
     def quiet(self) -> bool:
-        """Whether the machine did little else, so that the run says something."""
+        """Whether other programs took so little of the machine that the run counts."""
         return self.others_share <= QUIET_SHARE
 
 
 def run_explore(engine: str, space: Programs, workers: int) -> Run:
-    """The engine of the package with so many workers."""
+    """Return a search by the engine of the package."""
     began = time.perf_counter()
     found = explore(space, workers=workers)
     seconds = time.perf_counter() - began
@@ -70,12 +77,12 @@ def run_explore(engine: str, space: Programs, workers: int) -> Run:
 
 
 def digest(keys: np.ndarray[Any, Any]) -> int:
-    """A number that tells sets of keys apart, whatever their order."""
+    """Return a number that tells sets of keys apart, whatever their order."""
     return int(np.bitwise_xor.reduce(keys[:, 0] * np.uint64(3) ^ keys[:, 1])) if len(keys) else 0
 
 
 def run_static(space: Programs, workers: int) -> Run:
-    """Every level's frontier dealt round-robin to workers, their finds merged by the parent."""
+    """Return a search that deals each level's frontier to workers and merges their finds in the parent."""
     began = time.perf_counter()
     words = space.width + KEY_WORDS
     inbound = Store(workers, words, keep_arcs=False).new
@@ -104,7 +111,7 @@ def run_static(space: Programs, workers: int) -> Run:
             pipe.send(len(new))
         reports = [pipe.recv() for pipe, _ in pipes]
         parent_began = time.perf_counter()
-        pending = Pending(seen, keep_arcs=False)
+        pending = Pending(seen, space.width, keep_arcs=False)
         for records, (count, _, _) in zip(inbound, reports, strict=True):
             if count:
                 pending.add(records[:count])
@@ -126,30 +133,28 @@ def run_static(space: Programs, workers: int) -> Run:
 def static_worker(
     space: Programs, pipe: Any, frontier: Records, finds: Records, worker: int, workers: int
 ) -> None:
-    """Expand every so-manieth row of each level, and leave what is distinct in shared memory."""
+    """Expand a share of the rows of each level, and leave the distinct results in shared memory."""
     pace = Pace()
     while (size := pipe.recv()) >= 0:
         began = time.perf_counter()
         mine = frontier[worker:size:workers, KEY_WORDS:]
-        pending = Pending(Seen(), keep_arcs=False)
+        pending = Pending(Seen(), space.width, keep_arcs=False)
         at = made = 0
         while at < len(mine):
             batch_began = time.perf_counter()
             rows = np.ascontiguousarray(mine[at : at + pace.rows])
             candidates = candidates_of(space, rows)
-            count = 0 if candidates is None else len(candidates)
-            if candidates is not None:
-                pending.add(candidates)
-            pace.learn(len(rows), count, time.perf_counter() - batch_began)
+            pending.add(candidates)
+            pace.learn(len(rows), len(candidates), time.perf_counter() - batch_began)
             at += len(rows)
-            made += count
+            made += len(candidates)
         records, _ = pending.finish()
         store_share(finds, 0, records)
         pipe.send((len(records), made, time.perf_counter() - began))
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """CPU seconds that the whole machine and that this program (with ended children) have used."""
+    """Return the CPU seconds of the whole machine, and of this program with its ended children."""
     times = psutil.cpu_times()
     busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -157,7 +162,7 @@ def cpu_seconds() -> tuple[float, float]:
 
 
 def watched(engine: Callable[[Programs], Run], space: Programs) -> Run:
-    """A run, and the share of the machine that others took meanwhile."""
+    """Return a run with the share of the machine that other programs took meanwhile."""
     busy, own = cpu_seconds()
     began = time.perf_counter()
     run = engine(space)
@@ -168,12 +173,12 @@ def watched(engine: Callable[[Programs], Run], space: Programs) -> Run:
 
 
 def quiet_runs(runs: list[Run]) -> int:
-    """How many quiet runs every engine has at least."""
+    """Return how many quiet runs every engine has at least."""
     return min(sum(run.engine == engine and run.quiet for run in runs) for engine in ENGINES)
 
 
 def measure(space: Callable[[], Programs], workers: int, repeats: int, budget: float) -> list[Run]:
-    """All engines in turn until each has its quiet runs; one small run of each is the warm-up."""
+    """Run all engines in turn until each has its quiet runs; one small run of each is the warm-up."""
     engines: dict[str, Callable[[Programs], Run]] = {
         "serial": lambda space: run_explore("serial", space, 1),
         "static": lambda space: run_static(space, workers),
@@ -235,29 +240,29 @@ def record(runs: list[Run], space: Programs, workers: int) -> Record:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write the results and the plot; return the exit code."""
-    parser = Parser(prog="python -m bench.frontier", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--variables", type=from_one, default=4)
-    parser.add_argument("--nodes", type=from_one, default=4)
-    parser.add_argument("--case", default="", help="both of these, as in programs-4x4")
-    parser.add_argument("--workers", type=from_one, default=2)
-    parser.add_argument("--repeats", type=from_one, default=5)
-    parser.add_argument("--seconds", type=above_zero, default=300.0, help="how long to wait for quiet runs")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, default=RESULTS / "frontier.json")
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the results, too")
-    given = parser.parse_args(arguments)
-    if given.case:
-        sizes = given.case.removeprefix("programs-").split("x")
-        if len(sizes) != 2 or not all(one.isdigit() for one in sizes):
-            parser.error(f"--case is {given.case!r}; write programs-4x4")
-        given.variables, given.nodes = map(int, sizes)
-    with mistakes_told(parser):
-        check_out(given.json)
-        return _run(given)
+    """Measure, print, write the results and the picture; return the exit code."""
+    parser = Parser("frontier", __doc__)
+    add = parser.add_argument
+    add("--variables", type=from_one, default=4)
+    add("--nodes", type=from_one, default=4)
+    add("--case", default="", help="both of these, as in programs-4x4")
+    add("--workers", type=from_one, default=2)
+    add("--repeats", type=from_one, default=5)
+    add("--seconds", type=above_zero, default=300.0, help="how long to wait for quiet runs")
+    add("--seed", type=int, default=0)
+    add("--json", type=Path, default=RESULTS / "frontier.json")
+    add("--plot", type=Path, metavar="FOLDER", help="draw the results, too")
+    return parser.run(arguments, _run)
 
 
 def _run(given: argparse.Namespace) -> int:
+    if given.case:
+        sizes = given.case.removeprefix("programs-").split("x")
+        if len(sizes) != 2 or not all(one.isdigit() for one in sizes):
+            raise InputError(f"--case is {given.case!r}; write programs-4x4")
+        given.variables, given.nodes = map(int, sizes)
+    check_out(given.json)
+
     def space() -> Programs:
         return Programs(variables=given.variables, nodes=given.nodes, seed=given.seed)
 
@@ -265,13 +270,13 @@ def _run(given: argparse.Namespace) -> int:
     found = record(runs, space(), given.workers)
     settings = {"repeats": given.repeats, "seconds": given.seconds, "seed": given.seed}
     document = begin("frontier", settings, machine() | {"numpy": np.__version__}, {})
-    results = Results([found["case"]], given.json, document, geometric_means)
+    results = Results([found["case"]], given.json, document)
     results.keep(found["case"], found)
     for engine in ENGINES[1:]:
         print(f"{engine}: {found['speedup_over_serial'][engine]:.2f} times serial")
     print(f"wrote {given.json}")
     if given.plot:
-        from superopt.bench.plots import draw
+        from superopt.bench.pictures import draw
 
         print("\n".join(f"wrote {place}" for place in draw([document], ["frontier"], given.plot)))
     return 0

@@ -1,14 +1,16 @@
-"""Kernels against PyTorch on a GPU: medians of interleaved calls, losses included.
+"""Triton kernels against PyTorch on a GPU: medians of interleaved calls, losses included.
 
     python -m bench.plans                                          on any machine: makes bench/plans
     python -m bench.gpu --suite all --minutes 8 --json OUT         on the machine with the GPU
 
-The second needs torch, triton, numpy and rich only. Cases come in order, the most telling first, of decode
-and prefill in turns; each is tuned from its plan and raced against eager PyTorch, torch.compile and
-scaled_dot_product_attention. Those that are begun in the first part of the time meet torch.compile's
-max-autotune, too, whose kernels are compiled beforehand on all cores; the others do where time is left at
-the end. OUT is written after every case; `--resume` goes on after those that it has, and then races those
-that did not meet max-autotune.
+Measured: the best kernels of each case, tuned from its plan. Against: eager PyTorch, torch.compile with
+and without max-autotune, and scaled_dot_product_attention, all of them as CUDA graphs. Measuring needs
+torch, triton, numpy and rich only.
+
+Cases come in order, the most telling first, of decode and prefill in turns. The cases that are begun in
+the first part of the time meet max-autotune as well, whose kernels are compiled beforehand on all cores;
+the others meet it where time is left at the end. OUT is written after every case; `--resume` goes on after
+the cases that it has, and then races those that did not meet max-autotune.
 
     python -m bench.gpu --list                                     the cases
     python -m bench.gpu --dry-run [--check]                        all but launching; kernels run once, small
@@ -20,55 +22,50 @@ import argparse
 import os
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from superopt.bench.command import Parser, check_names, check_out, from_zero, mistakes_told
-from superopt.bench.gpucases import DTYPES, PEERS, SUITES, Case
-from superopt.bench.harness import (
-    Results,
-    begin,
-    failed,
-    geometric_means,
-    line,
-    listed,
-    machine,
-    resumed,
-    tell,
-)
-from superopt.bench.plans import FOLDER, chosen_cases
+from superopt.bench.harness.command import Parser, check_names, check_out, listed
+from superopt.bench.harness.records import Means, Record, failed, first_line, geometric_means, line
+from superopt.bench.harness.results import Results, begin, machine, resumed, tell
+from superopt.bench.kernels.cases import Case, chosen
+from superopt.bench.kernels.gpu_cases import DTYPES, PEERS, SUITES, of_suite
+from superopt.bench.kernels.table import best_peer, show, times_over_ours
+from superopt.bench.plans import FOLDER
 from superopt.errors import InputError, SuperoptError
 from superopt.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from superopt.bench.planned.loaded import Loaded, Settings
 
 __all__ = ["main"]
 
 _FIRST_CHUNK, _CHUNK = 6, 12  # cases whose kernels are compiled together
-_START_S = 8.0  # until the processes that compile are ready
-_COMPILING = 0.6  # share of a case's time
-_LEAST_S = 15.0  # below it, no more cases are begun
-_SLOWLY = 0.6  # share of the time in which cases are begun that meet max-autotune, too
-_SLOW_S = 6.0  # of compiling max-autotune for a case on all cores, beside its other peers and kernels
-_AGAIN = 8  # cases that are raced once more and whose max-autotune is compiled together
-_AGAIN_S = 20.0  # that such a case may take, as long as none was timed
+_START_S = 8.0  # seconds until the processes that compile are ready
+_COMPILING = 0.6  # the share of a case's time that compiling takes
+_LEAST_S = 15.0  # no case is begun with fewer seconds left
+_SLOWLY = 0.6  # the share of the time in which cases are begun that meet max-autotune as well
+_SLOW_S = 6.0  # seconds to compile max-autotune for a case on all cores, beside its other rivals and kernels
+_AGAIN = 8  # cases that are raced once more, and whose max-autotune is compiled together
+_AGAIN_S = 20.0  # seconds that such a case may take, as long as none was timed
 _TRIALS = (8, 48)
 
 
 @dataclass(slots=True)
-class _Suite:
-    """A run: what was asked for, what it found so far, and where that goes."""
+class _Session:
+    """A run: what was asked for, what it found so far, and how much time is left."""
 
     cases: list[Case]
-    settings: Any
-    deadline: float
+    settings: "Settings"
     results: Results
     seconds: float  # of everything
+    deadline: float
 
     @property
-    def is_slow(self) -> bool:
-        """Whether the cases that are begun now meet max-autotune, too."""
+    def meets_autotune(self) -> bool:
+        """Whether the cases that are begun now meet max-autotune as well."""
         return bool(self.settings.slow_peers) and self.left > (1 - _SLOWLY) * self.seconds
 
     @property
@@ -76,133 +73,143 @@ class _Suite:
         """Seconds until the end."""
         return self.deadline - time.monotonic()
 
-    @property
-    def records(self) -> dict[str, dict[str, Any]]:
-        """What is known of each case."""
-        return self.results.records
+    def loaded(self, cases: Sequence[Case], refuse: Callable[[Case, SuperoptError], None]) -> "list[Loaded]":
+        """Return the cases that have a plan; `refuse` notes why the others have none."""
+        from superopt.bench.planned.loaded import load_case
+
+        found = []
+        for case in cases:
+            try:
+                found.append(load_case(case, self.settings))
+            except SuperoptError as error:
+                refuse(case, error)
+        return found
 
 
-def run_suite(suite: _Suite) -> None:
+def race_all(run: _Session) -> None:
     """Race all cases that have no record, in chunks that are compiled together."""
-    from superopt.bench.gpurun import load_case, run_case, warm
-    from superopt.tune.errors import DeviceLostError
+    from superopt.bench.planned.warm import warm
 
-    todo = [case for case in suite.cases if case.name not in suite.records]
+    def refuse(case: Case, error: SuperoptError) -> None:
+        run.results.keep(case.name, {**failed(case.known(), error), "begun": False})
+
+    todo = [case for case in run.cases if case.name not in run.results.records]
     if not todo:
         return
     starts = [0, *range(_FIRST_CHUNK, len(todo), _CHUNK)]
     for start, end in zip(starts, [*starts[1:], len(todo)], strict=True):
-        if suite.left < _LEAST_S:
+        if run.left < _LEAST_S:
             return
-        loaded = []
-        for case in todo[start:end]:
-            try:
-                loaded.append(load_case(case, suite.settings))
-            except SuperoptError as error:
-                suite.results.keep(case.name, {**failed(_known(case), error), "begun": False})
-        slow = suite.is_slow
-        compiling = _START_S + _COMPILING * suite.left * (end - start) / (len(todo) - start)
-        compiling = min(compiling + _SLOW_S * (end - start) * slow, max(_START_S, suite.left / 2))
+        loaded = run.loaded(todo[start:end], refuse)
+        slow = run.meets_autotune
+        compiling = _START_S + _COMPILING * run.left * (end - start) / (len(todo) - start)
+        compiling = min(compiling + _SLOW_S * (end - start) * slow, max(_START_S, run.left / 2))
         deadline = time.monotonic() + compiling
-        loaded, failures = warm(loaded, suite.settings, deadline=deadline, tell=tell, slow=slow)
+        loaded, failures = warm(loaded, run.settings, deadline=deadline, tell=tell, slow=slow)
         for at, one in enumerate(loaded):
-            if suite.left < _LEAST_S / 3:
+            if run.left < _LEAST_S / 3:
                 return
-            share = suite.left / (len(todo) - start - at) / 2
-            try:
-                record = run_case(
-                    one,
-                    suite.settings,
-                    seconds=min(max(share, 2.0), 20.0),
-                    peers=(*suite.settings.quick_peers, *one.ready),
-                    failures=failures,
-                    tell=lambda message: None,
-                )
-            except DeviceLostError as error:
-                suite.results.keep(one.case.name, failed(_known(one.case), error))
-                raise
-            except Exception as error:  # one case must not end the others
-                record = failed(_known(one.case), error)
-                record["traceback"] = traceback.format_exception(error)[-4:]
-            suite.results.keep(one.case.name, record)
+            share = run.left / (len(todo) - start - at) / 2
+            record = _race_one(run, one, min(max(share, 2.0), 20.0), failures)
+            run.results.keep(one.case.name, record)
             tell(line(record))
 
 
-def race_autotuned(suite: _Suite) -> None:
-    """Race the cases that did not meet max-autotune once more, with it, as long as there is time."""
-    from superopt.bench.gpurun import OUT_OF_TIME, load_case, race_again, warm_slow
+def _race_one(run: _Session, one: "Loaded", seconds: float, failures: Mapping[str, str]) -> Record:
+    """Return the record of one case; a lost device is noted and raised, as nothing works after it."""
+    from superopt.bench.planned.race import run_case
     from superopt.tune.errors import DeviceLostError
 
+    peers = (*run.settings.quick_peers, *one.ready)
+    try:
+        return run_case(
+            one, run.settings, seconds=seconds, peers=peers, failures=failures, tell=lambda message: None
+        )
+    except DeviceLostError as error:
+        run.results.keep(one.case.name, failed(one.case.known(), error))
+        raise
+    except Exception as error:  # one case must not end the others
+        return failed(one.case.known(), error)
+
+
+def race_autotuned(run: _Session) -> None:
+    """Race the cases that did not meet max-autotune once more, with it, as long as there is time."""
+    from superopt.bench.planned.race import OUT_OF_TIME, race_again
+    from superopt.bench.planned.warm import warm_slow
+    from superopt.tune.errors import DeviceLostError
+
+    records = run.results.records
+
+    def refuse(case: Case, error: SuperoptError) -> None:
+        _never_run(run, case, str(error))
+
     todo = [
-        case
-        for case in suite.cases
-        if OUT_OF_TIME in suite.records.get(case.name, {}).get("not_run", {}).values()
+        case for case in run.cases if OUT_OF_TIME in records.get(case.name, {}).get("not_run", {}).values()
     ]
     took = 0.0
     for first in range(0, len(todo), _AGAIN):
-        if suite.left < _START_S + (took * 1.5 or _AGAIN_S):
+        if run.left < _START_S + (took * 1.5 or _AGAIN_S):
             return
-        loaded = []
-        for case in todo[first : first + _AGAIN]:
-            try:
-                loaded.append(load_case(case, suite.settings))
-            except SuperoptError as error:
-                _never_run(suite, case, str(error))
-        compiling = min(_START_S + _SLOW_S * len(loaded), suite.left / 2)
+        loaded = run.loaded(todo[first : first + _AGAIN], refuse)
+        compiling = min(_START_S + _SLOW_S * len(loaded), run.left / 2)
         deadline = time.monotonic() + compiling
-        loaded, failures = warm_slow(loaded, suite.settings, deadline=deadline, tell=tell)
+        loaded, failures = warm_slow(loaded, run.settings, deadline=deadline, tell=tell)
         for one in loaded:
             case = one.case
             reasons = [why for name, why in failures.items() if name.startswith(f"{case.name} ")]
             if not one.ready:
                 if reasons:
-                    _never_run(suite, case, reasons[0])
+                    _never_run(run, case, reasons[0])
                 continue
-            if suite.left < (took * 1.5 or _AGAIN_S):
+            if run.left < (took * 1.5 or _AGAIN_S):
                 return
             start = time.monotonic()
             try:
-                record = race_again(one, suite.settings, suite.records[case.name], seconds=2.0, tell=tell)
-                suite.results.keep(case.name, record)
+                record = race_again(one, run.settings, records[case.name], seconds=2.0, tell=tell)
+                run.results.keep(case.name, record)
             except DeviceLostError:
                 raise
             except SuperoptError as error:
-                _never_run(suite, case, str(error))
+                refuse(case, error)
             took = max(took, time.monotonic() - start)
-            tell(line(suite.records[case.name]))
+            tell(line(records[case.name]))
 
 
-def _never_run(suite: _Suite, case: Case, why: str) -> None:
-    """Note why a case does not meet the peers that it had no time for."""
-    from superopt.bench.gpurun import OUT_OF_TIME
+def _never_run(run: _Session, case: Case, why: str) -> None:
+    """Note why a case does not meet the rivals that it had no time for."""
+    from superopt.bench.planned.race import OUT_OF_TIME
 
-    record = suite.records[case.name]
-    reason = next(iter(why.splitlines()), "no message")
+    record = run.results.records[case.name]
+    reason = first_line(why)
     absent = {name: reason if one == OUT_OF_TIME else one for name, one in record["not_run"].items()}
-    suite.results.keep(case.name, {**record, "not_run": absent})
+    run.results.keep(case.name, {**record, "not_run": absent})
 
 
-def _means(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+def _means(records: Iterable[Record]) -> Means:
     return geometric_means(records, "suite")
 
 
-def _known(case: Case) -> dict[str, Any]:
-    return {
-        "case": case.name,
-        "suite": case.suite,
-        "workload": case.workload,
-        "sizes": dict(case.sizes),
-    }
+def show_table(document: Mapping[str, Any]) -> None:
+    """Print the table."""
+    rivals = {"eager": "eager", "torch.compile": "compile", PEERS[-1]: "max-autotune", "sdpa": "sdpa"}
+    columns = {"of floor": _share_of_floor, **times_over_ours(rivals), "best peer": best_peer}
+    show(document, columns, kernels=lambda record: "; ".join(one["name"] for one in record["chosen"]))
+
+
+def _share_of_floor(record: Mapping[str, Any]) -> str:
+    return "" if record["floor_share"] is None else f"{record['floor_share']:.0%}"
 
 
 # -- without launching
 
 
-def dry_run(cases: Sequence[Case], settings: Any, *, check: bool, say: Callable[[str], None] = print) -> int:
+def dry_run(
+    cases: Sequence[Case], settings: "Settings", *, check: bool, say: Callable[[str], None] = print
+) -> int:
     """Load every plan, prove its first candidate, emit every kernel; with `check`, run each once, small."""
-    from superopt.bench.gpucheck import check_case
-    from superopt.bench.gpurun import load_case
-    from superopt.plans.proof import proven_by_graph
+    from superopt.bench.planned.check import check_case
+    from superopt.bench.planned.loaded import load_case
+    from superopt.candidates.proof import proven_by_graph
 
     bad = 0
     for case in cases:
@@ -211,7 +218,7 @@ def dry_run(cases: Sequence[Case], settings: Any, *, check: bool, say: Callable[
             kernels = 0
             for work in loaded.work:
                 first = work.candidates[0]
-                if proven_by_graph(work.goal, first.graph, first.mugraph, seed=settings.seed) is None:
+                if proven_by_graph(work.goal, first.graph, first.mugraph) is None:
                     raise InputError(f"{first.name} is not equal to {work.goal.name}")
                 for one in work.candidates:
                     kernels += len(loaded.target.sources(one.mugraph, one.configs))
@@ -233,26 +240,35 @@ def dry_run(cases: Sequence[Case], settings: Any, *, check: bool, say: Callable[
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    with mistakes_told(parser):
-        return _run(parser, options, arguments)
+    parser = Parser("gpu", __doc__)
+    add = parser.add_argument
+    parser.add_cases(SUITES, DTYPES, "f16", "decode-8")
+    add("--plans", type=Path, default=FOLDER, metavar="FOLDER", help="where the plans are")
+    add("--trials", type=int, default=0, help="candidates of a region (default: as time allows)")
+    add("--peers", default=",".join(PEERS), help="rivals, by commas (default: all)")
+    add("--seed", type=int, default=0, help="of the inputs (default: 0)")
+    parser.add_results(minutes=8.0)
+    add("--dry-run", action="store_true", help="load plans and emit kernels, launch nothing")
+    add("--check", action="store_true", help="run every kernel once at small sizes")
+    add("--kernel", metavar="NAME", default="", help="measure all candidates of one workload")
+    add("--profile", action="store_true", help="with --kernel: registers, and each kernel's time")
+    add("--list", action="store_true", help="print the cases")
+    return parser.run(arguments, lambda options: _run(options, arguments))
 
 
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]) -> int:
+def _run(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.check and not _has_cuda():
         os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
     os.environ["PYTHONPATH"] = _with_root(os.environ.get("PYTHONPATH", ""))
-    workloads = [options.kernel] if options.kernel else listed(options.workloads)
-    check_names("--kernel" if options.kernel else "--workloads", workloads, list(WORKLOADS))
+    check_names("--kernel", listed(options.kernel), list(WORKLOADS))
+    options.workloads = options.kernel or options.workloads
     check_names("--peers", listed(options.peers), PEERS)
-    cases = chosen_cases(options.suite, workloads, listed(options.case))
-    if not cases:
-        parser.error("no case is of these names; --list shows all")
+    check_names("--dtype", [options.dtype], DTYPES)
+    cases = chosen(options, of_suite(options.suite))
     if options.list:
         print("\n".join(f"{case.name:36} {_sizes(case)}" for case in cases))
         return 0
-    from superopt.bench.gpurun import Settings, check_device
+    from superopt.bench.planned.loaded import Settings, check_device
 
     settings = Settings(
         options.plans,
@@ -264,22 +280,22 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     if options.dry_run or options.check:
         return dry_run(cases, settings, check=options.check)
     if not options.kernel and options.json is None:
-        parser.error("give --json OUT, where the results go")
+        raise InputError("give --json OUT, where the results go")
     check_out(options.json, resume=options.resume)
     check_device(cases[:1] if options.kernel else cases, settings)
     if options.kernel:
-        from superopt.bench.gpuprofile import profile
+        from superopt.bench.planned.profile import profile
 
         settings = replace(settings, trials=options.trials or 64)
         return max(profile(case, settings, minutes=options.minutes, tell=tell) for case in cases[:1])
     return _measure(cases, settings, options, arguments)
 
 
-def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, arguments: list[str]) -> int:
-    from superopt.bench.gpureport import show
+def _measure(
+    cases: list[Case], settings: "Settings", options: argparse.Namespace, arguments: list[str]
+) -> int:
     from superopt.tune.errors import DeviceLostError
 
-    document = resumed(options.json) if options.resume else {"cases": {}}
     chosen = {
         "part": options.suite,
         "dtype": settings.dtype,
@@ -288,64 +304,30 @@ def _measure(cases: list[Case], settings: Any, options: argparse.Namespace, argu
         "seed": settings.seed,
         "minutes": options.minutes,
     }
-    document = begin("gpu", chosen, machine(), document["cases"])
-    deadline = time.monotonic() + options.minutes * 60
-    results = Results([case.name for case in cases], options.json, document, _means)
-    suite = _Suite(cases, settings, deadline, results, options.minutes * 60)
+    known = resumed(options.json, resume=options.resume)["cases"]
+    seconds = options.minutes * 60
+    deadline = time.monotonic() + seconds
+    results = Results(
+        [case.name for case in cases], options.json, begin("gpu", chosen, machine(), known), _means
+    )
+    run = _Session(cases, settings, results, seconds, deadline)
     try:
-        run_suite(suite)
-        race_autotuned(suite)
+        race_all(run)
+        race_autotuned(run)
     except DeviceLostError as error:
         tell(f"{error}; another process goes on with the cases that are left")
-        _start_again(arguments, suite.left / 60)
+        _start_again(arguments, run.left / 60)
     except KeyboardInterrupt:
         tell("interrupted; what was measured is kept")
-    show(suite.records.values(), suite.results.document)
-    return 0 if any(one.get("ratio") is not None for one in suite.records.values()) else 1
+    show_table(results.document)
+    return 0 if results.any_measured else 1
 
 
 def _start_again(arguments: list[str], minutes: float) -> None:
-    """Go on in this process's place: the device can only be used by a fresh one."""
+    """Go on in this process's place: only a fresh process can use the device."""
     kept = [one for one in arguments if one != "--resume"]
-    command = [
-        sys.executable,
-        "-m",
-        "superopt.bench.gpu",
-        *kept,
-        "--resume",
-        "--minutes",
-        f"{max(minutes, 0.0):.2f}",
-    ]
-    os.execv(sys.executable, command)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m bench.gpu",
-        description=(__doc__ or "").strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--suite", choices=SUITES, default="all", help="which cases (default: all)")
-    parser.add_argument("--workloads", default="", help="only these, by commas")
-    parser.add_argument("--case", default="", help="only cases of these names, by commas, as in decode-8")
-    parser.add_argument("--dtype", choices=DTYPES, default="f16", help="of the tensors (default: f16)")
-    parser.add_argument("--plans", type=Path, default=FOLDER, metavar="FOLDER", help="where the plans are")
-    parser.add_argument("--minutes", type=from_zero, default=8.0, help="of everything, about (default: 8)")
-    parser.add_argument(
-        "--trials", type=int, default=0, help="candidates of a region (default: as time allows)"
-    )
-    parser.add_argument("--peers", default=",".join(PEERS), help="by commas (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="where the results go, after every case")
-    parser.add_argument("--resume", action="store_true", help="keep what OUT has, and go on after it")
-    parser.add_argument("--dry-run", action="store_true", help="load plans and emit kernels, launch nothing")
-    parser.add_argument("--check", action="store_true", help="run every kernel once at small sizes")
-    parser.add_argument("--kernel", metavar="NAME", default="", help="measure all candidates of one workload")
-    parser.add_argument(
-        "--profile", action="store_true", help="with --kernel: registers, and each kernel's time"
-    )
-    parser.add_argument("--list", action="store_true", help="print the cases")
-    return parser
+    more = ["--resume", "--minutes", f"{max(minutes, 0.0):.2f}"]
+    os.execv(sys.executable, [sys.executable, "-m", "superopt.bench.gpu", *kept, *more])
 
 
 def _trials(minutes: float, cases: int) -> int:

@@ -6,16 +6,17 @@
     python -m bench.models --json OUT --resume --minutes 10    what is missing, begun within the minutes
     python -m bench.models --list
 
-A case is a model, a phase and a dtype: `llama`, `llama:decode`, `llama:prefill:bf16`. A prefill is one
-step over all tokens; a decode is one token after a static cache of as many. Models are small, built here
-with random weights (`bench.zoo`); nothing is downloaded.
+Measured: a step of each model, compiled by superopt's backend. Against: the same step by eager PyTorch and
+by Inductor, in turns; a speedup above 1 means that superopt is faster than Inductor. A case is a model, a
+phase and a dtype: `llama`, `llama:decode`, `llama:prefill:bf16`. A prefill is one step over all tokens; a
+decode is one token after a static cache of as many. Models are small and built here with random weights
+(`bench.zoo`); nothing is downloaded. On a machine with a GPU they run there. Needs the extra `models`.
 
-Compiling is timed in processes of their own: Inductor alone and superopt, each with empty caches ("cold")
-and with what the first one left ("warm": the median of `--starts`, taken in turns). What either makes once
-on a machine for all models, such as compiled headers, is made before (`once_s`: ours). Times of a step are
-medians of interleaved calls; a speedup above 1 means that superopt is faster than Inductor. The shares of
-operations (of matmuls) and of bytes (that operators read and write, one by one) are those that superopt
-computes. On a machine with a GPU models run there. Needs the extra `models`. Let nothing else run meanwhile.
+Compiling is timed in processes of their own, Inductor and superopt in turns: "cold" with empty caches,
+"warm" with what the first process left (the median of `--starts`). What either makes once on a machine for
+all models, such as compiled headers, is made before; `once_s` is superopt's time for that. The shares of
+operations (of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model
+superopt's kernels compute. Let nothing else run meanwhile.
 """
 
 import argparse
@@ -29,13 +30,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from math import exp, log
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
-from superopt.bench.command import Parser, above_zero, check_out, from_one, from_zero, mistakes_told
-from superopt.bench.harness import Results, begin, geometric_means, launch_record, machine, resumed
+from superopt.bench.harness.command import Parser, above_zero, check_out, from_one, listed
+from superopt.bench.harness.records import launch_record
+from superopt.bench.harness.results import Results, begin, machine, resumed
 from superopt.errors import InputError
 
 __all__ = ["DEFAULT", "main"]
@@ -62,7 +63,7 @@ DEFAULT = (
 """The cases that are run where none are named; to train, their models."""
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_STEPPING = ("llama", "qwen3", "mistral", "gpt2")  # whose caches are of one kind in all layers
+_STEPPING = ("llama", "qwen3", "mistral", "gpt2")  # models whose caches are of one kind in all layers
 
 
 class _Case:
@@ -81,7 +82,7 @@ class _Case:
         if unknown:
             raise InputError(f"{text}: {unknown[0]!r} is neither prefill, decode, nor {', '.join(_DTYPES)}")
         if self.decode and self.model not in _STEPPING:
-            raise InputError(f"{text}: those that decode are {', '.join(_STEPPING)}")
+            raise InputError(f"{text}: the models that decode are {', '.join(_STEPPING)}")
 
 
 def child(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def child(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
     if options.child == "inductor":
         return {"compile_s": _seconds(inductor)}
     from superopt.backend.entry import ledger_of
-    from superopt.backend.prelude import prepare_machine
+    from superopt.backend.warm_up import prepare_machine
 
     once_s = _seconds(prepare_machine)
     ours = step(torch.compile(model, backend="superopt", options=settings))
@@ -182,8 +183,8 @@ def _step(program: Callable[..., Any], inputs: Mapping[str, Any], *, train: bool
 def _seconds(step: Callable[[], Any]) -> float:
     """Return how long the first step takes, all that it compiles included.
 
-    A collection of garbage over all that PyTorch holds takes 0.2 s, and falls by chance into the one or
-    the other: it is made before.
+    A garbage collection over all that PyTorch holds takes 0.2 s and would fall by chance into one of the
+    two first steps, so it is made before.
     """
     gc.collect()
     start = time.perf_counter()
@@ -193,54 +194,64 @@ def _seconds(step: Callable[[], Any]) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    parser = Parser("models", __doc__)
+    add = parser.add_argument
+    add("--cases", default="", help="by commas, each a model, perhaps :prefill or :decode, perhaps a dtype")
+    add("--train", action="store_true", help="a step is forward and backward")
+    add("--budget", type=above_zero, help="seconds of search for each model; by default the backend's own")
+    add("--preset", default="quick", choices=("quick", "full"))
+    add("--seconds", type=above_zero, default=6.0, help="of measuring each case")
+    add("--width", type=from_one, default=1024, help="of the models: a multiple of 64")
+    add("--layers", type=from_one, default=2)
+    add("--tokens", type=from_one, default=128, help="of a prefill")
+    add("--context", type=from_one, default=1024, help="tokens in the cache of a decode")
+    add("--starts", type=from_one, default=3, help="warm starts, whose median is shown")
+    add("--limit", type=above_zero, default=10.0, help="minutes after which a process is given up")
+    parser.add_results(minutes=45.0)
+    add("--list", action="store_true", help="show the cases that would be run")
+    add("--child", choices=("inductor", "superopt", "timed"), help=argparse.SUPPRESS)
+    add("--inductor-cache", default="", help=argparse.SUPPRESS)
+    return parser.run(arguments, _run)
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.list:
         print("\n".join(_named(options)))
         return 0
     if options.child:
         print(json.dumps(child(_Case(options.cases), options)))
         return 0
-    with mistakes_told(parser):
-        return _run(options)
-
-
-def _run(options: argparse.Namespace) -> int:
     if find_spec("transformers") is None:
         raise InputError('models need transformers: pip install "superopt[models]"')
     if options.width % 64:
         raise InputError(f"--width is {options.width}; it is a multiple of 64")
-    cases = [_Case(text) for text in _named(options)]
+    cases = {text: _Case(text) for text in _named(options)}
     check_out(options.json, resume=options.resume)
     document = _document(options)
-    results = Results([case.text for case in cases], options.json, document, geometric_means)
+    results = Results(list(cases), options.json, document)
     found = results.records
-    if options.resume and options.json is not None and options.json.exists():
-        kept = resumed(options.json)
-        if any(kept[part] != document[part] for part in ("suite", "machine", "settings")):
-            raise InputError(f"{options.json} was made elsewhere, or with other options")
-        found.update({text: one for text, one in kept["cases"].items() if "error" not in one})
-    print(_HEAD)
-    start = time.monotonic()
-    for case in cases:
-        if case.text not in found:
-            if time.monotonic() - start > 60 * options.minutes:
-                print(f"{case.text:22} not begun within {options.minutes:g} minutes; --resume goes on")
-                continue
-            results.keep(case.text, {"case": case.text, **_measured(case, options)})
-        print(_line(case.text, found[case.text]), flush=True)
+    kept = resumed(options.json, resume=options.resume)
+    if kept["cases"] and any(kept[part] != document[part] for part in ("suite", "machine", "settings")):
+        raise InputError(f"{options.json} was made elsewhere, or with other options")
+    found.update({text: one for text, one in kept["cases"].items() if "error" not in one})
+    print("\n".join([_HEAD, *(_line(text, found[text]) for text in cases if text in found)]), flush=True)
+    for text in results.left(options.minutes):
+        results.keep(text, {"case": text, **_measured(cases[text], options)})
+        print(_line(text, found[text]), flush=True)
+    if missing := [text for text in cases if text not in found]:
+        print(f"not begun within {options.minutes:g} minutes: {', '.join(missing)}; --resume goes on")
     for title, mark in (("all", ""), ("prefill and decode", ":")):
         speeds = [one["speedup"] for text, one in found.items() if "speedup" in one and mark in text]
         if speeds:
-            mean = exp(sum(map(log, speeds)) / len(speeds))
+            mean = geometric_mean(speeds)
             print(f"geometric mean of the speedups, {title}: {mean:.3f} over {len(speeds)} cases")
-    return 0 if all("error" not in found.get(case.text, {}) for case in cases) else 1
+    return 0 if all("error" not in found.get(text, {}) for text in cases) else 1
 
 
 def _named(options: argparse.Namespace) -> list[str]:
     """Return the cases to run; for training, the default's models."""
     if options.cases:
-        return [one.strip() for one in options.cases.split(",")]
+        return listed(options.cases)
     if options.train:
         return list(dict.fromkeys(text.partition(":")[0] for text in DEFAULT))
     return list(DEFAULT)
@@ -334,31 +345,6 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "sizes": {name: getattr(options, name) for name in ("width", "layers", "tokens", "context")},
     }
     return begin("models", settings, about | {"threads": torch.get_num_threads()}, {})
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m bench.models", description="Models by eager PyTorch, by Inductor, and by superopt"
-    )
-    add = parser.add_argument
-    add("--cases", help="by commas, each a model, perhaps :prefill or :decode, perhaps a dtype")
-    add("--train", action="store_true", help="a step is forward and backward")
-    add("--budget", type=above_zero, help="seconds of search for each model; by default the backend's own")
-    add("--preset", default="quick", choices=("quick", "full"))
-    add("--seconds", type=above_zero, default=6.0, help="of measuring each case")
-    add("--width", type=from_one, default=1024, help="of the models: a multiple of 64")
-    add("--layers", type=from_one, default=2)
-    add("--tokens", type=from_one, default=128, help="of a prefill")
-    add("--context", type=from_one, default=1024, help="tokens in the cache of a decode")
-    add("--starts", type=from_one, default=3, help="warm ones, whose median is told")
-    add("--json", type=Path, help="where to write the results, after each case")
-    add("--resume", action="store_true", help="keep the cases that are in the file already")
-    add("--minutes", type=from_zero, default=45.0, help="after which no case is begun")
-    add("--limit", type=above_zero, default=10.0, help="minutes after which a process is given up")
-    add("--list", action="store_true", help="show the cases that would be run")
-    add("--child", choices=("inductor", "superopt", "timed"), help=argparse.SUPPRESS)
-    add("--inductor-cache", default="", help=argparse.SUPPRESS)
-    return parser
 
 
 if __name__ == "__main__":

@@ -17,27 +17,26 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from superopt.bench.command import Parser, check_names, mistakes_told
-from superopt.bench.gpucases import CASES, DTYPES, SUITES, Case
+from superopt.bench.harness.command import Parser, check_names
+from superopt.bench.kernels.cases import Case, chosen
+from superopt.bench.kernels.gpu_cases import DTYPES, SUITES, of_suite, plan_of
+from superopt.candidates import Candidate
 from superopt.errors import InputError, SuperoptError
 from superopt.files import replace_text
-from superopt.plans.plan import Candidate
 from superopt.targets import config_json
-from superopt.workloads import WORKLOADS
 
-__all__ = ["FOLDER", "chosen_cases", "make_plan", "write_plan"]
+__all__ = ["FOLDER", "make_plan", "write_plan"]
 
 FOLDER = Path(__file__).with_name("plans")
-_CANDIDATES = 8  # of a region
-_WIDE = 4  # of them with other configurations
-_OTHERS = 8  # of each kernel
+_CANDIDATES = 8  # that a plan keeps of each region
+_WIDE = 4  # candidates whose other configurations are kept as well
+_OTHERS = 8  # configurations of each kernel
 
 
 def make_plan(case: Case, dtype: str, target: str) -> dict[str, Any]:
     """Return the plan of a case as plain data that is the same on every machine."""
     from superopt import optimize
-    from superopt.plans import OptimizeOptions
-    from superopt.plans.saved import result_json
+    from superopt.options import OptimizeOptions
 
     best = optimize(
         case.function,
@@ -46,16 +45,15 @@ def make_plan(case: Case, dtype: str, target: str) -> dict[str, Any]:
         options=OptimizeOptions(target=target, measure=False, cache=False),
         source={"workload": case.workload, "sizes": dict(case.sizes)},
     )
-    data = result_json(best)
+    data = best.to_json()
     data |= {"versions": {}, "phases_ms": {}, "verdicts": []}
     for plan, region in zip(best.regions, data["regions"], strict=True):
-        good = [at for at, one in enumerate(plan.candidates) if not one.rejected][:_CANDIDATES]
+        good = [at for at, one in enumerate(plan.candidates) if one.fate.is_sound][:_CANDIDATES]
         region["candidates"] = [
             _bare(plan.candidates[at], region["candidates"][at])
             | {"others": _others(plan.candidates[at], best.target, place)}
             for place, at in enumerate(good)
         ]
-        region["chosen"] = good.index(region["chosen"]) if region["chosen"] in good else None
         region["dropped"] = []
     return data
 
@@ -70,7 +68,7 @@ def _bare(candidate: Candidate, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short(config: Any) -> dict[str, Any]:
-    """Return a configuration without fields that have their default, or are found anew where it runs."""
+    """Return a configuration without fields that have their default, or that the device finds anew."""
     usual = {one.name: one.default for one in fields(config)}
     data: dict[str, Any] = config_json(config)
     return {
@@ -82,13 +80,13 @@ def _short(config: Any) -> dict[str, Any]:
 
 def _others(candidate: Candidate, target: Any, place: int) -> list[list[dict[str, Any]]]:
     """Return the configurations of each kernel that are predicted to be the next best."""
-    from superopt.plans.ranking import Ranking, likely
+    from superopt.candidates.order import ConfigurationOrder, likely
 
     if place >= _WIDE:
         return []
-    ranking = Ranking(target)
+    order = ConfigurationOrder(target)
     return [
-        [] if config is None else [_short(one) for one in likely(candidate, number, ranking, _OTHERS)]
+        [] if config is None else [_short(one) for one in likely(candidate, number, order, _OTHERS)]
         for number, config in enumerate(candidate.configs)
     ]
 
@@ -110,44 +108,31 @@ def _rounded(data: Any) -> Any:
     return [_rounded(one) for one in data] if isinstance(data, list) else data
 
 
-def chosen_cases(suite: str, workloads: Sequence[str] = (), names: Sequence[str] = ()) -> list[Case]:
-    """Return the cases of a suite, of some workloads or all, of some names or all."""
-    return [
-        case
-        for case in CASES
-        if suite in ("all", case.suite)
-        and (not workloads or case.workload in workloads)
-        and (not names or case.case in names or case.name in names)
-    ]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the plans; return the exit code."""
-    parser = Parser(prog="python -m bench.plans", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--suite", choices=SUITES, default="all", help="which cases (default: all)")
-    parser.add_argument("--workloads", default="", help="only these, by commas")
-    parser.add_argument("--case", default="", help="only cases of these names, by commas, as in decode-8")
-    parser.add_argument("--dtype", choices=DTYPES, default="f16", help="of the tensors (default: f16)")
-    parser.add_argument("--target", default="cuda:90", help="the device to plan for (default: cuda:90)")
-    parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER.name}")
-    parser.add_argument("--missing", action="store_true", help="only those that are not there yet")
-    options = parser.parse_args(arguments)
-    with mistakes_told(parser):
-        return _make_all(options)
+    parser = Parser("plans", __doc__)
+    add = parser.add_argument
+    parser.add_cases(SUITES, DTYPES, "f16", "decode-8")
+    add("--target", default="cuda:90", help="the device to plan for (default: cuda:90)")
+    add("--out", type=Path, default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER.name}")
+    add("--missing", action="store_true", help="make only the plans that are not there yet")
+    add("--list", action="store_true", help="print the cases")
+    return parser.run(arguments, _make_all)
 
 
 def _make_all(options: argparse.Namespace) -> int:
     from superopt.targets import pick_target
 
-    check_names("--workloads", _listed(options.workloads), list(WORKLOADS))
-    cases = chosen_cases(options.suite, _listed(options.workloads), _listed(options.case))
-    if not cases:
-        raise InputError("no case is of these names; `python -m bench.gpu --list` shows all")
+    check_names("--dtype", [options.dtype], DTYPES)
+    cases = chosen(options, of_suite(options.suite))
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
     pick_target(options.target)
     _make_folder(options.out)
     failed = 0
     for case in cases:
-        place = case.plan(options.out, options.dtype)
+        place = plan_of(case, options.out, options.dtype)
         if options.missing and place.exists():
             continue
         start = time.perf_counter()
@@ -167,17 +152,13 @@ def _make_all(options: argparse.Namespace) -> int:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the folder of the plans, or raise InputError: before any of them is made."""
+    """Make the folder of the plans, or raise InputError before any plan is made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {str(folder)!r} cannot be made: {error.strerror}") from error
     if not os.access(folder, os.W_OK):
         raise InputError(f"--out {str(folder)!r}: nothing can be written in it")
-
-
-def _listed(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
 
 
 if __name__ == "__main__":

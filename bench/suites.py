@@ -1,4 +1,4 @@
-"""The suites by name: which cases each has, and how the module that measures them is called."""
+"""The suites by name: which cases each has, and how its module is started."""
 
 import subprocess
 import sys
@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from superopt.bench.harness import Record, merged
-
-__all__ = ["SUITES", "Suite", "merged_documents", "run_suite"]
+__all__ = ["SUITES", "Suite", "run_suite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +39,6 @@ def run_suite(command: Sequence[str]) -> int:
     return ended.returncode
 
 
-def merged_documents(documents: Sequence[Record]) -> Record:
-    """Return one document of several launches of a suite; a case that failed in one has failed."""
-    names = dict.fromkeys(name for one in documents for name in one["cases"])
-    cases = {}
-    for name in names:
-        records = [one["cases"][name] for one in documents if name in one["cases"]]
-        broken = next((one for one in records if "blocks_us" not in one), None)
-        cases[name] = merged(records) if broken is None else broken
-    return {**documents[0], "cases": cases, "launches": len(documents)}
-
-
 def _search(quick: bool) -> list[str]:
     from superopt.workloads import WORKLOADS
 
@@ -64,15 +51,15 @@ def _frontier(quick: bool) -> list[str]:
 
 
 def _cpu(quick: bool) -> list[str]:
-    from superopt.bench.cpucases import chosen
+    from superopt.bench.kernels.cpu_cases import of_suite
 
-    return [case.name for case in chosen("quick" if quick else "all", (), (), ())]
+    return [case.name for case in of_suite("quick" if quick else "all")]
 
 
 def _gpu(quick: bool) -> list[str]:
-    from superopt.bench.plans import chosen_cases
+    from superopt.bench.kernels.gpu_cases import CASES
 
-    return [case.name for case in chosen_cases("all", (), ["decode-8"] if quick else ())]
+    return [case.name for case in CASES if case.case == "decode-8" or not quick]
 
 
 def _models(quick: bool) -> list[str]:

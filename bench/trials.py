@@ -1,12 +1,12 @@
-"""How far `superopt bench compare` can be trusted: planted slowdowns that it finds, alarms that are false.
+"""How far `superopt bench compare` can be trusted: how many planted slowdowns it finds, and false alarms.
 
     python -m bench.trials --json OUT             20 trials, some 25 minutes on a busy machine of 2 cores
     python -m bench.trials --json OUT --resume    goes on after those that OUT has
 
-Two benchmarks are measured again and again by `superopt bench run`: a kernel of superopt's against eager
-PyTorch, and an operator of PyTorch's against another, each called ten times in a row. A run of the same
-code must raise no alarm against the run before it. A run in which one of the two is called eleven times,
-10% more work, must be found slower in that one, and in no other.
+Measured, again and again by `superopt bench run`: a kernel of superopt's against eager PyTorch, and an
+operator of PyTorch's against another, each called ten times in a row. A run of the same code must raise no
+alarm against the run before it. A run that calls one of the two eleven times, which is 10% more work, must
+be found slower in that one, and in no other.
 """
 
 import argparse
@@ -18,8 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from superopt.bench.comparison import Comparison, compare_results
-from superopt.bench.harness import Record, begin, machine, read_results, resumed, tell
+from superopt.bench.harness.command import Parser, above_zero, check_out, from_one
+from superopt.bench.harness.comparison import Comparison, compare_results
+from superopt.bench.harness.records import Record
+from superopt.bench.harness.results import begin, machine, read_results, resumed, tell, write_results
 
 __all__ = ["main", "original"]
 
@@ -58,7 +60,7 @@ _CALLS = 10
 
 
 def original(x: Any) -> Any:
-    """What the kernel computes."""
+    """Return the softmax, which is what the kernel computes."""
     return x.softmax(-1)
 
 
@@ -78,7 +80,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _run(folder: Path, planted: str, options: argparse.Namespace) -> Record:
-    """Return what `superopt bench run` measures."""
+    """Return the document of one `superopt bench run`."""
     out = folder / "out.json"
     command = [sys.executable, "-m", "superopt", "bench", "run", f"{folder}/with_{planted or 'nothing'}.py"]
     command += ["--repeat", str(options.repeat), "--seconds", str(options.seconds), "--threads", "1"]
@@ -89,7 +91,7 @@ def _run(folder: Path, planted: str, options: argparse.Namespace) -> Record:
 
 
 def _outcome(found: Comparison, planted: str, seconds: float) -> Record:
-    """Return what a comparison said, and whether it is right."""
+    """Return the verdicts of a comparison, and whether they are right."""
     right = found.regressions == ((planted,) if planted else ())
     return {
         "planted": planted or None,
@@ -108,9 +110,7 @@ def _outcome(found: Comparison, planted: str, seconds: float) -> Record:
 
 
 def measure(options: argparse.Namespace, document: Record) -> None:
-    """Do the trials that the document lacks; write it after each."""
-    from superopt.plans.saved import write_json
-
+    """Do the trials that the document lacks, and write the document after each."""
     trials = document["cases"]
     with tempfile.TemporaryDirectory(prefix="superopt-trials-") as name:
         folder = Path(name)
@@ -130,7 +130,7 @@ def measure(options: argparse.Namespace, document: Record) -> None:
             }
             old = runs[""]
             document |= _counts(trials)
-            write_json(document, options.json)
+            write_results(document, options.json)
             tell(f"trial {number}: {_shown(trials[str(number)])}")
 
 
@@ -155,18 +155,19 @@ def _shown(trial: Record) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; return 0 where at least 19 of 20 of each kind are right."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.trials",
-        description=(__doc__ or "").strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--trials", type=int, default=20, help="of each kind (default: 20)")
-    parser.add_argument("--repeat", type=int, default=5, help="launches of a run (default: 5)")
-    parser.add_argument("--seconds", type=float, default=0.6, help="of a case in a launch (default: 0.6)")
-    parser.add_argument("--json", type=Path, metavar="OUT", required=True, help="where the results go")
-    parser.add_argument("--resume", action="store_true", help="keep what OUT has, and go on after it")
-    options = parser.parse_args(arguments)
-    cases = resumed(options.json)["cases"] if options.resume else {}
+    parser = Parser("trials", __doc__)
+    add = parser.add_argument
+    add("--trials", type=from_one, default=20, help="of each kind (default: 20)")
+    add("--repeat", type=from_one, default=5, help="launches of a run (default: 5)")
+    add("--seconds", type=above_zero, default=0.6, help="of a case in a launch (default: 0.6)")
+    add("--json", type=Path, metavar="OUT", required=True, help="where the results go")
+    add("--resume", action="store_true", help="keep the trials that OUT has, and go on")
+    return parser.run(arguments, _run_trials)
+
+
+def _run_trials(options: argparse.Namespace) -> int:
+    check_out(options.json)
+    cases = resumed(options.json, resume=options.resume)["cases"]
     settings = {"repeat": options.repeat, "seconds": options.seconds, "planted": 1 / _CALLS}
     document = begin("trials", settings, machine(), cases)
     measure(options, document)

@@ -1,4 +1,4 @@
-"""Zoo: models built here from configurations, with random weights, and the inputs of a step.
+"""Zoo: small models with random weights, built from configurations, and the inputs of a step.
 
 Text and vision models are those of the transformers library; two small convolutional nets are written
 out. Nothing is downloaded.
@@ -43,6 +43,10 @@ class Sizes:
             "num_attention_heads": self.heads,
         }
 
+    def decoder(self) -> dict[str, Any]:
+        """Return the sizes by the names that decoders with shared keys have for them."""
+        return {**self.text(), "num_key_value_heads": self.kv_heads, "max_position_embeddings": 4096}
+
 
 def build(name: str, sizes: Sizes, *, head: bool = False) -> nn.Module:
     """Return a model in evaluation mode without dropout; with its language model's head if asked."""
@@ -64,7 +68,7 @@ def inputs_of(name: str, sizes: Sizes) -> dict[str, Any]:
 
 
 class Decoding:
-    """Steps of a decoder that each read a cache of keys and values and add one token, at one place."""
+    """Steps of a decoder: each reads a cache of keys and values and adds one token at the same place."""
 
     def __init__(self, model: Any, filled: int) -> None:
         from transformers import StaticCache
@@ -83,62 +87,54 @@ class Decoding:
             layer.cumulative_length.fill_(self.filled)
 
 
-def _family(name: str, **more: Any) -> Callable[[Sizes, bool], nn.Module]:
-    """Return what builds a text model by the name of its family."""
+Fields = Callable[[Sizes], dict[str, Any]]
 
-    def make(sizes: Sizes, head: bool) -> nn.Module:
+
+def _family(
+    name: str, fields: Fields = Sizes.decoder, *, model: str = "Model", head: str = "ForCausalLM", **more: Any
+) -> Callable[[Sizes, bool], nn.Module]:
+    """Return what builds a model of transformers from the name of its family and the fields of its config."""
+
+    def make(sizes: Sizes, with_head: bool) -> nn.Module:
         import transformers
 
-        given = {**sizes.text(), **more}
-        if name != "Bert":
-            given |= {"num_key_value_heads": sizes.kv_heads, "max_position_embeddings": 4096}
-        if "head_dim" in given:
-            given["head_dim"] = sizes.width // sizes.heads
-        made = getattr(transformers, f"{name}Config")(**given)
-        model = getattr(transformers, f"{name}{'ForCausalLM' if head else 'Model'}")(made)
-        assert isinstance(model, nn.Module)
-        return model
+        config = getattr(transformers, f"{name}Config")(**fields(sizes), **more)
+        made: nn.Module = getattr(transformers, f"{name}{head if with_head else model}")(config)
+        return made
 
     return make
 
 
-def _gpt2(sizes: Sizes, head: bool) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
-
-    config = GPT2Config(
-        vocab_size=sizes.vocabulary,
-        n_embd=sizes.width,
-        n_layer=sizes.layers,
-        n_head=sizes.heads,
-        n_positions=4096,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    model: nn.Module = GPT2LMHeadModel(config) if head else GPT2Model(config)
-    return model
+def _head_dim(sizes: Sizes) -> dict[str, Any]:
+    return {**sizes.decoder(), "head_dim": sizes.width // sizes.heads}
 
 
-def _t5(sizes: Sizes, head: bool) -> nn.Module:
-    from transformers import T5Config, T5EncoderModel
-
-    config = T5Config(
-        vocab_size=sizes.vocabulary,
-        d_model=sizes.width,
-        d_ff=sizes.inner,
-        d_kv=sizes.width // sizes.heads,
-        num_layers=sizes.layers,
-        num_heads=sizes.heads,
-    )
-    model: nn.Module = T5EncoderModel(config)
-    return model
+def _gpt2(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "vocab_size": sizes.vocabulary,
+        "n_embd": sizes.width,
+        "n_layer": sizes.layers,
+        "n_head": sizes.heads,
+        "n_positions": 4096,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
 
 
-def _vit(sizes: Sizes, head: bool) -> nn.Module:
-    from transformers import ViTConfig, ViTModel
+def _t5(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "vocab_size": sizes.vocabulary,
+        "d_model": sizes.width,
+        "d_ff": sizes.inner,
+        "d_kv": sizes.width // sizes.heads,
+        "num_layers": sizes.layers,
+        "num_heads": sizes.heads,
+    }
 
-    given = {name: value for name, value in sizes.text().items() if name != "vocab_size"}
-    model: nn.Module = ViTModel(ViTConfig(**given, image_size=sizes.image, patch_size=sizes.patch))
-    return model
+
+def _vit(sizes: Sizes) -> dict[str, Any]:
+    known = {name: value for name, value in sizes.text().items() if name != "vocab_size"}
+    return {**known, "image_size": sizes.image, "patch_size": sizes.patch}
 
 
 def _whisper(sizes: Sizes, head: bool) -> nn.Module:
@@ -215,14 +211,14 @@ class ConvNet(nn.Module):
 
 MODELS: Mapping[str, Callable[[Sizes, bool], nn.Module]] = {
     "llama": _family("Llama"),
-    "qwen3": _family("Qwen3", head_dim=0),
+    "qwen3": _family("Qwen3", _head_dim),
     "mistral": _family("Mistral", sliding_window=None),
-    "gemma2": _family("Gemma2", head_dim=0, attn_implementation="eager"),  # others leave out its soft caps
-    "gpt2": _gpt2,
-    "bert": _family("Bert"),
-    "t5-encoder": _t5,
+    "gemma2": _family("Gemma2", _head_dim, attn_implementation="eager"),  # others leave out its soft caps
+    "gpt2": _family("GPT2", _gpt2, head="LMHeadModel"),
+    "bert": _family("Bert", Sizes.text),
+    "t5-encoder": _family("T5", _t5, model="EncoderModel", head="EncoderModel"),
     "mixtral": _family("Mixtral", num_local_experts=4),
-    "vit": _vit,
+    "vit": _family("ViT", _vit, head="Model"),
     "whisper-encoder": _whisper,
     "resnet": lambda sizes, head: ConvNet(ResNetBlock, sizes),
     "convnext": lambda sizes, head: ConvNet(ConvNextBlock, sizes),

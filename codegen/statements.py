@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from superopt.ir import Graph, Port, Split, Step, closed_values, growths, value_axes, value_names
+from superopt.ir import REDUCTIONS, Graph, Port, Split, Step, closed_values, growths, value_axes, value_names
 from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, running_path
 from superopt.ir.running import rescaled_by
 
@@ -24,16 +24,16 @@ __all__ = [
     "Load",
     "LoopStatement",
     "Move",
+    "Reach",
     "Start",
     "Statement",
     "Store",
     "Tensor",
+    "Term",
     "axis_strides",
     "lower_block",
     "split_extents",
 ]
-
-REDUCTIONS = frozenset({"sum", "max", "contract"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,13 @@ class Compute:
 class Move:
     """Compute a running shift anew, in a loop; before the loop it was computed once, by `Compute`.
 
-    Every accumulator in `rescales` is then multiplied by exp(degree * (new - old)).
+    Every accumulator in `rescales` is then multiplied by exp(degree * (new - old)), or the power of two.
     """
 
     value: int
     step: Step
     rescales: tuple[tuple[int, Fraction], ...]
+    base_two: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,25 @@ class Store:
     tensor: Tensor
 
 
+Term = tuple[tuple[str, str], ...]  # a product of ("index" or "size", axis); empty for 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A mask that holds only where the loop's position is below, or above, a form in other positions."""
+
+    mask: int
+    upper: bool  # position <= form, else position >= form
+    form: tuple[tuple[Term, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class LoopStatement:
-    """Walk along one axis, tile by tile."""
+    """Walk along one axis, tile by tile, where the masks of `reaches` hold."""
 
     axis: str
     body: tuple["Statement", ...]
+    reaches: tuple[Reach, ...] = ()
 
 
 Statement = Load | Start | Compute | Move | Store | LoopStatement
@@ -125,6 +139,20 @@ class KernelProgram:
         used = {axis for value in self.values() for axis in value_axes(self.graph)[value]}
         used |= {axis for step in self.steps() for axis in step.axes}
         return tuple(axis.name for axis in self.graph.axes if axis.name in used)
+
+    @property
+    def looped(self) -> tuple[str, ...]:
+        """The axes that its loops walk along."""
+        return tuple(dict.fromkeys(loop.axis for loop in self.loops()))
+
+    def loops(self) -> Iterator[LoopStatement]:
+        """Yield its loops, outer ones first."""
+        pending = list(reversed(self.statements))
+        while pending:
+            statement = pending.pop()
+            if isinstance(statement, LoopStatement):
+                yield statement
+                pending += reversed(statement.body)
 
     def flat(self) -> Iterator[tuple[Statement, tuple[str, ...]]]:
         """Yield every statement but loops, in order, with the axes of the loops around it."""

@@ -13,6 +13,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import house
+
 from superopt.cli.entry import make_parser
 from superopt.cost import device_of
 from superopt.driver import Search, search
@@ -24,6 +26,7 @@ from superopt.workloads import WORKLOADS
 
 DOCS = Path(__file__).parent
 README = DOCS.parent / "README.md"
+ARCHITECTURE = DOCS / "architecture.md"
 MODELS = DOCS / "use-it-on-your-model.md"
 RESULTS = DOCS.parent / "bench" / "results"
 SHOWN = ("rmsnorm-linear", "gated-mlp", "rmsnorm-mlp", "gqa-decode", "qknorm-attention", "softmax")
@@ -46,7 +49,9 @@ def main(arguments: list[str]) -> int:
 def generated() -> dict[Path, str]:
     """Return every generated file with its text."""
     pictures = {DOCS / "pictures" / f"{name}.svg": text for name, text in _pictures()}
-    return {**pictures, DOCS / "command-line.md": command_line(), README: readme(), MODELS: models()}
+    rooms = _between(ARCHITECTURE, "rooms", house.table())
+    numbers = {README: readme(), MODELS: models()}
+    return {**pictures, **numbers, DOCS / "command-line.md": command_line(), ARCHITECTURE: rooms}
 
 
 # -- what was measured
@@ -127,6 +132,7 @@ def measured() -> str:
 
 
 def _pictures() -> Iterator[tuple[str, str]]:
+    yield "house", house.drawing()
     workload = WORKLOADS["rmsnorm-linear"]
     found = search(workload.function, *workload.inputs(), name=workload.name)
     region = found.regions[0]
@@ -198,7 +204,7 @@ def command_line() -> str:
         "# Command line",
         "This page is generated from the parser. Every command takes `--help`; most take `--json`, which"
         " prints the same as data and no progress.",
-        "Exit codes: 0 fine, 1 the answer is no, 2 bad input, 130 interrupted.",
+        "Exit codes: 0 fine, 1 the answer is no, 2 bad input, 3 unknown, 130 interrupted.",
     ]
     for name, parser in _commands(make_parser(), "superopt"):
         parts.append(f"## {name}")

@@ -3,7 +3,6 @@
 python examples/own_function.py
 """
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from torch import Tensor
 
 import superopt
 from superopt.export import export_module
+from superopt.result import read_result
 
 
 def gate(x: Tensor, g: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
@@ -40,9 +40,8 @@ def main() -> None:
         best.save(result)
         again = superopt.load(result, gate)
         assert torch.equal(again(*inputs), best(*inputs))
-        data = json.loads(result.read_text(encoding="utf-8"))
-        first = data["regions"][0]["candidates"][0]["name"]
-        module.write_text(export_module(data, candidate=first), encoding="utf-8")
+        first = best.regions[0].candidates[0].id
+        module.write_text(export_module(read_result(result), candidate=first), encoding="utf-8")
         print(f"{module.name}, which needs no superopt, against plain PyTorch:", flush=True)
         subprocess.run([sys.executable, module], check=True)
 

@@ -1,55 +1,26 @@
-"""The axioms: which tensor expressions are equal. One line each, each with a name.
+"""The axioms say which tensor expressions are equal, each in one line and with a name.
 
-An axiom that held only for some axes would be the classic source of wrong results, so the ones
-that move a factor across a sum carry their guard: the factor must lack the summed axis. All
-axioms here are identities of the real numbers, wherever both sides are defined; `rules check`
-proves each.
+Axioms that hold for some axes only are the classic source of wrong results, so an axiom that moves a
+factor across a sum carries a guard: the factor must lack the summed axis. All axioms here are identities
+of the real numbers, wherever both sides are defined; `superopt rules check` proves each.
 
-No cancellation such as a / a = 1: with it every term would be a part of every other, because
-t = (t / e) * e for any e. No inverse pair of rules that grows without bound for the same reason.
-No sqrt(a) sqrt(a) = a: with the root of a product it would make sqrt(a a) = a, false where a < 0.
+An axiom that shrinks a term (`x * 1`, `x - x`, `log(exp x)`) is applied before all others, and the
+term that it shrinks is given up: the other axioms would make many forms of a term that vanishes anyway.
+
+Some identities are left out on purpose. a / a = 1 is false where a may be 0, and in the other direction it
+would make every term a part of every other, because t = (t / e) * e for any e; inverse pairs of rules that
+grow without bound are left out for the same reason. sqrt(a) sqrt(a) = a, together with the root of a
+product, would make sqrt(a a) = a, which is false where a < 0. An axiom of which only one side may be
+defined asks for the signs of its terms: chained with others, it would call terms equal that differ where
+both are defined.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
-__all__ = ["AXIOMS", "PRELUDE", "Axiom", "Pattern", "parse_pattern", "program_text", "variables"]
+from superopt.rules.patterns import operators, parse_pattern
 
-Pattern = str | tuple["Pattern", ...]
-"""A side of an axiom: a variable or axis by name, or (operator, ...)."""
-
-
-def parse_pattern(text: str) -> Pattern:
-    """Return the pattern that an s-expression spells."""
-    stack: list[list[Pattern]] = [[]]
-    for token in text.replace("(", " ( ").replace(")", " ) ").split():
-        if token == "(":
-            stack.append([])
-        elif token == ")":
-            done = tuple(stack.pop())
-            stack[-1].append(done)
-        else:
-            stack[-1].append(token)
-    assert len(stack) == 1, text
-    assert len(stack[0]) == 1, text
-    return stack[0][0]
-
-
-def variables(pattern: Pattern) -> tuple[list[str], list[str]]:
-    """Return the variables of a pattern: those that stand for terms, and for axes."""
-    terms: dict[str, None] = {}
-    axes: dict[str, None] = {}
-    pending: list[Pattern] = [pattern]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, str):
-            terms[part] = None
-            continue
-        reduces = part[0] in ("Sum", "Max")
-        if reduces:
-            assert isinstance(part[1], str)
-            axes[part[1]] = None
-        pending.extend(reversed(part[2:] if reduces else part[1:]))
-    return list(terms), list(axes)
+__all__ = ["AXIOMS", "Axiom", "axioms_between_terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +32,16 @@ class Axiom:
     right: str
     oneway: bool = False
     lacks: tuple[str, str] | None = None  # (factor, axis): the factor must not depend on the axis
-    nonnegative: tuple[str, ...] = ()  # terms that must be known to be so
+    nonnegative: tuple[str, ...] = ()  # terms that must be known to be nonnegative
+    positive: tuple[str, ...] = ()  # terms that must be known to be positive
+    nonzero: str | None = None  # a number that must not be 0
+    negative: str | None = None  # a number that must be negative
+    shrinks: bool = False  # used in one direction, before all others; the left side is given up
     note: str = ""
 
     def directions(self) -> list[tuple[str, str]]:
-        """Return the directions in which it rewrites: (from, to)."""
-        return [(self.left, self.right)] + ([] if self.oneway else [(self.right, self.left)])
-
-    def commands(self) -> list[str]:
-        """Return the egglog commands of this axiom."""
-        facts = [f"(nonnegative {term})" for term in self.nonnegative]
-        if self.lacks:
-            factor, axis = self.lacks
-            facts += [f"(= mask (axes {factor}))", f"(= 0 (& mask (<< 1 {axis})))"]
-        guard = f" :when ({' '.join(facts)})" if facts else ""
-        return [f"(rewrite {left} {right}{guard} :ruleset axioms)" for left, right in self.directions()]
+        """Return the directions in which the axiom rewrites: (from, to)."""
+        return [(self.left, self.right)] + ([] if self.oneway or self.shrinks else [(self.right, self.left)])
 
 
 OUTWARD = "outward only: signs inside every factor would multiply the terms and help no kernel"
@@ -98,6 +64,56 @@ AXIOMS = (
     Axiom("neg-leaves-add", "(Add (Neg a) (Neg b))", "(Neg (Add a b))", oneway=True, note=OUTWARD),
     Axiom("neg-leaves-sum", "(Sum k (Neg a))", "(Neg (Sum k a))", oneway=True, note=OUTWARD),
     Axiom("neg-of-neg", "(Neg (Neg a))", "a", oneway=True),
+    # -- constants
+    Axiom("constants-multiply", "(Mul (Const p) (Const q))", "(Const (* p q))", shrinks=True),
+    Axiom("constants-add", "(Add (Const p) (Const q))", "(Const (+ p q))", shrinks=True),
+    Axiom("inv-of-constant", "(Inv (Const p))", "(Const (/ 1 p))", nonzero="p", shrinks=True),
+    Axiom("neg-of-constant", "(Neg (Const p))", "(Const (neg p))", shrinks=True),
+    Axiom("exp-of-zero", "(Exp (Const 0))", "(Const 1)", shrinks=True),
+    Axiom("sqrt-of-one", "(Sqrt (Const 1))", "(Const 1)", shrinks=True),
+    Axiom("times-one", "(Mul a (Const 1))", "a", shrinks=True),
+    Axiom("times-zero", "(Mul a (Const 0))", "(Const 0)", shrinks=True),
+    Axiom("plus-zero", "(Add a (Const 0))", "a", shrinks=True),
+    Axiom(
+        "negative-multiple",
+        "(Mul (Const p) a)",
+        "(Neg (Mul (Const (neg p)) a))",
+        oneway=True,
+        negative="p",
+        note=OUTWARD,
+    ),
+    # -- what adds up or cancels
+    Axiom("difference", "(Add a (Neg a))", "(Const 0)", shrinks=True),
+    Axiom("difference-plus", "(Add a (Add (Neg a) b))", "b", shrinks=True),
+    Axiom("sum-minus", "(Add (Neg a) (Add a b))", "b", shrinks=True),
+    Axiom("minus-sum", "(Add a (Neg (Add a b)))", "(Neg b)", shrinks=True),
+    Axiom("quotient", "(Mul a (Inv a))", "(Const 1)", positive=("a",), shrinks=True),
+    Axiom("quotient-times", "(Mul a (Mul (Inv a) b))", "b", positive=("a",), shrinks=True),
+    Axiom("product-over", "(Mul (Inv a) (Mul a b))", "b", positive=("a",), shrinks=True),
+    Axiom(
+        "multiple-of-multiple", "(Mul (Const p) (Mul (Const q) a))", "(Mul (Const (* p q)) a)", shrinks=True
+    ),
+    Axiom("twice", "(Add a a)", "(Mul (Const 2) a)", shrinks=True),
+    Axiom("one-more", "(Add a (Mul (Const p) a))", "(Mul (Const (+ p 1)) a)", shrinks=True),
+    Axiom(
+        "one-minus-multiple",
+        "(Add a (Neg (Mul (Const p) a)))",
+        "(Mul (Const (+ 1 (neg p))) a)",
+        shrinks=True,
+    ),
+    Axiom("one-less", "(Add (Neg a) (Mul (Const p) a))", "(Mul (Const (+ p -1)) a)", shrinks=True),
+    Axiom(
+        "multiples-add",
+        "(Add (Mul (Const p) a) (Mul (Const q) a))",
+        "(Mul (Const (+ p q)) a)",
+        shrinks=True,
+    ),
+    Axiom(
+        "multiples-subtract",
+        "(Add (Mul (Const p) a) (Neg (Mul (Const q) a)))",
+        "(Mul (Const (+ p (neg q))) a)",
+        shrinks=True,
+    ),
     # -- reductions
     Axiom("sum-of-add", "(Sum k (Add a b))", "(Add (Sum k a) (Sum k b))"),
     Axiom(
@@ -108,9 +124,11 @@ AXIOMS = (
         note=UNDER_SUM,
     ),
     Axiom("sum-of-product", "(Sum k (Mul a b))", "(Mul a (Sum k b))", lacks=("a", "k")),
+    Axiom("max-of-constant", "(Max k a)", "a", lacks=("a", "k"), shrinks=True),
     Axiom("sums-commute", "(Sum j (Sum k a))", "(Sum k (Sum j a))", oneway=True),
     Axiom("maxima-commute", "(Max j (Max k a))", "(Max k (Max j a))", oneway=True),
     Axiom("max-of-maximum", "(Max k (Maximum a b))", "(Maximum (Max k a) (Max k b))"),
+    Axiom("maximum-of-same", "(Maximum a a)", "a", shrinks=True),
     Axiom("maximum-commutes", "(Maximum a b)", "(Maximum b a)", oneway=True),
     Axiom("maximum-associates", "(Maximum (Maximum a b) c)", "(Maximum a (Maximum b c))"),
     # -- functions
@@ -125,46 +143,34 @@ AXIOMS = (
         note="of two negative numbers the right side is undefined where the left is not",
     ),
     Axiom("sqrt-of-inv", "(Sqrt (Inv a))", "(Inv (Sqrt a))", oneway=True, note="one form is enough"),
+    # -- logarithms, defined where their argument is positive
+    Axiom("log-of-exp", "(Log (Exp a))", "a", shrinks=True),
+    Axiom("exp-of-log", "(Exp (Log a))", "a", positive=("a",), shrinks=True),
+    Axiom("log-of-one", "(Log (Const 1))", "(Const 0)", shrinks=True),
+    Axiom(
+        "log-of-product",
+        "(Log (Mul a b))",
+        "(Add (Log a) (Log b))",
+        oneway=True,
+        positive=("a", "b"),
+        note="the product of two negative numbers has a logarithm, they have none",
+    ),
+    Axiom("sum-of-logs", "(Add (Log a) (Log b))", "(Log (Mul a b))", oneway=True),
+    Axiom("log-of-inv", "(Log (Inv a))", "(Neg (Log a))"),
+    Axiom(
+        "log-of-sqrt", "(Log (Sqrt a))", "(Mul (Const 1/2) (Log a))", oneway=True, note="one form is enough"
+    ),
 )
 """All axioms, in the order in which they are explained."""
 
-PRELUDE = """
-(datatype Term
-  (Leaf i64) (Mul Term Term) (Add Term Term) (Inv Term) (Neg Term) (Exp Term) (Sqrt Term)
-  (Maximum Term Term) (Call1 i64 Term) (Call2 i64 Term Term) (Call3 i64 Term Term Term)
-  (Sum i64 Term) (Max i64 Term) (Access i64 Term))
-(function axes (Term) i64 :merge (& old new))
-(relation nonnegative (Term))
-(ruleset analysis)
-(ruleset axioms)
-(rule ((= e (Mul a b)) (= x (axes a)) (= y (axes b))) ((set (axes e) (| x y))) :ruleset analysis)
-(rule ((= e (Add a b)) (= x (axes a)) (= y (axes b))) ((set (axes e) (| x y))) :ruleset analysis)
-(rule ((= e (Maximum a b)) (= x (axes a)) (= y (axes b))) ((set (axes e) (| x y))) :ruleset analysis)
-(rule ((= e (Call2 f a b)) (= x (axes a)) (= y (axes b))) ((set (axes e) (| x y))) :ruleset analysis)
-(rule ((= e (Call3 f a b c)) (= x (axes a)) (= y (axes b)) (= z (axes c)))
-      ((set (axes e) (| x (| y z)))) :ruleset analysis)
-(rule ((= e (Inv a)) (= x (axes a))) ((set (axes e) x)) :ruleset analysis)
-(rule ((= e (Neg a)) (= x (axes a))) ((set (axes e) x)) :ruleset analysis)
-(rule ((= e (Exp a)) (= x (axes a))) ((set (axes e) x)) :ruleset analysis)
-(rule ((= e (Sqrt a)) (= x (axes a))) ((set (axes e) x)) :ruleset analysis)
-(rule ((= e (Call1 f a)) (= x (axes a))) ((set (axes e) x)) :ruleset analysis)
-(rule ((= e (Sum k a)) (= x (axes a))) ((set (axes e) (- x (& x (<< 1 k))))) :ruleset analysis)
-(rule ((= e (Max k a)) (= x (axes a))) ((set (axes e) (- x (& x (<< 1 k))))) :ruleset analysis)
-(rule ((= e (Mul a a))) ((nonnegative e)) :ruleset analysis)
-(rule ((= e (Mul a b)) (nonnegative a) (nonnegative b)) ((nonnegative e)) :ruleset analysis)
-(rule ((= e (Add a b)) (nonnegative a) (nonnegative b)) ((nonnegative e)) :ruleset analysis)
-(rule ((= e (Maximum a b)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
-(rule ((= e (Sum k a)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
-(rule ((= e (Max k a)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
-(rule ((= e (Access f a)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
-(rule ((= e (Inv a)) (nonnegative a)) ((nonnegative e)) :ruleset analysis)
-(rule ((= e (Exp a))) ((nonnegative e)) :ruleset analysis)
-(rule ((= e (Sqrt a))) ((nonnegative e)) :ruleset analysis)
-"""
-"""The term language; egglog itself keeps the axes each term depends on (a bit set), and which terms
-are known to be nonnegative."""
 
-
-def program_text() -> str:
-    """Return the egglog program of the language and all axioms."""
-    return PRELUDE + "\n".join(command for axiom in AXIOMS for command in axiom.commands())
+@cache
+def axioms_between_terms() -> tuple[Axiom, ...]:
+    """Return the axioms that know nothing of constants, extents and logarithms, and shrink nothing."""
+    return tuple(
+        axiom
+        for axiom in AXIOMS
+        if not axiom.shrinks
+        and not {"Const", "Size", "Log"}
+        & (operators(parse_pattern(axiom.left)) | operators(parse_pattern(axiom.right)))
+    )

@@ -5,22 +5,19 @@ of the operands) -> class. The table holds plain integers, so that search worker
 egglog. When a limit stopped saturation the table says so, and a miss means "unknown".
 """
 
-import logging
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING
 
 from superopt.errors import InputError
-from superopt.rules.axioms import program_text
-from superopt.rules.terms import OPERATORS, Goal, Node
+from superopt.rules.egraph import Running, Snapshot
+from superopt.rules.program import ANALYSIS
+from superopt.rules.terms import OPERATORS, Goal
 
 __all__ = ["NO_TABLE", "Entry", "SaturationLimits", "Table", "saturate"]
-
-if TYPE_CHECKING:
-    from egglog.bindings import EGraph
 
 Entry = tuple[int, int, tuple[int, ...], int]
 """(operator, attr, classes of the operands, class)"""
@@ -41,11 +38,11 @@ class Table:
 
     entries: tuple[Entry, ...]  # sorted
     classes: int
-    class_of_leaf: tuple[int, ...]
+    class_of_leaf: tuple[int, ...]  # the classes of the goal's leaves, and then of the constants
     roots: tuple[int, ...]
     rounds: int
-    seconds: float
     truncated: str | None  # the limit that stopped saturation, None where it is complete
+    constants: tuple[Fraction, ...] = ()  # constants that saturation made; they become leaves of the goal
 
     @property
     def nodes(self) -> int:
@@ -53,13 +50,13 @@ class Table:
         return len(self.entries)
 
 
-NO_TABLE = Table((), 0, (), (), 0, 0.0, None)
-"""What stands for a table where the search does without one."""
+NO_TABLE = Table((), 0, (), (), 0, None)
+"""The table of a search that does without an e-graph."""
 
 
 @cache
 def _first_process() -> int:
-    """Return the process that saturated first; those forked from it know it."""
+    """Return the process that saturated first; a process forked from it gets the same answer."""
     return os.getpid()
 
 
@@ -77,29 +74,34 @@ def saturate(
             "a search cannot begin in a process forked from one that searched;"
             ' start it by multiprocessing.get_context("spawn"), or search before the fork'
         )
-    from egglog.bindings import EGraph, RunScheduleOutput
-
-    _quiet()
     limits = limits or SaturationLimits()
+    table = _saturated(goal, limits, stop, plain=False)
+    if table.truncated is None or table.truncated == "interrupted":
+        return table
+    # Constants and logarithms may swell the e-graph beyond the limits; without them it may be complete.
+    again = _saturated(goal, limits, stop, plain=True)
+    return table if again.truncated else again
+
+
+def _saturated(
+    goal: Goal, limits: SaturationLimits, stop: Callable[[], bool] | None, *, plain: bool
+) -> Table:
     start = time.perf_counter()
-    egraph = EGraph()
-
-    def run(text: str) -> bool:
-        """Run a program; return whether its last command changed the e-graph."""
-        outputs = egraph.run_program(*egraph.parse_program(text))
-        last = outputs[-1] if outputs else None
-        return isinstance(last, RunScheduleOutput) and last.report.updated
-
-    run(program_text() + _access_rules(goal) + _goal_text(goal))
+    running = Running(goal, plain=plain)
     truncated: str | None = None
     rounds = 0
     while truncated is None:
-        # Analysis runs to its own fixpoint first: a guard reads the axes of every term.
-        run("(run-schedule (saturate (run analysis)))")
-        if not run("(run axioms 1)"):
+        if plain:
+            running.run(ANALYSIS)
+        elif running.shrink() and (smaller := running.smaller_goal()) is not None:
+            running = Running(smaller)
+            continue
+        changed = running.run("(run axioms 1)")
+        rules_came = running.load_rules()
+        if not changed and not rules_came:
             break
         rounds += 1
-        if _count(egraph) > limits.nodes:
+        if running.nodes > limits.nodes:
             truncated = f"limit of {limits.nodes} e-nodes"
         elif time.perf_counter() - start > limits.seconds:
             truncated = f"limit of {limits.seconds:g} s"
@@ -107,125 +109,76 @@ def saturate(
             truncated = f"limit of {limits.rounds} rounds"
         elif stop is not None and stop():
             truncated = "interrupted"
-    return _export(egraph, goal, rounds, start, truncated)
+    return _Export(running, len(goal.leaves)).table(rounds, truncated)
 
 
-_CONSTRUCTORS = {
-    "leaf": "Leaf",
-    "mul": "Mul",
-    "add": "Add",
-    "inv": "Inv",
-    "neg": "Neg",
-    "exp": "Exp",
-    "sqrt": "Sqrt",
-    "maximum": "Maximum",
-    "call1": "Call1",
-    "call2": "Call2",
-    "call3": "Call3",
-    "sum": "Sum",
-    "max": "Max",
-    "access": "Access",
-}
-ATTRIBUTED = frozenset({"leaf", "call1", "call2", "call3", "sum", "max", "access"})
-"""Operators whose term carries a number: which leaf, function, axis group or access."""
+_CODE = {op: code for code, op in enumerate(OPERATORS)}
 
 
-def _quiet() -> None:
-    """Keep egglog from telling each command, thousands of lines, unless somebody wants to hear them."""
-    logger = logging.getLogger("egglog")
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.WARNING)
+class _Export:
+    """The part of a saturated e-graph that the roots contain; classes are numbered as they are met."""
 
+    def __init__(self, running: Running, own_leaves: int) -> None:
+        self.own_leaves = own_leaves
+        self.snapshot = Snapshot(running)
+        self.goal = running.goal
+        self.of_class: dict[object, list[tuple[int, int, tuple[object, ...]]]] = {}
+        for row in self.snapshot.rows():
+            # A class that holds a constant need not be computed.
+            if row.args and row.found not in self.snapshot.constants:
+                self.of_class.setdefault(row.found, []).append((_CODE[row.op], row.attr, row.args))
+        self._keep_arithmetic()
+        self.numbers: dict[object, int] = {}
+        self.pending: list[object] = []
 
-def _goal_text(goal: Goal) -> str:
-    lines = [f"(let $t{i} {_constructor(node)})" for i, node in enumerate(goal.nodes)]
-    lines += [
-        f"(set (axes $t{i}) {goal.leaves[node.attr].mask})"
-        for i, node in enumerate(goal.nodes)
-        if node.op == "leaf"
-    ]
-    lines += [
-        f"(nonnegative $t{i})"
-        for i, node in enumerate(goal.nodes)
-        if node.op == "leaf" and goal.leaves[node.attr].nonnegative
-    ]
-    return "\n".join(lines)
+    def _keep_arithmetic(self) -> None:
+        """Keep the goal's own arithmetic on constants: the field may give its result another value."""
+        constants = self.snapshot.constants
+        for i, node in enumerate(self.goal.nodes):
+            value = self.snapshot.class_of(i)
+            args = tuple(self.snapshot.class_of(arg) for arg in node.args)
+            if args and value in constants and all(arg in constants for arg in args):
+                self.of_class.setdefault(value, []).append((_CODE[node.op], node.attr, args))
 
+    def number_of(self, value: object) -> int:
+        """Return the number of a class, which is visited if it is new."""
+        if value not in self.numbers:
+            self.numbers[value] = len(self.numbers)
+            self.pending.append(value)
+        return self.numbers[value]
 
-def _constructor(node: Node) -> str:
-    number = [str(node.attr)] if node.op in ATTRIBUTED else []
-    return f"({' '.join([_CONSTRUCTORS[node.op], *number, *(f'$t{i}' for i in node.args)])})"
-
-
-def _access_rules(goal: Goal) -> str:
-    """Return how each rename or selection changes the axes of a term."""
-    rules = []
-    for number, (_, mapping) in enumerate(goal.accesses):
-        removed = sum(1 << goal.bit(old) for old, _ in mapping)
-        text = f"(- x (& x {removed}))"
-        for old, new in mapping:
-            if isinstance(new, str):
-                moved = f"(* {1 << goal.bit(new)} (/ (& x {1 << goal.bit(old)}) {1 << goal.bit(old)}))"
-                text = f"(| {text} {moved})"
-        rules.append(
-            f"(rule ((= e (Access {number} a)) (= x (axes a))) ((set (axes e) {text})) :ruleset analysis)"
+    def table(self, rounds: int, truncated: str | None) -> Table:
+        """Return the table."""
+        roots = tuple(self.number_of(self.snapshot.class_of(root)) for root in self.goal.roots)
+        entries: list[Entry] = []
+        while self.pending:
+            value = self.pending.pop()
+            for code, attr, args in self.of_class.get(value, ()):
+                found = tuple(self.number_of(arg) for arg in args)
+                entries.append((code, attr, found, self.numbers[value]))
+        leaves, constants = self._leaves()
+        entries += [(_CODE["leaf"], leaf, (), number) for leaf, number in enumerate(leaves) if number >= 0]
+        return Table(
+            entries=tuple(sorted(entries)),
+            classes=len(self.numbers),
+            class_of_leaf=leaves,
+            roots=roots,
+            rounds=rounds,
+            truncated=truncated,
+            constants=constants,
         )
-    return "\n".join(rules)
 
-
-def _count(egraph: "EGraph") -> int:
-    """Return the number of e-nodes."""
-    functions = egraph.freeze().functions
-    return sum(len(functions[name].rows) for name in _CONSTRUCTORS.values() if name in functions)
-
-
-def _export(egraph: "EGraph", goal: Goal, rounds: int, start: float, truncated: str | None) -> Table:
-    """Return the part of the e-graph that the roots contain, classes numbered as they are met."""
-    functions = egraph.freeze().functions
-    of_class: dict[object, list[tuple[int, int, tuple[object, ...]]]] = {}
-    integers: dict[object, int] = {}
-    for code, op in enumerate(OPERATORS):
-        name = _CONSTRUCTORS[op]
-        attributed = op in ATTRIBUTED
-        for row in functions[name].rows if name in functions else ():
-            inputs = row.inputs
-            attr = 0
-            if attributed:
-                number = inputs[0]
-                if number not in integers:
-                    integers[number] = egraph.value_to_i64(number)
-                attr = integers[number]
-                inputs = inputs[1:]
-            of_class.setdefault(row.output, []).append((code, attr, tuple(inputs)))
-
-    def class_of(node: int) -> object:
-        return functions[f"$t{node}"].rows[0].output
-
-    numbers: dict[object, int] = {}
-    pending: list[object] = []
-
-    def number_of(value: object) -> int:
-        if value not in numbers:
-            numbers[value] = len(numbers)
-            pending.append(value)
-        return numbers[value]
-
-    roots = tuple(number_of(class_of(root)) for root in goal.roots)
-    entries: list[Entry] = []
-    while pending:
-        value = pending.pop()
-        for code, attr, args in of_class[value]:
-            entries.append((code, attr, tuple(number_of(arg) for arg in args), numbers[value]))
-    leaves = [-1] * len(goal.leaves)
-    for i, node in enumerate(goal.nodes):
-        if node.op == "leaf":
-            leaves[node.attr] = numbers.get(class_of(i), -1)
-    return Table(
-        entries=tuple(sorted(entries)),
-        classes=len(numbers),
-        class_of_leaf=tuple(leaves),
-        roots=roots,
-        rounds=rounds,
-        seconds=time.perf_counter() - start,
-        truncated=truncated,
-    )
+    def _leaves(self) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
+        """Return the class of every leaf, -1 where it is not met, and the constants that are more leaves."""
+        of_constant = {
+            value: self.numbers[found]
+            for found, value in self.snapshot.constants.items()
+            if found in self.numbers
+        }
+        leaves = self.goal.leaves[: self.own_leaves]
+        classes = [-1 if leaf.constant is None else of_constant.pop(leaf.constant, -1) for leaf in leaves]
+        for i, node in enumerate(self.goal.nodes):
+            if node.op == "leaf" and self.goal.leaves[node.attr].constant is None:
+                classes[node.attr] = self.numbers.get(self.snapshot.class_of(i), -1)
+        constants = tuple(sorted(of_constant))
+        return (*classes, *(of_constant[value] for value in constants)), constants

@@ -1,44 +1,41 @@
 """Asks whether a term can be a part of some expression equal to the goal, without an e-graph.
 
-It is asked where saturation was cut short, so that a miss in the table means nothing, and alone
-for the ablation. As in Mirage the terms are an uninterpreted sort, each operator is a function, and
-the axioms stand beside "an operand of a part is a part". Three answers:
+The search asks where saturation was cut short, so that a miss in the table means nothing, and the
+ablation asks z3 alone. As in Mirage the terms are an uninterpreted sort, each operator is a function, and
+the axioms stand beside "an operand of a part is a part"; axioms that shrink terms, or speak of constants
+or logarithms, are left out. There are three answers:
 
-- *entailed*: z3 derives that the term is a part. It is admitted.
-- *refuted*: there is a model of the axioms in which the term is no part. Quantified formulas seldom
-  get a model from z3, so the measure of terms, which is such a model, is tried first; it refutes
-  in microseconds. Only a refuted term is pruned.
-- *unknown*: neither, within the limits. It is admitted. Where z3 has no instance of an axiom left
-  to try it still says unknown, and rightly: its matching can miss some. `prune_exhausted` takes this
-  for a refutation, as Mirage does with whatever z3 does not derive; it is for comparisons only.
+- *entailed*: z3 derives that the term is a part. The term is admitted.
+- *refuted*: there is a model of the axioms in which the term is no part. z3 seldom finds a model of
+  quantified formulas, so the invariant of terms (see `refute`), which is such a model, is tried first; it
+  refutes in microseconds. Only a refuted term is pruned.
+- *unknown*: neither, within the limits. The term is admitted. Where z3 has no instance of an axiom left
+  to try it still says unknown, and rightly: its matching can miss some.
 
 A query is limited by z3's own count of steps, so that answers do not depend on how busy the machine
 is; z3's clock only stops what it does not count.
 """
 
-import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from superopt.rules.axioms import AXIOMS, Axiom, Pattern, parse_pattern, variables
-from superopt.rules.measure import Measure
+from superopt.rules.axioms import Axiom, axioms_between_terms
+from superopt.rules.patterns import Pattern, parse_pattern, variables
+from superopt.rules.refute import Refuter
 from superopt.rules.terms import COMMUTATIVE, Goal, Node
 
-__all__ = ["Answer", "OracleStatistics", "SubexpressionOracle"]
+__all__ = ["Answer", "SubexpressionOracle"]
 
 STEPS_PER_MS = 500
-"""How many of its steps z3 makes in a millisecond, about; it turns a time limit into a count."""
-
+"""About how many steps z3 makes in a millisecond; it turns a time limit into a count of steps."""
 
 PATIENCE = 10
-"""How many times its time limit a query may take where z3 does not count what it is busy with."""
+"""How many times its time limit a query may take while z3 does something that it does not count."""
 
 
 class Answer(Enum):
@@ -54,118 +51,59 @@ class Answer(Enum):
         return self is Answer.REFUTED
 
 
-@dataclass(slots=True)
-class OracleStatistics:
-    """What was asked and how it was answered."""
-
-    asked: int = 0
-    memo_hits: int = 0
-    refuted_by_measure: int = 0
-    refuted_by_z3: int = 0
-    entailed: int = 0
-    unknown: int = 0
-    over_budget: int = 0  # of the unknown: z3 was not asked any more
-    seconds: float = 0.0
-
-
 class SubexpressionOracle:
     """Decides for terms of one goal; each process that asks makes its own z3 solver."""
 
-    def __init__(
-        self,
-        goal: Goal,
-        *,
-        timeout_ms: int = 200,
-        budget_s: float = 10.0,
-        memo_path: str | Path | None = None,
-        prune_exhausted: bool = False,
-    ) -> None:
-        self.statistics = OracleStatistics()
+    def __init__(self, goal: Goal, *, timeout_ms: int = 200, budget_s: float = 10.0) -> None:
         self._goal = goal
-        self._measure = Measure(goal)
+        self._refuter = Refuter(goal)
         self._timeout_ms = timeout_ms
         self._budget_s = budget_s
-        self._prune_exhausted = prune_exhausted
-        self._z3_seconds = 0.0
         self._query: _Query | None = None
         self._owner = 0
-        self._salt = _digest(goal, timeout_ms, prune_exhausted)
-        self._memo: dict[str, Answer] = {}
-        self._path = None if memo_path is None else Path(memo_path)
-        if self._path is not None and self._path.exists():
-            self._read_memo(self._path)
+        self._known: dict[bytes, Answer] = {}
 
     def admits(self, term: Sequence[Node]) -> Answer:
         """Return the answer for a term's last node; the nodes stand in topological order."""
+        key = _digest(term)
+        if key not in self._known:
+            if self._refuter.refutes(term):
+                self._known[key] = Answer.REFUTED
+            elif self._budget_s <= 0:
+                return Answer.UNKNOWN
+            else:
+                self._known[key] = self._ask(term)
+        return self._known[key]
+
+    def _ask(self, term: Sequence[Node]) -> Answer:
         start = time.perf_counter()
-        self.statistics.asked += 1
-        key = self.key(term)
-        answer = self._memo.get(key)
-        if answer is not None:
-            self.statistics.memo_hits += 1
-        else:
-            answer = self._ask(term, key)
-        self.statistics.seconds += time.perf_counter() - start
-        return answer
+        try:
+            if self._query is None or self._owner != os.getpid():
+                self._query, self._owner = _Query(self._goal, self._timeout_ms), os.getpid()
+            return self._query.ask(term)
+        finally:
+            self._budget_s -= time.perf_counter() - start
 
-    def key(self, term: Sequence[Node]) -> str:
-        """Return the memo key: equal for terms equal up to the order of commuting operands."""
-        digests: list[bytes] = []
-        for node in term:
-            parts = [digests[i] for i in node.args]
-            if node.op in COMMUTATIVE:
-                parts.sort()
-            text = f"{node.op} {node.attr}".encode()
-            digests.append(blake2b(b"|".join([text, *parts]), digest_size=16).digest())
-        return blake2b(self._salt + digests[-1], digest_size=16).hexdigest()
 
-    def _ask(self, term: Sequence[Node], key: str) -> Answer:
-        if self._measure.refutes(term):
-            self.statistics.refuted_by_measure += 1
-            answer = Answer.REFUTED
-        elif self._z3_seconds >= self._budget_s:
-            self.statistics.unknown += 1
-            self.statistics.over_budget += 1
-            return Answer.UNKNOWN  # not noted: with more budget the answer may be another
-        else:
-            start = time.perf_counter()
-            try:
-                answer = self._solver().ask(term)
-            finally:
-                self._z3_seconds += time.perf_counter() - start
-            self.statistics.refuted_by_z3 += answer is Answer.REFUTED
-            self.statistics.entailed += answer is Answer.ENTAILED
-            self.statistics.unknown += answer is Answer.UNKNOWN
-        self._memo[key] = answer
-        if self._path is not None:
-            # One short write in append mode: lines of several processes do not mix.
-            with self._path.open("a", encoding="ascii") as file:
-                file.write(json.dumps([key, answer.value]) + "\n")
-        return answer
-
-    def _solver(self) -> "_Query":
-        if self._query is None or self._owner != os.getpid():
-            self._query = _Query(self._goal, self._timeout_ms, self._prune_exhausted)
-            self._owner = os.getpid()
-        return self._query
-
-    def _read_memo(self, path: Path) -> None:
-        for line in path.read_text(encoding="ascii", errors="replace").splitlines():
-            try:
-                key, value = json.loads(line)
-                self._memo[key] = Answer(value)
-            except (ValueError, TypeError):
-                continue  # a line cut short by a killed process
+def _digest(term: Sequence[Node]) -> bytes:
+    """Return a digest of a term that the order of commuting operands does not change."""
+    digests: list[bytes] = []
+    for node in term:
+        parts = [digests[i] for i in node.args]
+        if node.op in COMMUTATIVE:
+            parts.sort()
+        text = f"{node.op} {node.attr}".encode()
+        digests.append(blake2b(b"|".join([text, *parts]), digest_size=16).digest())
+    return digests[-1]
 
 
 class _Query:
     """The axioms and the goal in a z3 context of its own; one candidate at a time."""
 
-    def __init__(self, goal: Goal, timeout_ms: int, prune_exhausted: bool) -> None:
+    def __init__(self, goal: Goal, timeout_ms: int) -> None:
         import z3
 
         self._z3: Any = z3
-        self._prune_exhausted = prune_exhausted
         self._goal = goal
         self._context = z3.Context()
         self._sort = z3.DeclareSort("Term", self._context)
@@ -174,11 +112,10 @@ class _Query:
         self._axes = z3.Function("axes", self._sort, mask)
         self._part = z3.Function("part", self._sort, z3.BoolSort(self._context))
         self._functions: dict[tuple[str, int], Any] = {}
-        self._stated: set[tuple[str, int]] = set()
         self._timeout_ms = timeout_ms
         self._facts: list[Any] = []
         terms = self._terms(goal.nodes)
-        for axiom in AXIOMS:
+        for axiom in axioms_between_terms():
             self._state_axiom(axiom)
         for root in goal.roots:
             self._facts.append(self._part(terms[root]))
@@ -186,8 +123,8 @@ class _Query:
     def _solver(self) -> Any:
         """Return a solver that knows all facts.
 
-        Each query gets its own: in one that lives on, what was instantiated before is done again by
-        every push, within no limit, and large programs would take minutes to be let go.
+        Each query gets a solver of its own. One solver for all of them would do its earlier instantiations
+        again at every push, within no limit, and would take minutes to be freed for large programs.
         """
         solver = self._z3.SimpleSolver(ctx=self._context)
         # z3's own handler would swallow Ctrl-C; Python's acts once the query is over.
@@ -206,10 +143,9 @@ class _Query:
         solver = self._solver()
         solver.add(z3.Not(self._part(candidate)))
         result = solver.check()
-        exhausted = result == z3.unknown and "incomplete" in solver.reason_unknown()
         if result == z3.unsat:
             return Answer.ENTAILED
-        return Answer.REFUTED if result == z3.sat or (exhausted and self._prune_exhausted) else Answer.UNKNOWN
+        return Answer.REFUTED if result == z3.sat else Answer.UNKNOWN
 
     def _terms(self, nodes: Sequence[Node]) -> list[Any]:
         built: list[Any] = []
@@ -219,7 +155,7 @@ class _Query:
         return built
 
     def _function(self, op: str, attr: int, arity: int) -> Any:
-        """Return the function of an operator; when first met, state its axes and that operands are parts."""
+        """Return the function of an operator; a new one comes with its facts about axes and parts."""
         z3 = self._z3
         key = (op, attr)
         if key not in self._functions:
@@ -244,19 +180,15 @@ class _Query:
         if op in ("sum", "max"):
             return union & ~z3.BitVecVal(1 << attr, self._bits, self._context)
         if op == "access":
-            mapping = self._goal.accesses[attr][1]
-            kept = union
-            for old, _ in mapping:
-                kept = kept & ~z3.BitVecVal(1 << self._goal.bit(old), self._bits, self._context)
-            for old, new in mapping:
-                if isinstance(new, str):
-                    old_bit, new_bit = self._goal.bit(old), self._goal.bit(new)
-                    kept = kept | ((z3.LShR(union, old_bit) & 1) << new_bit)
+            removed, renamed = self._goal.moves(attr)
+            kept = union & ~z3.BitVecVal(removed, self._bits, self._context)
+            for old, new in renamed:
+                kept = kept | ((z3.LShR(union, old) & 1) << new)
             return kept
         return union
 
     def _state_axiom(self, axiom: Axiom) -> None:
-        """State an axiom once for each choice of axes, with each side that rewrites as a trigger."""
+        """State an axiom once for each choice of axes; each side that it rewrites is a trigger."""
         z3 = self._z3
         left, right = parse_pattern(axiom.left), parse_pattern(axiom.right)
         terms, axes = variables(left)
@@ -290,10 +222,3 @@ class _Query:
 
     def _forall(self, variables: list[Any], body: Any, trigger: Any) -> None:
         self._facts.append(self._z3.ForAll(variables, body, patterns=[trigger]))
-
-
-def _digest(goal: Goal, *settings: object) -> bytes:
-    """Return what a memo depends on besides the term: the goal, the axioms, the settings."""
-    leaves = [(leaf.position, str(leaf.constant), leaf.mask) for leaf in goal.leaves]
-    shape = (goal.nodes, leaves, goal.groups, goal.functions, goal.accesses, goal.roots)
-    return blake2b(repr((shape, AXIOMS, settings)).encode(), digest_size=16).digest()

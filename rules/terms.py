@@ -1,4 +1,4 @@
-"""The abstract terms of a goal: what a graph computes, in the few operators the axioms speak of.
+"""The terms of a goal: what a graph computes, in the few operators that the axioms know.
 
 Axes that always travel together through a goal are one axis here (a *group*), so that a view
 into heads costs the search nothing. A sub-expression that reads no tensor, such as a causal mask,
@@ -6,7 +6,7 @@ is one leaf: no axiom could do anything with its inside.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from superopt.ir import Graph, Step, closed_values, value_axes
@@ -29,8 +29,9 @@ OPERATORS = (
     "sum",
     "max",
     "access",
+    "log",
 )
-"""The term operators; a row of the search names one by its position here."""
+"""The operators of terms; a row of the search names an operator by its position here."""
 
 COMMUTATIVE = frozenset({"mul", "add", "maximum"})
 
@@ -51,7 +52,8 @@ class Leaf:
     position: int | None
     constant: Fraction | None
     mask: int  # bit set of axis groups
-    nonnegative: bool = False  # for certain
+    nonnegative: bool = False  # known for certain
+    extent: int | None = None  # bit set of the axis groups whose sizes multiply to the leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,33 @@ class Goal:
         """Return the group number of an axis."""
         return next(i for i, group in enumerate(self.groups) if axis in group)
 
+    def moves(self, access: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """Return the bit set of groups that a rename or selection removes, and the (old, new) it renames."""
+        mapping = self.accesses[access][1]
+        renamed = tuple((self.bit(old), self.bit(new)) for old, new in mapping if isinstance(new, str))
+        return sum(1 << self.bit(old) for old, _ in mapping), renamed
+
+    def mask_after(self, op: str, attr: int, mask: int) -> int:
+        """Return the axis groups of a term, as a bit set, from the union of its operands' groups."""
+        if op in ("sum", "max"):
+            return mask & ~(1 << attr)
+        if op != "access":
+            return mask
+        removed, renamed = self.moves(attr)
+        return mask & ~removed | sum(1 << new for old, new in renamed if mask >> old & 1)
+
+    def with_constants(self, constants: Iterable[Fraction]) -> "Goal":
+        """Return the goal with a leaf more for each of some constants."""
+        return replace(self, leaves=(*self.leaves, *map(constant_leaf, constants)))
+
+
+def constant_leaf(value: Fraction) -> Leaf:
+    """Return the leaf of a constant."""
+    return Leaf(None, value, 0, value >= 0)
+
 
 def axis_groups(graph: Graph, apart: Iterable[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Return the axes of a graph in groups: those that no value and no step tells apart.
+    """Return the axes of a graph in groups that no value and no step tells apart.
 
     The axes named in `apart` stay alone: halves of a split axis, to be reduced one by one.
     """
@@ -111,7 +137,7 @@ def goal_of(graph: Graph, apart: Iterable[str] = ()) -> Goal:
 
 @dataclass(slots=True)
 class _Bank:
-    """Builds terms, equal ones once; it is the `Scalars` arithmetic of abstract terms."""
+    """Builds terms, equal ones once: the `Scalars` arithmetic whose numbers are terms."""
 
     graph: Graph
     groups: tuple[tuple[str, ...], ...]
@@ -154,7 +180,9 @@ class _Bank:
             return self.const(step.value)
         if step is None or self.closed[value]:
             mask = self._mask(self.axes[value])
-            return self._leaf(("value", value), Leaf(value, None, mask, self._is_nonnegative(value, step)))
+            extent = self._extent(value)
+            sign = extent is not None or self._is_nonnegative(value, step)
+            return self._leaf(("value", value), Leaf(value, None, mask, sign, extent))
         args = [self.of_value[i] for i in step.inputs]
         if step.op in OPS:
             return int(OPS[step.op].scalar(self, *args))
@@ -169,7 +197,21 @@ class _Bank:
     def _is_nonnegative(self, value: int, step: Step | None) -> bool:
         if step is None:
             return self.graph.inputs[value].dtype == "bool"
-        return step.op in ("size", "index") or (step.op in OPS and OPS[step.op].mask)
+        return step.op == "index" or (step.op in OPS and OPS[step.op].mask)
+
+    def _extent(self, value: int) -> int | None:
+        """Return the axis groups whose extents multiply to a value, None where it is no such product."""
+        extent = 0
+        pending = [value]
+        while pending:
+            step = self.graph.step_of(pending.pop())
+            if step is not None and step.op == "mul":
+                pending.extend(step.inputs)
+                continue
+            if step is None or step.op != "size" or extent >> self.bits[step.axes[0]] & 1:
+                return None
+            extent |= 1 << self.bits[step.axes[0]]
+        return extent
 
     def _mask(self, axes: frozenset[str]) -> int:
         return sum(1 << bit for bit in {self.bits[axis] for axis in axes})
@@ -189,53 +231,46 @@ class _Bank:
 
     def const(self, value: Fraction) -> int:
         """Return the leaf of a constant."""
-        return self._leaf(("const", value), Leaf(None, value, 0, value >= 0))
+        return self._leaf(("const", value), constant_leaf(value))
 
     def infinity(self) -> int:
-        """Return infinity, which reaches the algebra only as an unknown function of nothing."""
+        """Return infinity, which the axioms take for a function that they know nothing about."""
         return self.function("infinity", self.const(Fraction(0)))
 
     def add(self, a: int, b: int) -> int:
-        """Return the term a + b."""
         return self._node("add", (a, b))
 
     def mul(self, a: int, b: int) -> int:
-        """Return the term a * b."""
         return self._node("mul", (a, b))
 
     def neg(self, a: int) -> int:
-        """Return the term -a."""
         return self._node("neg", (a,))
 
     def inv(self, a: int) -> int:
-        """Return the term 1 / a."""
         return self._node("inv", (a,))
 
     def exp(self, a: int) -> int:
-        """Return the term exp(a)."""
         return self._node("exp", (a,))
 
     def sqrt(self, a: int) -> int:
-        """Return the term sqrt(a)."""
         return self._node("sqrt", (a,))
 
     def maximum(self, a: int, b: int) -> int:
-        """Return the term max(a, b)."""
         return self._node("maximum", (a, b))
 
     def less(self, a: int, b: int) -> int:
-        """Return the term [a < b]."""
         return self.function("less", a, b)
 
     def equal(self, a: int, b: int) -> int:
-        """Return the term [a = b]."""
         return self.function("equal", a, b)
 
     def where(self, mask: int, a: int, b: int) -> int:
-        """Return the term of a selection; one whose other side is zero is a product."""
+        """Return the term of a selection; with zero on the other side it is a product."""
         return self.mul(mask, a) if b == self.const(Fraction(0)) else self.function("where", mask, a, b)
 
     def function(self, name: str, *args: int) -> int:
-        """Return the application of a function without axioms."""
+        """Return the application of a function; only the logarithm has axioms."""
+        if name == "log":
+            return self._node("log", args)
         number = self.functions.setdefault(name, len(self.functions))
         return self._node(f"call{len(args)}", args, number)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
         TraceError,
     )
     from superopt.ir import Graph
+    from superopt.live.optimized import Optimized
+    from superopt.live.saved import load
     from superopt.optimizer import optimize
-    from superopt.plans import Optimized, OptimizeOptions
-    from superopt.plans.saved import load
+    from superopt.options import OptimizeOptions
     from superopt.verify import Verdict, equivalent
 
 __all__ = [
@@ -45,8 +46,8 @@ _HOME = {
     "Graph": "superopt.ir",
     "GraphError": "superopt.errors",
     "InputError": "superopt.errors",
-    "OptimizeOptions": "superopt.plans",
-    "Optimized": "superopt.plans",
+    "OptimizeOptions": "superopt.options",
+    "Optimized": "superopt.live.optimized",
     "Search": "superopt.driver",
     "SearchOptions": "superopt.driver",
     "SuperoptError": "superopt.errors",
@@ -54,7 +55,7 @@ _HOME = {
     "Verdict": "superopt.verify",
     "equivalent": "superopt.verify",
     "explain": "superopt.backend",
-    "load": "superopt.plans.saved",
+    "load": "superopt.live.saved",
     "optimize": "superopt.optimizer",
     "search": "superopt.driver",
 }

@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 from superopt.clock import Clock
 from superopt.errors import InputError
-from superopt.frontier.bound import Bound, Machine, graph_bound
-from superopt.frontier.derive import derive
 from superopt.frontier.engine import explore
-from superopt.frontier.leaves import Grid, fits
-from superopt.frontier.lower import canonical, lower
-from superopt.frontier.mugraph import MuGraphSpace
-from superopt.frontier.space import Exploration, LevelStats, Limits
-from superopt.frontier.split import merge_halves, split_reductions
-from superopt.frontier.universe import Universe, universe_of
+from superopt.frontier.engine.interface import Exploration, LevelStats, Limits
+from superopt.frontier.tensors.bound import Bound, Machine, graph_bound
+from superopt.frontier.tensors.derive import derive
+from superopt.frontier.tensors.graphs import canonical, graph_of
+from superopt.frontier.tensors.grid import Grid, fits
+from superopt.frontier.tensors.space import TensorSpace
+from superopt.frontier.tensors.split import merge_halves, split_reductions
+from superopt.frontier.tensors.universe import Universe, universe_of
 from superopt.interrupts import interrupts_noted
-from superopt.ir import Graph, MuGraph, Program, Region, Split, cut_graph, fuse, release_shifts
+from superopt.ir import REDUCTIONS, Graph, MuGraph, Program, Region, Split, cut_graph, fuse, release_shifts
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
 
@@ -45,7 +45,7 @@ class SearchOptions:
     max_graphs: int = 16
     split: bool = True
     rows: int = 200_000
-    seed: int = 0
+    seed: int | None = None  # of the tests of equality; None draws numbers that nobody has used
     checkpoint: Path | None = None  # a folder: one file per region
     resume: bool = False
 
@@ -234,7 +234,7 @@ class _Run:
         if self.out_of_time():
             yield self._unsearched(graph)
             return
-        reductions = sum(step.op in ("sum", "max", "contract") for step in graph.steps)
+        reductions = sum(step.op in REDUCTIONS for step in graph.steps)
         halves = cut_graph(graph) if reductions > _TOO_MANY_REDUCTIONS else None
         attempt = None
         if halves is None:
@@ -288,7 +288,8 @@ class _Run:
         goal = goal_of(refined, (half for pair in halves.values() for half in pair))
         if self.options.prune != "egraph":  # the ablations do without an e-graph
             return _Attempt(graph, goal, halves, NO_TABLE)
-        return _Attempt(graph, goal, halves, saturate(goal, limits, self.out_of_time))
+        table = saturate(goal, limits, self.out_of_time)
+        return _Attempt(graph, goal.with_constants(table.constants), halves, table)
 
     def _unsearched(self, graph: Graph, why: str = "") -> RegionSearch:
         """Return a region as it came: there is no time left for it, unless another reason is given."""
@@ -303,10 +304,10 @@ class _Run:
         machine = Machine()
         truncated = [f"saturation: {table.truncated}"] if table.truncated else []
         with clock.phase("explore"):
-            space = MuGraphSpace(
+            space = TensorSpace(
                 goal,
                 table,
-                Grid(goal, seed=self.options.seed),
+                Grid(goal, seed=self.options.seed or 0),
                 prune=self.options.prune,
                 oracle=self._oracle(attempt),
                 stop=self.out_of_time,
@@ -323,7 +324,12 @@ class _Run:
             reached = None not in universe.roots
         with clock.phase("verify"), interrupts_noted(self):
             self.report("verify", graph.name)
-            found = _verified(graph, found, self.options.seed)
+            proven = _verified(graph, found, self.options.seed)
+        notes = attempt.notes
+        if len(proven) < len(found):
+            notes += (
+                f"{len(found) - len(proven)} of {len(found)} graphs are left out: not shown to be equal",
+            )
         statistics = SearchStatistics(
             e_nodes=table.nodes,
             e_classes=table.classes,
@@ -335,9 +341,9 @@ class _Run:
             pruned=exploration.counts,
             phase_ms=clock.ms,
         )
-        return RegionSearch(graph, found, statistics, tuple(truncated), attempt.notes, reached)
+        return RegionSearch(graph, proven, statistics, tuple(truncated), notes, reached)
 
-    def _explore(self, space: MuGraphSpace, name: str) -> Exploration:
+    def _explore(self, space: TensorSpace, name: str) -> Exploration:
         checkpoint = None
         if self.options.checkpoint is not None:
             self.options.checkpoint.mkdir(parents=True, exist_ok=True)
@@ -380,8 +386,8 @@ class _Run:
                 stop=self.out_of_time,
             )
             for derivation in derivations:
-                lowered = lower(attempt.goal, tuple(roots), derivation)
-                merged, left = merge_halves(lowered, attempt.halves)
+                made = graph_of(attempt.goal, tuple(roots), derivation)
+                merged, left = merge_halves(made, attempt.halves)
                 merged = canonical(merged)
                 graphs.setdefault(str(merged), (merged, left))
         found = [
@@ -401,9 +407,9 @@ def _selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
     return tuple(one for one in found if id(one) in chosen or one.is_original)
 
 
-def _verified(goal: Graph, found: Sequence[Found], seed: int) -> tuple[Found, ...]:
-    """Return the graphs with their verdicts; one that is refuted is an error of ours and is dropped."""
-    from superopt.verify.many import equal_to_all
+def _verified(goal: Graph, found: Sequence[Found], seed: int | None) -> tuple[Found, ...]:
+    """Return the graphs that are proven equal, with their verdicts; another was merged by an unlucky draw."""
+    from superopt.verify.graphs.many import equal_to_all
 
     verdicts = equal_to_all(goal, [one.graph for one in found], seed=seed)
     return tuple(

@@ -1,29 +1,54 @@
-"""Optimize: search, compile, check and race; the fastest correct program is what comes back.
+"""Optimize: search, schedule, and race; the fastest correct program is what comes back.
 
-Every region of a function is searched; the best graphs become kernels, are raced against one
-another, and the whole is checked in floats and raced against PyTorch. What is slower than PyTorch,
-or less accurate, or not finite where PyTorch is, is never returned: then PyTorch is. For a device
-that is not here, what comes back is a plan: kernels compiled ahead of time, by predicted times.
+Every region of a function is searched; the best graphs become candidates, which go through the funnel:
+kernels are made, raced against one another, and the whole is checked in floats and raced against PyTorch.
+What is slower than PyTorch, or less accurate, or not finite where PyTorch is, is never returned: then PyTorch
+is. For a device that is not here, a plan comes back: kernels compiled ahead of time, by predicted times.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.candidates.plan_cache import PlanCache
+from superopt.candidates.schedules import schedules
+from superopt.candidates.search_cache import keep_search, recall_search
 from superopt.clock import Clock
 from superopt.driver import Search, search
 from superopt.errors import InputError
-from superopt.plans.optimized import Optimized
-from superopt.plans.plan import PRESETS, Candidate, OptimizeOptions, RegionPlan, Within, Work
-from superopt.plans.schedules import schedules
-from superopt.plans.searched import keep_search, recall_search
-from superopt.plans.settle import settle
-from superopt.plans.shelf import Shelf
+from superopt.funnel import Limits, State, run_regions
+from superopt.funnel.assembly import assemble, in_parts
+from superopt.ir import Program
+from superopt.live.optimized import Optimized
+from superopt.live.saved import proven_regions, traced_again
+from superopt.options import OptimizeOptions
+from superopt.result.codec import read_result, returned
+from superopt.result.result import Result
+from superopt.rivals.final import FinalRace, final_race, withdrawn
 from superopt.targets import Target, pick_target
 
 if TYPE_CHECKING:
+    from superopt.cache import Cache
     from superopt.trace.traced import Traced
 
-__all__ = ["Candidate", "OptimizeOptions", "Optimized", "RegionPlan", "optimize"]
+__all__ = [
+    "Candidate",
+    "OptimizeOptions",
+    "Optimized",
+    "RegionCandidates",
+    "candidates_of",
+    "optimize",
+    "tune",
+]
+
+log = logging.getLogger("superopt")
+
+Tell = Callable[[str], None]
+
+_TUNED = {"quick": 8, "full": 32}  # candidates of a region in a file, the best predicted or measured before
 
 
 def optimize(
@@ -31,92 +56,225 @@ def optimize(
     *inputs: Any,
     name: str | None = None,
     options: OptimizeOptions | None = None,
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Tell | None = None,
     source: Mapping[str, Any] | None = None,
-    within: Within | None = None,
+    traced: "Traced | None" = None,
 ) -> Optimized:
     """Return the fastest correct program for a function on inputs like these.
 
     Tensors on the meta device stand for normal random data of their shape. `source` says where the
-    function comes from, for the result file. With `within`, the caller races the result against PyTorch.
+    function comes from, for the result file. `traced` is the function as `trace` made it of such inputs.
     """
     from superopt.trace import trace
 
     options = options or OptimizeOptions()
-    check_options(options)
+    options.check()
     target = target_for(options, inputs)
-    tell = on_progress or (lambda message: None)
-    clock = Clock()
+    tell, clock = on_progress or _silent, Clock()
     tell("tracing and searching")
     with clock.phase("trace"):
-        traced = trace(function, *inputs, name=name)
-    shelf = Shelf(options, target, measured=target.available and options.measure)
-    found, work = _work(traced, None if within else shelf, target, options, clock)
-    best = settle(
+        traced = traced or trace(function, *inputs, name=name, live=target.torch_device)
+    plans = PlanCache(options, target)
+    with clock.phase("recall"):
+        regions, found = plans.recall(traced.program), None
+    if regions is None:
+        regions, found = candidates_of(traced.program, target, options, clock, plans.cache)
+    best = race(
         function,
         traced,
-        work,
-        target=target,
-        options=options,
-        inputs=inputs,
+        regions,
+        inputs,
+        target,
+        options,
         clock=clock,
         tell=tell,
         source=source,
         search=found,
-        within=within,
     )
-    best.interrupted |= found is not None and found.interrupted
-    if not best.interrupted and within is None:
-        for region in traced.program.regions:
-            parts = [plan for plan in best.regions if plan.goal.name.partition(".")[0] == region.graph.name]
-            shelf.keep(region.graph, parts)
+    if not best.interrupted:
+        plans.keep(traced.program, best.regions)
     return best
 
 
-def _work(
-    traced: "Traced", shelf: Shelf | None, target: Target, options: OptimizeOptions, clock: Clock
-) -> tuple[Search | None, list[Work]]:
-    """Return the candidates for each region: those of earlier runs where all have some, else of a search.
+def candidates_of(
+    program: Program, target: Target, options: OptimizeOptions, clock: Clock, cache: "Cache | None" = None
+) -> tuple[list[RegionCandidates], Search | None]:
+    """Return the ways to run every region, ranked by cost, and the search unless an earlier one found them.
 
-    The search itself may be an earlier one, for another target or with other options.
+    An earlier search may have been for another target, or with other options; it comes from `cache`.
     """
-    cache = shelf.cache if shelf else None
     with clock.phase("recall"):
-        recalled = [shelf.recall(region.graph) for region in traced.program.regions] if shelf else []
-    if shelf and all(recalled):
-        return None, [work for parts in recalled if parts for work in parts]
+        goals = recall_search(cache, program, options.search) if cache else None
     found = None
-    with clock.phase("recall"):
-        parts = recall_search(cache, traced.program, options.search) if cache else None
-    if parts is None:
+    if goals is None:
         with clock.phase("search"):
-            found = search(traced.program, options=options.search)
-            parts = [(one.goal, one.found) for one in found.regions]
+            found = search(program, options=options.search)
+            goals = [(one.goal, one.found) for one in found.regions]
         if cache:
             keep_search(cache, found, options.search)
     with clock.phase("schedule"):
-        work = [schedules(goal, graphs, target, graphs=options.graphs) for goal, graphs in parts]
-    return found, work
+        return [schedules(goal, graphs, target, graphs=options.graphs) for goal, graphs in goals], found
 
 
-def check_options(options: OptimizeOptions) -> None:
-    """Refuse settings that make no sense."""
-    if not options.seconds > 0:
-        raise InputError(f"seconds is {options.seconds!r}; give a time above 0")
-    if not options.limit_seconds > 0:
-        raise InputError(f"limit_seconds is {options.limit_seconds!r}; give a time above 0")
-    if options.graphs < 1:
-        raise InputError(f"graphs is {options.graphs!r}; give at least 1")
-    if options.preset not in PRESETS:
-        raise InputError(f"preset is {options.preset!r}; choose {' or '.join(PRESETS)}")
+def race(
+    function: Callable[..., Any] | None,
+    traced: "Traced",
+    regions: Sequence[RegionCandidates],
+    inputs: tuple[Any, ...],
+    target: Target,
+    options: OptimizeOptions,
+    *,
+    clock: Clock,
+    tell: Tell,
+    source: Mapping[str, Any] | None = None,
+    search: Search | None = None,
+    open_axes: frozenset[str] | None = None,
+) -> Optimized:
+    """Return the program that comes of candidates for each region: what passes the funnel races PyTorch."""
+    traced = in_parts(traced, [one.goal for one in regions])
+    limits = Limits(seconds=options.seconds / 2)  # the other half is for the last race
+    stopped = search is not None and search.interrupted
+    original = function or assemble(traced, {})
+    state = State(
+        original, traced, inputs, target, options, limits, clock=clock, tell=tell, interrupted=stopped
+    )
+    if stopped and state.measures:
+        log.warning("interrupted: nothing was compiled yet, so PyTorch's own program is what comes back")
+    regions = run_regions(regions, state)
+    last = final_race(state, regions, known=function is not None) if state.measures else None
+    return _program(function, state, regions, last, inputs, source, search, open_axes)
+
+
+def _program(
+    function: Callable[..., Any] | None,
+    state: State,
+    regions: Sequence[RegionCandidates],
+    last: FinalRace | None,
+    inputs: tuple[Any, ...],
+    source: Mapping[str, Any] | None,
+    search: Search | None,
+    open_axes: frozenset[str] | None,
+) -> Optimized:
+    """Return what came of the races as a program, or a plan where there was none."""
+    from superopt.cache import versions
+
+    kernels, floats = state.kernels, state.floats
+    if last is not None and last.fault:
+        regions, kernels, floats = [withdrawn(one, last.fault) for one in regions], {}, None
+    found = [replace(one, floor_us=state.target.floor_us(one.goal)) for one in regions]
+    result = Result(
+        state.traced.program,
+        state.target,
+        without_data(inputs),
+        tuple(found),
+        state.options.seed,
+        last.winner if last else None,
+        measurements=last.measurements if last else {},
+        floats=floats,
+        device=state.target.device_name if last else None,
+        source=source,
+        returns=returned(state.traced),
+        holds=tuple(sorted(state.traced.constants)),
+        open_axes=open_axes,
+        verdicts=tuple(str(one.chosen.verdict) for one in found if one.chosen),
+        phases_ms=state.clock.ms,
+        ranked_by=state.order.used if last else None,
+        versions=versions(),
+        interrupted=state.interrupted,
+        stood_in=last is not None and function is None,
+    )
+    compiled = last.contenders.get(last.winner) if last and function else None
+    return Optimized(
+        function,
+        result,
+        state.traced,
+        kernels=kernels,
+        options=state.options,
+        compiled=compiled,
+        search=search,
+    )
+
+
+def tune(
+    path: str | Path,
+    function: Callable[..., Any] | None = None,
+    *,
+    seconds: float = 20.0,
+    preset: Literal["quick", "full"] = "quick",
+    torch_compile: bool = True,
+    cache: bool = True,
+    on_progress: Tell | None = None,
+) -> Optimized:
+    """Return the measured program of a result file: its candidates raced anew; nothing is searched.
+
+    The race is against `function`, or the named workload that the file says it comes from, or else a
+    stand-in: the program as it was traced, computed by PyTorch in the dtypes of its tensors, which the result
+    says. What is measured is kept in the cache, to rank by.
+    """
+    tell, clock, place = on_progress or _silent, Clock(), str(path)
+    with clock.phase("read"):
+        result = read_result(path)
+    if not result.target.available:
+        raise InputError(f"{path}: it was made for {result.target.name}, which is not on this machine")
+    function = function or _workload(result)
+    if function is None:
+        tell("the original is not known: racing against a stand-in, the program as it was traced")
+    with clock.phase("verify"):
+        traced = traced_again(result, function, place)
+        regions = proven_regions(result, place, most=_TUNED[preset])
+    options = OptimizeOptions(
+        target=result.target.name,
+        seed=result.seed,
+        seconds=seconds,
+        preset=preset,
+        torch_compile=torch_compile,
+        cache=cache,
+    )
+    return race(
+        function,
+        traced,
+        regions,
+        result.inputs,
+        result.target,
+        options,
+        clock=clock,
+        tell=tell,
+        source=result.source,
+        open_axes=result.open_axes,
+    )
+
+
+def _workload(result: Result) -> Callable[..., Any] | None:
+    """Return the named workload that a result says it comes from: the only code that a file may name."""
+    from superopt.workloads import WORKLOADS
+
+    name = result.source.get("workload") if isinstance(result.source, dict) else None
+    return WORKLOADS[name].function if isinstance(name, str) and name in WORKLOADS else None
 
 
 def target_for(options: OptimizeOptions, inputs: tuple[Any, ...]) -> Target:
     """Return the target that options name; "auto" is where the inputs are."""
     if options.target == "auto":
-        from superopt.verify.floats import tensors_of
+        from superopt.verify.floats.compare import tensors_of
 
         places = {tensor.device.type for tensor in tensors_of(inputs)} - {"meta"}
         if places == {"cpu"}:
             return pick_target("cpu")
     return pick_target(options.target)
+
+
+def without_data(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs with their tensors on the meta device."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    def bare(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    return tuple(tree_map(bare, inputs))
+
+
+def _silent(message: str) -> None:
+    """Show no progress."""

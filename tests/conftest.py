@@ -1,10 +1,10 @@
-"""Options of all tests."""
+"""The options that all tests have."""
 
 import signal
 
 import pytest
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so are jobs started that a shell does not wait for
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its background jobs this way
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,6 +1,8 @@
-"""Attention with masks that compare positions: what both code generators stop their loops by."""
+"""Attention with masks that compare positions, by which both code generators bound their loops."""
 
-__all__ = ["AHEAD", "MASKS", "masked_text"]
+from superopt.ir import MuGraph, fuse, parse_graph, split_axis, stabilize
+
+__all__ = ["AHEAD", "CHOSEN", "MASKS", "masked_mugraph", "masked_text"]
 
 _TEXT = """graph masked
 axes s=40 d=8 t=130 e=9
@@ -35,3 +37,61 @@ AHEAD = {"after": 30, "window": 30, "before": 1}
 def masked_text(name: str) -> str:
     """Return attention with one of the masks as the text of a graph."""
     return _TEXT.format(mask=MASKS[name], ahead=AHEAD.get(name, 0))
+
+
+def masked_mugraph(name: str, parts: int) -> MuGraph:
+    """Return attention with one of the masks as kernels, its keys split in parts, or whole for 0 parts."""
+    graph = parse_graph(masked_text(name))
+    if not parts:
+        return fuse(stabilize(graph), online=True)
+    graph, split = split_axis(graph, "t", parts)
+    return fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True)
+
+
+_CHOSEN = """graph chosen
+axes m=9 k=37 n=6
+in seen: bool[m, k]
+in x: f32[m, k]
+in y: f32[k, n]
+one = const[1]()
+{steps}
+r1 = add(last, one)
+r2 = reciprocal(r1)
+out o: f32[{axes}] = r2
+"""
+CHOSEN = {
+    name: _CHOSEN.format(steps=steps.replace("; ", "\n"), axes=axes)
+    for name, axes, steps in (
+        ("a mask", "m, k", "e = exp(x); last = mul(seen, e)"),
+        (
+            "any of a mask",
+            "m, k",
+            "few = select[k=3](seen); any = max[m](few); e = exp(x); last = mul(any, e)",
+        ),
+        ("any of none", "m, k", "few = lt(x, one); any = max[k](few); e = exp(x); last = mul(any, e)"),
+        (
+            "a sum where any",
+            "m",
+            "few = lt(x, one); any = max[k](few); e = exp(x); s = sum[k](e); last = mul(any, s)",
+        ),
+        (
+            "the larger mask",
+            "m, k",
+            "few = lt(x, one); any = maximum(few, few); e = exp(x); last = mul(e, any)",
+        ),
+        (
+            "the smaller mask",
+            "m, k",
+            "few = lt(x, one); any = minimum(few, seen); e = exp(x); last = mul(e, any)",
+        ),
+        (
+            "one of two masks",
+            "m, k",
+            "few = lt(x, one); any = where(seen, few, few); e = exp(x); last = mul(e, any)",
+        ),
+        ("a constant", "m, k", "none = const[0](); e = exp(x); last = mul(none, e)"),
+        ("a sum of products", "m", "few = lt(x, one); e = exp(x); last = contract[k](few, e)"),
+        ("a matrix product", "m, n", "few = lt(x, one); e = exp(y); last = contract[k](few, e)"),
+    )
+}
+"""Infinities that a mask hides: with inputs from 90 on every exponential overflows fp32."""

@@ -1,11 +1,11 @@
-"""Pages: the blocks of README.md and docs/, as what they say to do and what they say comes out.
+"""Pages: the blocks of README.md and docs/, each with what it says to do and the output that it promises.
 
     ```console             each line after `$ ` is run; what follows is its output
     ```python              is run, and the ```text after it is its output
     ```diff                is applied to a copy of the repository
 
-A comment before a block says more: `<!-- output varies -->`, its output is not compared;
-`<!-- file: NAME -->`, the block is written to that file; `<!-- exit 1 -->`, so it ends.
+A comment before a block says more: after `<!-- output varies -->` the output is not compared; after
+`<!-- file: NAME -->` the block is written to that file; after `<!-- exit 1 -->` the command must end so.
 """
 
 import re
@@ -31,23 +31,23 @@ _CHANGING = re.compile(
     r"|(?<=\d )\d+\.\d$"  # the last column of the table of levels, also a time
     r"|\d(\.\d+)?e-\d+|-?\d+\.\d{5,}"  # floats, whose last digits depend on the machine
 )
-# How many candidates were duplicates, or never made, depends on how a level is cut in batches: by the clock.
+# Candidates, duplicates and what was never made count work, which may change where results do not.
 _LEVEL = re.compile(r"^(\d+ [\d,]+) [\d,]+ ([\d,]+) [\d,]+ [\d.]+$")
 _PRUNED = re.compile(r"^pruned: .*")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a page says to do, and what it says comes out."""
+    """One block of a page: something to do, and the output that the page promises."""
 
     page: Path
-    line: int  # where it stands
+    line: int  # of the page, where the block begins
     kind: str  # console, python, diff, file
     body: str  # a command, a program, a patch, the text of a file
     output: str
-    start: int  # of the output in the page
+    start: int  # the place of the output in the page
     end: int
-    name: str = ""  # of a file
+    name: str = ""  # the name of the file, where the block is one
     varies: bool = False
     code: int = 0
 
@@ -56,7 +56,7 @@ class Block:
 
     @property
     def command(self) -> list[str]:
-        """What runs it."""
+        """The command that runs the block."""
         if self.kind == "python":
             return [sys.executable, "-c", self.body]
         program, *arguments = shlex.split(self.body)
@@ -99,7 +99,7 @@ def run(block: Block, folder: Path = ROOT, environment: dict[str, str] | None = 
 
 
 def steady(text: str) -> list[str]:
-    """Return the lines without what differs from run to run and from machine to machine."""
+    """Return the lines without the numbers that differ from run to run and from machine to machine."""
     found = []
     for line in text.splitlines():
         plain = _PRUNED.sub("pruned", _LEVEL.sub(r"\1 _ \2 _ _", " ".join(line.split())))

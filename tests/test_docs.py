@@ -13,7 +13,7 @@ from pages import ROOT, Block, blocks, run, steady
 
 from superopt.cli import main
 from superopt.errors import SuperoptError
-from superopt.verify.floats import DISTRIBUTIONS, DRAWS, FACTOR, FLOOR, ONLY_FINITE
+from superopt.verify.floats.compare import DISTRIBUTIONS, DRAWS, FACTOR, FLOOR, ONLY_FINITE
 
 DOCS = ROOT / "docs"
 WALKS = sorted((DOCS / "extend").glob("*.md"))

@@ -33,7 +33,7 @@ def sources() -> dict[str, Path]:
 
 
 def copy_of_the_repository(folder: Path) -> Path:
-    """Return a copy with links as links and nothing that git ignores."""
+    """Return a copy of the repository, with its links as links, without the files that git ignores."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -129,8 +129,8 @@ def test_wheel_and_sdist_hold_each_module_once(tmp_path: Path) -> None:
         names = archive.namelist()
     modules = [name for name in names if name.endswith(".py")]
     assert sorted(modules) == sorted(sources())
-    assert {"superopt/py.typed", "superopt/codegen/cpp/runtime.hpp"} <= set(names)
-    about = (".py", "py.typed", "runtime.hpp")
+    assert {"superopt/py.typed", "superopt/codegen/cpp/runtime/vectors.hpp"} <= set(names)
+    about = (".py", "py.typed", ".hpp")
     assert all(name.endswith(about) for name in names if ".dist-info/" not in name), "no tests, no data"
     assert {name.partition("/")[0] for name in names} == {"superopt", f"superopt-{__version__}.dist-info"}
     assert f"superopt-{__version__}.dist-info/licenses/LICENSE" in names

@@ -16,9 +16,9 @@ FOLDERS = ("superopt", "rules", "frontier", "codegen", "bench")
 
 RUNS_CODE = {
     "superopt/cli/userfile.py",  # the file that a user names
-    "codegen/triton/launch.py",  # a kernel's source, written by us
+    "codegen/triton/run/launch.py",  # a kernel's source, written by us
 }
-PICKLES = {"frontier/processes.py"}  # errors, from our own workers over our own pipes
+PICKLES = {"frontier/engine/transports/forked.py"}  # errors, from our own workers over our own pipes
 
 
 def sources() -> list[tuple[str, ast.Module]]:

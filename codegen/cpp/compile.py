@@ -21,7 +21,7 @@ from pathlib import Path
 from superopt.cache import cache_folder
 from superopt.codegen.children import Children, LateError, LostError, exit_text
 from superopt.codegen.cpp.errors import CompileError, NoCompilerError
-from superopt.codegen.cpp.source import CppSource
+from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, CppSource
 
 __all__ = [
     "FLAGS",
@@ -31,12 +31,15 @@ __all__ = [
     "compile_source",
     "find_compiler",
     "load_kernel",
+    "runtime_text",
 ]
 
 log = logging.getLogger("superopt")
 
-RUNTIME = Path(__file__).with_name("runtime.hpp")
-"""The header that every kernel includes."""
+RUNTIME = "runtime.hpp"
+"""The name of the header that every kernel includes."""
+
+_PARTS = ("vectors", "formats", "functions", "lanes", "scratch", "contraction")
 
 FLAGS = (
     "-std=c++17",
@@ -55,12 +58,19 @@ _ANSWER_S = 10.0  # in which a compiler says its version
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CALL = re.compile(r"\bcontract\([^;]*;")
 _FORMAT = re.compile(r"\bMatrix<(\w+)>")
-_FORMATS = frozenset({"float", "bf16", "f16"})  # in which contractions are compiled apart
+_FORMATS = frozenset(CPP_TYPES[name] for name in CPP_FLOATS)  # in which contractions are compiled apart
 _PANELS = "panels"  # what contractions of all formats share
 _SHARED = {_PANELS: ("PANELS", "PANEL_PACKING", "PACKING(float)"), "float": ("CONTRACTION(float)",)}
 _APART = "-DCONTRACTIONS_APART"
 _LINED = "-DLINED_ONLY"
 _LOCKS: dict[Path, threading.Lock] = {}  # held while what many kernels share is compiled: others wait
+
+
+@functools.cache
+def runtime_text() -> str:
+    """Return the text of the header that every kernel includes: its parts in order."""
+    folder = Path(__file__).with_name("runtime")
+    return "\n".join(folder.joinpath(f"{part}.hpp").read_text() for part in _PARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +175,7 @@ class _Build:
     def path(self, name: str, code: str, kind: str) -> Path:
         """Return where what is made of some code is kept."""
         key = hashlib.sha256()
-        parts = (*FLAGS, *self.flags, _APART, _processor(), RUNTIME.read_text(), code)
+        parts = (*FLAGS, *self.flags, _APART, _processor(), runtime_text(), code)
         for part in (self.compiler.path, self.compiler.version, *parts):
             key.update(part.encode() + b"\0")
         return self.folder / f"{name}-{key.hexdigest()[:24]}.{kind}"
@@ -206,10 +216,10 @@ class _Build:
         if path is None or path.exists():
             return
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-            text, made = Path(scratch) / RUNTIME.name, Path(scratch) / "header"
-            shutil.copy(RUNTIME, text)
+            text, made = Path(scratch) / RUNTIME, Path(scratch) / "header"
+            text.write_text(runtime_text())
             flags = (*FLAGS, *self.flags, _APART, _LINED)
-            self._run(RUNTIME.name, [*flags, "-x", "c++-header", str(text), "-o", str(made)], children)
+            self._run(RUNTIME, [*flags, "-x", "c++-header", str(text), "-o", str(made)], children)
             made.replace(path)
 
     @property
@@ -223,12 +233,12 @@ class _Build:
     ) -> Path:
         text = scratch / f"{name}.cpp"
         text.write_text(code)
-        shutil.copy(RUNTIME, scratch)
+        (scratch / RUNTIME).write_text(runtime_text())
         built = scratch / "kernel.o"
         command = [*FLAGS, *self.flags, _APART, *defines, "-c", str(text), "-o", str(built)]
         header = self._header_path
         if header is not None and _LINED in defines and header.exists():
-            link = scratch / f"{RUNTIME.name}.gch"
+            link = scratch / f"{RUNTIME}.gch"
             link.symlink_to(header)
             try:
                 self._run(name, command, children)

@@ -4,13 +4,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from superopt.codegen.causal import find_reaches
 from superopt.codegen.cpp.plan import make_plan
-from superopt.codegen.cpp.whole import keep_whole
-from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement
+from superopt.codegen.lowering import lower_for_cpp, unloop_short_axes
+from superopt.codegen.statements import Compute, KernelProgram, Move
 from superopt.ir import value_axes
 
-__all__ = ["FEW", "CppConfig", "configs", "default_config", "loop_axes"]
+__all__ = ["FEW", "CppConfig", "configs", "default_config"]
 
 FEW = 16
 """Positions up to which an axis whose programs share what they read is one tile; `few` in the runtime."""
@@ -48,18 +47,6 @@ class CppConfig:
         return dict(self.tiles)[axis]
 
 
-def loop_axes(program: KernelProgram) -> tuple[str, ...]:
-    """Return the axes that the kernel walks along tile by tile."""
-
-    def found(statements: tuple[Statement, ...]) -> Iterator[str]:
-        for one in statements:
-            if isinstance(one, LoopStatement):
-                yield one.axis
-                yield from found(one.body)
-
-    return tuple(dict.fromkeys(found(program.statements)))
-
-
 def default_config(
     program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2, memory: "_Memory | None" = None
 ) -> CppConfig:
@@ -95,11 +82,11 @@ def default_config(
         if tiles[widest] == 1:
             break
         tiles[widest] = -(-tiles[widest] // 2)
-    for axis in loop_axes(program):
+    for axis in program.looped:
         length = 2 * _ROW if _streams(readings, axis) else _SUMMED[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
     threads = 1 if little else 0
-    stops = {axis: _STOPPING for axis in loop_axes(program) if _stops(program, axis)}
+    stops = {axis: _STOPPING for axis in program.looped if _stops(program, axis)}
     config = CppConfig(tuple(tiles.items()), schedule="dynamic" if stops else "static", threads=threads)
     for length in _SUMMED:
         longer = {
@@ -113,9 +100,7 @@ def default_config(
         if memory.floats(longest) <= _SPILLED:
             config = longest
             break
-    whole = tuple(
-        axis for axis in loop_axes(program) if _walks(program, axis) > 1 and not _stops(program, axis)
-    )
+    whole = tuple(axis for axis in program.looped if _walks(program, axis) > 1 and not _stops(program, axis))
     for axes in (whole, *((axis,) for axis in whole)):
         if axes and memory.floats(replace(config, whole=axes)) <= _KEPT:
             return replace(config, whole=axes)
@@ -158,7 +143,7 @@ def _other_choices(
         yield replace(first, threads=0 if first.threads else 1)
     if len(program.grid) > 1:
         yield replace(first, order=() if first.order else tuple(reversed(program.grid)))
-    looped = loop_axes(program)
+    looped = program.looped
     for whole in dict.fromkeys([(), looped, *((axis,) for axis in looped)]):
         other = replace(first, whole=whole)
         if other != first and memory.floats(other) <= _SPILLED:
@@ -189,26 +174,13 @@ def _programs(tiles: Mapping[str, int], sizes: Mapping[str, int]) -> int:
 
 def _walks(program: KernelProgram, axis: str) -> int:
     """Return how often the kernel walks along an axis; a walk with a running shift counts twice."""
-    loops = [around for one, around in program.flat() if isinstance(one, Move)]
-    count = sum(around[-1] == axis for around in loops)
-
-    def found(statements: tuple[Statement, ...]) -> int:
-        inner = [one for one in statements if isinstance(one, LoopStatement)]
-        return sum((one.axis == axis) + found(one.body) for one in inner)
-
-    return count + found(program.statements)
+    moves = [around for one, around in program.flat() if isinstance(one, Move)]
+    return sum(around[-1] == axis for around in moves) + sum(loop.axis == axis for loop in program.loops())
 
 
 def _stops(program: KernelProgram, axis: str) -> bool:
-    """Whether a mask makes a walk along an axis stop early, or start late."""
-
-    def found(statements: tuple[Statement, ...]) -> bool:
-        loops = [one for one in statements if isinstance(one, LoopStatement)]
-        return any(
-            (one.axis == axis and bool(find_reaches(program, one))) or found(one.body) for one in loops
-        )
-
-    return found(program.statements)
+    """Return whether a mask makes a walk along an axis stop early, or start late."""
+    return any(loop.axis == axis and loop.reaches for loop in lower_for_cpp(program).loops())
 
 
 class _Memory:
@@ -226,7 +198,7 @@ class _Memory:
         single = frozenset(axis for axis, tile in config.tiles if tile == 1 and axis in grid)
         key = config.whole, single
         if key not in self._kept:
-            self._kept[key] = make_plan(keep_whole(self._program, config.whole), single).kept
+            self._kept[key] = make_plan(unloop_short_axes(self._program, config.whole), single).kept
         tiles = {axis: tile for axis, tile in config.tiles if axis not in config.whole}
         lengths = {**self._sizes, **tiles}
         return sum(

@@ -1,113 +1,29 @@
 """Emit: one block kernel as C++ source: an OpenMP loop over the grid, and in it the planned nests."""
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 
-from superopt.codegen.cpp.config import FEW, CppConfig, loop_axes
-from superopt.codegen.cpp.errors import UnsupportedError
-from superopt.codegen.cpp.names import Names
+from superopt.codegen.cpp.config import FEW, CppConfig
+from superopt.codegen.cpp.loop_bounds import reach_end, reach_start
 from superopt.codegen.cpp.nest import print_nest, print_shift
-from superopt.codegen.cpp.plan import VIEWS, Contraction, Fill, Item, Nest, Shift, Walk, make_plan
-from superopt.codegen.cpp.reach import reach_end, reach_start
+from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
-from superopt.codegen.cpp.whole import keep_whole
-from superopt.codegen.statements import Compute, KernelProgram, Tensor
-from superopt.ir import Step, print_step, value_axes, value_names
+from superopt.codegen.cpp.tiles import Tiles
+from superopt.codegen.lowering import lower_for_cpp
+from superopt.codegen.statements import KernelProgram
+from superopt.ir import print_step
 
 __all__ = ["Emitter", "emit"]
-
-_TILES = "    " * 3  # where tiles of scratch memory are declared
-_WRITTEN = frozenset({"f32", "f16", "bf16"})
 
 
 def emit(program: KernelProgram, config: CppConfig) -> CppSource:
     """Return a kernel as C++ source."""
-    return Emitter(program, config).source()
+    return Emitter(lower_for_cpp(program, config.whole), config).source()
 
 
-class Emitter:
-    """The state of emission: lines so far, loops that are open, where values lie."""
+class Emitter(Tiles):
+    """Prints one kernel, from its statements to what stands around them."""
 
-    def __init__(self, program: KernelProgram, config: CppConfig) -> None:
-        program = keep_whole(program, config.whole)
-        self.program = program
-        self.graph = program.graph
-        self.config = config
-        self.axes = value_axes(self.graph)
-        self.texts = value_names(self.graph)
-        self.names = Names(self.graph)
-        self.grid = config.order or program.grid
-        if sorted(self.grid) != sorted(program.grid):
-            raise UnsupportedError(f"{program.name}: the order {self.grid} is not one of {program.grid}")
-        self.single = frozenset(axis for axis in self.grid if config.tile(axis) == 1)
-        self.tiled = {axis: config.tile(axis) for axis in self.grid if axis not in self.single}
-        self.tiled |= {axis: max(2, config.tile(axis)) for axis in loop_axes(program)}
-        self.parted = {split.inner: split for split in program.splits if split.inner in program.axes}
-        for split in self.parted.values():
-            assert split.outer in self.single, "programs in different parts end at different places"
-        self.plan = make_plan(program, self.single)
-        self.rank = {axis: i for i, axis in enumerate(self.plan.order)}
-        self.lines: list[str] = []
-        self.scratch: list[str] = []
-        self.made_tiles: set[str] = set()
-        self.depth = 0
-        self.walked: list[str] = []
-        self.places: dict[int, Place] = {}
-        self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
-        self.sized: set[str] = set()
-        self.lined: set[str] = set()  # strides along which vectors run, of tensors and of scratch memory
-        for tensor in (*program.loads, *program.stores):
-            if tensor.dtype not in CPP_TYPES or (tensor in program.stores and tensor.dtype not in _WRITTEN):
-                known = ", ".join(sorted(_WRITTEN if tensor in program.stores else CPP_TYPES))
-                raise UnsupportedError(
-                    f"{program.name}: no C++ for {tensor.name!r} of dtype {tensor.dtype}; known: {known}"
-                )
-
-    # -- text
-
-    def line(self, text: str) -> None:
-        """Add a line at this depth."""
-        self.lines.append("    " * self.depth + text if text else "")
-
-    @contextmanager
-    def block(self, head: str, *, end: str = "") -> Iterator[None]:
-        """Open braces, and a scope for pointers; close them at the end."""
-        self.line(f"{head} {{" if head else "{")
-        self.depth += 1
-        self.pointers.append({})
-        yield
-        self.pointers.pop()
-        self.depth -= 1
-        self.line(f"}}{end}")
-
-    def size(self, axis: str) -> str:
-        """Return the extent of an axis, a field of the kernel."""
-        self.sized.add(axis)
-        return f"{self.names.axes[axis]}_size"
-
-    def count(self, axis: str) -> str:
-        """Return how many positions of an axis there are here."""
-        return f"{self.names.axes[axis]}_count" if axis in self.walked else self.end(axis)
-
-    def end(self, axis: str) -> str:
-        """Return where an axis ends here: within a part of a split axis, that may be before its extent."""
-        return f"{self.names.axes[axis]}_end" if axis in self.parted else self.size(axis)
-
-    def base(self, axis: str) -> str | None:
-        """Return the first position of an axis here, or None where that is 0."""
-        if axis not in self.walked:
-            return None
-        return self.names.axes[axis] if axis in self.single else f"{self.names.axes[axis]}_base"
-
-    def extent(self, axis: str) -> str:
-        """Return how long a tile made here is along an axis."""
-        return f"{self.names.axes[axis]}_tile" if axis in self.walked else self.size(axis)
-
-    def in_order(self, axes: frozenset[str]) -> list[str]:
-        """Return axes in the order in which tiles are laid out."""
-        return sorted(axes, key=self.rank.__getitem__)
-
-    # -- the kernel
+    heads: list[str]  # of the loops over the grid
 
     def source(self) -> CppSource:
         """Return the whole kernel."""
@@ -118,9 +34,10 @@ class Emitter:
             whole = frozenset(tensor.axes)
             self.places[tensor.value] = Place(name, CPP_TYPES[tensor.dtype], strides, whole)
         self.depth = 2
-        self.lines = []
         self.grid_loops()
-        body = self.lines
+        self.heads, self.lines = self.lines, []
+        self.depth = 3
+        self.program_body()
         fields, arguments = self.fields()
         named = zip((field.removeprefix("index_t ") for field in fields), arguments, strict=True)
         lined = {name: one for name, one in named if one.kind == "stride" and name in self.lined}
@@ -138,7 +55,7 @@ class Emitter:
                 for axis, tile in self.tiled.items()
             ),
             *([""] if self.tiled else []),
-            *self.functions(body, lined),
+            *self.functions(lined),
             "};",
             "",
             "}  // namespace superopt",
@@ -150,11 +67,10 @@ class Emitter:
         ]
         return CppSource(program.name, "\n".join(lines), arguments, tuple(lined.values()))
 
-    def functions(self, body: list[str], strides: Collection[str]) -> list[str]:
+    def functions(self, strides: Collection[str]) -> list[str]:
         """Return the functions of the kernel; memory that vectors run along usually lies in one piece."""
         if not strides:
-            return ["    void run() const {", *body, "    }"]
-        at = next((i for i, line in enumerate(body) if line.endswith("{")), 0) + 1
+            return ["    void run() const {", *self.heads, *self.lines, "        }", "    }"]
         known = [f"            const index_t {name} = LINED ? 1 : this->{name};" for name in strides]
         return [
             "    void run() const {",
@@ -166,9 +82,10 @@ class Emitter:
             "",
             "    template <bool LINED>",
             "    void run() const {",
-            *body[:at],
+            *self.heads,
             *known,
-            *body[at:],
+            *self.lines,
+            "        }",
             "    }",
         ]
 
@@ -177,11 +94,6 @@ class Emitter:
         grid = f"grid[{', '.join(self.grid)}]"
         axes = ", ".join(f"{self.graph.sizes[axis]} {axis}" for axis in self.program.axes)
         return [f"{grid}; tuned for {axes}" if axes else grid]
-
-    def stride(self, tensor: Tensor, axis: str, *, stored: bool = False) -> str:
-        """Return the stride of an axis of a tensor, a field of the kernel."""
-        name = self.names.outputs[tensor.name] if stored and tensor.port else self.names.values[tensor.value]
-        return f"{name}_stride_{self.names.axes[axis]}"
 
     def fields(self) -> tuple[list[str], tuple[Argument, ...]]:
         """Return the fields of the kernel, and what the caller puts there."""
@@ -208,43 +120,38 @@ class Emitter:
             arguments.append(Argument("threads"))
         return fields, tuple(arguments)
 
-    def stored_name(self, tensor: Tensor) -> str:
-        """Return the name of a tensor that the kernel writes."""
-        return self.names.outputs[tensor.name] if tensor.port else self.names.values[tensor.value]
-
     def grid_loops(self) -> None:
-        """Print the loops over the grid, and the body in them."""
-        if self.grid:
-            collapse = f" collapse({len(self.grid)})" if len(self.grid) > 1 else ""
-            most = self.config.threads
-            if most != 1:
-                threads = f"least({most}, threads)" if most else "threads"
-                schedule = self.config.schedule
-                self.line(f"#pragma omp parallel for{collapse} schedule({schedule}) num_threads({threads})")
-            for axis in self.grid:
-                name, size = self.names.axes[axis], self.size(axis)
-                index, tile = (name, "1") if axis in self.single else (f"{name}_base", f"{name}_tile")
-                if self.config.schedule == "dynamic" and self.lasts_longer(axis):
-                    self.line(f"// What is late in {axis} takes longest, and comes first.")
-                    last = (
-                        f"{size} - 1" if tile == "1" else f"({size} + {tile} - 1) / {tile} * {tile} - {tile}"
-                    )
-                    step = f"--{index}" if tile == "1" else f"{index} -= {tile}"
-                    self.line(f"for (index_t {index} = {last}; {index} >= 0; {step})")
-                    continue
-                step = f"++{index}" if tile == "1" else f"{index} += {tile}"
-                self.line(f"for (index_t {index} = 0; {index} < {size}; {step})")
-        with self.block(""):
-            self.ends()
-            for axis in self.grid:
-                self.enter(axis, self.end(axis))
-            at = len(self.lines)
-            self.body(self.plan.body)
-            self.lines[at:at] = self.scratch
-        if self.grid:  # the block belongs to the innermost loop
-            opening = next(i for i, line in enumerate(self.lines) if line.strip() == "{")
-            self.lines[opening - 1] += " {"
-            del self.lines[opening]
+        """Print the heads of the loops over the grid, the last of which opens the block of a program."""
+        if not self.grid:
+            self.line("{")
+            return
+        collapse = f" collapse({len(self.grid)})" if len(self.grid) > 1 else ""
+        most = self.config.threads
+        if most != 1:
+            threads = f"least({most}, threads)" if most else "threads"
+            schedule = self.config.schedule
+            self.line(f"#pragma omp parallel for{collapse} schedule({schedule}) num_threads({threads})")
+        for axis in self.grid:
+            opening = " {" if axis == self.grid[-1] else ""
+            name, size = self.names.axes[axis], self.size(axis)
+            index, tile = (name, "1") if axis in self.single else (f"{name}_base", f"{name}_tile")
+            if self.config.schedule == "dynamic" and self.lasts_longer(axis):
+                self.line(f"// What is late in {axis} takes longest, and comes first.")
+                last = f"{size} - 1" if tile == "1" else f"({size} + {tile} - 1) / {tile} * {tile} - {tile}"
+                step = f"--{index}" if tile == "1" else f"{index} -= {tile}"
+                self.line(f"for (index_t {index} = {last}; {index} >= 0; {step}){opening}")
+                continue
+            step = f"++{index}" if tile == "1" else f"{index} += {tile}"
+            self.line(f"for (index_t {index} = 0; {index} < {size}; {step}){opening}")
+
+    def program_body(self) -> None:
+        """Print what one program does; the tiles that it needs on the way are declared first."""
+        self.ends()
+        for axis in self.grid:
+            self.enter(axis, self.end(axis))
+        before, self.lines = self.lines, []
+        self.body(self.plan.body)
+        self.lines = [*before, *self.scratch, *self.lines]
 
     def lasts_longer(self, axis: str) -> bool:
         """Whether programs late along an axis walk further, as a causal mask lets them."""
@@ -272,13 +179,6 @@ class Emitter:
             if axis in self.grid:
                 index = name if axis in self.single else f"{name}_base"
                 self.line(f"if ({index} >= {name}_end) continue;")
-
-    def enter(self, axis: str, end: str) -> None:
-        """Note that from here on an axis is walked along tile by tile, to some end."""
-        self.walked.append(axis)
-        if axis in self.tiled:
-            name = self.names.axes[axis]
-            self.line(f"const index_t {name}_count = least({name}_tile, {end} - {name}_base);")
 
     def body(self, items: list[Item]) -> None:
         """Print items in order."""
@@ -321,13 +221,6 @@ class Emitter:
         rows = self.tiled.get(item.m, self.graph.sizes[item.m]) if item.m else 1
         return item.walks is not None and rows > FEW and self.place(item.a).type == "float"
 
-    def allocate(self, name: str, count: str) -> None:
-        """Declare a tile of scratch memory, once."""
-        if name not in self.made_tiles:
-            self.made_tiles.add(name)
-            self.scratch = self.scratch or [f"{_TILES}Scratch scratch;"]
-            self.scratch.append(f"{_TILES}float* const {name} = scratch.floats({count});")
-
     def walk(self, item: Walk) -> None:
         """Print a loop along an axis, as far as a mask lets anything through."""
         name = self.names.axes[item.axis]
@@ -351,112 +244,10 @@ class Emitter:
             self.body(item.body)
             self.walked.pop()
 
-    # -- where values lie
-
-    def place(self, value: int) -> Place:
-        """Return where a value lies; a computed one gets a tile of scratch memory when first asked for."""
-        if value in self.places:
-            return self.places[value]
-        step = self.graph.step_of(value)
-        assert step is not None
-        if step.op in VIEWS:
-            return self.view(step)
-        strides: dict[str, str] = {}
-        length: list[str] = []
-        for axis in reversed(self.in_order(self.axes[value] - self.single)):
-            strides[axis] = " * ".join(reversed(length)) or "1"
-            length.append(self.extent(axis))
-        pointer = f"{self.names.values[value]}_tile"
-        count = " * ".join(reversed(length)) or "1"
-        self.allocate(pointer, count)
-        whole = frozenset(axis for axis in strides if axis not in self.walked)
-        self.places[value] = Place(pointer, "float", strides, whole, count=count)
-        return self.places[value]
-
-    def stored_place(self, tensor: Tensor) -> Place:
-        """Return where a tensor that the kernel writes lies."""
-        strides = {axis: self.stride(tensor, axis, stored=True) for axis in tensor.axes}
-        name = f"{self.stored_name(tensor)}_data"
-        return Place(name, CPP_TYPES[tensor.dtype], strides, frozenset(strides))
-
-    def view(self, step: Step) -> Place:
-        """Return where other places of a value lie."""
-        source = self.place(step.inputs[0])
-        strides: dict[str, list[str]] = {}
-        offset = list(source.offset)
-        mapping = dict(step.mapping)
-        for axis, stride in source.strides.items():
-            target = mapping.get(axis, axis)
-            if isinstance(target, int):
-                offset.append(times(str(target), stride))
-            else:
-                strides.setdefault(target, []).append(stride)
-        joined = {
-            axis: found[0] if len(found) == 1 else f"({' + '.join(found)})" for axis, found in strides.items()
-        }
-        whole = frozenset(
-            axis
-            for axis in joined
-            if any(mapping.get(old, old) == axis and old in source.whole for old in source.strides)
-        )
-        return Place(source.pointer, source.type, joined, whole, tuple(o for o in offset if o != "0"))
-
-    def pointer(self, value: int, place: Place) -> str:
-        """Return a pointer to the tile of a value, declared here where none is in scope."""
-        terms = self.offsets(place)
-        if not terms:
-            return place.pointer
-        key = (value, frozenset(terms))
-        for scope in reversed(self.pointers):
-            if key in scope:
-                return scope[key]
-        name = f"{self.names.values[value]}_tile"
-        while name in self.made_tiles or any(name in scope.values() for scope in self.pointers):
-            name += "_"
-        self.line(f"const {place.type}* const {name} = {' + '.join([place.pointer, *terms])};")
-        self.pointers[-1][key] = name
-        return name
-
-    def stored_pointer(self, tensor: Tensor, place: Place) -> str:
-        """Return a pointer to the tile of a tensor that the kernel writes, declared here."""
-        terms = self.offsets(place)
-        if not terms:
-            return place.pointer
-        name = f"{self.stored_name(tensor)}_tile"
-        while name in self.made_tiles or any(name in scope.values() for scope in self.pointers):
-            name += "_"
-        self.line(f"{place.type}* const {name} = {' + '.join([place.pointer, *terms])};")
-        self.pointers[-1][-1, frozenset({name})] = name
-        return name
-
-    def offsets(self, place: Place) -> list[str]:
-        """Return what leads from the start of a place to the tile here."""
-        terms = list(place.offset)
-        for axis in place.strides:
-            base = self.base(axis) if axis in place.whole else None
-            if base is not None:
-                terms.append(times(base, place.strides[axis]))
-        return terms
-
-    # -- items
-
-    def fill(self, value: int) -> None:
-        """Print how an accumulator starts."""
-        place = self.place(value)
-        step = self.graph.step_of(value)
-        assert step is not None
-        neutral = "-infinity" if step.op == "max" else "0.0f"
-        self.line(f"fill({place.pointer}, {place.count}, {neutral});")
-
-    def comment(self, one: Compute) -> str:
-        """Return the text of a step as a comment."""
-        sign = ("max=" if one.step.op == "max" else "+=") if one.accumulates else "="
-        return f"// {self.texts[one.value]} {sign} {print_step(one.step, self.texts)}"
-
     def contraction(self, item: Contraction) -> None:
         """Print a call of the micro-kernel."""
         one = item.compute
-        self.line(self.comment(one))
+        self.line(f"// {self.comment(one)}")
         places = {value: self.place(value) for value in (item.a, item.b, one.value)}
         pointers = {value: self.pointer(value, place) for value, place in places.items()}
 
@@ -516,18 +307,6 @@ class Emitter:
             found.append((other, name))
             length = times(length, self.count(other))
         return found
-
-    @contextmanager
-    def loops(self, axes: list[str], turns: Mapping[str, str] | None = None) -> Iterator[None]:
-        """Open loops over axes of a tile, one position at a time, as many as there are or as `turns` says."""
-        for axis in axes:
-            name, count = self.names.axes[axis], (turns or {}).get(axis) or self.count(axis)
-            self.line(f"for (index_t {name} = 0; {name} < {count}; ++{name}) {{")
-            self.depth += 1
-        yield
-        for _ in axes:
-            self.depth -= 1
-            self.line("}")
 
     def nest(self, nest: Nest) -> None:
         """Print a nest."""

@@ -10,7 +10,6 @@ from superopt.ops import OPS
 __all__ = ["Text", "apply_op", "constant"]
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
-_DIRECT = {"div": "/", "sub": "-", "minimum": "minimum", "tanh": "tanh", "abs": "absolute"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +92,10 @@ def apply_op(op: str, *args: Text) -> Text:
     """Return an operator applied to expressions."""
     if op == "guard":
         return call("where", *args, constant(0))
-    direct = _DIRECT.get(op)
+    direct = OPS[op].cpp
     if direct in ("/", "-"):
         return _infix(args[0], direct, args[1], _PRODUCT if direct == "/" else _SUM)
-    if direct is not None:
+    if direct:
         return call(direct, *args)
     result = OPS[op].scalar(_CppScalars(), *args)
     assert isinstance(result, Text)

@@ -13,11 +13,12 @@ from torch import Tensor as TorchTensor
 from superopt.codegen.cpp.compile import compile_source, load_kernel
 from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit
-from superopt.codegen.cpp.library import DTYPES, LibraryCall, spread
+from superopt.codegen.cpp.library import LibraryCall, spread
 from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
 from superopt.codegen.signature import form_of
 from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, split_extents
+from superopt.dtypes import torch_dtypes
 from superopt.errors import InputError
 from superopt.ir import Graph, Port, fitting_extents
 from superopt.ir.mugraph import Block, MuGraph
@@ -33,6 +34,7 @@ _Strides = list[list[dict[str, int]]]  # of each axis, of the tensors that a ker
 Call = Callable[[bytes], None]
 """A compiled kernel, called with its fields."""
 
+_DTYPES = torch_dtypes()
 _PREPARED = 256  # for so many combinations of shapes, calls are prepared
 _SMALL = 16384  # elements: copying a small tensor's form takes less time than stating it
 _PART = 16  # positions: the parts of a split axis start at cache lines
@@ -132,8 +134,8 @@ class _Made:
 def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTensor]:
     """Return what makes memory for a tensor."""
     if prod(shape) > _SMALL:
-        return partial(torch.empty, shape, dtype=dtype)
-    return partial(torch.empty_like, torch.empty(shape, dtype=dtype))
+        return partial(torch.empty, shape, dtype=dtype, device="cpu")  # whatever the default device is
+    return partial(torch.empty_like, torch.empty(shape, dtype=dtype, device="cpu"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,12 @@ class CppMuGraph:
         """Return what runs the kernels on tensors of these shapes, strides and dtypes, on these threads."""
         if any(one.is_neg() for one in given):  # their memory holds them with the other sign
             return lambda given: self.in_order([one.resolve_neg() for one in given])
+        for port, one in zip(self.graph.inputs, given, strict=True):
+            if not one.is_cpu or one.dtype is not _DTYPES[port.dtype]:
+                found = f"{str(one.dtype).removeprefix('torch.')} on {one.device}"
+                raise InputError(
+                    f"{self.graph.name}: {port.name!r} is {found}; its kernels read {port.dtype}"
+                )
         tensors = dict(zip(self.inputs, given, strict=True))
         plan = self._plan(tensors, torch.get_num_threads())
         return self._one_launch(plan) or self._launches(plan)
@@ -287,7 +295,7 @@ class CppMuGraph:
                     )
                 shape = tuple(prod(sizes[axis] for axis in dim) for dim in _port(tensor).dims)
                 name = tensor.name if tensor.port else None
-                dtype = DTYPES[tensor.dtype]
+                dtype = _DTYPES[tensor.dtype]
                 made.append(_Made(shape, tensor.value, name, _memory(shape, dtype)))
                 if name is None:
                     strides[tensor.value] = _contiguous(shape)
@@ -306,7 +314,7 @@ class CppMuGraph:
                 raise InputError(
                     f"{self.graph.name}: {port.name!r} is a {type(tensor).__name__}; give a plain tensor"
                 )
-            if tensor.dtype is not DTYPES.get(port.dtype) or tensor.device.type != "cpu":
+            if tensor.dtype is not _DTYPES.get(port.dtype) or tensor.device.type != "cpu":
                 raise InputError(
                     f"{self.graph.name}: {port.name!r} is {tensor.dtype} on {tensor.device}; made for"
                     f" {port.dtype} on the CPU"

@@ -8,24 +8,11 @@ from torch import Tensor as TorchTensor
 
 from superopt.codegen.cpp.errors import UnsupportedError
 from superopt.codegen.statements import axis_strides
+from superopt.dtypes import torch_dtypes
 from superopt.ir import Port, Step, value_axes
 from superopt.ir.mugraph import Call, MuGraph
 
-__all__ = ["DTYPES", "LibraryCall", "spread"]
-
-DTYPES = {
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f8e4m3": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-    "bool": torch.bool,
-    "u8": torch.uint8,
-    "i8": torch.int8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-}
+__all__ = ["LibraryCall", "spread"]
 
 
 def _multiplied(dtype: torch.dtype) -> torch.dtype:
@@ -100,4 +87,6 @@ def spread(
         [sizes[axis] for axis in port.axes], [strides.get(axis, 0) for axis in port.axes]
     )
     shape = [prod(sizes[axis] for axis in dim) for dim in port.dims]
-    return view.reshape(shape).to(DTYPES[port.dtype], copy=True, memory_format=torch.contiguous_format)
+    return view.reshape(shape).to(
+        torch_dtypes()[port.dtype], copy=True, memory_format=torch.contiguous_format
+    )

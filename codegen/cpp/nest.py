@@ -1,85 +1,84 @@
 """Nest: fused steps printed as one nest of loops, the innermost one over vectors along one axis."""
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
-from superopt.codegen.statements import REDUCTIONS, Compute, Move, Store, Tensor
-
-if TYPE_CHECKING:
-    from superopt.codegen.cpp.emit import Emitter
+from superopt.codegen.cpp.tiles import Tiles
+from superopt.codegen.statements import Compute, Move, Store, Tensor
+from superopt.ir import REDUCTIONS, mask_values, selects
+from superopt.ops import OPS
 
 __all__ = ["print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the one before
-_LONG = frozenset({"exp", "tanh", "sigmoid", "silu", "gelu", "erf", "log", "softplus", "sin", "cos", "pow"})
-"""Steps so long that what they feed need not take turns."""
+_LONG = 8  # flops: what a step of so many feeds need not take turns, for it is never waited for
 
 
-def print_nest(emitter: "Emitter", nest: Nest) -> None:
-    """Print a nest at the emitter's place."""
-    _NestPrinter(emitter, nest).print()
+def print_nest(tiles: Tiles, nest: Nest) -> None:
+    """Print a nest at the tiles's place."""
+    _NestPrinter(tiles, nest).print()
 
 
-def print_shift(emitter: "Emitter", move: Move) -> None:
+def print_shift(tiles: Tiles, move: Move) -> None:
     """Print how a running shift moves, position by position."""
     made = Compute(move.value, move.step)
-    _NestPrinter(emitter, Nest(emitter.axes[move.value], [made])).print_shift(made, move)
+    _NestPrinter(tiles, Nest(tiles.axes[move.value], [made])).print_shift(made, move)
 
 
 class _NestPrinter:
     """One nest: its loops in order, what is read, and the values known so far."""
 
-    def __init__(self, emitter: "Emitter", nest: Nest) -> None:
-        self.emitter = emitter
+    def __init__(self, tiles: Tiles, nest: Nest) -> None:
+        self.tiles = tiles
         self.nest = nest
-        self.graph = emitter.graph
-        axes = [axis for axis in emitter.in_order(nest.axes) if axis not in emitter.single]
+        self.graph = tiles.graph
+        axes = [axis for axis in tiles.in_order(nest.axes) if axis not in tiles.single]
         self.vector = axes[-1] if axes else None
         reduced = [axis for axis in axes if axis in nest.reduced and axis != self.vector]
         self.kept = [axis for axis in axes if axis not in nest.reduced and axis != self.vector]
         self.reduced = reduced
         self.in_registers = self.vector is not None and self.vector in nest.reduced
         self.apart = self.in_registers and not any(
-            isinstance(one, Compute) and one.step.op in _LONG for one in nest.statements
+            isinstance(one, Compute) and one.step.op in OPS and OPS[one.step.op].flops >= _LONG
+            for one in nest.statements
         )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
 
     def name(self, axis: str) -> str:
-        return self.emitter.names.axes[axis]
+        return self.tiles.names.axes[axis]
 
     def print(self) -> None:
-        emitter = self.emitter
+        tiles = self.tiles
         reductions = [
             one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
         ]
         if not self.in_registers:
             for one in reductions:
                 if not one.accumulates:
-                    emitter.fill(one.value)
+                    tiles.fill(one.value)
         operands = self._operands()
-        pointers = {value: emitter.pointer(value, emitter.place(value)) for value in operands}
+        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
         targets = self._targets()
         for store in self.nest.statements:
             if isinstance(store, Store):
-                place = emitter.stored_place(store.tensor)
-                self.stored[store.tensor] = emitter.stored_pointer(store.tensor, place)
-        with emitter.loops(self.kept) if self.kept or not self._declares(operands) else emitter.block(""):
+                place = tiles.stored_place(store.tensor)
+                self.stored[store.tensor] = tiles.stored_pointer(store.tensor, place)
+        with tiles.loops(self.kept) if self.kept or not self._declares(operands) else tiles.block(""):
             if self.in_registers:
                 for one in reductions:
                     self._start(one)
-            with emitter.loops(self.reduced):
+            with tiles.loops(self.reduced):
                 self._read(operands, pointers, vector=False)
                 if self.vector is None:
                     self._statements(targets)
                 else:
-                    name, count = self.name(self.vector), emitter.count(self.vector)
+                    name, count = self.name(self.vector), tiles.count(self.vector)
                     turns, turn = (f"<{_TURNS}>", ", int turn") if self.apart else ("", ", int")
                     head = f"along{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
-                    with emitter.block(head, end=");"):
+                    with tiles.block(head, end=");"):
                         self._read(operands, pointers, vector=True)
                         self._statements(targets)
             if self.in_registers:
@@ -89,43 +88,43 @@ class _NestPrinter:
     def _declares(self, operands: list[int]) -> bool:
         """Whether names stand outside the innermost loop, where another nest may have them too."""
         return self.vector is None or any(
-            self.vector not in self.emitter.place(value).strides for value in operands
+            self.vector not in self.tiles.place(value).strides for value in operands
         )
 
     def print_shift(self, made: Compute, move: Move) -> None:
         """Print a nest that computes a running shift, and rescales wherever it has moved."""
-        emitter = self.emitter
+        tiles = self.tiles
         self.kept, self.reduced, self.vector = self._loops, [], None
         operands = self._operands()
         touched = (*operands, move.value, *(value for value, _ in move.rescales))
-        pointers = {value: emitter.pointer(value, emitter.place(value)) for value in touched}
-        name = emitter.names.values[move.value]
-        with emitter.loops(self.kept) if self.kept else emitter.block(""):
+        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in touched}
+        name = tiles.names.values[move.value]
+        with tiles.loops(self.kept) if self.kept else tiles.block(""):
             self._read(operands, pointers, vector=False)
-            emitter.line(f"// move {emitter.comment(made).removeprefix('// ')}")
-            old = _element(self._at(pointers[move.value], emitter.place(move.value).strides, self.kept))
-            emitter.line(f"const float {name}_new = {self._computed(made).code};")
-            with emitter.block(f"if ({name}_new != {old})"):
+            tiles.line(f"// move {tiles.comment(made)}")
+            old = _element(self._at(pointers[move.value], tiles.place(move.value).strides, self.kept))
+            tiles.line(f"const float {name}_new = {self._computed(made).code};")
+            with tiles.block(f"if ({name}_new != {old})"):
                 scales: dict[Fraction, str] = {}
                 for _, degree in move.rescales:
                     if degree not in scales:
                         scales[degree] = f"{name}_scale{len(scales) or ''}"
-                        emitter.line(f"const float {scales[degree]} = exp({_moved(degree, old, name)});")
+                        tiles.line(f"const float {scales[degree]} = exp({_moved(degree, old, name)});")
                 for value, degree in move.rescales:
                     self._rescale(value, pointers[value], scales[degree])
-                emitter.line(f"{old} = {name}_new;")
+                tiles.line(f"{old} = {name}_new;")
 
     def _rescale(self, value: int, pointer: str, scale: str) -> None:
         """Print the product of an accumulator, at this position of the shift, and a factor."""
-        emitter, strides = self.emitter, self.emitter.place(value).strides
-        axes = emitter.in_order(emitter.axes[value] - emitter.single)
+        tiles, strides = self.tiles, self.tiles.place(value).strides
+        axes = tiles.in_order(tiles.axes[value] - tiles.single)
         rest = [axis for axis in axes if axis not in self.kept]
         run = rest.pop() if rest and rest[-1] == axes[-1] else None
         step = self.graph.step_of(value)
         start = "-infinity" if step is not None and step.op == "max" else "0.0f"
-        with emitter.loops(rest):
+        with tiles.loops(rest):
             at = self._at(pointer, strides, [*self.kept, *rest])
-            emitter.line(f"rescale({at}, {emitter.count(run) if run else 1}, {scale}, {start});")
+            tiles.line(f"rescale({at}, {tiles.count(run) if run else 1}, {scale}, {start});")
 
     def _operands(self) -> list[int]:
         """Return the values that the nest reads from memory."""
@@ -140,9 +139,9 @@ class _NestPrinter:
 
     def _targets(self) -> dict[int, Place]:
         """Return where each value lies that the nest writes to scratch memory."""
-        kept = self.emitter.plan.kept
+        kept = self.tiles.plan.kept
         made = [one.value for one in self.nest.statements if isinstance(one, Compute) and one.value in kept]
-        return {value: self.emitter.place(value) for value in made}
+        return {value: self.tiles.place(value) for value in made}
 
     def _at(self, pointer: str, strides: dict[str, str], axes: list[str]) -> str:
         terms = [times(self.name(axis), strides[axis]) for axis in axes if axis in strides]
@@ -154,20 +153,20 @@ class _NestPrinter:
 
     def _read(self, operands: list[int], pointers: dict[int, str], *, vector: bool) -> None:
         for value in operands:
-            place = self.emitter.place(value)
+            place = self.tiles.place(value)
             if vector and self.vector in place.strides:
-                self.emitter.lined.add(place.strides[self.vector])
+                self.tiles.lined.add(place.strides[self.vector])
             runs = self.vector is not None and self.vector in place.strides
             if runs != vector:
                 continue
-            name = self.emitter.names.values[value]
+            name = self.tiles.names.values[value]
             at = self._at(pointers[value], place.strides, self._loops)
             if runs:
                 assert self.vector is not None
                 lanes = f"{self.name(self.vector)}_lanes"
-                self.emitter.line(f"const Vec {name} = load({at}, {place.strides[self.vector]}, {lanes});")
+                self.tiles.line(f"const Vec {name} = load({at}, {place.strides[self.vector]}, {lanes});")
             else:
-                self.emitter.line(f"const float {name} = read({_element(at)});")
+                self.tiles.line(f"const float {name} = read({_element(at)});")
             self.known[value] = Text(name, vector=runs)
 
     def _leaf(self, value: int) -> Text | None:
@@ -187,13 +186,13 @@ class _NestPrinter:
             return Text("infinity", vector=False)
         axis: str | int = step.axes[0]
         if step.op == "size":
-            return Text(f"float({self.emitter.size(step.axes[0])})", vector=False)
+            return Text(f"float({self.tiles.size(step.axes[0])})", vector=False)
         for mapping in reversed(chain):
             axis = mapping.get(axis, axis) if isinstance(axis, str) else axis
         if isinstance(axis, int):
             return constant(axis)
-        base = self.emitter.base(axis)
-        if axis in self.emitter.single:
+        base = self.tiles.base(axis)
+        if axis in self.tiles.single:
             return Text(f"float({base})", vector=False)
         at = f"{base} + {self.name(axis)}" if base else self.name(axis)
         return (
@@ -211,17 +210,17 @@ class _NestPrinter:
             if isinstance(one, Store):
                 self._store_tensor(one)
                 continue
-            self.emitter.line(self.emitter.comment(one))
+            self.tiles.line(f"// {self.tiles.comment(one)}")
             if one.step.op in REDUCTIONS:
                 self._reduce(one, targets)
                 continue
             text = self._computed(one)
-            name = self.emitter.names.values[one.value]
-            self.emitter.line(f"const {'Vec' if text.vector else 'float'} {name} = {text.code};")
+            name = self.tiles.names.values[one.value]
+            self.tiles.line(f"const {'Vec' if text.vector else 'float'} {name} = {text.code};")
             self.known[one.value] = Text(name, text.vector)
             if one.value in targets:
                 place = targets[one.value]
-                pointer = self.emitter.pointer(one.value, place)
+                pointer = self.tiles.pointer(one.value, place)
                 self._store(
                     self._at(pointer, place.strides, self._loops),
                     place.strides,
@@ -237,22 +236,21 @@ class _NestPrinter:
     def _product(self, one: Compute) -> Text:
         """Return a product; one with a mask selects, so that 0 times infinity is 0."""
         a, b = one.step.inputs
-        masks = self.emitter.plan.masks
-        if (a in masks) != (b in masks):
-            mask, other = (a, b) if a in masks else (b, a)
+        if selects(self.graph, one.step):
+            mask, other = (a, b) if mask_values(self.graph)[a] else (b, a)
             return call("keep", self._value(mask), self._value(other))
         return apply_op("mul", self._value(a), self._value(b))
 
     def _register(self, one: Compute) -> str:
         ending = "max" if one.step.op == "max" else "sum"
-        return f"{self.emitter.names.values[one.value]}_{ending}"
+        return f"{self.tiles.names.values[one.value]}_{ending}"
 
     def _start(self, one: Compute) -> None:
         """Declare the registers of a reduction; without long steps in between there are several."""
         count = f"[{_TURNS}]" if self.apart else ""
-        self.emitter.line(f"Vec {self._register(one)}{count}{{}};")
+        self.tiles.line(f"Vec {self._register(one)}{count}{{}};")
         if one.step.op == "max":
-            self.emitter.line(f"start({self._register(one)}, -infinity);")
+            self.tiles.line(f"start({self._register(one)}, -infinity);")
 
     def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
         text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
@@ -263,16 +261,16 @@ class _NestPrinter:
             vector = text.code if text.vector else f"splat({text.code})"
             part = f"first_lanes({vector}, {lanes}, {'-infinity' if largest else '0.0f'})"
             register = self._register(one) + ("[turn]" if self.apart else "")
-            self.emitter.line(
+            self.tiles.line(
                 f"{register} = maximum({part}, {register});" if largest else f"{register} += {part};"
             )
             return
         place = targets[one.value]
-        at = self._at(self.emitter.pointer(one.value, place), place.strides, self._loops)
+        at = self._at(self.tiles.pointer(one.value, place), place.strides, self._loops)
         if self.vector is None:
             element = _element(at)
             before = Text(element, vector=False)
-            self.emitter.line(
+            self.tiles.line(
                 f"{element} = {call('maximum', before, text).code};"
                 if largest
                 else f"{element} += {text.code};"
@@ -286,29 +284,29 @@ class _NestPrinter:
     def _finish(self, one: Compute, targets: dict[int, Place]) -> None:
         """Fold the lanes of an accumulator into its place."""
         place = targets[one.value]
-        element = _element(self._at(self.emitter.pointer(one.value, place), place.strides, self.kept))
+        element = _element(self._at(self.tiles.pointer(one.value, place), place.strides, self.kept))
         register = self._register(one)
         if one.step.op == "max":
             folded = f"largest({register})"
             folded = f"maximum({element}, {folded})" if one.accumulates else folded
-            self.emitter.line(f"{element} = {folded};")
+            self.tiles.line(f"{element} = {folded};")
         else:
-            self.emitter.line(f"{element} {'+=' if one.accumulates else '='} sum({register});")
+            self.tiles.line(f"{element} {'+=' if one.accumulates else '='} sum({register});")
 
     def _store(self, at: str, strides: dict[str, str], type_name: str, text: Text, where: str = "") -> None:
         if self.vector is None:
             value = text.code if type_name == "float" else f"write<{type_name}>({text.code})"
-            self.emitter.line(f"{where}{_element(at)} = {value};")
+            self.tiles.line(f"{where}{_element(at)} = {value};")
             return
         code = text.code if text.vector else f"splat({text.code})"
         lanes = f"{self.name(self.vector)}_lanes"
-        self.emitter.lined.add(strides[self.vector])
-        self.emitter.line(f"{where}store({at}, {strides[self.vector]}, {lanes}, {code});")
+        self.tiles.lined.add(strides[self.vector])
+        self.tiles.line(f"{where}store({at}, {strides[self.vector]}, {lanes}, {code});")
 
     def _store_tensor(self, one: Store) -> None:
-        place = self.emitter.stored_place(one.tensor)
+        place = self.tiles.stored_place(one.tensor)
         at = self._at(self.stored[one.tensor], place.strides, self._loops)
-        first = [f"{self.emitter.base(axis)} == 0" for axis in self.emitter.program.repeated(one.value)]
+        first = [f"{self.tiles.base(axis)} == 0" for axis in self.tiles.program.repeated(one.value)]
         where = f"if ({' && '.join(first)}) " if first else ""
         self._store(at, place.strides, place.type, self._value(one.value), where)
 

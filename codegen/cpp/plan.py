@@ -3,20 +3,18 @@
 from dataclasses import dataclass, field
 from math import prod
 
-from superopt.codegen.causal import Reach, find_reaches
 from superopt.codegen.statements import (
-    REDUCTIONS,
     Compute,
     KernelProgram,
     Load,
     LoopStatement,
     Move,
+    Reach,
     Start,
     Statement,
     Store,
 )
-from superopt.ir import Graph, Step, value_axes
-from superopt.ops import OPS
+from superopt.ir import REDUCTIONS, Step, mask_values, value_axes
 
 __all__ = [
     "LEAVES",
@@ -29,7 +27,6 @@ __all__ = [
     "Shift",
     "Walk",
     "make_plan",
-    "masks",
 ]
 
 LEAVES = frozenset({"const", "infinity", "size", "index"})
@@ -109,7 +106,6 @@ class Plan:
     body: list[Item]
     kept: set[int]
     order: tuple[str, ...]  # all axes; those along which memory runs come last
-    masks: frozenset[int]
 
 
 def make_plan(program: KernelProgram, single: frozenset[str]) -> Plan:
@@ -117,21 +113,7 @@ def make_plan(program: KernelProgram, single: frozenset[str]) -> Plan:
     planner = _Planner(program, single)
     body = planner.body(program.statements)
     planner.find_met_again(body)
-    return Plan(body, planner.kept(body), planner.order, planner.masks)
-
-
-def masks(graph: Graph) -> frozenset[int]:
-    """Return the values that are only ever 0 or 1, as the reference interpreter sees it."""
-    found = {i for i, port in enumerate(graph.inputs) if port.dtype == "bool"}
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
-        known = [i in found for i in step.inputs]
-        if (
-            (step.op == "const" and step.value in (0, 1))
-            or (step.op in OPS and OPS[step.op].mask)
-            or (step.op in ("mul", "max", "rename", "select") and all(known))
-        ):
-            found.add(value)
-    return frozenset(found)
+    return Plan(body, planner.kept(body), planner.order)
 
 
 class _Planner:
@@ -142,14 +124,14 @@ class _Planner:
         self.single = single
         self.order = _order(program)
         self.rank = {axis: i for i, axis in enumerate(self.order)}
-        self.masks = masks(self.graph)
+        self.masks = mask_values(self.graph)
 
     def body(self, statements: tuple[Statement, ...]) -> list[Item]:
         items: list[Item] = []
         first = 0  # items before it are closed: a loop or a fill came after them
         for one in statements:
             if isinstance(one, LoopStatement):
-                items.append(Walk(one.axis, self.body(one.body), find_reaches(self.program, one)))
+                items.append(Walk(one.axis, self.body(one.body), one.reaches))
                 first = len(items)
             elif isinstance(one, Start):
                 items.append(Fill(one.value))
@@ -217,7 +199,7 @@ class _Planner:
     def _contraction(self, one: Compute) -> Contraction | None:
         """Return how the micro-kernel computes a step, or None where plain loops must."""
         step: Step = one.step
-        if step.op != "contract" or any(i in self.masks for i in step.inputs):
+        if step.op != "contract" or any(self.masks[i] for i in step.inputs):
             return None
         if any(self._leaf(i) for i in step.inputs):
             return None

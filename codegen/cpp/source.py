@@ -2,22 +2,15 @@
 
 from dataclasses import dataclass
 
-__all__ = ["CPP_TYPES", "Argument", "CppSource", "Place", "times"]
+from superopt.dtypes import DTYPES, FLOATS
 
-CPP_TYPES = {
-    "f32": "float",
-    "f16": "f16",
-    "bf16": "bf16",
-    "f8e4m3": "f8e4m3",
-    "f8e5m2": "f8e5m2",
-    "bool": "uint8_t",
-    "u8": "uint8_t",
-    "i8": "int8_t",
-    "i16": "int16_t",
-    "i32": "int32_t",
-    "i64": "int64_t",
-}
+__all__ = ["CPP_FLOATS", "CPP_TYPES", "Argument", "CppSource", "Place", "times"]
+
+CPP_TYPES = {name: dtype.cpp for name, dtype in DTYPES.items() if dtype.cpp}
 """The C++ type of the elements of each dtype that kernels read."""
+
+CPP_FLOATS = FLOATS.intersection(CPP_TYPES)
+"""The dtypes that kernels write, and that the micro-kernel of contractions reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from math import prod, sqrt
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, Start
 from superopt.codegen.triton.config import TritonConfig, next_power
-from superopt.codegen.triton.plan import FP8, has_wide_products, kept_axes, kept_splits, loop_axes, sources
-from superopt.ir import Split, value_axes
-from superopt.ir.graph import DTYPES
+from superopt.codegen.triton.plan import has_wide_products, kept_axes, kept_splits, sources
+from superopt.dtypes import DTYPES, FP8, HALVES
+from superopt.ir import Split, selects, value_axes
 
 __all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint", "misfit"]
 
@@ -157,7 +157,7 @@ def _config(
     stages: int,
 ) -> TritonConfig:
     shape = _shape(program)
-    looped = loop_axes(program.statements)
+    looped = set(program.looped)
     kept = kept_axes(program)
     parts = {split.outer for split in kept_splits(program)}  # a program is in one of each
     free = {axis for axis in kept if axis in program.grid or axis in looped} - parts
@@ -267,7 +267,9 @@ def _contractions(
     stored = [axis for tensor in program.stores for axis in tensor.axes]
     order = list(dict.fromkeys([*stored, *(axis.name for axis in program.graph.axes)]))
     for statement, _ in program.flat():
-        if isinstance(statement, Compute) and statement.step.op == "contract":
+        if not isinstance(statement, Compute) or selects(program.graph, statement.step):
+            continue
+        if statement.step.op == "contract":
             a, b = statement.step.inputs
             first, second = (
                 tuple(axis for axis in order if axis in free)
@@ -300,7 +302,7 @@ def _flattened(
 ) -> TritonConfig:
     """Return tiles of about so many elements: neighbours in memory first, then along loops and the grid."""
     tiles = dict(config.tiles)
-    looped = loop_axes(program.statements)
+    looped = set(program.looped)
     parts = {split.outer for split in kept_splits(program)}
     free = [axis for axis in tiles if (axis in looped or axis in program.grid) and axis not in parts]
     tiles |= dict.fromkeys(free, 1)
@@ -339,12 +341,18 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
             largest = max(largest, _multiplied(made, summed, config.num_warps * 32) // 2)
     for statement, loops in program.flat():
         if isinstance(statement, Load):
-            size = elements(statement.value) * DTYPES[tensors[statement.value].dtype]
+            size = elements(statement.value) * DTYPES[tensors[statement.value].dtype].bytes
             shared += size * (config.num_stages if loops else 1)
         elif isinstance(statement, Start):
             kept += elements(statement.value) * 4
         elif isinstance(statement, Compute):
-            largest = max(largest, elements(statement.value) * 4)
+            size = elements(statement.value)
+            if statement.step.op == "contract" and selects(program.graph, statement.step):
+                size = prod(
+                    blocks.get(axis, 1)
+                    for axis in axes[statement.step.inputs[0]] | axes[statement.step.inputs[1]]
+                )
+            largest = max(largest, size * 4)
     return Footprint(shared, kept + 2 * largest)
 
 
@@ -386,7 +394,7 @@ def _kept_operands(program: KernelProgram, config: TritonConfig) -> int:
 
 def _half(program: KernelProgram) -> bool:
     """Return whether products are of half precision: in a program in it, and of operands of eight bits."""
-    if any(port.dtype in ("f16", "bf16") for port in program.graph.inputs):
+    if any(port.dtype in HALVES for port in program.graph.inputs):
         return True
     loaded = sources(program)
     operands = [step.inputs for step in program.steps() if step.op == "contract"]

@@ -10,13 +10,13 @@ from math import prod
 
 from superopt.codegen.statements import KernelProgram, Load, Tensor, axis_strides
 from superopt.codegen.triton.config import TritonConfig
-from superopt.codegen.triton.plan import FP8, Plan, kept_splits, make_plan
+from superopt.codegen.triton.plan import Plan, kept_splits, make_plan
+from superopt.dtypes import DTYPES, FLOATS, FP8
 from superopt.ir import Graph
-from superopt.ir.graph import DTYPES
 
 __all__ = ["Descriptor", "describe", "described", "layout_refusal", "normal_strides"]
 
-FLOATS = FP8 | {"f32", "f16", "bf16"}
+_READ = frozenset(name for name in FLOATS | FP8 if DTYPES[name].triton)
 MOST_DIMS = 5
 LONGEST_SIDE = 256  # of a tile, in elements
 LEAST_BYTES = 16  # of a row of a tile
@@ -44,7 +44,7 @@ def describe(
     places: Mapping[str, str | int],
 ) -> Descriptor | str:
     """Return the descriptor for a tile of a tensor, each axis at a place; or why there can be none."""
-    if tensor.dtype not in FLOATS:
+    if tensor.dtype not in _READ:
         return f"{tensor.name} holds {tensor.dtype}; descriptors are for floating point"
     if len(places) > MOST_DIMS:
         return f"{tensor.name} has {len(places)} axes; a descriptor has at most {MOST_DIMS}"
@@ -57,7 +57,7 @@ def describe(
         return f"the tile of {tensor.name} is no matrix"
     if max(block) > LONGEST_SIDE:
         return f"the tile of {tensor.name} is {max(block)} long; a side has at most {LONGEST_SIDE}"
-    if block[-1] * DTYPES[tensor.dtype] < LEAST_BYTES:
+    if block[-1] * DTYPES[tensor.dtype].bytes < LEAST_BYTES:
         return f"rows of the tile of {tensor.name} have less than {LEAST_BYTES} bytes"
     for split in kept_splits(program):
         if split.inner in at and split.inner not in config.exact:
@@ -90,7 +90,7 @@ def layout_refusal(
     if steps[-1] != 1:
         return f"elements of {name} along {axes[-1]!r} are {steps[-1]} apart, not neighbours"
     for axis, stride in zip(axes[:-1], steps[:-1], strict=True):
-        moved = stride * DTYPES[dtype]
+        moved = stride * DTYPES[dtype].bytes
         if not 0 < moved < MOST_BYTES or moved % ALIGNED:
             return f"the stride of {name} along {axis!r} is {moved} bytes, no multiple of {ALIGNED}"
     return None
@@ -100,7 +100,7 @@ def normal_strides(
     dtype: str, sizes: Mapping[str, int], strides: Mapping[str, int], axes: Sequence[str]
 ) -> tuple[int, ...]:
     """Return the strides of axes in order, one that suits where an axis has a single position."""
-    step = ALIGNED // DTYPES[dtype]
+    step = ALIGNED // DTYPES[dtype].bytes
     return tuple(strides[axis] if sizes[axis] > 1 else 1 if axis == axes[-1] else step for axis in axes)
 
 
@@ -127,7 +127,7 @@ def _largest_loop_tile(program: KernelProgram, config: TritonConfig, sizes: Mapp
             if isinstance(seen, Descriptor) and not layout_refusal(
                 tensor.name, tensor.dtype, sizes, _strides(tensor, sizes), seen.axes, aligned=True
             ):
-                largest = max(largest, prod(seen.block) * DTYPES[tensor.dtype])
+                largest = max(largest, prod(seen.block) * DTYPES[tensor.dtype].bytes)
     return largest
 
 

@@ -2,39 +2,39 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from textwrap import wrap
 from typing import Literal
 
-from superopt.codegen.causal import Reach, find_reaches, needless_masks
+from superopt.codegen.lowering import lower_for_triton
 from superopt.codegen.statements import (
     Compute,
     KernelProgram,
     Load,
     LoopStatement,
     Move,
+    Reach,
     Start,
     Statement,
     Store,
     Tensor,
 )
-from superopt.codegen.triton.basetwo import in_base_two
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.descriptors import Descriptor
 from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
-from superopt.codegen.triton.lanes import Lanes, after_operator
-from superopt.codegen.triton.plan import FP8, INTEGERS
+from superopt.codegen.triton.frame import Frame
+from superopt.codegen.triton.padding import Lanes, after_operator
 from superopt.codegen.triton.reductions import TYPES, Reductions
-from superopt.codegen.triton.source import Argument, TritonSource
-from superopt.codegen.triton.text import WIDTH, Lines, used
+from superopt.codegen.triton.source import TritonSource
+from superopt.codegen.triton.text import WIDTH, Lines
 from superopt.codegen.triton.tiles import Held, transposed
-from superopt.ir import Step
+from superopt.dtypes import FP8, INTEGERS
+from superopt.ir import REDUCTIONS, Step
 from superopt.ir.text import format_constant
+from superopt.ops import OPS
 
 __all__ = ["emit"]
 
 FLOATS = FP8.union(TYPES)
-REDUCTIONS = ("sum", "max", "contract")
 
 
 def emit(program: KernelProgram, config: TritonConfig, plain: frozenset[str] = frozenset()) -> TritonSource:
@@ -45,156 +45,29 @@ def emit(program: KernelProgram, config: TritonConfig, plain: frozenset[str] = f
     return _Emitter(program, config, plain).source()
 
 
-class _Emitter(Reductions):
-    """Printing one kernel: its statements in order, then what stands around them."""
+class _Emitter(Frame, Reductions):
+    """Prints one kernel: its statements in order, then what stands around them."""
 
     def __init__(self, program: KernelProgram, config: TritonConfig, plain: frozenset[str]) -> None:
-        program, self.scaled = in_base_two(program)
-        super().__init__(program, config, plain)
-        self.needless = needless_masks(program.graph)
+        super().__init__(lower_for_triton(program), config, plain)
         self.holding: int | None = None  # a mask that holds everywhere in the loop that is being printed
 
     def source(self) -> TritonSource:
         body = self._statements(self.program.statements)
-        body = self._repeated([*self._head(body), *body])
+        body = self.repeated([*self.head(), *body])
         grid = tuple(
             (axis, 1 if self.plan.roles[axis] == "single" else self.config.tile(axis))
-            for axis in self._grid_order()
+            for axis in self.grid_order()
         )
-        arguments = [one for one in self._arguments() if used(one.name, body)]
-        helpers = [text for name, text in HELPERS.items() if any(f" {name}(" in line for line in body)]
+        arguments = self.arguments()
+        calls = {OPS[step.op].triton.partition("(")[0] for step in self.program.steps() if step.op in OPS}
+        helpers = [text for name, text in HELPERS.items() if name in calls]
         lines = ["import triton", "import triton.language as tl", "", ""]
         for text in helpers:
             lines += [*text.splitlines(), "", ""]
-        lines += ["@triton.jit", *self._signature(arguments), *self._docstring()]
+        lines += ["@triton.jit", *self.signature(arguments), *self.docstring()]
         lines += [f"    {line}" if line else "" for line in body]
         return TritonSource("\n".join(lines) + "\n", self.program.name, tuple(arguments), grid, self.config)
-
-    def _arguments(self) -> list[Argument]:
-        tensors = list(dict.fromkeys([*self.program.loads, *self.program.stores]))
-        found = [Argument(self.pointers[one.name], "tensor", one.name, dtype=one.dtype) for one in tensors]
-        found += self.described.values()
-        for one in tensors:
-            axes = self.memory_axes(one)
-            for axis in axes:
-                name = self.strides[one.name, axis]
-                found.append(Argument(name, "stride", one.name, axis, innermost=axis == axes[-1]))
-        found += [Argument(name, "extent", axis=axis) for axis, name in self.extents.items()]
-        found += [Argument(name, "block", axis=axis) for axis, name in self.block.items()]
-        return found
-
-    def _signature(self, arguments: list[Argument]) -> list[str]:
-        lines = [f"def {self.program.name}("]
-        groups: dict[tuple[str, str | None], list[str]] = {}
-        for one in arguments:
-            group = one.tensor if one.kind == "stride" else None
-            text = f"{one.name}: tl.constexpr" if one.kind == "block" else one.name
-            groups.setdefault((one.kind, group), []).append(text)
-        for members in groups.values():
-            row = ""
-            for text in members:
-                if row and len(row) + len(text) > 100:
-                    lines.append(f"    {row.rstrip()}")
-                    row = ""
-                row += f"{text}, "
-            lines.append(f"    {row.rstrip()}")
-        return [*lines, "):"]
-
-    def _docstring(self) -> list[str]:
-        read = ", ".join(f"{one.name}[{', '.join(one.axes)}]" for one in self.program.loads)
-        made = ", ".join(dict.fromkeys(f"{one.name}[{', '.join(one.axes)}]" for one in self.program.stores))
-        lines = wrap(f'"""{made} from {read or "nothing"}."""', WIDTH - 8)
-        return [f"    {line}" for line in lines]
-
-    def _grid_order(self) -> tuple[str, ...]:
-        """Return the grid axes that have several programs: single positions first, then tiles, rows last."""
-        roles = self.plan.roles
-        single = [axis for axis in self.program.grid if roles[axis] == "single"]
-        tiled = [axis for axis in self.program.grid if roles[axis] == "tile"]
-        return (*single, *reversed(tiled))
-
-    def _repeated(self, body: list[str]) -> list[str]:
-        """Return the body, for one place on the grid after the other where programs are persistent."""
-        grid = self._grid_order()
-        if not self.persistent or not grid:
-            return body
-        programs = " * ".join(self._programs(axis) for axis in grid)
-        return [
-            f"for pid in range(tl.program_id(0), {programs}, tl.num_programs(0)):",
-            *(f"    {line}" if line else "" for line in body),
-        ]
-
-    def _programs(self, axis: str) -> str:
-        if self.plan.roles[axis] == "single":
-            return self.extents[axis]
-        return f"tl.cdiv({self.extents[axis]}, {self.block[axis]})"
-
-    def _head(self, body: list[str]) -> list[str]:
-        """Return the lines that say where a program stands: those that the body uses."""
-        places: list[str] = []
-        looped = {axis for _, loops in self.program.flat() for axis in loops}
-        for axis, role in self.plan.roles.items():
-            if axis not in looped and role != "single":
-                start = f"{self.pid[axis]} * {self.block[axis]} + " if role == "tile" else ""
-                places += self._place_lines(axis, start)
-        ends = [
-            f"{end} = tl.minimum({self.extents[axis]},"
-            f" {self.extents[self.splits[axis].axis]} - {self.pid[self.splits[axis].outer]}"
-            f" * {self.extents[axis]})"
-            for axis, end in self.ends.items()
-        ]
-        places = _only_used([*ends, *places], body)
-        for name, axes in self.hoisted.items():
-            if axes and used(self.bases[name], body):
-                steps = " + ".join(f"{self.pid[axis]} * {self.strides[name, axis]}" for axis in axes)
-                pointer, base = self.pointers[name], self.bases[name]
-                places.append(f"{pointer} += {steps}" if pointer == base else f"{base} = {pointer} + {steps}")
-        grid = self._grid_order()
-        if not grid:
-            return [*places, *([""] if places else [])]
-        lines = []
-        pid = "pid" if len(grid) > 1 else self.pid[grid[0]]
-        start = "pid" if self.persistent else "tl.program_id(0)"
-        if len(grid) == 1:
-            lines.append(f"{pid} = {self.wide(start)}")
-        else:
-            lines += [] if self.persistent else [f"pid = {start}"]
-            rest = "pid"
-            if self._grouped():
-                lines += self._group_lines(grid[-2], grid[-1], last=len(grid) == 2)
-                rest = f"pid // ({self._programs(grid[-1])} * {self._programs(grid[-2])})"
-                grid = grid[:-2]
-            for axis in reversed(grid):
-                found = rest if axis == grid[0] else f"{rest} % {self._programs(axis)}"
-                lines.append(f"{self.pid[axis]} = {self.wide(found)}")
-                rest = f"{rest} // {self._programs(axis)}"
-        return [*lines, *places, ""]
-
-    def _grouped(self) -> bool:
-        """Return whether programs run in groups: where exactly two axes of the grid are tiled."""
-        tiled = [axis for axis in self.program.grid if self.plan.roles[axis] == "tile"]
-        return self.config.group > 1 and len(tiled) == 2
-
-    def _group_lines(self, slow: str, fast: str, *, last: bool) -> list[str]:
-        """Return where a program stands when so many tiles of the slow axis take turns with the fast one."""
-        names = self.unique
-        within, width, first, count = (names.take(one) for one in ("within", "width", "first", "count"))
-        number, group = self._programs(slow), self.config.group
-        return [
-            f"{within} = pid" if last else f"{within} = pid % ({self._programs(fast)} * {number})",
-            f"{width} = {group} * {self._programs(fast)}",
-            f"{first} = {within} // {width} * {group}",
-            f"{count} = tl.minimum({number} - {first}, {group})",
-            f"{self.pid[slow]} = {self.wide(f'{first} + {within} % {width} % {count}')}",
-            f"{self.pid[fast]} = {self.wide(f'{within} % {width} // {count}')}",
-        ]
-
-    def _place_lines(self, axis: str, start: str) -> list[str]:
-        lanes = f"tl.arange(0, {self.block[axis]})"
-        lines = [f"{self.place[axis]} = {self.wide(f'{start}{lanes}')}"]
-        if self.masked(axis):
-            lines.append(f"{self.mask[axis]} = {self.place[axis]} < {self.end(axis)}")
-        return lines
 
     def _statements(self, statements: Sequence[Statement]) -> list[str]:
         lines = Lines()
@@ -231,11 +104,7 @@ class _Emitter(Reductions):
             return
         block = self.block[axis]
         start, end, free = "0", self.end(axis), None
-        reaches = [
-            (reach, bound)
-            for reach in find_reaches(self.program, loop)
-            if (bound := self._bound(reach)) is not None
-        ]
+        reaches = [(reach, bound) for reach in loop.reaches if (bound := self._bound(reach)) is not None]
         for reach, bound in reaches:
             if not reach.upper:
                 start = f"tl.maximum({start}, ({bound}) // {block} * {block})"
@@ -269,8 +138,10 @@ class _Emitter(Reductions):
     def _walk(self, loop: LoopStatement, start: str, end: str) -> list[str]:
         """Return a loop over tiles."""
         axis, counter = loop.axis, self.counter[loop.axis]
+        outside, self.mentions.found = self.mentions.found, set()
         body = self._statements(loop.body)
-        places = _only_used(self._place_lines(axis, f"{counter} + "), body)
+        places = self.mentioned(self.place_definitions(axis, lambda: f"{counter} + "))
+        self.mentions.found |= outside
         head = f"for {counter} in range({start}, {end}, {self.block[axis]}):"
         return [head, *(f"    {line}" for line in (*places, *body))]
 
@@ -294,26 +165,22 @@ class _Emitter(Reductions):
 
         With `everywhere` it is the end of what all positions of the program's tile can reach.
         """
+        if not self._is_known(reach):
+            return None
         terms: list[str] = []
         offset = 1 if reach.upper else 0
         for term, factor in reach.form:
             if not term:
                 offset += factor
                 continue
-            if abs(factor) != 1:
-                return None
             texts: list[str] = []
             for kind, axis in term:
                 if kind == "size":
                     texts.append(self.extents[axis])
                     continue
-                if axis not in self.program.grid or self.plan.roles[axis] == "whole":
-                    return None
                 if self.plan.roles[axis] == "single":
                     texts.append(self.pid[axis])
                     continue
-                if len(term) > 1:
-                    return None
                 last = ((factor == 1) == reach.upper) != everywhere  # the last position of the tile counts
                 offset -= factor if last else 0
                 first = f"({self.pid[axis]} + 1)" if last else self.pid[axis]
@@ -322,6 +189,21 @@ class _Emitter(Reductions):
         terms.sort(key=lambda text: text.startswith("-"))
         total = " + ".join([*terms, *([str(offset)] if offset else [])]).replace("+ -", "- ")
         return total or "0"
+
+    def _is_known(self, reach: Reach) -> bool:
+        """Return whether a program knows all positions of a bound: those of tiles are no factors."""
+        roles = self.plan.roles
+        return all(
+            abs(factor) == 1
+            and all(
+                kind == "size"
+                or (axis in self.program.grid and roles[axis] == "single")
+                or (axis in self.program.grid and roles[axis] == "tile" and len(term) == 1)
+                for kind, axis in term
+            )
+            for term, factor in reach.form
+            if term
+        )
 
     def _load_statement(self, lines: Lines, value: int) -> None:
         tensor = self.loaded[value]
@@ -342,23 +224,21 @@ class _Emitter(Reductions):
             raise UnsupportedError(f"{self.program.name}: no loads of {tensor.name} in {tensor.dtype}")
         axes = self.plan.tile_axes(str(place) for place in places.values())
         name = self.variables[value]
-        seen = self.descriptor(tensor, places)
-        arguments = [self.address(tensor, axes, places)]
-        mask = self.mask_text(axes, axes)
-        if mask:
-            arguments += [f"mask={mask}", f"other={0 if tensor.dtype in INTEGERS else '0.0'}"]
         kind: Literal["float", "int", "mask"] = "float"
         dtype, tail = "f32", ""
         if tensor.dtype in INTEGERS:
             kind = "int"
         elif self.plan.masks[value]:
             kind, tail = "mask", " != 0"
-            arguments = [one.replace("other=0.0", "other=0") for one in arguments]
         elif tensor.dtype != "f32" and value in self.raw:
             dtype = tensor.dtype
         elif tensor.dtype != "f32":
             tail = ".to(tl.float32)"
+        seen = self.descriptor(tensor, places)
         if seen is None:
+            arguments = [self.address(tensor, axes, places)]
+            if mask := self.mask_text(axes, axes):
+                arguments += [f"mask={mask}", f"other={'0.0' if kind == 'float' else '0'}"]
             lines.call(f"{name} = ", "tl.load", arguments, tail, comment)
         else:
             self._read_by_descriptor(lines, name, tensor, seen, axes, tail, comment)
@@ -446,7 +326,7 @@ class _Emitter(Reductions):
             return
         if value == self.holding:
             return
-        same = self.needless.get(value)
+        same = None
         if self.holding is not None and self.holding in step.inputs:
             same = self._unmasked(value, self.holding)
         if same is not None:
@@ -463,7 +343,7 @@ class _Emitter(Reductions):
     def _elementwise(self, step: Step) -> Held:
         """Return what a scalar operator makes of tiles, without a name."""
         axes = self.plan.tile_axes({axis for i in step.inputs for axis in self.axes[i]})
-        result = apply(step.op, tuple(self.operand(i, axes) for i in step.inputs))
+        result = apply(step.op, self.selecting(step, [self.operand(i, axes) for i in step.inputs]))
         lanes = {
             axis: after_operator(step.op, [self.lanes(i, axis) for i in step.inputs])
             for axis in axes
@@ -485,7 +365,7 @@ class _Emitter(Reductions):
             if abs(degree) != 1:
                 difference = f"{float(abs(degree))!r} * ({difference})"
             scale = self.unique.take(f"scale_{old.text}")
-            power = "tl.exp2" if move.value in self.scaled else "tl.exp"
+            power = "tl.exp2" if move.base_two else "tl.exp"
             lines.add(f"{scale} = {power}({difference})")
             for value in (value for value, other in move.rescales if other == degree):
                 held = self.held[value]
@@ -505,11 +385,11 @@ class _Emitter(Reductions):
         elif step.op == "infinity":
             expression, self.shown[value] = TritonText().infinity(), "infinity"
         elif step.op == "size":
-            expression = atom(self.extents[step.axes[0]], "int")
+            expression = atom(self.extents.get(step.axes[0], ""), "int")
             self.shown[value] = f"size[{step.axes[0]}]"
         else:
             axes = self.plan.tile_axes(step.axes)
-            expression = atom(self.place[step.axes[0]], "int")
+            expression = atom(self.place.get(step.axes[0], ""), "int")
             self.shown[value] = f"index[{step.axes[0]}]"
             lanes = dict.fromkeys(axes, Lanes.FINITE)
         self.held[value] = Held(expression, axes, "f32", lanes)
@@ -523,7 +403,7 @@ class _Emitter(Reductions):
             places = {axis: mapping.get(axis, axis) for axis in tensor.axes}
             self._load(lines, value, tensor, places, self.comment(step))
             return
-        held = self.held[source]
+        held = self.read(source)
         if step.op == "rename":
             self._rename(lines, value, step, held)
             return
@@ -561,13 +441,3 @@ def _computes(loop: LoopStatement) -> Iterator[Compute]:
             yield from _computes(statement)
         elif isinstance(statement, Compute):
             yield statement
-
-
-def _only_used(definitions: list[str], body: list[str]) -> list[str]:
-    """Return the definitions that the body, or a later kept one, uses."""
-    kept: list[str] = []
-    for line in reversed(definitions):
-        name = line.split(" = ", 1)[0]
-        if used(name, [*kept, *body]):
-            kept.insert(0, line)
-    return kept

@@ -31,24 +31,8 @@ def power(x, y):
 }
 """Functions that Triton lacks, as source, by the name under which a kernel calls them."""
 
-_FUNCTIONS = {
-    "log": "tl.log({})",
-    "log2": "tl.log2({})",
-    "log1p": "log1p({})",
-    "erf": "tl.erf({})",
-    "sin": "tl.sin({})",
-    "cos": "tl.cos({})",
-    "pow": "power({}, {})",
-}
-
-# As people write them; the definitions in OPS give the same numbers.
-_SIGNS = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "==", "ne": "!="}
-_DIRECT = {
-    "sigmoid": "tl.sigmoid({})",
-    "exp2": "tl.exp2({})",
-    "minimum": "tl.minimum({}, {})",
-    "abs": "tl.abs({})",
-}
+_OPPOSITE = {op.sign: OPS[op.opposite].sign for op in OPS.values() if op.sign}
+_MIRRORED = {"<": ">", ">": "<", ">=": "<=", "<=": ">=", "==": "==", "!=": "!="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +79,8 @@ def apply(op: str, operands: tuple[Expression, ...]) -> Expression:
     scalars = TritonText()
     if op == "div":
         return scalars.div(*operands)
-    if op in _SIGNS:
-        return scalars.compare(operands[0], _SIGNS[op], operands[1])
+    if OPS[op].sign:
+        return scalars.compare(operands[0], OPS[op].sign, operands[1])
     if op == "guard":
         return scalars.where(operands[0], operands[1], scalars.const(Fraction(0)))
     if op == "not":
@@ -104,8 +88,8 @@ def apply(op: str, operands: tuple[Expression, ...]) -> Expression:
     if op == "or":
         a, b = map(as_mask, operands)
         return Expression(f"{a.inside(_OR)} | {b.inside(_OR)}", _OR, "mask")
-    if op in _DIRECT:
-        return atom(_DIRECT[op].format(*(as_float(a).text for a in operands)))
+    if OPS[op].triton:
+        return scalars.function(op, *operands)
     found: Expression = OPS[op].scalar(scalars, *operands)
     return as_mask(found) if OPS[op].mask else found
 
@@ -199,7 +183,7 @@ class TritonText:
 
     def function(self, name: str, *args: Expression) -> Expression:
         """Return a call of a function that the algebra knows nothing about."""
-        return atom(_FUNCTIONS[name].format(*(as_float(a).text for a in args)))
+        return atom(OPS[name].triton.format(*(as_float(a).text for a in args)))
 
     def negated(self, mask: Expression) -> Expression:
         """Return where the mask does not hold."""
@@ -229,7 +213,3 @@ class TritonText:
 
     def _whole(self, a: Expression) -> Expression:
         return a if a.value is None else replace(a, text=str(a.value.numerator))
-
-
-_OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
-_MIRRORED = {"<": ">", ">": "<", ">=": "<=", "<=": ">=", "==": "==", "!=": "!="}

@@ -8,29 +8,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Statement, Tensor
+from superopt.codegen.statements import Compute, KernelProgram, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
 from superopt.codegen.triton.errors import UnsupportedError
-from superopt.ir import Graph, Split, Step, value_axes
+from superopt.dtypes import FP8, HALVES
+from superopt.ir import Graph, Split, mask_values, selects, value_axes
 from superopt.ops import OPS
 
 __all__ = [
-    "FP8",
     "Plan",
     "Product",
     "bounded",
     "has_wide_products",
     "kept_axes",
     "kept_splits",
-    "loop_axes",
     "make_plan",
     "sources",
 ]
-
-REDUCTIONS = frozenset({"sum", "max", "contract"})
-LOW = frozenset({"f16", "bf16"})
-FP8 = frozenset({"f8e4m3", "f8e5m2"})  # exact in fp16 and in bf16
-INTEGERS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +46,13 @@ class Plan:
     roles: dict[str, Role]
     order: tuple[str, ...]  # of the axes in every tile
     products: dict[int, Product]  # value of a contraction -> the matrix product that computes it
-    masks: dict[int, bool]  # value -> whether it holds only zeros and ones
+    masks: tuple[bool, ...]  # of each value, whether it holds only zeros and ones
     low: str | None  # the half precision of the program, if it has one
 
     def tile_axes(self, axes: Iterable[str]) -> tuple[str, ...]:
         """Return the axes that a tile of a value with these axes has, in order."""
         kept = set(axes)
         return tuple(axis for axis in self.order if axis in kept)
-
-
-def loop_axes(statements: tuple[Statement, ...]) -> set[str]:
-    """Return the axes that loops walk along."""
-    found: set[str] = set()
-    for statement in statements:
-        if isinstance(statement, LoopStatement):
-            found |= {statement.axis} | loop_axes(statement.body)
-    return found
 
 
 def sources(program: KernelProgram) -> dict[int, Tensor]:
@@ -79,7 +64,7 @@ def kept_axes(program: KernelProgram) -> tuple[str, ...]:
     """Return the axes of the kernel's tiles; one that a step only reads at other places is none."""
     axes = value_axes(program.graph)
     loaded = sources(program)
-    used = set(program.grid) | loop_axes(program.statements)
+    used = set(program.grid) | set(program.looped)
     for statement, _ in program.flat():
         if isinstance(statement, Compute):
             step = statement.step
@@ -98,7 +83,7 @@ def kept_splits(program: KernelProgram) -> tuple[Split, ...]:
 
 def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
     """Return the plan, or raise UnsupportedError."""
-    grid, looped = set(program.grid), loop_axes(program.statements)
+    grid, looped = set(program.grid), set(program.looped)
     splits = kept_splits(program)
     parts = {split.outer for split in splits}
     ragged = {split.inner for split in splits}
@@ -122,7 +107,7 @@ def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
     tiled = [axis for axis in roles if roles[axis] != "single"]
     base = _base_order(program, tiled)
     products = _products(program, base)
-    return Plan(roles, _order(base, products), products, _masks(program), _low(program))
+    return Plan(roles, _order(base, products), products, mask_values(program.graph), _low(program))
 
 
 def _check_loops(program: KernelProgram, looped: set[str]) -> None:
@@ -153,6 +138,8 @@ def _products(program: KernelProgram, base: list[str]) -> dict[int, Product]:
     for statement, _ in program.flat():
         if not isinstance(statement, Compute) or statement.step.op != "contract":
             continue
+        if selects(program.graph, statement.step):
+            continue  # a matrix product would multiply the zeros of the mask by infinities
         a, b = statement.step.inputs
         inner = tuple(axis for axis in base if axis in statement.step.axes)
         batch = tuple(axis for axis in base if axis in axes[a] & axes[b] and axis not in inner)
@@ -202,7 +189,7 @@ def bounded(graph: Graph, value: int) -> bool:
         return shift is not None and shift.op in ("max", "maximum")
     if step.op in ("mul", "rename", "select"):
         return all(bounded(graph, i) for i in step.inputs)
-    return step.op in ("sigmoid", "tanh", "sin", "cos") or (step.op in OPS and OPS[step.op].mask)
+    return step.op in OPS and (OPS[step.op].bounded or OPS[step.op].mask)
 
 
 def has_wide_products(program: KernelProgram) -> bool:
@@ -218,24 +205,7 @@ def has_wide_products(program: KernelProgram) -> bool:
     )
 
 
-def _masks(program: KernelProgram) -> dict[int, bool]:
-    """Return for each value of the graph whether it is a mask."""
-    graph = program.graph
-    masks = {i: port.dtype == "bool" for i, port in enumerate(graph.inputs)}
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
-        masks[value] = _is_mask(step, [masks[i] for i in step.inputs])
-    return masks
-
-
-def _is_mask(step: Step, inputs: list[bool]) -> bool:
-    if step.op in ("rename", "select"):
-        return inputs[0]
-    if step.op == "mul":
-        return all(inputs)
-    return step.op in OPS and OPS[step.op].mask
-
-
 def _low(program: KernelProgram) -> str | None:
     """Return the half precision in which the program's tensors come, unless one comes in fp32."""
     dtypes = {port.dtype for port in program.graph.inputs}
-    return next(iter(dtypes & LOW)) if len(dtypes & LOW) == 1 else None
+    return next(iter(dtypes & HALVES)) if len(dtypes & HALVES) == 1 else None

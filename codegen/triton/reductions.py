@@ -5,16 +5,17 @@ from math import prod
 
 from superopt.codegen.statements import Compute
 from superopt.codegen.triton.expression import Expression, apply, as_float, atom
-from superopt.codegen.triton.lanes import Lanes, after_operator, after_product
-from superopt.codegen.triton.plan import FP8, Product, bounded
+from superopt.codegen.triton.padding import Lanes, after_operator
+from superopt.codegen.triton.plan import Product, bounded
 from superopt.codegen.triton.text import Lines
 from superopt.codegen.triton.tiles import Held, Tiles, transposed
-from superopt.ir import Step
+from superopt.dtypes import DTYPES, FLOATS, FP8, HALVES
+from superopt.ir import Step, selects
 
 __all__ = ["TYPES", "Reductions"]
 
 LATE_REGISTERS = 16  # of a thread: so large may an accumulator be that is reduced after its loop
-TYPES = {"f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16"}
+TYPES = {name: f"tl.{DTYPES[name].torch}" for name in FLOATS if DTYPES[name].triton}
 
 
 class Reductions(Tiles):
@@ -65,10 +66,10 @@ class Reductions(Tiles):
 
     def _reduced_lanes(self, step: Step, axis: str) -> Lanes:
         if step.op == "contract":
-            return after_product(*(self.lanes(i, axis) for i in step.inputs))
+            return after_operator("mul", [self.lanes(i, axis) for i in step.inputs])
         if step.op == "max":
             return Lanes.ANY  # minus infinity where a loop takes no turn
-        return after_operator("sum", [self.lanes(step.inputs[0], axis)])
+        return self.lanes(step.inputs[0], axis) or Lanes.ANY
 
     def _factor_axes(self, step: Step) -> tuple[str, ...]:
         return self.plan.tile_axes(frozenset[str]().union(*(self.axes[i] for i in step.inputs)))
@@ -79,8 +80,10 @@ class Reductions(Tiles):
         if step.op == "contract":
             a, b = step.inputs
             hidden = self._hidden_of_product(a, b, step.axes)
-            factors = [as_float(self.zeroed(i, axes, hidden[at])) for at, i in enumerate((a, b))]
-            return apply("mul", tuple(factors))
+            factors = [self.zeroed(i, axes, hidden[at]) for at, i in enumerate((a, b))]
+            if not selects(self.graph, step):
+                factors = [as_float(one) for one in factors]
+            return apply("mul", self.selecting(step, factors))
         value = step.inputs[0]
         reduced = [axis for axis in axes if axis in step.axes and self.masked(axis)]
         if step.op == "max":
@@ -147,7 +150,7 @@ class Reductions(Tiles):
 
     def _low_dtype(self, product: Product) -> str:
         dtypes = {self.held[i].dtype for i in (product.lhs, product.rhs)}
-        low = dtypes & {"f16", "bf16"}
+        low = dtypes & HALVES
         if len(low) == 1:
             return next(iter(low))
         return self.plan.low or ("f16" if dtypes <= FP8 else "f32")
@@ -168,7 +171,7 @@ class Reductions(Tiles):
     def _dot_operand(
         self, value: int, groups: tuple[tuple[str, ...], ...], hidden: Sequence[str], dtype: str
     ) -> str:
-        held = self.held[value]
+        held = self.read(value)
         text = held.expression
         if hidden:
             mask = " & ".join(self.spread(self.mask[axis], (axis,), held.axes) for axis in hidden)

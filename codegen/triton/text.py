@@ -1,10 +1,11 @@
 """Text: unique names, and lines that stay short enough to read."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-__all__ = ["WIDTH", "Lines", "Names", "index_of", "used"]
+__all__ = ["WIDTH", "Lines", "Mentions", "Names", "Table", "index_of"]
 
 WIDTH = 110
 _RESERVED = frozenset(
@@ -25,6 +26,33 @@ class Names:
         while name in self.taken:
             name += "_"
         self.taken.add(name)
+        return name
+
+
+_K = TypeVar("_K")
+
+
+@dataclass(slots=True)
+class Mentions:
+    """The names that what is being printed mentions, so that only these are defined."""
+
+    found: set[str] = field(default_factory=set)
+
+    def table(self, names: Mapping[_K, str]) -> "Table[_K]":
+        """Return a table of names that notes which of them are asked for."""
+        return Table(names, self)
+
+
+class Table(dict[_K, str]):
+    """Names that count as mentioned once they are asked for by `[...]`; `get` and `items` only look."""
+
+    def __init__(self, names: Mapping[_K, str], mentions: Mentions) -> None:
+        super().__init__(names)
+        self._mentions = mentions
+
+    def __getitem__(self, key: _K) -> str:
+        name = super().__getitem__(key)
+        self._mentions.found.add(name)
         return name
 
 
@@ -67,11 +95,3 @@ class Lines:
 def index_of(axes: Sequence[str], wanted: Sequence[str]) -> str:
     """Return the index that spreads a tile over more axes: `:, None`."""
     return ", ".join(":" if axis in axes else "None" for axis in wanted)
-
-
-def used(name: str, lines: Iterable[str]) -> bool:
-    """Return whether a line mentions a name outside its comment."""
-    pattern = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
-    return any(
-        pattern.search(line.split("  # ", 1)[0]) for line in lines if not line.lstrip().startswith("# ")
-    )

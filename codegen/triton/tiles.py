@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Tensor
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.descriptors import Descriptor, describe
-from superopt.codegen.triton.expression import Expression, as_float, atom
-from superopt.codegen.triton.lanes import Lanes
-from superopt.codegen.triton.plan import FP8, Plan, kept_splits, loop_axes, make_plan, sources
+from superopt.codegen.triton.expression import Expression, as_float, as_mask, atom
+from superopt.codegen.triton.padding import Lanes
+from superopt.codegen.triton.plan import Plan, kept_splits, make_plan, sources
 from superopt.codegen.triton.source import Argument
-from superopt.codegen.triton.text import Names, index_of
-from superopt.ir import Step, print_step, value_axes, value_names
+from superopt.codegen.triton.text import Mentions, Names, index_of
+from superopt.dtypes import FP8, HALVES
+from superopt.ir import Step, print_step, selects, value_axes, value_names
 
 __all__ = ["Held", "Tiles", "transposed"]
 
@@ -51,34 +52,39 @@ class Tiles:
         self.inside: str | None = None  # an axis beyond whose end no tile of this loop reaches
         names = self.unique = Names()
         tensors = {tensor.name: tensor for tensor in (*program.loads, *program.stores)}
-        self.pointers = {name: names.take(f"{name}_ptr") for name in tensors}
-        self.strides = {
-            (tensor.name, axis): names.take(f"stride_{tensor.name}_{axis}")
-            for tensor in tensors.values()
-            for axis in self.memory_axes(tensor)
-        }
+        self.mentions = Mentions()
+        table = self.mentions.table
+        self.pointers = table({name: names.take(f"{name}_ptr") for name in tensors})
+        self.strides = table(
+            {
+                (tensor.name, axis): names.take(f"stride_{tensor.name}_{axis}")
+                for tensor in tensors.values()
+                for axis in self.memory_axes(tensor)
+            }
+        )
         self.variables = {value: names.take(self.names[value]) for value in sorted(self._all_values())}
-        sizes = self.graph.sizes
-        self.extents = {axis: names.take(axis.upper(), f"size_{axis}") for axis in sizes}
-        self.block = {axis: names.take(f"BLOCK_{axis.upper()}", f"BLOCK_{axis}") for axis in self.plan.roles}
+        roles = self.plan.roles
+        self.extents = table({axis: names.take(axis.upper(), f"size_{axis}") for axis in self.graph.sizes})
+        self.block = table({axis: names.take(f"BLOCK_{axis.upper()}", f"BLOCK_{axis}") for axis in roles})
         self.splits = {split.inner: split for split in kept_splits(program)}
-        self.ends = {
-            axis: names.take(f"end_{axis}") for axis in self.splits if axis not in config.exact
-        }  # the extents of parts, the last of which may be short
-        self.mask = {axis: names.take(f"mask_{axis}") for axis in self.plan.roles}
-        self.place = {axis: names.take(f"offs_{axis}") for axis in self.plan.roles}
-        self.pid = {axis: names.take(f"pid_{axis}") for axis in program.grid}
-        self.counter = {axis: names.take(f"{axis}0") for axis in self.plan.roles}
+        # The extents of parts, the last of which may be short.
+        self.ends = table(
+            {axis: names.take(f"end_{axis}") for axis in self.splits if axis not in config.exact}
+        )
+        self.mask = table({axis: names.take(f"mask_{axis}") for axis in roles})
+        self.place = table({axis: names.take(f"offs_{axis}") for axis in roles})
+        self.pid = table({axis: names.take(f"pid_{axis}") for axis in program.grid})
+        self.counter = table({axis: names.take(f"{axis}0") for axis in roles})
         for axis in program.grid:
             if self.plan.roles[axis] == "single":
                 self.place[axis] = self.pid[axis]
-        self.looped = loop_axes(program.statements)
+        self.looped = set(program.looped)
         self.raw = self._raw_loads()
         self.hoisted = {name: self.shared_places(tensor) for name, tensor in tensors.items()}
         self.described: dict[tuple[str, tuple[tuple[str, int], ...]], Argument] = {}
-        self.bases = dict(self.pointers)  # from where a program counts its places
+        self.bases = table(self.pointers)  # from where a program counts its places
         if self.persistent:
-            self.bases |= {name: names.take(f"{name}_at") for name, axes in self.hoisted.items() if axes}
+            self.bases.update({name: names.take(f"{name}_at") for name, axes in self.hoisted.items() if axes})
 
     @property
     def persistent(self) -> bool:
@@ -91,7 +97,7 @@ class Tiles:
 
     def end(self, axis: str) -> str:
         """Return the name of where an axis ends for this program."""
-        return self.ends.get(axis, self.extents[axis])
+        return self.ends[axis] if axis in self.ends else self.extents[axis]
 
     def wide(self, text: str) -> str:
         """Return positions as 64-bit integers where offsets need them."""
@@ -101,13 +107,27 @@ class Tiles:
 
     def operand(self, value: int, axes: tuple[str, ...]) -> Expression:
         """Return a value as an operand of elementwise arithmetic over these axes."""
-        held = self.held[value]
+        held = self.read(value)
         text = held.expression
         if held.dtype != "f32":
             text = atom(f"{text.text}.to(tl.float32)")
         if not held.axes or held.axes == axes:
             return text
         return replace(text, text=self.spread(text.inside(6), held.axes, axes), level=6)
+
+    def read(self, value: int) -> Held:
+        """Return what the kernel holds of a value that is about to be printed."""
+        step = self.graph.step_of(value)
+        if step is not None and step.op in ("index", "size"):
+            self.mentions.found.add(self.held[value].text)
+        return self.held[value]
+
+    def selecting(self, step: Step, operands: Sequence[Expression]) -> tuple[Expression, ...]:
+        """Return operands, the mask of a product as a truth value: its zeros hide even infinities."""
+        if not selects(self.graph, step):
+            return tuple(operands)
+        pairs = zip(step.inputs, operands, strict=True)
+        return tuple(as_mask(one) if self.plan.masks[i] else as_float(one) for i, one in pairs)
 
     def spread(self, text: str, axes: tuple[str, ...], wanted: tuple[str, ...]) -> str:
         """Return text of a tile with these axes, with a dimension of 1 for each wanted axis it lacks."""
@@ -166,6 +186,7 @@ class Tiles:
         if key not in self.described:
             name = self.unique.take(f"{tensor.name}_desc")
             self.described[key] = Argument(name, "descriptor", tensor.name, dtype=tensor.dtype, seen=key[1])
+        self.mentions.found.add(self.described[key].name)
         return self.described[key].name
 
     def corner(self, seen: Descriptor) -> str:
@@ -237,7 +258,7 @@ class Tiles:
         for product in self.plan.products.values():
             for i in (product.lhs, product.rhs):
                 tensor = self.loaded.get(renamed.get(i, i))
-                if tensor is not None and tensor.dtype in {"f16", "bf16", *FP8}:
+                if tensor is not None and tensor.dtype in HALVES | FP8:
                     found.add(i)
         return found
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import fx
 
-from superopt.backend.expected import NODES, kernels_of, node_seconds
+from superopt.backend.inductor_time import NODES, kernels_of, node_seconds
 from superopt.backend.options import BackendOptions
-from superopt.plans.saved import write_json
+from superopt.result.codec import write_json
 
 __all__ = ["Decision", "Ledger"]
 

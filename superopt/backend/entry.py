@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from superopt.backend.choice import line_of
+from superopt.backend.budget import FIRST_S
+from superopt.backend.cache import graph_key, is_seen, note_seen
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass, passes_of
-from superopt.backend.hosting import PASS, with_inductor
-from superopt.backend.met import is_met, meet, met_key
 from superopt.backend.options import BackendOptions, mode_options, read_options
-from superopt.backend.prelude import Prelude, multiplies
-from superopt.backend.rounds import FIRST_S
+from superopt.backend.region import line_of
+from superopt.backend.warm_up import WarmUp, multiplies
+from superopt.rivals.inductor import PASS, with_inductor
 from superopt.targets import pick_target
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
@@ -116,31 +116,31 @@ def _compiled(
 ) -> Callable[..., Any]:
     patches = {**patches, **ledger.options.inductor}
     theirs = patches.get(PASS, getattr(torch._inductor.config, PASS))
-    with Prelude() as prelude:
+    with WarmUp() as warm_up:
         with ledger.spending():
-            _begin(prelude, module, inputs, ledger.options)
-        ours = patches[PASS] = RegionPass(ledger, passes_of(theirs), prelude)
+            _begin(warm_up, module, inputs, ledger.options)
+        ours = patches[PASS] = RegionPass(ledger, passes_of(theirs), warm_up)
         ledger.entered = time.thread_time()
         try:
             return with_inductor(module, inputs, patches)
         finally:
-            ours.prelude = None  # a backward graph may come by later
+            ours.warm_up = None  # a backward graph may come by later
 
 
-def _begin(prelude: Prelude, module: fx.GraphModule, inputs: Sequence[Any], options: BackendOptions) -> None:
+def _begin(warm_up: WarmUp, module: fx.GraphModule, inputs: Sequence[Any], options: BackendOptions) -> None:
     """Begin with what regions will need, where there may be some that are worth it."""
     if options.budget_s == 0 or not multiplies(module):
         return
     try:
         target = pick_target("auto")
-        prelude.share(target, [*inputs, *module.parameters()])
+        warm_up.share(target, [*inputs, *module.parameters()])
         if options.cache:
-            key = met_key(module, inputs, options)
-            if is_met(key):
+            key = graph_key(module, inputs, options)
+            if is_seen(key):
                 return
-            meet(key)
+            note_seen(key)
         if options.budget_s is None or options.budget_s >= FIRST_S:
-            prelude.guard(target)
+            warm_up.first_runs(target)
     except Exception as error:  # whoever needs it says so again, and leaves regions to Inductor
         log.info("nothing is made ahead: %s", line_of(error))
 

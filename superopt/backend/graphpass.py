@@ -11,15 +11,15 @@ from torch import fx
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from superopt.backend.choice import OpaqueError, Region, line_of, region_of
+from superopt.aten import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
+from superopt.backend.budget import decisions_of
+from superopt.backend.cache import epoch
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.generation import generation
-from superopt.backend.nodes import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
-from superopt.backend.prelude import Prelude
-from superopt.backend.region import REGION, runner_of
-from superopt.backend.rounds import decisions_of
+from superopt.backend.region import OpaqueError, Region, line_of, region_of
+from superopt.backend.region_plan import REGION, plan_of
 from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
+from superopt.backend.warm_up import WarmUp
 from superopt.cache import versions
 from superopt.errors import SuperoptError
 from superopt.targets import Target, pick_target
@@ -38,10 +38,10 @@ class RegionPass(CustomGraphPass):
     Inductor has one place for passes like this one: those of the user's that stood there run before it.
     """
 
-    def __init__(self, ledger: Ledger, before: Sequence[Any] = (), prelude: Prelude | None = None) -> None:
+    def __init__(self, ledger: Ledger, before: Sequence[Any] = (), warm_up: WarmUp | None = None) -> None:
         self.ledger = ledger
         self.before = tuple(before)
-        self.prelude = prelude  # begun for the graph that comes first
+        self.warm_up = warm_up  # begun for the graph that comes first
 
     def uuid(self) -> bytes | None:
         """Return what the pass depends on, or None where each graph must come by here."""
@@ -52,7 +52,7 @@ class RegionPass(CustomGraphPass):
             parts = pick_target("auto").key_parts()
         except SuperoptError:
             return None
-        left = generation() if options.cache else 0
+        left = epoch() if options.cache else 0
         before = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
         if not all(before):  # Inductor keeps no graph that such a pass may have changed
             return None
@@ -69,17 +69,17 @@ class RegionPass(CustomGraphPass):
                 one(graph, _role(graph) == "inference")
             else:
                 one(graph)
-        prelude, self.prelude = self.prelude or Prelude(), None
+        warm_up, self.warm_up = self.warm_up or WarmUp(), None
         try:
-            with prelude:
-                self._run(graph, prelude)
+            with warm_up:
+                self._run(graph, warm_up)
         except Exception as error:  # Inductor goes on with the graph as it is
             log.warning("a graph is left to Inductor: %s: %s", type(error).__name__, line_of(error))
 
-    def _run(self, graph: fx.Graph, prelude: Prelude) -> None:
+    def _run(self, graph: fx.Graph, warm_up: WarmUp) -> None:
         self.ledger.graphs += 1
         role = _role(graph)
-        self.ledger.arrived(graph, joint=role == "forward", alone=prelude.alone)
+        self.ledger.arrived(graph, joint=role == "forward", alone=warm_up.alone)
         searched, spent = self.ledger.searched, self.ledger.spent_s
         title = f"graph {self.ledger.graphs}, {role}"
         device = _device(graph)
@@ -98,7 +98,7 @@ class RegionPass(CustomGraphPass):
                 regions.extend(several)
                 yield from several
 
-        found = decisions_of(read(), target, self.ledger, prelude)
+        found = decisions_of(read(), target, self.ledger, warm_up)
         decided = [(region, found[region.key.digest]) for region in regions]
         for _, decision in decided:
             self.ledger.note(decision, title)
@@ -193,14 +193,14 @@ def _replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> N
 def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx.Node]) -> None:
     """Put a call of a plan in the place of a region; note what its results are now."""
     subgraph = region.subgraph
-    runner = runner_of(plan)
+    found = plan_of(plan)
     order = {node: at for at, node in enumerate(graph.nodes)}
-    given = [subgraph.inputs[int(name.removeprefix("x"))] for name in runner.inputs]
+    given = region.in_order(found.inputs, subgraph.inputs)
     inputs = [moved.get(node, node) for node in given]
     last = max(inputs, key=order.__getitem__)
     if last.op == "placeholder":
         last = [node for node in graph.nodes if node.op == "placeholder"][-1]
-    place = {name: at for at, name in enumerate(runner.outputs)}
+    place = {name: at for at, name in enumerate(found.outputs)}
     with graph.inserting_after(last):
         call = graph.call_function(REGION, (plan, inputs))
     call.meta["val"] = _fake(plan, inputs)

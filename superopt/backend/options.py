@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.plans.plan import PRESETS
+from superopt.options import PRESETS
 
 __all__ = ["BackendOptions", "mode_options", "read_options"]
 

@@ -1,43 +1,128 @@
-"""Region: the operator `superopt::region`, by which a compiled graph calls a plan.
+"""Region: a piece of a graph as algebra, traced once, with the key by which its decision is kept."""
 
-It is opaque to Inductor, its results are fresh and contiguous, and all it needs is its plan's text, so
-a graph that Inductor kept in its cache runs in another process.
-"""
-
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from superopt.backend.plans import Runner
+from superopt.aten import bytes_of, flops_of, listed
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.subgraph import Subgraph
+from superopt.cache import Key, key_of, program_text, versions
+from superopt.errors import SuperoptError
+from superopt.ir import Graph
+from superopt.rivals.inductor import PASS, alone
+from superopt.targets import Target
+from superopt.trace import Traced, trace
 
-__all__ = ["REGION", "runner_of"]
+__all__ = [
+    "OpaqueError",
+    "Region",
+    "at_other_sizes",
+    "blank_of",
+    "line_of",
+    "region_of",
+    "traced_algebra",
+]
 
-_RUNNERS: dict[str, Runner] = {}
+T = TypeVar("T")
 
-
-def runner_of(plan: str) -> Runner:
-    """Return the one runner of a plan in this process."""
-    found = _RUNNERS.get(plan)
-    if found is None:
-        found = _RUNNERS[plan] = Runner(plan)
-    return found
-
-
-def _run(plan: str, inputs: list[Tensor]) -> list[Tensor]:
-    return runner_of(plan)(inputs)
+_RECORDS = 4  # the version of decisions in the cache
 
 
-def _fake(plan: str, inputs: list[Tensor]) -> list[Tensor]:
-    return [inputs[0].new_empty(shape, dtype=dtype) for shape, dtype in runner_of(plan).shapes(inputs)]
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A subgraph as algebra, with the key by which its decision is kept."""
+
+    subgraph: Subgraph
+    traced: Traced
+    goal: Graph
+    names: tuple[str, ...]  # the goal's output that each result is
+    key: Key
+    floor_us: float
+
+    def in_order(self, names: Iterable[str], given: Sequence[T]) -> list[T]:
+        """Return what is given for the inputs of the subgraph, in the order of these inputs of the goal."""
+        places = self.traced.input_names
+        return [given[places.index(name)] for name in names]
 
 
-_LIBRARY: Any = torch.library.Library("superopt", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(
-    "region(str plan, Tensor[] inputs) -> Tensor[]",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
-)
-_LIBRARY.impl("region", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("superopt::region", _fake, lib=_LIBRARY)
+def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
+    """Return a subgraph as algebra, or raise SuperoptError where it is none."""
+    traced = traced_algebra(subgraph, subgraph.example())
+    program = traced.program
+    goal = program.regions[0].graph
+    made = {output.port.name for output in goal.outputs}
+    if not set(program.outputs) <= made:
+        raise SuperoptError("a result is one of the inputs")
+    options = {
+        "backend": _RECORDS,
+        "preset": ledger.options.preset,
+        "verify": ledger.options.verify,
+        "inductor": {
+            name: str(value) for name, value in sorted(ledger.options.inductor.items()) if name != PASS
+        },
+        "results": list(program.outputs),
+        "symbols": [str(torch.Size(tensor.shape)) for tensor in subgraph.example(_others(subgraph))],
+    }
+    parts = {**versions(), **target.key_parts()}
+    key = key_of("plan", program=program_text(goal), options=options, **parts)
+    return Region(subgraph, traced, goal, program.outputs, key, target.floor_us(goal) or 0.0)
 
-REGION = torch.ops.superopt.region.default
+
+def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
+    """Return a subgraph traced as a program of one region, or raise SuperoptError where it is none."""
+    traced = alone(lambda: trace(subgraph.module, *example, name="region"))
+    program = traced.program
+    if program.opaque:
+        listed = "; ".join(f"{node.target}: {node.reason}" for node in program.opaque)
+        raise OpaqueError(listed, tuple(node.target for node in program.opaque))
+    if len(program.regions) != 1:
+        raise SuperoptError(f"it is {len(program.regions)} regions")
+    return traced
+
+
+class OpaqueError(SuperoptError):
+    """A piece holds operators that are no algebra in the form they have there."""
+
+    def __init__(self, message: str, targets: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.targets = targets
+
+
+def _others(subgraph: Subgraph, apart: int = 2) -> dict[Any, int]:
+    """Return other sizes of all symbols, each by so much more than the one before."""
+    return {symbol: size + 3 + apart * at for at, (symbol, size) in enumerate(subgraph.hints().items())}
+
+
+def at_other_sizes(subgraph: Subgraph) -> tuple[tuple[Tensor, ...], Traced] | None:
+    """Return inputs of other sizes and what is traced of them, or None where they cannot be had.
+
+    Symbols may depend on one another without a word, as the lengths of keys and of their mask do: where
+    sizes that grow differently do not fit together, all grow by as much.
+    """
+    for apart in (2, 0):
+        example = subgraph.example(_others(subgraph, apart))
+        try:
+            return example, traced_algebra(subgraph, example)
+        except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
+            continue
+    return None
+
+
+def blank_of(region: Region) -> Decision:
+    """Return a region that is left to Inductor, with no reason yet."""
+    inputs = ", ".join(
+        f"{port.dtype}{list(region.goal.shape(port))}".replace(" ", "") for port in region.goal.inputs
+    )
+    nodes = region.subgraph.piece.nodes
+    flops, moved = sum(map(flops_of, nodes)), sum(map(bytes_of, nodes))
+    floor = region.floor_us or None
+    return Decision(listed(nodes), inputs, False, "", flops=flops, bytes=moved, floor_us=floor)
+
+
+def line_of(error: BaseException) -> str:
+    """Return the first line of what an error says, or its name."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 from torch.utils._sympy.functions import FloorDiv
 
-from superopt.backend.nodes import Kind, tensors_in, value_of
+from superopt.aten import Kind, tensors_in, value_of
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
 

@@ -9,7 +9,7 @@ from superopt.cli.screen import Block, Table, Text, print_blocks, print_json
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
-    from superopt.bench.comparison import Comparison, Row
+    from superopt.bench.harness.comparison import Comparison, Row
 
 __all__ = ["add_command"]
 
@@ -90,8 +90,8 @@ def add_command(commands: Any) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from superopt.bench.comparison import compare_results
-    from superopt.bench.harness import read_results
+    from superopt.bench.harness.comparison import compare_results
+    from superopt.bench.harness.results import read_results
 
     found = compare_results(
         read_results(arguments.old),
@@ -108,7 +108,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _comparison_json(found: "Comparison") -> dict[str, Any]:
     return {
-        "schema": "superopt.bench.comparison/1",
+        "schema": "superopt.bench.harness.comparison/1",
         "suite": found.suite,
         "tolerance": found.tolerance,
         "regressions": list(found.regressions),
@@ -163,10 +163,10 @@ def _cells(row: "Row") -> tuple[str, ...]:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from superopt.bench.harness import read_results
+    from superopt.bench.harness.results import read_results
 
     documents = [read_results(place) for place in arguments.results]
-    from superopt.bench.plots import draw
+    from superopt.bench.pictures import draw
 
     if arguments.out.exists() and not arguments.out.is_dir():
         raise InputError(f"-o {str(arguments.out)!r} is a file; give a folder")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from superopt.bench.launches import Request, measure_all
+from superopt.bench.functions.launch import Request, measure_all
 from superopt.cli.benchrun import declared_by
 from superopt.cli.inputs import make_inputs, parse_inputs
 from superopt.cli.userfile import to_stderr
@@ -25,7 +25,7 @@ def _made(text: str) -> tuple[Any, ...]:
     import torch
 
     from superopt.targets import pick_target
-    from superopt.verify.floats import typical
+    from superopt.verify.floats.compare import typical
 
     device = pick_target("auto").torch_device
     like = tuple(

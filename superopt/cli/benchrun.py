@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,12 @@ from superopt.cli.inputs import parse_inputs
 from superopt.cli.screen import Block, Table, Text, print_blocks
 from superopt.cli.userfile import reason, run_file
 from superopt.cli.writing import check_place
-from superopt.errors import InputError
+from superopt.errors import InputError, SuperoptError
 
 if TYPE_CHECKING:
-    from superopt.bench.declared import Declared
+    from superopt.bench.functions.declared import Declared
+    from superopt.bench.harness.launches import Launches
+    from superopt.bench.suites import Suite
 
 __all__ = ["add_actions", "declared_by"]
 
@@ -80,22 +81,9 @@ def add_actions(actions: Any) -> None:
     run.set_defaults(run=_run)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How often something is launched, until when, and where its result goes."""
-
-    launches: int
-    deadline: float
-    out: Path | None
-    resume: bool
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing new may begin."""
-        return time.monotonic() > self.deadline
-
-
 def _run(arguments: argparse.Namespace) -> int:
+    from superopt.bench.harness.launches import Launches
+
     if arguments.resume and arguments.json is None:
         raise InputError("--resume goes on after what --json has; give both")
     out = check_place(arguments.json) if arguments.json else None
@@ -103,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
     is_file = Path(arguments.suite).suffix == ".py"
     own = is_file or arguments.suite == _FLOORS
     launches = arguments.repeat or (_FUNCTIONS_REPEAT if is_file else 1)
-    plan = _Plan(launches, time.monotonic() + 60 * minutes, out, arguments.resume)
+    plan = Launches(launches, time.monotonic() + 60 * minutes, out, arguments.resume)
     if own:
         return _run_functions(arguments, plan)
     from superopt.bench.suites import SUITES
@@ -114,118 +102,85 @@ def _run(arguments: argparse.Namespace) -> int:
         near = difflib.get_close_matches(arguments.suite, (*SUITES, _FLOORS), 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join((*SUITES, _FLOORS))}"
         raise InputError(f"no suite is named {arguments.suite!r}; {hint} (your own file ends in .py)")
-    return _run_suite(arguments, plan)
+    return _run_suite(arguments, SUITES[arguments.suite], plan)
 
 
 # -- a suite
 
 
-def _run_suite(arguments: argparse.Namespace, plan: _Plan) -> int:
-    from superopt.bench.suites import SUITES
+def _run_suite(arguments: argparse.Namespace, suite: "Suite", plan: "Launches") -> int:
+    from superopt.bench.harness.launches import launched
+    from superopt.bench.harness.results import read_results
+    from superopt.bench.suites import run_suite
 
-    suite = SUITES[arguments.suite]
     if not suite.timed and (arguments.resume or arguments.minutes is not None):
         raise InputError(f"{suite.name} takes neither --minutes nor --resume")
     names = _filtered(suite.cases(arguments.quick), arguments.filter)
-    with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
-        if plan.launches == 1:
-            out = plan.out or Path(folder, "result.json")
-            return _launch_suite(arguments, plan, names, out, resume=plan.resume)
-        return _repeat_suite(arguments, plan, names, Path(folder))
+    codes = []
 
+    def launch(out: Path, *, resume: bool = False) -> int:
+        left = None if arguments.minutes is None else plan.minutes_left
+        command = suite.command(names, out, quick=arguments.quick, minutes=left, resume=resume)
+        codes.append(run_suite(command))
+        return codes[-1]
 
-def _launch_suite(
-    arguments: argparse.Namespace, plan: _Plan, names: Sequence[str], out: Path, *, resume: bool
-) -> int:
-    from superopt.bench.suites import SUITES, run_suite
-
-    left = None if arguments.minutes is None else max((plan.deadline - time.monotonic()) / 60, 0.0)
-    command = SUITES[arguments.suite].command(names, out, quick=arguments.quick, minutes=left, resume=resume)
-    return run_suite(command)
-
-
-def _repeat_suite(arguments: argparse.Namespace, plan: _Plan, names: Sequence[str], folder: Path) -> int:
-    """Launch a suite several times; each launch's document is kept beside the result until all are in."""
-    from superopt.bench.harness import read_results
-    from superopt.bench.suites import merged_documents
-    from superopt.plans.saved import write_json
-
-    worst = 0
-    documents: list[dict[str, Any]] = []
-    for number in range(1, plan.launches + 1):
-        place = (
-            Path(folder, f"{number}.json")
-            if plan.out is None
-            else plan.out.with_name(f"{plan.out.stem}.launch{number}.json")
-        )
-        if not (plan.resume and place.exists()):
-            if documents and plan.over:
-                break
-            _tell(f"launch {number} of {plan.launches}")
-            worst = max(worst, _launch_suite(arguments, plan, names, place, resume=False))
+    def launched_once(number: int) -> dict[str, Any]:
+        _tell(f"launch {number} of {plan.count}")
+        place = Path(folder, f"{number}.json")
+        launch(place)
         if not place.exists():
-            return worst or 1
-        documents.append(read_results(place))
-        if plan.out is not None:
-            write_json(merged_documents(documents), plan.out)
-    if plan.out is not None and len(documents) == plan.launches:
-        for number in range(1, plan.launches + 1):
-            plan.out.with_name(f"{plan.out.stem}.launch{number}.json").unlink(missing_ok=True)
-    return worst
+            raise SuperoptError(f"{suite.name} ended with exit code {codes[-1]} and has no result")
+        return read_results(place)
+
+    with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
+        if plan.count == 1:
+            return launch(plan.out or Path(folder, "result.json"), resume=plan.resume)
+        for _ in launched(plan, launched_once):
+            pass
+    return max(codes, default=0)
 
 
 # -- functions of a file
 
 
-def _run_functions(arguments: argparse.Namespace, plan: _Plan) -> int:
-    from superopt.bench.harness import begin, read_results
-    from superopt.bench.launches import Request, run_launch, together, with_floor
-    from superopt.plans.saved import write_json
+def _run_functions(arguments: argparse.Namespace, plan: "Launches") -> int:
+    from superopt.bench.functions import launch
+    from superopt.bench.harness.launches import launched
+    from superopt.bench.harness.records import with_floor
 
+    floors = arguments.suite == _FLOORS
     file = _file_of(arguments.suite)
     declared = {one.name: one for one in declared_by(file)}
     names = _filtered(list(declared), arguments.filter)
-    seconds = arguments.seconds or (1.0 if arguments.quick or arguments.suite == _FLOORS else 3.0)
-    document: dict[str, Any] = {"cases": {}}
-    done: list[dict[str, Any]] = []
-    if plan.resume and plan.out is not None and plan.out.exists():
-        document = read_results(plan.out)
-        done = document.get("by_launch", [])
-    interrupted = False
     command = (sys.executable, "-m", "superopt.cli.benchlaunch")
+    document: dict[str, Any] = {"cases": {}}
+    interrupted = False
+
+    def finish(merged: dict[str, Any]) -> dict[str, Any]:
+        cases = {name: with_floor(one, declared[name].floor) for name, one in merged["cases"].items()}
+        settings = merged["settings"] | {"launches": merged["launches"]}
+        return merged | {"settings": settings, "cases": cases}
+
+    def launched_once(number: int) -> dict[str, Any]:
+        _tell(f"launch {number} of {plan.count}: {', '.join(names)}")
+        return launch.run_launch(request, command)
+
     with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
-        request = Request(
+        request = launch.Request(
             file=str(file.resolve()),
             names=tuple(names),
             out=str(Path(folder, "out.json")),
             folder=folder,
-            seconds=seconds,
-            optimize_seconds=2.0 if arguments.quick or arguments.suite == _FLOORS else 5.0,
-            threads=arguments.threads or (1 if arguments.suite == _FLOORS else None),
-            fresh=arguments.fresh or arguments.suite == _FLOORS,
+            seconds=arguments.seconds or (1.0 if arguments.quick or floors else 3.0),
+            optimize_seconds=2.0 if arguments.quick or floors else 5.0,
+            threads=arguments.threads or (1 if floors else None),
+            fresh=arguments.fresh or floors,
         )
-        about: dict[str, Any] = document.get("machine", {})
         try:
-            while len(done) < plan.launches and not (done and plan.over):
-                _tell(f"launch {len(done) + 1} of {plan.launches}: {', '.join(names)}")
-                records, found = run_launch(request, command)
-                about = found or about
-                done.append(records)
-                kept = {name: together([one[name] for one in done if name in one]) for name in names}
-                cases = {name: with_floor(one, declared[name].floor) for name, one in kept.items()}
-                settings = {
-                    "file": file.name,
-                    "seconds": seconds,
-                    "launches": len(done),
-                    "seed": request.seed,
-                }
-                document = begin("functions", settings, about, cases)
-                if plan.out is not None:
-                    write_json(document | {"by_launch": done}, plan.out)
+            for found in launched(plan, launched_once, finish):
+                document = found
         except KeyboardInterrupt:
             interrupted = True
-    if plan.out is not None and document.get("suite") and len(done) >= plan.launches:
-        write_json({name: one for name, one in document.items() if name != "by_launch"}, plan.out)
     _show(document, names)
     if interrupted:
         return 130
@@ -280,7 +235,7 @@ def _file_of(suite: str) -> Path:
 
 def declared_by(file: Path) -> "list[Declared]":
     """Return the benchmarks of a user's file, or raise InputError where it has none."""
-    from superopt.bench.declared import declared_in
+    from superopt.bench.functions.declared import declared_in
 
     found = declared_in(run_file(file))
     if not found:

@@ -38,17 +38,19 @@ def add_command(commands: Any) -> None:
         metavar="N",
         help="which region, from 1 (needed where there are more)",
     )
-    parser.add_argument("--candidate", metavar="NAME", help="which candidate (default: the chosen one)")
+    parser.add_argument(
+        "--candidate", metavar="ID", help="which candidate, by its id or name (default: the chosen one)"
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from superopt.export import export_module
-    from superopt.plans.saved import read_result
+    from superopt.result import read_result
 
     source = Path(arguments.result)
     result = read_result(source)
-    text = export_module(result.data, region=arguments.region, candidate=arguments.candidate)
+    text = export_module(result, region=arguments.region, candidate=arguments.candidate)
     if arguments.out is None:
         sys.stdout.write(text)
     else:

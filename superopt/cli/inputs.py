@@ -6,33 +6,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from superopt.dtypes import DTYPES, dtype_named
 from superopt.errors import InputError
-from superopt.ir import DTYPES
 
 __all__ = ["TensorInput", "make_inputs", "parse_dtype", "parse_inputs"]
 
 _TOKEN = re.compile(r"\s*,?\s*([^\s\[\],]+)?\s*(\[[^\[\]]*\])?")
-_OTHER_NAMES = {
-    "float64": "f64",
-    "double": "f64",
-    "fp64": "f64",
-    "float32": "f32",
-    "float": "f32",
-    "fp32": "f32",
-    "float16": "f16",
-    "half": "f16",
-    "fp16": "f16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
-    "int64": "i64",
-    "long": "i64",
-    "int32": "i32",
-    "int": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "u8",
-}
 _SCALARS = {"True": True, "False": False, "None": None}
 _MOST_ELEMENTS = 2**63 - 1
 
@@ -76,7 +55,7 @@ def parse_dtype(name: str) -> str:
     """Return the dtype's name, or raise InputError with the known ones."""
     if name in DTYPES:
         return name
-    near = _OTHER_NAMES.get(name.lower().removeprefix("torch."))
+    near = dtype_named(name.lower().removeprefix("torch."))
     guesses = [near] if near else difflib.get_close_matches(name.lower(), DTYPES, 1)
     hint = f", did you mean {guesses[0]}?" if guesses else ""
     raise InputError(f"unknown dtype {name!r}{hint} (known: {', '.join(DTYPES)})")
@@ -109,7 +88,7 @@ def _parse_item(head: str, sizes: str | None) -> TensorInput | Scalar:
     body = sizes[1:-1].strip().removesuffix(",")
     shape = tuple(_parse_size(size.strip(), f"{head}{sizes}") for size in body.split(",")) if body else ()
     item = TensorInput(dtype, shape)
-    if prod(max(size, 1) for size in shape) * DTYPES[dtype] > _MOST_ELEMENTS:
+    if prod(max(size, 1) for size in shape) * DTYPES[dtype].bytes > _MOST_ELEMENTS:
         raise InputError(f"{item}: larger than any tensor can be ({_MOST_ELEMENTS:,} bytes)")
     return item
 

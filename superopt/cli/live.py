@@ -4,6 +4,7 @@ It draws only when the search reports: a thread of its own would have to live th
 the search's workers.
 """
 
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from superopt.driver import Progress
 
-__all__ = ["LiveView"]
+__all__ = ["LiveLine", "LiveView"]
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 1.0
@@ -103,6 +104,38 @@ class LiveView:
                 "seconds", ", ".join(f"{phase} {took:.1f}" for phase, took in self._phase_seconds.items())
             )
         return table
+
+
+class LiveLine:
+    """Shows in one line of a terminal what is being done: `with LiveLine() as show: show("tracing")`."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._started = time.perf_counter()
+        self._shown = 0.0
+        self._length = 0
+
+    def __enter__(self) -> "LiveLine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._write("")
+
+    def __call__(self, text: str) -> None:
+        """Show what is done now; between two drawings some time passes."""
+        now = time.perf_counter()
+        if self._terminal and now - self._shown >= _SECONDS_BETWEEN_DRAWINGS:
+            self._shown = now
+            self._write(f"{now - self._started:.0f} s · {text}")
+
+    def _write(self, text: str) -> None:
+        """Write over what the line held before."""
+        if self._length or text:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r{text[:width]:<{min(self._length, width)}}\r", end="", file=sys.stderr, flush=True)
+        self._length = len(text)
 
 
 def _region(progress: "Progress") -> str:

@@ -66,7 +66,9 @@ def add_command(commands: Any) -> None:
         help="graphs compiled per region (default 6)",
     )
     parser.add_argument("--no-torch-compile", action="store_true", help="race against eager PyTorch only")
-    parser.add_argument("--seed", type=options.whole, default=0, metavar="SEED", help="of inputs and tests")
+    parser.add_argument(
+        "--seed", type=options.whole, metavar="SEED", help="of inputs and tests (default: a fresh one)"
+    )
     parser.add_argument("--show-source", action="store_true", help="print the kernels that were taken")
     parser.add_argument("--json", action="store_true", help="print JSON, and no progress")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
@@ -80,6 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise InputError(f"{arguments.target} is a graph; optimize takes a function, to race against it")
     inputs = target.inputs(arguments)
     from superopt.optimizer import OptimizeOptions, optimize
+    from superopt.seeds import fresh_seed
 
     chosen = OptimizeOptions(
         target=arguments.device,
@@ -88,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         graphs=arguments.graphs,
         torch_compile=not arguments.no_torch_compile,
-        seed=arguments.seed,
+        seed=fresh_seed() if arguments.seed is None else arguments.seed,
     )
     with to_stderr():
         best = optimize(

@@ -36,13 +36,13 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from superopt.plans.saved import read_result
     from superopt.report import report_html
+    from superopt.result import read_result
 
     source = Path(arguments.result)
     result = read_result(source)
     page = Path(arguments.html) if arguments.html else source.with_suffix(".html")
-    write_text(page, report_html(result.data), source)
+    write_text(page, report_html(result), source)
     print(page)
     if arguments.open:
         webbrowser.open(page.resolve().as_uri())

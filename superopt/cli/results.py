@@ -9,8 +9,8 @@ from superopt.ir import Graph, print_graph, value_axes
 
 if TYPE_CHECKING:
     from superopt.driver import Found, RegionSearch, Search
-    from superopt.frontier.bound import Bound
-    from superopt.frontier.space import LevelStats
+    from superopt.frontier.engine.interface import LevelStats
+    from superopt.frontier.tensors.bound import Bound
 
 __all__ = ["annotated", "search_blocks", "search_json"]
 

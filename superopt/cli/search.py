@@ -70,7 +70,7 @@ def add_command(commands: Any) -> None:
     )
     how.add_argument("--no-split", action="store_true", help="leave reduction axes whole")
     how.add_argument(
-        "--seed", type=options.whole, default=0, metavar="SEED", help="of the random tests (default 0)"
+        "--seed", type=options.whole, metavar="SEED", help="of the random tests (default: a fresh one)"
     )
     how.add_argument("--checkpoint", type=Path, metavar="DIR", help="save each finished level in this folder")
     how.add_argument("--resume", action="store_true", help="go on from --checkpoint")

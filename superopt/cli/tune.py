@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
     beside = plan.with_suffix(f".tuned{plan.suffix or '.json'}")
     out = check_place(arguments.out or str(beside)) if plan.exists() else beside
     function = _function(arguments.function)
-    from superopt.plans.tuning import tune
+    from superopt.optimizer import tune
 
     with to_stderr():
         best = tune(

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from superopt.cli import options
+from superopt.cli.live import LiveLine
 from superopt.cli.screen import Text, print_blocks, print_json
 from superopt.cli.target import add_inputs, load_target
 from superopt.cli.userfile import to_stderr
@@ -15,9 +16,12 @@ examples:
   superopt verify before.py:f after.py:f --inputs "f16[16,4096] f16[4096]"
   superopt verify model.py:naive model.py:fused --inputs "f32[8,128] f32[128,64]" --no-floats --json
 
-Exit code 0: equal. Exit code 1: not equal, with the inputs and both outputs at the first differing
-place. Exit code 2: bad input.
+Exit code 0: equal. Exit code 1: different, with the inputs and both outputs at the first differing
+place. Exit code 3: unknown, with what was tried and what stands in the way. Exit code 2: bad input.
 """
+
+_CODES = {"equal": 0, "different": 1, "unknown": 3}
+_COLOURS = {"equal": "green", "different": "red", "unknown": "yellow"}
 
 
 def add_command(commands: Any) -> None:
@@ -39,7 +43,12 @@ def add_command(commands: Any) -> None:
         metavar="N",
         help="random tests over finite fields (default: enough for a small chance of error)",
     )
-    parser.add_argument("--seed", type=options.whole, default=0, metavar="SEED", help="of the random tests")
+    parser.add_argument(
+        "--seed",
+        type=options.whole,
+        metavar="SEED",
+        help="of the random tests (default: a fresh one, which the verdict names)",
+    )
     parser.add_argument("--no-floats", action="store_true", help="compare by algebra only")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
@@ -50,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     inputs = first.inputs(arguments)
     from superopt.verify import equivalent
 
-    with to_stderr():
+    with to_stderr(), LiveLine() as show:
         verdict = equivalent(
             first.program,
             second.program,
@@ -58,11 +67,12 @@ def _run(arguments: argparse.Namespace) -> int:
             trials=arguments.trials,
             seed=arguments.seed,
             floats=not arguments.no_floats,
+            progress=show,
         )
     if arguments.json:
         print_json(
             {
-                "schema": "superopt.verdict/1",
+                "schema": "superopt.verdict/2",
                 "first": arguments.first,
                 "second": arguments.second,
                 **verdict.to_json(),
@@ -70,6 +80,5 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     else:
         headline, *rest = str(verdict).splitlines()
-        colour = "green" if verdict.equal else "red"
-        print_blocks([Text(headline, f"bold {colour}"), *map(Text, rest)])
-    return 0 if verdict.equal else 1
+        print_blocks([Text(headline, f"bold {_COLOURS[verdict.outcome]}"), *map(Text, rest)])
+    return _CODES[verdict.outcome]

@@ -26,7 +26,8 @@ from superopt.codegen.statements import (
 from superopt.cost.devices import Device
 from superopt.cost.estimates import drawn, product_sides, sizes_of
 from superopt.cost.work import exp_axes, find_masks, kept_share, matrix_dtype, scalar_work, work_axes
-from superopt.ir import DTYPES, value_axes
+from superopt.dtypes import DTYPES
+from superopt.ir import value_axes
 
 __all__ = ["TileConfig", "config_us"]
 
@@ -192,14 +193,14 @@ class _Model:
 
     def _tile_bytes(self, tensor: Tensor) -> float:
         """Return the bytes of a tile, those of padding left out."""
-        return prod(self._used(axis) for axis in tensor.axes) * DTYPES[tensor.dtype]
+        return prod(self._used(axis) for axis in tensor.axes) * DTYPES[tensor.dtype].bytes
 
     def _sectors(self, tensor: Tensor) -> float:
         """Return by how much whole sectors are more than what a tile needs of them."""
         strides = {axis: place for place, axis in enumerate(reversed(tensor.axes))}
         if tensor.port is not None and tensor.port.strides is not None:
             strides = axis_strides(tensor.port, tensor.port.strides, self.sizes)
-        run = float(DTYPES[tensor.dtype])
+        run = float(DTYPES[tensor.dtype].bytes)
         for axis in sorted(tensor.axes, key=strides.__getitem__):
             run *= self._used(axis)
             if self._tile(axis) < self.sizes[axis]:
@@ -234,7 +235,7 @@ class _Model:
         return max(memory / rates[0], cached / rates[1])
 
     def _bytes(self, tensor: Tensor) -> int:
-        return prod(self.sizes[axis] for axis in tensor.axes) * DTYPES[tensor.dtype]
+        return prod(self.sizes[axis] for axis in tensor.axes) * DTYPES[tensor.dtype].bytes
 
     def _from_memory(self, tensor: Tensor, asked: float, wave: int, *, again: bool) -> float:
         """Return the bytes of a tensor that the shared cache does not hold when they are asked for."""

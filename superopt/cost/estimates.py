@@ -17,7 +17,6 @@ from math import ceil, prod
 from superopt.codegen.statements import Compute, KernelProgram, Load, Move, Start, lower_block, split_extents
 from superopt.cost.devices import Device
 from superopt.cost.work import (
-    REDUCTIONS,
     Mask,
     exp_axes,
     find_masks,
@@ -28,7 +27,7 @@ from superopt.cost.work import (
     work_axes,
 )
 from superopt.errors import InputError
-from superopt.ir import Block, Graph, MuGraph, Split, closed_values, live_graph, value_axes
+from superopt.ir import REDUCTIONS, Block, Graph, MuGraph, Split, closed_values, live_graph, value_axes
 
 __all__ = ["Estimate", "KernelEstimate", "drawn", "estimate", "floor_us"]
 

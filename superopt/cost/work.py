@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from superopt.ir import DTYPES, Graph, Step, closed_values, value_axes
+from superopt.dtypes import DTYPES
+from superopt.ir import REDUCTIONS, Graph, Step, closed_values, value_axes
 from superopt.ops import OPS
 
 __all__ = [
-    "REDUCTIONS",
     "Mask",
     "ScalarWork",
     "exp_axes",
@@ -24,8 +24,6 @@ __all__ = [
     "tensor_bytes",
     "work_axes",
 ]
-
-REDUCTIONS = frozenset({"sum", "max", "contract"})
 
 _SAMPLES = 4096  # cells of positions at which a mask is looked at
 _KNOWN = frozenset(
@@ -114,7 +112,7 @@ def matrix_dtype(graph: Graph, step: Step) -> str | None:
 
 def tensor_bytes(axes: frozenset[str] | tuple[str, ...], dtype: str, sizes: Mapping[str, int]) -> int:
     """Return the bytes of a tensor with these axes."""
-    return prod(sizes[axis] for axis in axes) * DTYPES[dtype]
+    return prod(sizes[axis] for axis in axes) * DTYPES[dtype].bytes
 
 
 # -- masks

@@ -1,7 +1,7 @@
 """C++: kernels as one source with its header, how it is compiled, and the launcher that calls them."""
 
 from superopt.codegen.cpp import Argument, emit, lower_kernel
-from superopt.codegen.cpp.compile import FLAGS, RUNTIME
+from superopt.codegen.cpp.compile import FLAGS, RUNTIME, runtime_text
 from superopt.codegen.statements import KernelProgram
 from superopt.export.choice import Choice
 from superopt.export.launcher import Held, Launcher
@@ -16,7 +16,7 @@ IMPORTS = (
     "import torch", "from torch.nn import functional as F",
 )  # fmt: skip
 
-_INCLUDE = '#include "runtime.hpp"'
+_INCLUDE = f'#include "{RUNTIME}"'
 
 _LOADING = '''\
 @functools.cache
@@ -63,7 +63,7 @@ def cpp_parts(choice: Choice) -> tuple[list[str], Launcher]:
         sources.append(source.code.replace(_INCLUDE, "").strip("\n"))
         launcher.launch(program, source.arguments)
     flags = ["_FLAGS = (", *(f'    "{flag}",' for flag in FLAGS), ")"]
-    parts = ["\n".join(flags), _raw("_HEADER", RUNTIME.read_text()), _raw("_KERNELS", "\n\n".join(sources))]
+    parts = ["\n".join(flags), _raw("_HEADER", runtime_text()), _raw("_KERNELS", "\n\n".join(sources))]
     return ([*parts, _LOADING.rstrip("\n")] if sources else []), launcher
 
 

@@ -12,22 +12,7 @@ __all__ = ["Expression", "Printer", "einsum_text", "spread_text"]
 
 Kind = Literal["tensor", "mask", "number"]
 
-_INFIX = {
-    "add": "{} + {}",
-    "sub": "{} - {}",
-    "mul": "{} * {}",
-    "div": "{} / {}",
-    "pow": "{} ** {}",
-    "neg": "-{}",
-    "reciprocal": "1 / {}",
-}
-_COMPARISONS = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "==", "ne": "!="}
-_LOGICAL = {"and": "{} & {}", "or": "{} | {}", "not": "~{}"}
-_METHODS = frozenset({
-    "square", "sqrt", "rsqrt", "exp", "exp2", "sigmoid", "tanh", "relu", "abs", "log", "log2", "log1p", "erf",
-    "sin", "cos",
-})  # fmt: skip
-_FUNCTIONS = {"silu": "F.silu({})", "gelu": "F.gelu({})", "gelu_tanh": 'F.gelu({}, approximate="tanh")'}
+_LOGICAL = frozenset({"and", "or", "not"})
 _NUMBERS = {
     "sqrt": "math.sqrt({})",
     "rsqrt": "1 / math.sqrt({})",
@@ -98,7 +83,7 @@ class Printer:
 
     def _elementwise(self, op: str, inputs: Sequence[Expression]) -> Expression:
         if all(one.kind == "number" for one in inputs):
-            known = _INFIX.get(op) or _NUMBERS.get(op)
+            known = OPS[op].torch if _is_infix(op) else _NUMBERS.get(op)
             if known:
                 return Expression(known.format(*(one.inside for one in inputs)), (), "number", False)
             inputs = [self.as_float(one) for one in inputs]
@@ -111,9 +96,8 @@ class Printer:
                 one if one.kind == "mask" else Expression(f"{one.inside} != 0", (), "mask", False)
                 for one in laid
             ]
-            return Expression(
-                _LOGICAL.get(op, "{} & {}").format(*(one.inside for one in laid)), axes, "mask", False
-            )
+            text = OPS["and" if op == "mul" else op].torch.format(*(one.inside for one in laid))
+            return Expression(text, axes, "mask", False)
         if op == "mul" and any(masks):
             mask, other = laid if masks[0] else laid[::-1]
             return Expression(f"torch.where({mask.text}, {other.text}, 0.0)", axes)
@@ -124,22 +108,19 @@ class Printer:
             choices = (one if one.kind == "number" else self.as_float(one) for one in laid[1:])
             return Expression(f"torch.where({chosen}, {', '.join(one.text for one in choices)})", axes)
         texts = [one.inside if one.kind == "number" else self.as_float(one).inside for one in laid]
-        if op in _COMPARISONS:
-            return Expression(f"{texts[0]} {_COMPARISONS[op]} {texts[1]}", axes, "mask", False)
-        if op in _INFIX:
-            return Expression(_INFIX[op].format(*texts), axes, atom=False)
-        if op in _METHODS:
-            return Expression(f"{texts[0]}.{op}()", axes)
-        if op in _FUNCTIONS:
-            return Expression(_FUNCTIONS[op].format(laid[0].text), axes)
+        if OPS[op].sign:
+            return Expression(f"{texts[0]} {OPS[op].sign} {texts[1]}", axes, "mask", False)
+        if _is_infix(op):
+            return Expression(OPS[op].torch.format(*texts), axes, atom=False)
         if op in ("maximum", "minimum"):
             if laid[0].kind == "number":
                 laid, texts = laid[::-1], texts[::-1]
             if laid[1].kind == "number":
                 bound = "min" if op == "maximum" else "max"
                 return Expression(f"{texts[0]}.clamp({bound}={laid[1].text})", axes)
-            return Expression(f"torch.{op}({', '.join(texts)})", axes)
-        raise InputError(f"{op} has no torch code; export needs a rule for it")
+        if OPS[op].torch:
+            return Expression(OPS[op].torch.format(*(one.text for one in laid)), axes)
+        return Expression(f"{texts[0]}.{op}({', '.join(texts[1:])})", axes)
 
     def _reduced(self, step: Step, one: Expression) -> Expression:
         dims = [one.axes.index(axis) for axis in step.axes]
@@ -152,6 +133,11 @@ class Printer:
             else str(tuple(sorted(dims)))
         )
         return Expression(f"{one.inside}.{'sum' if step.op == 'sum' else 'amax'}({shown})", kept)
+
+
+def _is_infix(op: str) -> bool:
+    """Return whether the torch code of an operator is no call."""
+    return bool(OPS[op].torch) and not OPS[op].torch.endswith(")")
 
 
 def spread(one: Expression, axes: Sequence[str]) -> Expression:

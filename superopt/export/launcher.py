@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from superopt.codegen.statements import Tensor
-from superopt.codegen.triton.plan import FP8
+from superopt.dtypes import FP8
 from superopt.errors import InputError
 from superopt.export.expressions import Expression, Printer, einsum_text
 from superopt.export.names import Names, tuple_text

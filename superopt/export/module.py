@@ -1,10 +1,10 @@
 """Module: the parts of an exported module, put together."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from superopt._version import __version__
+from superopt.candidates.proof import proven_by_graph
 from superopt.codegen.cpp.errors import CppError
 from superopt.codegen.triton.errors import TritonError
 from superopt.errors import InputError
@@ -12,7 +12,7 @@ from superopt.export import cpp_module, triton_module
 from superopt.export.choice import Choice, choose
 from superopt.export.names import plain_text
 from superopt.export.reference import input_lines, reference_lines
-from superopt.plans.proof import proven_by_graph
+from superopt.result import Result
 
 __all__ = ["export_module"]
 
@@ -79,14 +79,12 @@ def _device():
 '''
 
 
-def export_module(
-    result: Mapping[str, Any], *, region: int | None = None, candidate: str | None = None
-) -> str:
+def export_module(result: Result, *, region: int | None = None, candidate: str | None = None) -> str:
     """Return a Python module that computes a region of a result without superopt.
 
-    Regions count from 1. The kernels are made anew from the muGraph and its configuration; no code is taken
-    from the result. The module has the function itself, `reference`, the same in plain PyTorch,
-    and `check`, which compares the two on random inputs.
+    Regions count from 1; a candidate is found by its id, or else by its name. The kernels are made anew from
+    the muGraph and its configuration; no code is taken from the result. The module has the function itself,
+    `reference`, the same in plain PyTorch, and `check`, which compares the two on random inputs.
     """
     choice = choose(result, region, candidate)
     _require_equal(choice)
@@ -115,7 +113,7 @@ def export_module(
 
 def _require_equal(choice: Choice) -> None:
     """Prove once more that the candidate computes what its region does: a file may hold anything."""
-    if proven_by_graph(choice.goal, choice.graph, choice.mugraph, seed=0) is None:
+    if proven_by_graph(choice.goal, choice.graph, choice.mugraph) is None:
         raise InputError(f"{choice.name}: {choice.candidate!r} is not equal to its region; optimize it again")
 
 

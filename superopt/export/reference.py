@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from superopt.codegen.triton.launch import DTYPES
+from superopt.dtypes import DTYPES, INTEGERS
 from superopt.export.expressions import Expression, Printer, spread_text
 from superopt.export.names import Names, tuple_text
 from superopt.ir import Graph, Port, stabilize, value_names
@@ -22,13 +22,12 @@ __all__ = [
     "torch_dtype",
 ]
 
-_INTEGERS = ("i64", "i32", "i16", "i8", "u8")
 _INLINE = 60  # characters up to which an expression is written where it is used
 
 
 def torch_dtype(dtype: str) -> str:
     """Return a dtype as code."""
-    return str(DTYPES[dtype])
+    return f"torch.{DTYPES[dtype].torch}"
 
 
 def size_lines(
@@ -172,7 +171,7 @@ def input_lines(graph: Graph) -> list[str]:
         if port.dtype == "bool":
             text = f"torch.rand({tuple_text([shape[dim] for dim in order]) if order else '()'}) < 0.5"
             text = f"({text})"
-        elif port.dtype in _INTEGERS:
+        elif port.dtype in INTEGERS:
             text = f"torch.randint(0, 8, {tuple_text([shape[dim] for dim in order]) if order else '()'})"
         else:
             text = f"torch.randn({size})" if size else "torch.randn(())"

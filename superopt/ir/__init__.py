@@ -3,9 +3,10 @@
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values, cut_graph
 from superopt.ir.extents import extents, fitting_extents, measured_axes
-from superopt.ir.fusion import FusionChoices, fuse, is_matmul
 from superopt.ir.graph import (
-    DTYPES,
+    COMMUTATIVE,
+    COMPARISONS,
+    REDUCTIONS,
     STRUCTURAL,
     Axis,
     Graph,
@@ -18,15 +19,19 @@ from superopt.ir.graph import (
     step_axes,
     value_axes,
 )
+from superopt.ir.masks import is_mask, mask_values, selects
 from superopt.ir.mugraph import (
     Block,
     Call,
+    FusionChoices,
     Kernel,
     Loop,
     MuGraph,
     Split,
     Tile,
     check_mugraph,
+    fuse,
+    is_matmul,
     parse_mugraph,
     print_mugraph,
 )
@@ -38,14 +43,18 @@ from superopt.ir.program import (
     parse_program,
     print_program,
 )
+from superopt.ir.release import release_shifts
 from superopt.ir.rewrite import merge_axes, refine_axes, refine_axis, rename_axes
 from superopt.ir.running import Growth, growths, rescaled_by
-from superopt.ir.shift import Shift, describe_shifts, free_shifts, release_shifts, stabilize
+from superopt.ir.shift import Shift, describe_shifts, free_shifts
 from superopt.ir.split import split_axis, uneven
+from superopt.ir.stabilize import stabilize
 from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
 
 __all__ = [
-    "DTYPES",
+    "COMMUTATIVE",
+    "COMPARISONS",
+    "REDUCTIONS",
     "STRUCTURAL",
     "Axis",
     "Block",
@@ -78,8 +87,10 @@ __all__ = [
     "free_shifts",
     "fuse",
     "growths",
+    "is_mask",
     "is_matmul",
     "live_graph",
+    "mask_values",
     "measured_axes",
     "merge_axes",
     "needed_order",
@@ -95,6 +106,7 @@ __all__ = [
     "release_shifts",
     "rename_axes",
     "rescaled_by",
+    "selects",
     "split_axis",
     "stabilize",
     "step_axes",

@@ -2,8 +2,9 @@
 
 from collections import Counter
 
+from superopt.dtypes import DTYPES
 from superopt.errors import GraphError
-from superopt.ir.graph import DTYPES, STRUCTURAL, Graph, Port, Step, arity, value_axes
+from superopt.ir.graph import REDUCTIONS, STRUCTURAL, Graph, Port, Step, arity, value_axes
 from superopt.ops import OPS
 
 __all__ = ["check_graph"]
@@ -77,7 +78,7 @@ def _check_step(graph: Graph, step: Step, value: int, known: set[str]) -> None:
         graph,
         f"{where}: rename and select need a mapping, nothing else has one",
     )
-    reduces = step.op in ("sum", "max", "contract")
+    reduces = step.op in REDUCTIONS
     _require(
         bool(step.axes) == (reduces or step.op in ("size", "index")),
         graph,
@@ -103,7 +104,7 @@ def _check_axes(graph: Graph, step: Step, value: int, axes: tuple[frozenset[str]
     sizes = graph.sizes
     for axis, count in Counter(step.axes).items():
         _require(count == 1, graph, f"{where} names axis {axis!r} twice")
-        if step.op in ("sum", "max", "contract"):
+        if step.op in REDUCTIONS:
             _require(
                 axis in union, graph, f"{where} reduces {axis!r}, but its values only have {_names(union)}"
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 
-from superopt.ir.graph import Graph, Step, live_graph
+from superopt.ir.graph import COMMUTATIVE, Graph, Step, live_graph
 from superopt.ops import OPS
 
 __all__ = ["compose", "contract_products"]
@@ -29,9 +29,6 @@ class _Pattern:
     @property
     def weight(self) -> int:
         return 1 + sum(arg.weight for arg in self.args) if self.op else 0
-
-
-_COMMUTATIVE = frozenset({"add", "mul", "maximum"})
 
 
 class _Patterns:
@@ -141,7 +138,7 @@ def _match(graph: Graph, pattern: _Pattern, value: int, bound: dict[int, int]) -
     if step is None or step.op != pattern.op or step.value != pattern.value:
         return
     orders = [step.inputs]
-    if step.op in _COMMUTATIVE and step.inputs[0] != step.inputs[1]:
+    if step.op in COMMUTATIVE and step.inputs[0] != step.inputs[1]:
         orders.append(step.inputs[::-1])
     for inputs in orders:
         yield from _match_all(graph, pattern.args, inputs, bound)

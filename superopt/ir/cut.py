@@ -7,8 +7,10 @@ together. A cut never runs through an expression that reads no tensor: both side
 from dataclasses import replace
 from math import prod
 
+from superopt.dtypes import FLOATS
 from superopt.ir.check import check_graph
 from superopt.ir.graph import (
+    REDUCTIONS,
     Axis,
     Graph,
     Output,
@@ -23,7 +25,6 @@ from superopt.ir.graph import (
 __all__ = ["closed_values", "cut_graph"]
 
 _LEAST_SHARE = 0.2  # of the reductions on either side
-_FLOATS = ("f64", "f32", "bf16", "f16")
 
 
 @kept_for_graph
@@ -47,7 +48,7 @@ def cut_graph(graph: Graph) -> tuple[Graph, Graph] | None:
     for value in order:
         for i in graph.steps[value - first].inputs:
             last_use[i] = max(last_use.get(i, 0), place[value])
-    weight = [1.0 if graph.steps[value - first].op in ("sum", "max", "contract") else 0.01 for value in order]
+    weight = [1.0 if graph.steps[value - first].op in REDUCTIONS else 0.01 for value in order]
     total = sum(weight)
     best: tuple[float, int] | None = None
     before = 0.0
@@ -75,7 +76,7 @@ def _split(
     needed = {i for value in order[at:] for i in graph.steps[value - first].inputs if i in early}
     done = {output.value for output in graph.outputs if output.value in early or output.value < first}
     crossing = sorted(needed - done)
-    dtype = next((port.dtype for port in graph.inputs if port.dtype in _FLOATS), "f32")
+    dtype = next((port.dtype for port in graph.inputs if port.dtype in FLOATS), "f32")
     rank = {axis.name: i for i, axis in enumerate(graph.axes)}
     ports = {
         value: Port(

@@ -11,7 +11,7 @@ from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Port, follow_renames
-from superopt.ir.mugraph import Split
+from superopt.ir.mugraph.kernels import Split
 
 __all__ = ["extents", "fitting_extents", "measured_axes", "whole_dims"]
 

@@ -15,7 +15,9 @@ from typing import TypeVar
 from superopt.ops import OPS
 
 __all__ = [
-    "DTYPES",
+    "COMMUTATIVE",
+    "COMPARISONS",
+    "REDUCTIONS",
     "STRUCTURAL",
     "Axis",
     "Graph",
@@ -27,22 +29,6 @@ __all__ = [
     "step_axes",
     "value_axes",
 ]
-
-DTYPES = {
-    "f64": 8,
-    "f32": 4,
-    "f16": 2,
-    "bf16": 2,
-    "f8e4m3": 1,
-    "f8e5m2": 1,
-    "i64": 8,
-    "i32": 4,
-    "i16": 2,
-    "i8": 1,
-    "u8": 1,
-    "bool": 1,
-}
-"""Bytes of one element of each dtype."""
 
 STRUCTURAL = {
     "const": 0,  # value: an exact rational
@@ -56,6 +42,22 @@ STRUCTURAL = {
     "select": 1,  # mapping: axis -> position; the axis disappears
 }
 """Operators that are not elementwise, and how many values each takes."""
+
+REDUCTIONS = frozenset({"sum", "max", "contract"})
+"""Operators whose value lacks axes of their operands: those that the step names."""
+
+COMMUTATIVE = frozenset({"contract", *(op.name for op in OPS.values() if op.commutes)})
+"""Operators whose two operands may be exchanged."""
+
+POWERS = {
+    **{op.name: op.powers for op in OPS.values() if op.powers},
+    **dict.fromkeys(("sum", "max", "rename", "select"), (Fraction(1),)),
+    "contract": (Fraction(1), Fraction(1)),
+}
+"""Operators whose operand i times t > 0 makes the value t ** powers[i] times as large."""
+
+COMPARISONS = frozenset(op.name for op in OPS.values() if op.sign)
+"""Operators that compare two values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def step_axes(step: Step, inputs: tuple[frozenset[str], ...]) -> frozenset[str]:
     if step.op in ("const", "infinity", "size"):
         return frozenset()
     union = frozenset[str]().union(*inputs)
-    if step.op in ("sum", "max", "contract"):
+    if step.op in REDUCTIONS:
         return union - frozenset(step.axes)
     if step.op == "rename":
         mapping = dict(step.mapping)

@@ -6,7 +6,7 @@ from math import prod
 
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
-from superopt.ir.graph import Axis, Graph, Port, Step, live_graph, value_axes
+from superopt.ir.graph import REDUCTIONS, Axis, Graph, Port, Step, live_graph, value_axes
 
 __all__ = ["merge_axes", "merge_extents", "refine_axes", "refine_axis", "rename_axes"]
 
@@ -102,7 +102,7 @@ def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:
             return None
     for step in graph.steps:
         used = together & {*step.axes, *(old for old, _ in step.mapping), *(str(n) for _, n in step.mapping)}
-        if used and (used != together or step.op not in ("sum", "max", "contract")):
+        if used and (used != together or step.op not in REDUCTIONS):
             return None
 
     def join(items: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from superopt.ir.graph import Graph, Step, value_axes
+from superopt.ir.graph import POWERS, Graph, Step, value_axes
 
 __all__ = ["Growth", "growths", "rescaled_by"]
 
@@ -72,22 +72,12 @@ def _growth(graph: Graph, step: Step, found: Mapping[int, Growth | None]) -> Gro
             return _sum(plus, (1, 1 if step.op == "add" else -1)) or _common(known)
         case "neg":
             return Growth(known[0].kind, -known[0].degree if plus[0] is not None else known[0].degree)
-        case "mul" | "contract":
-            return _times(times, (1, 1)) or (_scaled(graph, step, plus) if step.op == "mul" else None)
-        case "div":
-            return _times(times, (1, -1)) or _scaled(graph, step, plus)
-        case "square":
-            return _times(times, (2,))
-        case "reciprocal":
-            return _times(times, (-1,))
-        case "sqrt" | "rsqrt":
-            return _times(times, (Fraction(1 if step.op == "sqrt" else -1, 2),))
+        case "mul" | "div":
+            return _times(times, POWERS[step.op]) or _scaled(graph, step, plus)
         case "exp":
             return None if plus[0] is None else Growth("times", plus[0])
         case "log":
             return None if times[0] is None else Growth("plus", times[0])
-        case "sum":
-            return _times(times, (1,))
         case "max" | "rename" | "select":
             return known[0]
         case "maximum" | "minimum":
@@ -96,10 +86,8 @@ def _growth(graph: Graph, step: Step, found: Mapping[int, Growth | None]) -> Gro
             if not known[0].constant:
                 return None
             return _chosen(graph, step, known)
-        case "abs" | "relu":
-            return _times(times, (1,))
-        case _:
-            return None
+        case op:
+            return _times(times, POWERS[op]) if op in POWERS else None
 
 
 def _degree(growth: Growth, kind: Literal["plus", "times"]) -> Fraction | None:
@@ -113,7 +101,7 @@ def _sum(degrees: Sequence[Fraction | None], signs: Sequence[int]) -> Growth | N
     return Growth("plus", sum((d * sign for d, sign in zip(known, signs, strict=True)), _ZERO))
 
 
-def _times(degrees: Sequence[Fraction | None], powers: Sequence[Fraction | int]) -> Growth | None:
+def _times(degrees: Sequence[Fraction | None], powers: Sequence[Fraction]) -> Growth | None:
     known = [degree for degree in degrees if degree is not None]
     if len(known) < len(degrees):
         return None

@@ -12,15 +12,13 @@ from dataclasses import replace
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values
-from superopt.ir.graph import Axis, Graph, Step, live_graph, value_axes
-from superopt.ir.mugraph import Split
+from superopt.ir.graph import REDUCTIONS, Axis, Graph, Step, live_graph, value_axes
+from superopt.ir.mugraph.kernels import Split
 from superopt.ir.rewrite import merge_extents, refine_axes
 
 __all__ = ["fresh_name", "split_axis", "uneven"]
 
 _Emit = Callable[[Step], int]
-
-_REDUCTIONS = ("sum", "max", "contract")
 
 
 def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
@@ -35,7 +33,7 @@ def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
     if axis in used or axis in mapped:
         raise GraphError(f"axis {axis!r} cannot be split: an output has it, or it is read at other places")
     steps_closed = zip(graph.steps, closed_values(graph)[len(graph.inputs) :], strict=True)
-    if any(closed and step.op in _REDUCTIONS and axis in step.axes for step, closed in steps_closed):
+    if any(closed and step.op in REDUCTIONS and axis in step.axes for step, closed in steps_closed):
         raise GraphError(f"axis {axis!r} cannot be split: what is reduced over it reads no tensor")
     outer, inner = fresh_name(f"{axis}_part", sizes), fresh_name(f"{axis}_at", sizes)
     place = -(-sizes[axis] // parts)
@@ -99,7 +97,7 @@ def _check_uneven(graph: Graph, split: Split) -> None:
             refuse("it is read at other places")
         if step.op in ("size", "index") and halves & set(step.axes):
             refuse(f"the {step.op} of one half of it is used")
-        if step.op in _REDUCTIONS and halves & set(step.axes):
+        if step.op in REDUCTIONS and halves & set(step.axes):
             if closed[value]:
                 refuse("what is reduced over it reads no tensor")
             if split.outer in step.axes and split.inner in operands - set(step.axes):
@@ -125,7 +123,7 @@ def _in_two(graph: Graph, outer: str, inner: str) -> Graph:
     """Return the graph with every reduction over both halves done over the inner one first."""
 
     def written(step: Step, emit: _Emit) -> int:
-        if step.op not in _REDUCTIONS or not {outer, inner} <= set(step.axes):
+        if step.op not in REDUCTIONS or not {outer, inner} <= set(step.axes):
             return emit(step)
         part = emit(replace(step, axes=tuple(axis for axis in step.axes if axis != outer)))
         return emit(Step("max" if step.op == "max" else "sum", (part,), (outer,)))

@@ -4,13 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superopt.ir import Graph, MuGraph
+from superopt.candidates import Candidate, RegionCandidates
+from superopt.fate import Kind
+from superopt.ir import Graph
 from superopt.ir.mugraph import Call
 from superopt.report.drawing import Values
-from superopt.report.facts import CandidateFacts, RegionFacts, ResultFacts
 from superopt.report.svg import bytes_text, element, escape, number, text_width, time_text
+from superopt.result import Result
 
-__all__ = ["Traffic", "bars", "race", "traffic_after", "traffic_before"]
+__all__ = ["Traffic", "bars", "race", "state_of", "traffic_after", "traffic_before"]
 
 _WIDTH = 1060.0
 _ROW = 22.0
@@ -39,8 +41,9 @@ def traffic_before(graph: Graph) -> list[Traffic]:
     return rows
 
 
-def traffic_after(mugraph: MuGraph, candidate: CandidateFacts) -> list[Traffic]:
+def traffic_after(candidate: Candidate) -> list[Traffic]:
     """Return what each kernel moves: as the result says, else every tensor it reads or writes once."""
+    mugraph = candidate.mugraph
     values = Values(mugraph.graph)
     rows = []
     for at, kernel in enumerate(mugraph.kernels):
@@ -83,22 +86,24 @@ def bars(groups: Sequence[tuple[str, Sequence[Traffic]]]) -> str:
     return _svg("".join(parts), _WIDTH, y, "memory traffic before and after")
 
 
-def race(result: ResultFacts, region: RegionFacts, *, whole: bool) -> str:
+def race(result: Result, region: RegionCandidates, *, whole: bool) -> str:
     """Return the times of all candidates; with `whole`, the peers and the roofline floor as lines."""
-    shown = [one for one in region.candidates if math.isfinite(one.order_us)]
+    shown = [one for one in region.candidates if math.isfinite(one.us)]
     if not shown:
         return ""
-    shown.sort(key=lambda one: one.order_us)
+    shown.sort(key=lambda one: one.us)
     lines: list[tuple[str, float, str]] = []
     if whole:
-        lines = [(name, one.median_us, "peer") for name, one in result.measurements if name != "superopt"]
+        lines = [
+            (name, one.median_us, "peer") for name, one in result.measurements.items() if name != "superopt"
+        ]
         if result.floor_us:
             lines.append(("roofline floor", result.floor_us, "floor"))
         lines.sort(key=lambda one: one[1])
-    times = [one.order_us for one in shown] + [us for _, us, _ in lines]
+    times = [one.us for one in shown] + [us for _, us, _ in lines]
     for one in shown:
-        if one.time is not None:
-            times += [us for us in (one.time.low_us, one.time.high_us) if us is not None]
+        if one.measurement is not None:
+            times += [one.measurement.low_us, one.measurement.high_us]
     scale = _Scale([us for us in times if us > 0] or [1.0])
     left = min(max(text_width(_cut(one.name)) for one in shown) + 20, 420.0)
     scale.spread_over(left + 10, _WIDTH - 110)
@@ -126,30 +131,38 @@ def race(result: ResultFacts, region: RegionFacts, *, whole: bool) -> str:
         )
     for at, one in enumerate(shown):
         y = top + _ROW * at + _ROW / 2
-        parts.append(_contender(one, one is region.chosen, scale, left, y))
-    note = "" if any(one.time for one in shown) else " (predicted)"
+        parts.append(_contender(one, scale, left, y))
+    note = "" if any(one.measurement for one in shown) else " (predicted)"
     return _svg("".join(parts), _WIDTH, bottom + 28, f"the race{note}")
 
 
-def _contender(one: CandidateFacts, is_chosen: bool, scale: "_Scale", left: float, y: float) -> str:
-    state = "chosen" if is_chosen else "rejected" if one.rejected else "other"
-    kind = "measured" if one.time is not None else "predicted"
-    x = scale.at(one.order_us)
+def _contender(one: Candidate, scale: "_Scale", left: float, y: float) -> str:
+    state = state_of(one)
+    timing = one.measurement
+    kind = "predicted" if timing is None else "measured"
+    x = scale.at(one.us)
     parts = [element("text", escape(_cut(one.name)), x=left - 8, y=y + 4, text_anchor="end")]
     parts.append(element("line", x1=left, x2=_WIDTH - 110, y1=y, y2=y, class_="row"))
-    tip = f"{one.name}\n{time_text(one.order_us)} {kind}"
+    tip = f"{one.name}\n{time_text(one.us)} {kind}"
     end = x
-    if one.time is not None and one.time.low_us is not None and one.time.high_us is not None:
-        a, b = scale.at(one.time.low_us), scale.at(one.time.high_us)
+    if timing is not None:
+        a, b = scale.at(timing.low_us), scale.at(timing.high_us)
         end = max(x, b)
-        tip += f", {time_text(one.time.low_us)} to {time_text(one.time.high_us)}"
+        tip += f", {time_text(timing.low_us)} to {time_text(timing.high_us)}"
         parts.append(element("path", d=f"M{number(a)} {number(y)}H{number(b)}M{number(a)} {number(y - 4)}v8"
                              f"M{number(b)} {number(y - 4)}v8", class_=f"whisker {state}"))  # fmt: skip
-    if one.rejected:
-        tip += f"\nrejected: {one.rejected}"
+    if not one.fate.is_sound:
+        tip += f"\nrejected: {one.fate}"
     parts.append(element("circle", cx=x, cy=y, r=5, class_=f"point {state} {kind}"))
-    parts.append(element("text", time_text(one.order_us), x=end + 10, y=y + 4, class_="dim halo"))
+    parts.append(element("text", time_text(one.us), x=end + 10, y=y + 4, class_="dim halo"))
     return element("g", element("title", escape(tip)) + "".join(parts))
+
+
+def state_of(one: Candidate) -> str:
+    """Return the style of a candidate."""
+    if one.fate.kind is Kind.CHOSEN:
+        return "chosen"
+    return "other" if one.fate.is_sound else "rejected"
 
 
 def _cut(name: str) -> str:

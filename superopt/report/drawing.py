@@ -7,8 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from superopt.ir import Graph, MuGraph, closed_values, format_constant, print_step, value_axes, value_names
-from superopt.ir.graph import DTYPES, Step
+from superopt.dtypes import DTYPES, FLOATS
+from superopt.ir import (
+    REDUCTIONS,
+    Graph,
+    MuGraph,
+    closed_values,
+    format_constant,
+    print_step,
+    value_axes,
+    value_names,
+)
+from superopt.ir.graph import Step
 from superopt.ir.mugraph import Block, Loop, Tile, walk
 from superopt.ops import OPS
 from superopt.report.layers import Edge, place
@@ -20,7 +30,6 @@ _LINE = 16.0
 _PADDING = 14.0
 _MARGIN = 12.0
 _LONGEST = 34  # characters of a label
-_REDUCTIONS = ("sum", "max", "contract")
 _LAYOUT = ("rename", "select")
 
 
@@ -32,9 +41,7 @@ class Values:
         self.axes = value_axes(graph)
         self.names = value_names(graph)
         self.closed = closed_values(graph)
-        self.floating = next(
-            (port.dtype for port in graph.inputs if port.dtype in ("f64", "f32", "bf16", "f16")), "f32"
-        )
+        self.floating = next((port.dtype for port in graph.inputs if port.dtype in FLOATS), "f32")
         self._order = {axis.name: at for at, axis in enumerate(graph.axes)}
 
     def ordered(self, value: int) -> tuple[str, ...]:
@@ -57,7 +64,7 @@ class Values:
         else:
             ports = (output.port.dtype for output in self.graph.outputs if output.value == value)
             dtype = next(ports, "bool" if step.op in OPS and OPS[step.op].mask else dtype)
-        return self.elements(value) * DTYPES[dtype]
+        return self.elements(value) * DTYPES[dtype].bytes
 
     def tip(self, value: int) -> str:
         """Return what hovering shows: the step, the axes with their sizes, the dtype, the bytes."""
@@ -111,7 +118,7 @@ class Values:
         step = self.graph.step_of(value)
         if step is None:
             return "input"
-        return "reduction" if step.op in _REDUCTIONS else "layout" if step.op in _LAYOUT else "scalar"
+        return "reduction" if step.op in REDUCTIONS else "layout" if step.op in _LAYOUT else "scalar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +237,7 @@ def _outputs(values: Values) -> list[_Node | _Box]:
     nodes: list[_Node | _Box] = []
     for output in values.graph.outputs:
         shape = " × ".join(map(str, values.graph.shape(output.port)))
-        size = prod(values.graph.shape(output.port)) * DTYPES[output.port.dtype]
+        size = prod(values.graph.shape(output.port)) * DTYPES[output.port.dtype].bytes
         tip = f"{output.port.name}\n{shape or 'one number'}\n{output.port.dtype}, {bytes_text(size)}"
         lines = (_short(output.port.name), f"{output.port.dtype} [{_short(', '.join(output.port.axes))}]")
         nodes.append(_Node(lines, "output", tip, (output.value,), ()))
@@ -263,7 +270,7 @@ def _item(values: Values, item: Tile | Loop, loops: tuple[str, ...]) -> _Node | 
         return _Box(title, "loop", f"walks along {item.axis}={size}, tile by tile", body)
     step = values.graph.step_of(item.value)
     assert step is not None
-    grows = step.op in _REDUCTIONS and set(step.axes) & set(loops)
+    grows = step.op in REDUCTIONS and set(step.axes) & set(loops)
     sign = ("max=" if step.op == "max" else "+=") if grows else "="
     return _step(values, item.value, step, ("again " if item.again else "") + sign)
 

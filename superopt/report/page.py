@@ -4,25 +4,22 @@ The page loads nothing: style, script and pictures stand in it. Every text of th
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from superopt.candidates import Candidate, RegionCandidates
 from superopt.ir import describe_shifts
 from superopt.ir.compose import compose, contract_products
-from superopt.report.charts import bars, race, traffic_after, traffic_before
+from superopt.report.charts import bars, race, state_of, traffic_after, traffic_before
 from superopt.report.drawing import draw_graph, draw_mugraph
-from superopt.report.facts import (
-    CandidateFacts,
-    KernelFacts,
-    RegionFacts,
-    ResultFacts,
-    TimeFacts,
-    read_result,
-)
 from superopt.report.look import SCRIPT, STYLE
 from superopt.report.source import coloured
 from superopt.report.svg import bytes_text, count_text, escape, number, time_text
+from superopt.result import Result
+from superopt.targets import KernelReport, config_json
+from superopt.tune import Measurement
+from superopt.verify.floats.report import FloatReport
 
 __all__ = ["report_html"]
 
@@ -40,78 +37,75 @@ _BOUND = re.compile(r"chance of error below \S+")
 _PHASE_COLOURS = ("accent", "second", "third", "bad", "dim", "edge")
 
 
-def report_html(result: Mapping[str, Any]) -> str:
-    """Return a page about a result, the data of a file that superopt saved; the same data, the same page."""
-    facts = read_result(result)
-    sections = [_headline(facts)]
-    for at, region in enumerate(facts.regions, 1):
-        sections.append(_region(facts, region, at))
-    sections += [_verdicts(facts), _opaque(facts), _phases(facts), _versions(facts)]
+def report_html(result: Result) -> str:
+    """Return a page about a result; the same result, the same page."""
+    sections = [_headline(result)]
+    for at, region in enumerate(result.regions, 1):
+        sections.append(_region(result, region, at))
+    sections += [_verdicts(result), _opaque(result), _phases(result), _versions(result)]
     body = "\n".join(section for section in sections if section)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(facts.name)} - superopt</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<title>{escape(result.name)} - superopt</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
 
 
-def _headline(facts: ResultFacts) -> str:
-    if facts.is_plan:
+def _headline(result: Result) -> str:
+    if result.winner is None:
         line = "A plan: predicted times, not measured"
-        if facts.predicted_us is not None:
-            line = f"A plan: <b>{escape(time_text(facts.predicted_us))}</b> predicted, not measured"
-    elif facts.winner == "superopt" and facts.speedup is not None:
+        if result.predicted_us is not None:
+            line = f"A plan: <b>{escape(time_text(result.predicted_us))}</b> predicted, not measured"
+    elif result.winner == "superopt" and result.speedup is not None:
         theirs = (
-            "PyTorch's stand-in for the original" if facts.stood_in else "the better of PyTorch's programs"
+            "PyTorch's stand-in for the original" if result.stood_in else "the better of PyTorch's programs"
         )
-        line = f"<b>{facts.speedup:.2f}×</b> faster than {theirs}"
-        if facts.speedup < 1:
-            line = f"<b>{facts.speedup:.2f}×</b> the speed of {theirs}"
-    elif facts.winner == "superopt":
+        line = f"<b>{result.speedup:.2f}×</b> faster than {theirs}"
+        if result.speedup < 1:
+            line = f"<b>{result.speedup:.2f}×</b> the speed of {theirs}"
+    elif result.winner == "superopt":
         line = "superopt's program is the fastest"
     else:
-        line = f"<b>{escape(facts.winner)}</b> stays the fastest; nothing found beats it"
-    tags = [f"target {facts.target}"] if facts.target else []
-    if facts.device:
-        tags.append(f"measured on {facts.device}")
+        line = f"<b>{escape(result.winner)}</b> stays the fastest; nothing found beats it"
+    tags = [f"target {result.target.name}"]
+    if result.device:
+        tags.append(f"measured on {result.device}")
     tags += [
         f"{name} {time_text(one.median_us)}"
-        for name, one in sorted(facts.measurements, key=lambda item: item[1].median_us)
+        for name, one in sorted(result.measurements.items(), key=lambda item: item[1].median_us)
     ]
-    tags += _trust(facts)
-    if facts.floor_us is not None:
-        tags.append(f"roofline floor {time_text(facts.floor_us)}")
+    tags += _trust(result)
+    if result.floor_us is not None:
+        tags.append(f"roofline floor {time_text(result.floor_us)}")
     shown = "".join(f"<span>{escape(tag)}</span>" for tag in tags)
-    return f'<h1>{escape(facts.name)}</h1>\n<p class="headline">{line}</p>\n<div class="tags">{shown}</div>'
+    return f'<h1>{escape(result.name)}</h1>\n<p class="headline">{line}</p>\n<div class="tags">{shown}</div>'
 
 
-def _trust(facts: ResultFacts) -> list[str]:
+def _trust(result: Result) -> list[str]:
     """Return how sure it is that the kernels compute the program, in few words; the proof says more."""
-    bounds = [found[0] for text in facts.verdicts for found in _BOUND.finditer(text)]
+    bounds = [found[0] for text in result.verdicts for found in _BOUND.finditer(text)]
     said = []
-    if bounds and len(bounds) == len(facts.verdicts):
+    if bounds and len(bounds) == len(result.verdicts):
         said.append(f"equal, {bounds[0]}" if len(bounds) == 1 else "equal, region by region")
-    found = (facts.floats or {}).get("distributions")
-    if isinstance(found, (list, tuple)) and found:
-        said.append(f"checked in {(facts.floats or {}).get('dtype', 'floats')}")
+    if result.floats is not None:
+        said.append(f"checked in {result.floats.dtype}")
     return said
 
 
-def _region(facts: ResultFacts, region: RegionFacts, at: int) -> str:
-    several = len(facts.regions) > 1
-    name = region.goal.name if region.goal else f"region {at}"
-    parts = [f"<h2>Region {at}: {escape(name)}</h2>"] if several else []
-    shown = region.chosen or min(region.candidates, key=lambda one: one.order_us, default=None)
+def _region(result: Result, region: RegionCandidates, at: int) -> str:
+    several = len(result.regions) > 1
+    parts = [f"<h2>Region {at}: {escape(region.goal.name)}</h2>"] if several else []
+    shown = region.chosen or min(region.candidates, key=lambda one: one.us, default=None)
     if region.chosen is None:
         parts.append('<p class="note">PyTorch computes this region: no candidate was chosen.</p>')
     parts.append(_programs(region, shown, several))
     parts.append(_shifts(region))
     parts.append(_traffic(region, shown))
-    plot = race(facts, region, whole=not several)
+    plot = race(result, region, whole=not several)
     if plot:
-        title = "Race" if any(one.time for one in region.candidates) else "Predicted times"
+        title = "Race" if any(one.measurement for one in region.candidates) else "Predicted times"
         parts.append(f'<h2>{title}</h2>\n<div class="card">{plot}</div>')
     parts.append(_candidates(region))
     parts.append(_sources(region, shown))
@@ -119,25 +113,19 @@ def _region(facts: ResultFacts, region: RegionFacts, at: int) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _programs(region: RegionFacts, shown: CandidateFacts | None, several: bool) -> str:
+def _programs(region: RegionCandidates, shown: Candidate | None, several: bool) -> str:
     level = "h3" if several else "h2"
-    if region.goal is None:
-        before = f"<pre>{escape(region.text)}</pre>"
-    else:
-        before = draw_graph(contract_products(compose(region.goal)), "the program before")
+    before = draw_graph(contract_products(compose(region.goal)), "the program before")
     parts = [f"<{level}>The program before</{level}>", _LEGEND, _framed(before)]
     if shown is not None:
         word = "after" if shown is region.chosen else "as the best candidate has it"
-        if shown.mugraph is None:
-            after = f"<pre>{escape(shown.text)}</pre>"
-        else:
-            labels = [_times(one) for one in shown.kernels]
-            after = draw_mugraph(shown.mugraph, f"the program after: {shown.name}", labels)
+        labels = [_times(one) for one in shown.kernels]
+        after = draw_mugraph(shown.mugraph, f"the program after: {shown.name}", labels)
         parts += [
             f"<{level}>The program {word}: {escape(shown.name)}</{level}>",
             _framed(after),
         ]
-        text = f"<pre>{escape(region.text)}</pre>\n<pre>{escape(shown.text)}</pre>"
+        text = f"<pre>{escape(str(region.goal))}</pre>\n<pre>{escape(str(shown.mugraph))}</pre>"
         parts.append(f"<details><summary>Both as text</summary>{text}</details>")
     return "\n".join(parts)
 
@@ -151,22 +139,22 @@ def _framed(picture: str) -> str:
     return f'<label class="whole"><input type="checkbox">fit to the page</label>{frame}'
 
 
-def _shifts(region: RegionFacts) -> str:
+def _shifts(region: RegionCandidates) -> str:
     """Return which exponentials run under a shift of our choice, and why the others do not."""
-    lines = describe_shifts(region.goal) if region.goal is not None else ()
+    lines = describe_shifts(region.goal)
     shown = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f"<h2>Exponentials</h2>\n<div class=card><ul>{shown}</ul></div>" if shown else ""
 
 
-def _times(kernel: KernelFacts) -> str:
+def _times(kernel: KernelReport) -> str:
     return "" if kernel.predicted_us is None else f"{time_text(kernel.predicted_us)} predicted"
 
 
-def _traffic(region: RegionFacts, shown: CandidateFacts | None) -> str:
-    if region.goal is None or shown is None or shown.mugraph is None:
+def _traffic(region: RegionCandidates, shown: Candidate | None) -> str:
+    if shown is None:
         return ""
     before = traffic_before(contract_products(compose(region.goal)))
-    after = traffic_after(shown.mugraph, shown)
+    after = traffic_after(shown)
     plural = "s" if len(after) != 1 else ""
     picture = bars(
         [
@@ -177,7 +165,7 @@ def _traffic(region: RegionFacts, shown: CandidateFacts | None) -> str:
     return f'<h2>Memory traffic</h2>\n<div class="card graphs">{picture}</div>'
 
 
-def _candidates(region: RegionFacts) -> str:
+def _candidates(region: RegionCandidates) -> str:
     if not region.candidates:
         return ""
     columns = (
@@ -185,22 +173,23 @@ def _candidates(region: RegionFacts) -> str:
         ("kernels", True), ("bytes", True), ("outcome", False),
     )  # fmt: skip
     rows = []
-    for one in sorted(region.candidates, key=lambda one: one.order_us):
-        chosen = one is region.chosen
-        outcome = "chosen" if chosen else _outcome(one, region.chosen)
+    for one in sorted(region.candidates, key=lambda one: one.us):
         known = [kernel.bytes for kernel in one.kernels if kernel.bytes is not None]
         total = sum(known) if known and len(known) == len(one.kernels) else None
-        kernels = len(one.mugraph.kernels) if one.mugraph else len(one.kernels)
+        kernels, timing = len(one.mugraph.kernels), one.measurement
         cells = [
             _cell(one.name),
-            _cell(None if one.time is None else time_text(one.time.median_us), _median(one.time)),
-            _cell(_spread(one.time), None if one.time is None else one.time.low_us),
+            _cell(
+                None if timing is None else time_text(timing.median_us),
+                None if timing is None else timing.median_us,
+            ),
+            _cell(_spread(timing), None if timing is None else timing.low_us),
             _cell(None if one.predicted_us is None else time_text(one.predicted_us), one.predicted_us),
             _cell(str(kernels), float(kernels)),
             _cell(None if total is None else bytes_text(total), total),
-            _cell(outcome),
+            _cell(_outcome(one)),
         ]
-        rows.append((" class=chosen" if chosen else " class=rejected" if one.rejected else "", cells))
+        rows.append((f" class={state_of(one)}", cells))
     heads = "".join(
         f'<th class="sorts{" number" if numeric else ""}" scope="col">{name}</th>'
         for name, numeric in columns
@@ -212,12 +201,8 @@ def _candidates(region: RegionFacts) -> str:
     )
 
 
-def _outcome(one: CandidateFacts, chosen: CandidateFacts | None) -> str:
-    if one.rejected:
-        return f"rejected: {one.rejected}"
-    if one.time is None:
-        return "not measured"
-    return "slower" if chosen is not None and one.order_us >= chosen.order_us else "not chosen"
+def _outcome(one: Candidate) -> str:
+    return str(one.fate) if one.fate.is_sound else f"rejected: {one.fate}"
 
 
 def _cell(text: str | None, key: float | str | None = "") -> str:
@@ -228,17 +213,11 @@ def _cell(text: str | None, key: float | str | None = "") -> str:
     return f'<td class="number" data-key="{escape(shown)}">{escape(text or "-")}</td>'
 
 
-def _median(time: TimeFacts | None) -> float | None:
-    return None if time is None else time.median_us
+def _spread(timing: Measurement | None) -> str | None:
+    return None if timing is None else f"{time_text(timing.low_us)} to {time_text(timing.high_us)}"
 
 
-def _spread(time: TimeFacts | None) -> str | None:
-    if time is None or time.low_us is None or time.high_us is None:
-        return None
-    return f"{time_text(time.low_us)} to {time_text(time.high_us)}"
-
-
-def _sources(region: RegionFacts, shown: CandidateFacts | None) -> str:
+def _sources(region: RegionCandidates, shown: Candidate | None) -> str:
     if shown is None:
         return ""
     parts = [_kernels(shown)]
@@ -253,10 +232,10 @@ def _sources(region: RegionFacts, shown: CandidateFacts | None) -> str:
     return f"<h2>Kernels</h2>\n<div class=card>{content}</div>" if content else ""
 
 
-def _kernels(one: CandidateFacts) -> str:
+def _kernels(one: Candidate) -> str:
     rows: list[list[str]] = []
-    for kernel, config in zip_longest(one.kernels, one.configs, fillvalue=None):
-        facts = kernel if isinstance(kernel, KernelFacts) else None
+    for kernel, config in zip_longest(one.kernels, map(_config_text, one.configs), fillvalue=None):
+        facts = kernel if isinstance(kernel, KernelReport) else None
         numbers = [
             None if facts is None or facts.predicted_us is None else time_text(facts.predicted_us),
             None if facts is None or facts.bytes is None else bytes_text(facts.bytes),
@@ -284,62 +263,66 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iter
     return f"<table><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table>"
 
 
-def _dropped(region: RegionFacts) -> str:
+def _dropped(region: RegionCandidates) -> str:
     if not region.dropped:
         return ""
-    table = _table(("schedule", "reason"), region.dropped)
+    rows = [(one.name, str(one.fate)) for one in region.dropped]
+    table = _table(("schedule", "reason"), rows)
     return (
         f"<h2>Dropped before compiling</h2>\n<details><summary>{len(region.dropped)} schedules</summary>"
         f"<div class=card>{table}</div></details>"
     )
 
 
-def _verdicts(facts: ResultFacts) -> str:
-    parts = [f'<pre class="wraps">{escape(text)}</pre>' for text in facts.verdicts]
-    parts.append(_floats(facts.floats))
+def _verdicts(result: Result) -> str:
+    parts = [f'<pre class="wraps">{escape(text)}</pre>' for text in result.verdicts]
+    parts.append(_floats(result.floats))
     content = "\n".join(part for part in parts if part)
     return f"<h2>Proof and checks</h2>\n<div class=card>{content}</div>" if content else ""
 
 
-def _floats(floats: Mapping[str, Any] | None) -> str:
-    if not floats:
+def _floats(report: FloatReport | None) -> str:
+    if report is None:
         return ""
     rows = []
-    found = floats.get("distributions")
-    for one in found if isinstance(found, (list, tuple)) else ():
-        if not isinstance(one, Mapping):
-            continue
-        outcome = f"skipped: {one['skipped']}" if one.get("skipped") else "fine"
-        ratio = one.get("ratio")
-        if one.get("nonfinite"):
+    for one in report.distributions:
+        outcome = f"skipped: {one.skipped}" if one.skipped else "fine"
+        if one.nonfinite:
             outcome = "NaN or infinity where PyTorch has none"
-        elif not one.get("skipped") and isinstance(ratio, (int, float)) and ratio > 1:
+        elif not one.ok:
             outcome = "more than allowed"
-        cells = [_scientific(one.get(key)) for key in ("candidate_error", "eager_error", "ratio")]
-        rows.append([str(one.get("name", "")), *cells, outcome])
-    dtype, factor = floats.get("dtype", "floats"), floats.get("factor", "a stated factor")
-    line = f"In {dtype}, against float64: no worse than PyTorch itself by more than {factor} times."
+        errors = (one.candidate_error, one.eager_error, one.ratio)
+        rows.append([one.name, *(f"{error:.2g}" for error in errors), outcome])
+    line = f"In {report.dtype}, against float64:"
+    line += f" no worse than PyTorch itself by more than {report.factor} times."
     heads = ("inputs", "error", "PyTorch's error", "share of what is allowed", "outcome")
     return f"<p>{escape(line)}</p>" + (_table(heads, rows, numeric=(1, 2, 3)) if rows else "")
 
 
-def _scientific(value: Any) -> str:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return f"{value:.2g}" if is_number else "-"
+def _config_text(config: Any) -> str:
+    """Return a configuration in a few words."""
+    words = []
+    for name, value in ({} if config is None else config_json(config)).items():
+        if name == "tiles":
+            words += [f"{axis}={length}" for axis, length in value]
+        elif value not in (None, [], False, ""):
+            words.append(f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}")
+    return ", ".join(words)
 
 
-def _opaque(facts: ResultFacts) -> str:
-    if not facts.opaque:
+def _opaque(result: Result) -> str:
+    rows = [(one.target, one.reason) for one in result.program.opaque]
+    if not rows:
         return ""
-    return f"<h2>Not optimized</h2>\n<div class=card>{_table(('operator', 'reason'), facts.opaque)}</div>"
+    return f"<h2>Not optimized</h2>\n<div class=card>{_table(('operator', 'reason'), rows)}</div>"
 
 
-def _phases(facts: ResultFacts) -> str:
-    total = sum(ms for _, ms in facts.phases_ms)
+def _phases(result: Result) -> str:
+    total = sum(result.phases_ms.values())
     if total <= 0:
         return ""
     strips, rows = [], []
-    for at, (name, ms) in enumerate(facts.phases_ms):
+    for at, (name, ms) in enumerate(result.phases_ms.items()):
         colour = _PHASE_COLOURS[at % len(_PHASE_COLOURS)]
         style = f"flex:{number(max(ms, 0.05))};background:var(--{colour})"
         strips.append(f'<span style="{style}" title="{escape(name)}"></span>')
@@ -349,7 +332,9 @@ def _phases(facts: ResultFacts) -> str:
     return f"<h2>Where the time went</h2>\n<div class=card>{strip}{table}</div>"
 
 
-def _versions(facts: ResultFacts) -> str:
-    if not facts.versions:
+def _versions(result: Result) -> str:
+    if not result.versions:
         return ""
-    return f"<h2>Versions</h2>\n<div class=card>{_table(('package', 'version'), facts.versions)}</div>"
+    return (
+        f"<h2>Versions</h2>\n<div class=card>{_table(('package', 'version'), result.versions.items())}</div>"
+    )

@@ -7,7 +7,7 @@
 `rank` does the same for several equal graphs and keeps the best of them all.
 """
 
-from superopt.schedule.ranking import Dropped, FoundGraph, Scheduled, Schedules, rank, schedules
 from superopt.schedule.recipe import Recipe
+from superopt.schedule.search import Dropped, FoundGraph, Scheduled, Schedules, rank, schedules
 
 __all__ = ["Dropped", "FoundGraph", "Recipe", "Scheduled", "Schedules", "rank", "schedules"]

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from superopt.cost import Device, Estimate
-from superopt.ir import Block, Graph, Loop, MuGraph, Tile, closed_values, is_matmul, value_axes
+from superopt.ir import REDUCTIONS, Block, Graph, Loop, MuGraph, Tile, closed_values, is_matmul, value_axes
 from superopt.ir.mugraph import walk
 from superopt.schedule.recipe import Prepared, Recipe
 
 __all__ = ["Refused", "matmuls_of", "moves_from", "shapes_of", "splits_from"]
 
-_REDUCTIONS = ("sum", "max", "contract")
 _FULL = 4  # programs for each core: so many fill the device several times over
 _LEAST = 64  # positions that a part has at least
 _PARTS = 4  # an axis too short for so many parts stays whole
@@ -42,7 +41,7 @@ def shapes_of(ready: Prepared) -> list[Recipe]:
     graph = ready.graph
     made = [Recipe()]
     steps = [(step, graph.step_of(step.inputs[0])) for step in graph.steps if step.op in ("sum", "max")]
-    if any(below is not None and below.op in _REDUCTIONS for _, below in steps):
+    if any(below is not None and below.op in REDUCTIONS for _, below in steps):
         made.append(Recipe(joined=True))
     if any(step.op == "max" for step in graph.steps):
         made += [replace(one, online=False) for one in made]
@@ -102,7 +101,7 @@ def moves_from(
 
 def _reduced(graph: Graph, value: int) -> tuple[str, ...]:
     step = graph.step_of(value)
-    return step.axes if step is not None and step.op in _REDUCTIONS else ()
+    return step.axes if step is not None and step.op in REDUCTIONS else ()
 
 
 def _cuts(graph: Graph, mugraph: MuGraph) -> list[int]:
@@ -112,7 +111,7 @@ def _cuts(graph: Graph, mugraph: MuGraph) -> list[int]:
     wanted: set[int] = set()
     reduced = [False] * len(graph.inputs)
     for value, step in enumerate(graph.steps, len(graph.inputs)):
-        reduced.append(step.op in _REDUCTIONS or any(reduced[i] for i in step.inputs))
+        reduced.append(step.op in REDUCTIONS or any(reduced[i] for i in step.inputs))
         if step.op == "contract":
             wanted |= {value, *step.inputs}
         wanted |= {i for i in step.inputs if reduced[i] and axes[i] < axes[value]}

@@ -1,13 +1,11 @@
 """Recipe: the decisions from which one muGraph of a graph follows, and their name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from superopt.ir import (
-    Block,
     FusionChoices,
     Graph,
-    Loop,
     MuGraph,
     Split,
     fuse,
@@ -18,7 +16,7 @@ from superopt.ir import (
     value_names,
 )
 
-__all__ = ["Prepared", "Recipe", "followed", "notes_of", "prepared", "recipe_name"]
+__all__ = ["Prepared", "Recipe", "followed", "prepared", "recipe_name"]
 
 _TILE = FusionChoices().tile
 _HELD = FusionChoices().held
@@ -149,23 +147,6 @@ def recipe_name(start: str, recipe: Recipe, graph: Graph, matmuls: frozenset[int
     if recipe.cuts:
         name += f", cut after {_listed(names, recipe.cuts)}"
     return name
-
-
-def notes_of(mugraph: MuGraph, recipe: Recipe) -> tuple[str, ...]:
-    """Return what is worth knowing about a muGraph, in words."""
-    sizes: Mapping[str, int] = mugraph.graph.sizes
-    names = value_names(mugraph.graph)
-    notes = [
-        f"{split.axis} in {sizes[split.outer]} parts of up to {sizes[split.inner]}"
-        for split in mugraph.splits
-    ]
-    for number, kernel in enumerate(mugraph.kernels):
-        if isinstance(kernel, Block):
-            runs = [item.axis for item in kernel.body if isinstance(item, Loop) and item.running]
-            notes += [f"kernel {number} finds maxima over {axis} while it uses them" for axis in runs]
-    if recipe.called:
-        notes.append(f"{_listed(names, recipe.called)} by a library")
-    return tuple(notes)
 
 
 def _listed(names: Sequence[str], values: frozenset[int]) -> str:

@@ -20,13 +20,11 @@ from superopt.targets.target import Configs, Job, Kernel, KernelReport
 if TYPE_CHECKING:
     from superopt.codegen.statements import KernelProgram
     from superopt.cost import Device, TileConfig
-    from superopt.tune import Measurement
-    from superopt.tune.measure import HeadToHead
+    from superopt.tune.measure import Times
 
 __all__ = ["CpuTarget"]
 
 _SCHEDULES = ("static", "dynamic", "guided")
-_CONTRACTED = frozenset({"f32", "f16", "bf16"})  # formats that the micro-kernel reads
 _ALONE = 0.5  # of the time of a call, where no other thread is woken
 
 
@@ -114,10 +112,10 @@ class CpuTarget:
     def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
         """Compile in good time what many kernels share: their header, and contractions."""
         from superopt.codegen.cpp import CppError, compile_shared
-        from superopt.codegen.cpp.source import CPP_TYPES
+        from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES
 
         with contextlib.suppress(CppError):  # the first kernel says so
-            compile_shared({CPP_TYPES[one] for one in dtypes if one in _CONTRACTED}, children)
+            compile_shared({CPP_TYPES[one] for one in dtypes if one in CPP_FLOATS}, children)
 
     def prepare(
         self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children
@@ -181,7 +179,7 @@ class CpuTarget:
     def synchronize(self) -> None:
         """Do nothing: a kernel has ended when its call has."""
 
-    def measure(
+    def times(
         self,
         contenders: Mapping[str, Callable[..., Any]],
         inputs: Sequence[tuple[Any, ...]],
@@ -189,27 +187,13 @@ class CpuTarget:
         seconds: float,
         least_rounds: int = 5,
         most_rounds: int = 400,
-    ) -> "dict[str, Measurement]":
-        """Return the times of functions, measured in turns."""
-        from superopt.tune import measure_together
+    ) -> "dict[str, Times]":
+        """Return the times of functions call by call, taken in turns."""
+        from superopt.tune.measure import times_together
 
-        return measure_together(
+        return times_together(
             contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
         )
-
-    def confirm(
-        self,
-        contenders: Mapping[str, Callable[..., Any]],
-        first: str,
-        second: str,
-        inputs: Sequence[tuple[Any, ...]],
-        *,
-        seconds: float,
-    ) -> "HeadToHead":
-        """Return which of two is faster."""
-        from superopt.tune import confirm
-
-        return confirm(contenders, first, second, inputs, seconds=seconds)
 
 
 @cache

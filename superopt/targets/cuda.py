@@ -18,8 +18,7 @@ from superopt.targets.target import Configs, Job, Kernel, KernelReport
 if TYPE_CHECKING:
     from superopt.codegen.statements import KernelProgram
     from superopt.cost import Device, TileConfig
-    from superopt.tune import Measurement
-    from superopt.tune.measure import HeadToHead
+    from superopt.tune.measure import Times
 
 __all__ = ["CudaTarget"]
 
@@ -240,7 +239,7 @@ class CudaTarget:
 
         torch.cuda.synchronize()
 
-    def measure(
+    def times(
         self,
         contenders: Mapping[str, Callable[..., Any]],
         inputs: Sequence[tuple[Any, ...]],
@@ -248,28 +247,13 @@ class CudaTarget:
         seconds: float,
         least_rounds: int = 5,
         most_rounds: int = 400,
-    ) -> "dict[str, Measurement]":
-        """Return the times of functions, measured in turns, the cache cleared before each call."""
-        from superopt.tune.gpu import measure_cuda
-
-        return measure_cuda(
-            contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
-        )
-
-    def confirm(
-        self,
-        contenders: Mapping[str, Callable[..., Any]],
-        first: str,
-        second: str,
-        inputs: Sequence[tuple[Any, ...]],
-        *,
-        seconds: float,
-    ) -> "HeadToHead":
-        """Return which of two is faster."""
-        from superopt.tune import confirm
+    ) -> "dict[str, Times]":
+        """Return the times of functions call by call, taken in turns, the cache cleared before each call."""
         from superopt.tune.gpu import times_on_cuda
 
-        return confirm(contenders, first, second, inputs, seconds=seconds, times=times_on_cuda)
+        return times_on_cuda(
+            contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
+        )
 
     def cost_device(self) -> "Device":
         """Return the device that the cost model reckons with."""

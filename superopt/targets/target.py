@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from superopt.cost import Device
-    from superopt.tune import Measurement
-    from superopt.tune.measure import HeadToHead
+    from superopt.tune.measure import Times
 
 __all__ = ["Configs", "Job", "Kernel", "KernelReport", "OrderedKernel", "Target"]
 
@@ -177,7 +176,7 @@ class Target(Protocol):
         """Wait until all that was launched has ended."""
         ...
 
-    def measure(
+    def times(
         self,
         contenders: Mapping[str, Callable[..., Any]],
         inputs: Sequence[tuple[Any, ...]],
@@ -185,18 +184,6 @@ class Target(Protocol):
         seconds: float,
         least_rounds: int = 5,
         most_rounds: int = 400,
-    ) -> "dict[str, Measurement]":
-        """Return the times of functions, measured in turns."""
-        ...
-
-    def confirm(
-        self,
-        contenders: Mapping[str, Callable[..., Any]],
-        first: str,
-        second: str,
-        inputs: Sequence[tuple[Any, ...]],
-        *,
-        seconds: float,
-    ) -> "HeadToHead":
-        """Return which of two is faster, measured anew against each other alone."""
+    ) -> "dict[str, Times]":
+        """Return the times of functions call by call, taken in turns for about so many seconds in all."""
         ...

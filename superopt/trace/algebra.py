@@ -1,20 +1,42 @@
 """algebra: turns a tape into values of the algebra and opaque calls, one call after another."""
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from superopt.trace import lower_layout, lower_pointwise, lower_reduce
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lower import INTEGERS, LOWERINGS, REASONS
+from superopt.trace.capture.recorder import numbers_of
+from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
+from superopt.trace.lowering import (
+    attention,
+    layout,
+    pointwise,
+    proof_indices,
+    proof_moves,
+    proof_scalars,
+    proof_scans,
+    proof_windows,
+    reduce,
+)
+from superopt.trace.lowering.table import INTEGERS, LOWERINGS, PROOF_INTEGERS, PROOF_LOWERINGS, REASONS, flat
 from superopt.trace.run import dtype_name
-from superopt.trace.tape import Call, Ref, Tape, map_leaves, refs
 
 __all__ = ["Algebra", "OpaqueCall", "build"]
 
-_FAMILIES = (lower_layout, lower_pointwise, lower_reduce)  # importing them fills the table
+_FAMILIES = (
+    attention,
+    layout,
+    pointwise,
+    reduce,
+    proof_indices,
+    proof_moves,
+    proof_scalars,
+    proof_scans,
+    proof_windows,
+)  # importing them fills the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +48,7 @@ class OpaqueCall:
     inputs: tuple[tuple[int, Sym], ...]  # position on the tape, tensor
     outputs: tuple[tuple[int, Sym], ...]
     level: int
+    metas: dict[int, Meta]  # of all tensors it reads and makes, by position on the tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +79,29 @@ def enters(builder: Builder, raw: _Raw, sym: Sym) -> bool:
     return tuple(builder.axes.leaves(dim) for dim in dims) == builder.dims(sym) and dtype == sym.dtype
 
 
-def build(tape: Tape) -> Algebra:
-    """Return the algebra of a tape."""
-    return _Translation(tape).run()
+def build(tape: Tape, *, for_proof: bool = False) -> Algebra:
+    """Return the algebra of a tape; `for_proof`, more operators are algebra."""
+    return _Translation(tape, for_proof).run()
 
 
 class _Translation:
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, for_proof: bool) -> None:
         self.tape = tape
+        self.for_proof = for_proof
+        self.lowerings = LOWERINGS | PROOF_LOWERINGS if for_proof else LOWERINGS
+        self.integers = INTEGERS | PROOF_INTEGERS if for_proof else INTEGERS
         self.builder = Builder()
         self.tensors: dict[int, Sym] = {}
         self.opaque: list[OpaqueCall] = []
         self.raw: dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]] = {}
         self.maker: dict[int, OpaqueCall] = {}
         self.dtypes: dict[int, torch.dtype] = {}
-        self.used = {index for call in tape.calls for index in refs((call.args, call.kwargs))}
-        self.used.update(refs(tape.result))
+        self.used = set(refs(tape.result))  # what results are made of
+        self.calls: list[Call] = []
+        for call in reversed(tape.calls):
+            if self.used & {*call.outputs}:
+                self.used.update(refs((call.args, call.kwargs)))
+                self.calls.insert(0, call)
 
     def run(self) -> Algebra:
         for source in (*self.tape.inputs, *self.tape.constants):
@@ -81,7 +111,9 @@ class _Translation:
                 self.tensors[index] = self.builder.scalar(value, self.tape.metas[index].dtype)
             except UnsupportedError:
                 self.tensors[index] = self._input(index, level=0)
-        for call in self.tape.calls:
+        for source in self.tape.tables:
+            self.tensors[source.index] = self._table(source)
+        for call in self.calls:
             self._call(call)
         return Algebra(
             self.tape,
@@ -99,6 +131,16 @@ class _Translation:
         value = self.builder.input(dims, level, boolean=meta.dtype == torch.bool)
         self.raw[value] = dims, meta.dtype
         self.dtypes[value] = meta.dtype
+        return Sym(value, dims, meta.dtype)
+
+    def _table(self, source: Source) -> Sym:
+        """Return a tensor of known numbers as a function of its indices."""
+        meta = self.tape.metas[source.index]
+        dims = tuple(self.builder.axes.dim(size) for size in meta.shape)
+        self.builder.axes.meet(axis for dim in dims for axis in dim)
+        value = self.builder.table(flat(dims), numbers_of(source.tensor))
+        if meta.dtype == torch.bool:
+            value = self.builder.apply("ne", value, self.builder.const(0))
         return Sym(value, dims, meta.dtype)
 
     def _call(self, call: Call) -> None:
@@ -141,14 +183,16 @@ class _Translation:
         name = parts[0] if len(parts) == 1 else parts[1]
         if len(parts) > 1 and parts[0] != "aten":
             raise UnsupportedError("a custom operator")
-        if call.mutated and name not in LOWERINGS:
+        if call.mutated and name not in self.lowerings:
             name = name.removesuffix("_")
-        if name in REASONS or name not in LOWERINGS:
+        if name not in self.lowerings:
             raise UnsupportedError(REASONS.get(name, "the algebra has no such operator"))
-        lowering = LOWERINGS[name]
+        lowering = self.lowerings[name]
         args, kwargs = map_leaves(self._sym, (call.args, call.kwargs))
-        for index in refs((call.args, call.kwargs)):
-            if name not in INTEGERS:
+        if self.for_proof:
+            self._guard_narrow(name, lowering, call)
+        elif name not in self.integers:
+            for index in refs((call.args, call.kwargs)):
                 self._guard(self.tensors[index])
         for meta in (self.tape.metas[made] for made in call.outputs if made is not None):
             if dtype_name(meta.dtype) is None:
@@ -174,6 +218,16 @@ class _Translation:
         if sym.value in self.raw and not (sym.dtype.is_floating_point or sym.dtype == torch.bool):
             raise UnsupportedError(f"works on {str(sym.dtype).removeprefix('torch.')} data")
 
+    def _guard_narrow(self, name: str, lowering: Callable[..., Any], call: Call) -> None:
+        """Refuse arithmetic with integers that wrap around at a few bits; i64 holds all whole numbers."""
+        if name in self.integers or lowering.__module__ == layout.__name__:
+            return  # they are only moved, or looked up by
+        read = [self.tensors[index].dtype for index in refs((call.args, call.kwargs))]
+        made = [self.tape.metas[index].dtype for index in call.outputs if index is not None]
+        for dtype in made if name == "_to_copy" else (*read, *made):
+            if not (dtype.is_floating_point or dtype in (torch.bool, torch.int64)):
+                raise UnsupportedError(f"works on {str(dtype).removeprefix('torch.')} data")
+
     def _leave(self, call: Call, reason: str) -> None:
         """Record an opaque call; its results are new inputs of later regions."""
         builder = self.builder
@@ -190,7 +244,8 @@ class _Translation:
                 made = self._input(position, level)
                 self.tensors[position] = made
                 outputs.append((position, made))
-        opaque = OpaqueCall(call, reason, tuple(inputs), tuple(outputs), level)
+        metas = {position: self.tape.metas[position] for position, _ in (*inputs, *outputs)}
+        opaque = OpaqueCall(call, reason, tuple(inputs), tuple(outputs), level, metas)
         self.opaque.append(opaque)
         for _, sym in outputs:
             self.maker[sym.value] = opaque

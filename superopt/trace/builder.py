@@ -12,13 +12,11 @@ from math import isfinite
 
 import torch
 
+from superopt.ir import COMPARISONS
 from superopt.ops import OPS
 from superopt.trace.axes import Axes, Dim
 
 __all__ = ["Builder", "Node", "Sym", "UnsupportedError"]
-
-
-_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
 class UnsupportedError(Exception):
@@ -92,6 +90,24 @@ class Builder:
             found = self.apply("add", found, self.apply("mul", own, self.size(inner)))
         return found
 
+    def table(self, dim: Dim, numbers: Sequence[Fraction | int | float]) -> int:
+        """Return the value that is one of these numbers at each index of a dimension: lines, end to end."""
+        exact = [Fraction(number) for number in numbers]
+        index = self.index(dim)
+        found: int | None = None
+        start = 0
+        while start < len(exact):
+            step = exact[start + 1] - exact[start] if start + 1 < len(exact) else Fraction(0)
+            end = start + 1
+            while end < len(exact) and exact[end] - exact[end - 1] == step:
+                end += 1
+            rise = self.apply("mul", index, self.const(step)) if step else self.const(0)
+            line = self.apply("add", rise, self.const(exact[start] - step * start))
+            later = self.apply("ge", index, self.const(start))
+            found = line if found is None else self.apply("where", later, line, found)
+            start = end
+        return self.const(0) if found is None else found
+
     def covers(self, value: int) -> frozenset[int]:
         """Return the axes of a value as they are now."""
         return frozenset(self.axes.leaves(self.nodes[value].covers))
@@ -110,7 +126,7 @@ class Builder:
         nodes = [self.nodes[i] for i in inputs]
         level = max((node.level for node in nodes), default=-1)
         closed = all(node.closed for node in nodes)
-        mask = OPS[op].mask or (op == "mul" and all(node.mask for node in nodes))
+        mask = OPS[op].makes_mask(node.mask for node in nodes)
         return self.add(Node(op, inputs, covers=covers, level=level, closed=closed, mask=mask))
 
     def _union(self, inputs: Sequence[int]) -> Dim:
@@ -126,9 +142,9 @@ class Builder:
                 return self.const(1 - a)
             case "not", _ if self.nodes[inputs[0]].op == "not":
                 return self.nodes[inputs[0]].inputs[0]
-            case "not", _ if self.nodes[inputs[0]].closed and self.nodes[inputs[0]].op in _OPPOSITE:
+            case "not", _ if self.nodes[inputs[0]].closed and self.nodes[inputs[0]].op in COMPARISONS:
                 node = self.nodes[inputs[0]]  # an index is never NaN, so the opposite is exact
-                return self.apply(_OPPOSITE[node.op], *node.inputs)
+                return self.apply(OPS[node.op].opposite, *node.inputs)
             case "add" | "sub", [a, Fraction(numerator=0)]:
                 return inputs[0]
             case "add", [Fraction(numerator=0), b]:

@@ -10,9 +10,9 @@ from superopt.ir import Axis, Graph, Opaque, Output, Port, Program, Region, Step
 from superopt.trace.algebra import Algebra, OpaqueCall
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Node, Sym
+from superopt.trace.capture.tape import refs
 from superopt.trace.naming import name_axes
 from superopt.trace.run import dtype_name
-from superopt.trace.tape import refs
 
 __all__ = ["Cut", "cut"]
 

@@ -14,40 +14,17 @@ from math import inf
 import torch
 from torch import Tensor
 
+from superopt.dtypes import torch_dtypes
 from superopt.errors import GraphError
 from superopt.ir import Graph, Port, Step
 from superopt.ops import OPS
 
-__all__ = ["TORCH_DTYPES", "TorchScalars", "dtype_name", "run_graph"]
+__all__ = ["TORCH_DTYPES", "Evaluation", "TorchScalars", "Value", "dtype_name", "run_graph"]
 
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f8e4m3": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i16": torch.int16,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-}
+TORCH_DTYPES = torch_dtypes()
 """The torch dtype of each dtype name of the IR."""
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
-
-_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "log": torch.log,
-    "log2": torch.log2,
-    "log1p": torch.log1p,
-    "erf": torch.erf,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "pow": torch.pow,
-    "guard": lambda mask, x: torch.where(mask != 0, x, torch.zeros_like(x)),
-}
 
 # One rounding instead of two, and no overflow of an intermediate 1/b.
 _DIRECT: dict[str, Callable[..., Tensor]] = {
@@ -120,11 +97,14 @@ class TorchScalars:
 
     def function(self, name: str, *args: Tensor) -> Tensor:
         """Return one of torch's functions."""
-        return _FUNCTIONS[name](*args)
+        if name == "guard":
+            return torch.where(args[0] != 0, args[1], torch.zeros_like(args[1]))
+        found: Tensor = getattr(torch, name)(*args)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class Value:
     """A tensor whose dimensions are axes, in this order; a mask holds only zeros and ones."""
 
     tensor: Tensor
@@ -152,10 +132,10 @@ def run_graph(
                 f" expected {graph.shape(port)}"
             )
     device = tensors[graph.inputs[0].name].device if graph.inputs else torch.device("cpu")
-    return _Run(graph, dtype, device, finite=finite).outputs(tensors)
+    return Evaluation(graph, dtype, device, finite=finite).outputs(tensors)
 
 
-class _Run:
+class Evaluation:
     """One evaluation: the values that are still needed, by position."""
 
     def __init__(self, graph: Graph, dtype: torch.dtype, device: torch.device, *, finite: bool) -> None:
@@ -165,28 +145,32 @@ class _Run:
         self.device = device
         self.sizes = graph.sizes
         self.scalars = TorchScalars(dtype, device)
-        self.values: dict[int, _Value] = {}
+        self.values: dict[int, Value] = {}
         self.uses = Counter(i for step in graph.steps for i in step.inputs)
         self.uses.update(output.value for output in graph.outputs)
 
+    def enter(self, port: Port, tensor: Tensor) -> Value:
+        """Return an input as a value."""
+        shape = [self.sizes[axis] for axis in port.axes]
+        return Value(tensor.to(self.dtype).reshape(shape), port.axes, port.dtype == "bool")
+
     def outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the outputs by name."""
         for position, port in enumerate(self.graph.inputs):
-            tensor = tensors[port.name].to(self.dtype)
-            shape = [self.sizes[axis] for axis in port.axes]
-            self.values[position] = _Value(tensor.reshape(shape), port.axes, port.dtype == "bool")
-        fused = self._products()
+            self.values[position] = self.enter(port, tensors[port.name])
+        fused = self.products()
         for position, step in enumerate(self.graph.steps, len(self.graph.inputs)):
             if position in fused:
                 continue
-            self.values[position] = self._step(step, fused)
+            self.values[position] = self.step(step, fused)
             for i in step.inputs:
-                self._drop(i, fused)
+                self.drop(i, fused)
         return {
-            output.port.name: self._leave(output.port, self.values[output.value])
+            output.port.name: self.leave(output.port, self.values[output.value])
             for output in self.graph.outputs
         }
 
-    def _products(self) -> dict[int, Step]:
+    def products(self) -> dict[int, Step]:
         """Return the products that only one sum reads: they run inside it, never materialised."""
         first = len(self.graph.inputs)
         products = {}
@@ -197,69 +181,73 @@ class _Run:
                 products[step.inputs[0]] = made
         return products
 
-    def _drop(self, position: int, fused: Mapping[int, Step]) -> None:
+    def drop(self, position: int, fused: Mapping[int, Step]) -> None:
+        """Forget a value where no further step reads it."""
         self.uses[position] -= 1
         if position in fused:
             for i in fused[position].inputs:
-                self._drop(i, fused)
+                self.drop(i, fused)
         elif self.uses[position] == 0:
             del self.values[position]
 
-    def _step(self, step: Step, fused: Mapping[int, Step]) -> _Value:
+    def step(self, step: Step, fused: Mapping[int, Step]) -> Value:
+        """Return the value of one step; products in `fused` are made by the sum that reads them."""
         if step.op == "sum" and step.inputs[0] in fused:
             a, b = (self.values[i] for i in fused[step.inputs[0]].inputs)
-            return self._contract(a, b, step.axes)
+            return self.contract(a, b, step.axes)
         inputs = [self.values[i] for i in step.inputs]
         match step.op:
             case "const":
                 assert step.value is not None
-                return _Value(self.scalars.const(step.value), (), mask=step.value in (0, 1))
+                return Value(self.scalars.const(step.value), (), mask=step.value in (0, 1))
             case "infinity":
-                return _Value(self.scalars.infinity(), ())
+                return Value(self.scalars.infinity(), ())
             case "size":
-                return _Value(self.scalars.const(Fraction(self.sizes[step.axes[0]])), ())
+                return Value(self.scalars.const(Fraction(self.sizes[step.axes[0]])), ())
             case "index":
                 size = self.sizes[step.axes[0]]
-                return _Value(torch.arange(size, dtype=self.dtype, device=self.device), step.axes)
+                return Value(torch.arange(size, dtype=self.dtype, device=self.device), step.axes)
             case "sum" | "max":
                 return self._reduce(step, inputs[0])
             case "contract":
-                return self._contract(inputs[0], inputs[1], step.axes)
+                return self.contract(inputs[0], inputs[1], step.axes)
             case "rename":
                 mapping = dict(step.mapping)
                 axes = tuple(str(mapping.get(axis, axis)) for axis in inputs[0].axes)
-                return _Value(inputs[0].tensor, axes, inputs[0].mask)
+                return Value(inputs[0].tensor, axes, inputs[0].mask)
             case "select":
-                return self._select(step, inputs[0])
-        return self._elementwise(step.op, inputs)
+                return self.select(step, inputs[0])
+        return self.elementwise(step.op, inputs)
 
-    def _elementwise(self, op: str, inputs: list[_Value]) -> _Value:
+    def elementwise(self, op: str, inputs: list[Value]) -> Value:
+        """Return a scalar operator on values, each spread over the axes of all."""
         axes = tuple(dict.fromkeys(axis for value in inputs for axis in value.axes))
-        tensors = [self._spread(value, axes) for value in inputs]
-        mask = OPS[op].mask or (op == "mul" and all(value.mask for value in inputs))
+        tensors = [self.spread(value, axes) for value in inputs]
+        mask = OPS[op].makes_mask(value.mask for value in inputs)
         if op == "mul" and inputs[0].mask != inputs[1].mask:
             chosen, other = tensors if inputs[0].mask else tensors[::-1]
-            return _Value(torch.where(chosen != 0, other, self.scalars.const(Fraction(0))), axes)
+            return Value(torch.where(chosen != 0, other, self.scalars.const(Fraction(0))), axes)
         if op in _DIRECT:
-            return _Value(_DIRECT[op](*tensors), axes)
-        return _Value(OPS[op].scalar(self.scalars, *tensors), axes, mask)
+            return Value(_DIRECT[op](*tensors), axes, mask)
+        return Value(OPS[op].scalar(self.scalars, *tensors), axes, mask)
 
-    def _reduce(self, step: Step, value: _Value) -> _Value:
+    def _reduce(self, step: Step, value: Value) -> Value:
         kept = tuple(axis for axis in value.axes if axis not in step.axes)
         dims = [value.axes.index(axis) for axis in step.axes]
         if step.op == "sum":
-            return _Value(value.tensor.sum(dims), kept)
+            return Value(value.tensor.sum(dims), kept)
         if 0 in (self.sizes[axis] for axis in step.axes):  # the maximum of nothing
             shape = [self.sizes[axis] for axis in kept]
-            return _Value(torch.full(shape, -inf, dtype=self.dtype, device=self.device), kept)
-        return _Value(value.tensor.amax(dims), kept, value.mask)
+            return Value(torch.full(shape, -inf, dtype=self.dtype, device=self.device), kept)
+        return Value(value.tensor.amax(dims), kept, value.mask)
 
-    def _contract(self, a: _Value, b: _Value, axes: tuple[str, ...]) -> _Value:
+    def contract(self, a: Value, b: Value, axes: tuple[str, ...]) -> Value:
+        """Return the product of two values, summed over axes."""
         for mask, other in ((a, b), (b, a)):
             if self.finite or not mask.mask or other.mask:
                 continue
             if not bool(torch.isfinite(other.tensor).all()):
-                selected = self._elementwise("mul", [mask, other])
+                selected = self.elementwise("mul", [mask, other])
                 return self._reduce(Step("sum", (0,), axes), selected)
         union = tuple(dict.fromkeys((*a.axes, *b.axes)))
         letter = {axis: i for i, axis in enumerate(union)}
@@ -267,23 +255,25 @@ class _Run:
         sublists = [[letter[axis] for axis in names] for names in (a.axes, b.axes, kept)]
         if 0 in (self.sizes[axis] for axis in union):
             shape = [self.sizes[axis] for axis in kept]
-            return _Value(torch.zeros(shape, dtype=self.dtype, device=self.device), kept)
+            return Value(torch.zeros(shape, dtype=self.dtype, device=self.device), kept)
         product = torch.einsum(a.tensor, sublists[0], b.tensor, sublists[1], sublists[2])
-        return _Value(product, kept)
+        return Value(product, kept)
 
-    def _select(self, step: Step, value: _Value) -> _Value:
+    def select(self, step: Step, value: Value) -> Value:
+        """Return a value at positions of some of its axes."""
         tensor, axes = value.tensor, list(value.axes)
         for axis, at in step.mapping:
             tensor = tensor.select(axes.index(axis), int(at))
             axes.remove(axis)
-        return _Value(tensor, tuple(axes), value.mask)
+        return Value(tensor, tuple(axes), value.mask)
 
-    def _spread(self, value: _Value, axes: tuple[str, ...]) -> Tensor:
+    def spread(self, value: Value, axes: tuple[str, ...]) -> Tensor:
         """Return the tensor with its dimensions in this order, and 1 for each axis it lacks."""
         order = [value.axes.index(axis) for axis in axes if axis in value.axes]
         shape = [self.sizes[axis] if axis in value.axes else 1 for axis in axes]
         return value.tensor.permute(order).reshape(shape)
 
-    def _leave(self, port: Port, value: _Value) -> Tensor:
+    def leave(self, port: Port, value: Value) -> Tensor:
+        """Return a value as the tensor at a port."""
         whole = [self.sizes[axis] for axis in port.axes]
-        return self._spread(value, port.axes).expand(whole).reshape(self.graph.shape(port))
+        return self.spread(value, port.axes).expand(whole).reshape(self.graph.shape(port))

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from superopt.errors import InputError, TraceError
 from superopt.ir import Graph, Opaque, Program, Region
 from superopt.trace.algebra import OpaqueCall, build
-from superopt.trace.capture import capture
+from superopt.trace.capture.dispatch import capture
+from superopt.trace.capture.tape import Ref, map_leaves
 from superopt.trace.regions import cut
 from superopt.trace.run import TORCH_DTYPES, run_graph
-from superopt.trace.tape import Ref, map_leaves
 
 __all__ = ["Traced", "trace"]
 
@@ -29,6 +29,7 @@ class Traced:
     calls: dict[str, OpaqueCall]
     names: dict[int, str]  # tape position of a result or an opaque argument -> tensor
     result: Any  # the function's own structure of results, with Refs for tensors
+    read: tuple[Tensor, ...] = ()  # tensors that it closes over, whose values are numbers of the program
 
     @property
     def graph(self) -> Graph:
@@ -63,12 +64,13 @@ class Traced:
                 if isinstance(node, Region):
                     known.update(run_region(node, known) if run_region else _run_region(node, known, dtype))
                 else:
-                    known.update(self._run_opaque(node, known, device))
+                    known.update(self.run_opaque(node, known, device))
         return map_leaves(
             lambda leaf: known[self.names[leaf.index]] if isinstance(leaf, Ref) else leaf, self.result
         )
 
-    def _run_opaque(self, node: Opaque, known: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    def run_opaque(self, node: Opaque, known: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+        """Return what one operator outside the algebra makes, by name."""
         call = self.calls[node.name].call
         fresh = {
             index: known[self.names[index]].clone() if index in call.mutated else known[self.names[index]]
@@ -109,16 +111,26 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def trace(function: Callable[..., Any] | nn.Module, *inputs: Any, name: str | None = None) -> Traced:
+def trace(
+    function: Callable[..., Any] | nn.Module,
+    *inputs: Any,
+    name: str | None = None,
+    live: str | None = None,
+    for_proof: bool = False,
+) -> Traced:
     """Return a function, or a module, as a program of algebra on named axes and opaque operators.
 
     The inputs are examples: tensors of the right shape, dtype and strides (on any device, also
-    meta), numbers, or tuples, lists and dicts of them. Numbers become constants of the program.
+    meta), numbers, or tuples, lists and dicts of them. Numbers become constants of the program, and
+    so do the values of 0-d tensors that the function closes over. With `live`, the type of the device
+    that is to run the program, those of real numbers are tensors of it instead, read at each call.
+    A trace `for_proof` is compared, never run, so that what a program costs does not matter: operators
+    are taken apart where PyTorch knows how, and gathered or moved elements are sums over one-hot masks.
     """
     title = name or getattr(function, "__name__", None) or type(function).__name__
     title = "function" if title == "<lambda>" else re.sub(r"\W", "_", title)
-    tape = capture(function, inputs, title)
-    found = cut(build(tape))
+    tape = capture(function, inputs, title, live, for_proof=for_proof)
+    found = cut(build(tape, for_proof=for_proof))
     return Traced(
         found.program,
         {source.name: source.tensor for source in tape.constants},
@@ -126,4 +138,5 @@ def trace(function: Callable[..., Any] | nn.Module, *inputs: Any, name: str | No
         found.calls,
         found.names,
         tape.result,
+        tape.read,
     )

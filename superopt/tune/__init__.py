@@ -1,11 +1,11 @@
 """Tuning: measurement that can be trusted, and the race of candidates by it.
 
-Compiling in a pool (`tune.pool`), first runs in a process of their own (`tune.probe`) and the learned
-ranker (`tune.ranker`) are imported by themselves: they need more than a race does.
+Compiling in a pool (`tune.pool`), first runs in a process of their own (`tune.probe`) and the learned order
+(`tune.learned_order`) are imported by themselves: they need more than a race does.
 """
 
 from superopt.tune.errors import DeviceLostError, KernelFaultError, MeasurementError, TuneError
-from superopt.tune.gpu import measure_cuda, times_on_cuda
+from superopt.tune.gpu import times_on_cuda
 from superopt.tune.halving import Halving, halve
 from superopt.tune.measure import HeadToHead, Measurement, confirm, measure_together
 
@@ -19,7 +19,6 @@ __all__ = [
     "TuneError",
     "confirm",
     "halve",
-    "measure_cuda",
     "measure_together",
     "times_on_cuda",
 ]

@@ -14,10 +14,10 @@ from time import perf_counter
 from typing import Any, Literal, Protocol
 
 from superopt.errors import InputError
-from superopt.tune.errors import DeviceLostError, MeasurementError
-from superopt.tune.measure import Contender, Measurement, Times
+from superopt.tune.errors import DeviceLostError
+from superopt.tune.measure import Contender, Times
 
-__all__ = ["Device", "TorchCuda", "measure_cuda", "times_on_cuda"]
+__all__ = ["Device", "TorchCuda", "times_on_cuda"]
 
 Graphs = Literal["auto", "always", "never"]
 
@@ -139,44 +139,6 @@ def _side_stream(device: Any) -> Any:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def measure_cuda(
-    contenders: Mapping[str, Contender],
-    inputs: Sequence[tuple[Any, ...]],
-    *,
-    seconds: float,
-    flush_bytes: int | None = None,
-    graph: Graphs = "auto",
-    floors_us: Mapping[str, float] | None = None,
-    least_rounds: int = _LEAST_ROUNDS,
-    most_rounds: int = _MOST_ROUNDS,
-    device: Device | None = None,
-) -> dict[str, Measurement]:
-    """Return the times of all contenders on a GPU, measured in turns for about so many seconds in all.
-
-    `inputs` are interchangeable tuples of arguments, each round takes the next one. `flush_bytes` are
-    read before each call, twice the L2 cache by default. With `graph="auto"`, all contenders run as
-    CUDA graphs if any of them is short. A median below a contender's floor raises MeasurementError.
-    """
-    taken = times_on_cuda(
-        contenders,
-        inputs,
-        seconds=seconds,
-        flush_bytes=flush_bytes,
-        graph=graph,
-        least_rounds=least_rounds,
-        most_rounds=most_rounds,
-        device=device,
-    )
-    found = {name: times.summary() for name, times in taken.items()}
-    for name, floor in (floors_us or {}).items():
-        if name in found and found[name].median_us < floor:
-            raise MeasurementError(
-                f"{name}: {found[name].median_us:.2f} µs is less than the {floor:.2f} µs that the device"
-                " needs for its data: it does not do its work, or is not timed while it does"
-            )
-    return found
-
-
 def times_on_cuda(
     contenders: Mapping[str, Contender],
     inputs: Sequence[tuple[Any, ...]],
@@ -188,7 +150,12 @@ def times_on_cuda(
     most_rounds: int = _MOST_ROUNDS,
     device: Device | None = None,
 ) -> dict[str, Times]:
-    """Return every single time that `measure_cuda` takes; those of one round stand at one position."""
+    """Return the times of all contenders on a GPU, measured in turns for about so many seconds in all.
+
+    `inputs` are interchangeable tuples of arguments, each round takes the next one. `flush_bytes` are
+    read before each call, twice the L2 cache by default. With `graph="auto"`, all contenders run as
+    CUDA graphs if any of them is short.
+    """
     if not inputs:
         raise InputError("there are no inputs to measure on; give one tuple of arguments at least")
     if graph not in ("auto", "always", "never"):

@@ -28,12 +28,11 @@ _EXPLORED = 0.1  # share of trials taken at random, should the prediction mislea
 
 @dataclass(frozen=True, slots=True)
 class Ranked(Generic[K]):
-    """How a trial did: its last measurement, the rung it was made on, and what keeps it from being best."""
+    """How a trial did: its last measurement, and the rung it was made on."""
 
     trial: K
     measurement: Measurement
     rung: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,6 @@ class Halving(Generic[K]):
     def interrupted(self) -> bool:
         """Whether the user ended it."""
         return self.ended == "interrupted"
-
-    @property
-    def reasons(self) -> dict[K, str]:
-        """Why each trial but the best is not the best."""
-        slower = {one.trial: one.reason for one in self.standings[1:]}
-        return {**slower, **self.failed, **dict.fromkeys(self.untried, f"not tried: {self.ended}")}
 
 
 def halve(
@@ -219,22 +212,8 @@ class _Ladder(Generic[K]):
     def standings(self) -> tuple[Ranked[K], ...]:
         """Return all measured trials, the best first."""
         order = sorted(self.found, key=self._rank)
-        return tuple(
-            Ranked(trial, self.found[trial][1], self.found[trial][0], self._why(trial, order[0]))
-            for trial in order
-        )
+        return tuple(Ranked(trial, self.found[trial][1], self.found[trial][0]) for trial in order)
 
     def _rank(self, trial: K) -> tuple[int, float]:
         rung, measurement = self.found[trial]
         return -rung, measurement.median_us
-
-    def _why(self, trial: K, best: K) -> str:
-        if trial == best:
-            return "best"
-        rung, measurement = self.found[trial]
-        if best not in self.rungs[rung]:
-            return f"not compared on rung {rung}"
-        return (
-            f"slower on rung {rung}: {measurement.median_us:.1f} µs,"
-            f" the best had {self.rungs[rung][best]:.1f}"
-        )

@@ -73,12 +73,14 @@ def measure_together(
     seconds: float,
     least_rounds: int = _LEAST_ROUNDS,
     most_rounds: int = _MOST_ROUNDS,
+    times: Callable[..., Mapping[str, Times]] | None = None,
 ) -> dict[str, Measurement]:
     """Return the times of all contenders, measured in turns for about so many seconds in all.
 
-    `inputs` are interchangeable tuples of arguments; each call takes the next one.
+    `inputs` are interchangeable tuples of arguments; each call takes the next one. `times` takes the times,
+    as those of a target do; by default those of this process on the CPU.
     """
-    taken = times_together(
+    taken = (times or times_together)(
         contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
     )
     return {name: found.summary() for name, found in taken.items()}
@@ -144,10 +146,7 @@ def confirm(
     seconds: float,
     times: Callable[..., Mapping[str, Times]] = times_together,
 ) -> HeadToHead:
-    """Return which of two contenders is faster, from a new measurement of the two in turns.
-
-    `times` takes the times: `times_together` on the CPU, `times_on_cuda` on a GPU.
-    """
+    """Return which of two contenders is faster, from a new measurement of the two in turns by `times`."""
     if first == second or not {first, second} <= set(contenders):
         raise InputError(f"cannot confirm {first!r} against {second!r}; there are {', '.join(contenders)}")
     pair = {name: contenders[name] for name in (first, second)}

@@ -13,37 +13,20 @@ from dataclasses import dataclass
 from math import prod
 from typing import IO, Any, Literal
 
-from superopt.codegen.children import Children, LateError, LostError, Server
+from superopt.codegen.children import LateError, LostError
 from superopt.codegen.configjson import config_from_json, config_json
 from superopt.ir import MuGraph, parse_mugraph
 from superopt.tune.checks import run_guarded
 from superopt.tune.errors import DeviceLostError, KernelFaultError
 from superopt.tune.pool import Worker
 
-__all__ = ["PROBE", "ProbeJob", "Prober", "make_kernel", "probe", "request_of", "serve"]
+__all__ = ["PROBE", "ProbeJob", "make_kernel", "probe", "request_of", "serve"]
 
 Device = Literal["cpu", "cuda"]
 Kernel = Callable[..., Any]
 
 PROBE = (sys.executable, "-P", "-m", "superopt.tune.probe")
 """The command of a process that serves probes."""
-
-
-class Prober:
-    """A process for first runs, kept for the next kernel until one takes it down."""
-
-    def __init__(self, children: Children, *, command: Sequence[str] = PROBE) -> None:
-        self._server = Server(command, children)
-
-    def check(
-        self, mugraph: MuGraph, configs: Sequence[Any], *, device: Device = "cpu", limit_seconds: float = 60.0
-    ) -> None:
-        """Run a muGraph once with one configuration for each kernel (None: the default); raise its fault."""
-        _ask(self._server, mugraph, configs, device, limit_seconds)
-
-    def close(self) -> None:
-        """End the process."""
-        self._server.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +40,22 @@ class ProbeJob:
     command: tuple[str, ...] = PROBE
 
     def run(self, worker: Worker, limit_seconds: float) -> None:
-        """Ask the worker's server."""
-        _ask(worker.server(self.command), self.mugraph, self.configs, self.device, limit_seconds)
-
-
-def _ask(
-    server: Server, mugraph: MuGraph, configs: Sequence[Any], device: Device, limit_seconds: float
-) -> None:
-    name = mugraph.graph.name
-    request = request_of(mugraph, configs, device)
-    try:
-        answer = server.ask(request, limit_seconds=limit_seconds)
-    except LateError as error:
-        raise KernelFaultError(f"{name}: its first run was not done within {limit_seconds:.3g} s") from error
-    except LostError as error:
-        raise KernelFaultError(f"{name}: its first run ended the process: {error}") from error
-    if answer.get("lost"):
-        server.stop()
-    if answer.get("fault"):
-        raise KernelFaultError(f"{name}: {answer['fault']}")
+        """Ask the worker's server to run it once; raise its fault."""
+        server, name = worker.server(self.command), self.mugraph.graph.name
+        try:
+            answer = server.ask(
+                request_of(self.mugraph, self.configs, self.device), limit_seconds=limit_seconds
+            )
+        except LateError as error:
+            raise KernelFaultError(
+                f"{name}: its first run was not done within {limit_seconds:.3g} s"
+            ) from error
+        except LostError as error:
+            raise KernelFaultError(f"{name}: its first run ended the process: {error}") from error
+        if answer.get("lost"):
+            server.stop()
+        if answer.get("fault"):
+            raise KernelFaultError(f"{name}: {answer['fault']}")
 
 
 def request_of(mugraph: MuGraph, configs: Sequence[Any], device: Device) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Equality of tensor programs: exact algebra over finite fields, then floats; two independent parts."""
 
-from superopt.verify.equality import equal_graphs
 from superopt.verify.equivalent import equivalent
-from superopt.verify.field import Field
-from superopt.verify.interpret import interpret, tiny_sizes
-from superopt.verify.report import Counterexample, DistributionReport, FloatReport
+from superopt.verify.evaluation.interpret import interpret
+from superopt.verify.evaluation.tiny import tiny_sizes
+from superopt.verify.field.arithmetic import Field
+from superopt.verify.floats.report import Counterexample, DistributionReport, FloatReport
+from superopt.verify.graphs.equality import equal_graphs
 from superopt.verify.verdict import Verdict, Witness
 
 __all__ = [

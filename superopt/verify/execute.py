@@ -227,7 +227,7 @@ def _elementwise(op: str, operands: list[_Array]) -> _Array:
     if op == "mul" and operands[0].mask != operands[1].mask:
         chosen, other = tensors if operands[0].mask else tensors[::-1]
         return _Array(torch.where(chosen != 0, other, torch.zeros(1, dtype=torch.float64)), axes)
-    mask = OPS[op].mask or (op == "mul" and all(one.mask for one in operands))
+    mask = OPS[op].makes_mask(one.mask for one in operands)
     return _Array(OPS[op].scalar(_SCALARS, *tensors), axes, mask)
 
 

@@ -1,13 +1,18 @@
-"""Verdict: what a comparison found, how sure it is, and what it rests on."""
+"""Verdict: equal, different or unknown; how sure that is, and what it rests on."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, log2
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from superopt.verify.report import Counterexample, FloatReport
+from superopt.verify.floats.report import Counterexample, FloatReport
 
-__all__ = ["Verdict", "Witness", "combined"]
+__all__ = ["ENOUGH", "Outcome", "Verdict", "Witness", "combined"]
+
+Outcome: TypeAlias = Literal["equal", "different", "unknown"]
+
+ENOUGH = 2.0**-40
+"""The largest chance of error with which two programs are called equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +34,46 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether two programs are equal; false for `equal` always comes with a reason."""
+    """The answer to whether two programs are equal. Only "equal" is ever acted upon.
 
-    equal: bool
-    proven: bool = True  # by the algebra; where false, only floats were compared
+    Equal comes with an error bound of at most `ENOUGH`. Different comes with a counterexample in numbers,
+    or with a witness where the field refutes exactly. Unknown says in its notes what stands in the way.
+    """
+
+    outcome: Outcome
     trials: int = 0
-    error_bound: float | None = None  # how likely different programs pass; None: no bound below 1
+    error_bound: float | None = None  # how likely different programs pass; None: no bound is known
     witness: Witness | None = None
     oracles: tuple[str, ...] = ()  # functions compared only as unknown functions of their arguments
     floats: FloatReport | None = None
     counterexample: Counterexample | None = None
+    place: str = ""  # the first piece of the programs in which they differ, where they are long
     notes: tuple[str, ...] = ()
+    seed: int = 0
     seconds: float = 0.0
 
     def __bool__(self) -> bool:
         return self.equal
 
+    @property
+    def equal(self) -> bool:
+        """Whether the programs are shown to be equal."""
+        return self.outcome == "equal"
+
+    @property
+    def different(self) -> bool:
+        """Whether the programs are shown to differ."""
+        return self.outcome == "different"
+
+    @property
+    def unknown(self) -> bool:
+        """Whether neither is shown."""
+        return self.outcome == "unknown"
+
     def __str__(self) -> str:
         lines = [self._headline()]
+        if self.place:
+            lines.append(f"first difference: {self.place}")
         if self.oracles:
             lines.append(f"compared as unknown functions: {', '.join(self.oracles)}")
         if self.witness is not None:
@@ -59,35 +86,46 @@ class Verdict:
         return "\n".join(lines)
 
     def _headline(self) -> str:
-        if not self.proven:
-            word = "equal as far as floats show, which is no proof" if self.equal else "not equal in floats"
-            return f"{word} ({self.seconds:.2f} s)"
-        if not self.equal:
-            found = "" if self.witness is None else " as exact algebra"
-            return f"not equal{found} ({self.seconds:.2f} s)"
+        ending = f"({self.seconds:.2f} s, seed {self.seed})"
+        if self.different:
+            return f"different {ending}"
+        if self.unknown:
+            return f"unknown: neither shown to be equal nor to be different {ending}"
         bound = 1.0 if self.error_bound is None else max(self.error_bound, 2.0**-1000)
         exponent = ceil(log2(bound))  # upwards: a bound is not to sound smaller than it is
-        chance = "no bound on the chance of error" if exponent >= 0 else f"chance of error below 2^{exponent}"
-        return f"equal: {self.trials} random trials over finite fields, {chance} ({self.seconds:.2f} s)"
+        chance = f"chance of error below 2^{exponent}"
+        if not self.trials and self.error_bound == 0:
+            return f"equal: made by the same steps {ending}"
+        return f"equal: {self.trials} random trials over finite fields, {chance} {ending}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return asdict(self)
+        return asdict(self) | {"equal": self.equal}
+
+
+_RANK: dict[Outcome, int] = {"equal": 0, "unknown": 1, "different": 2}
 
 
 def combined(verdicts: Sequence[Verdict], floats: FloatReport | None = None) -> Verdict:
-    """Return the verdict on a whole from those on all its parts: it is equal where every part is."""
+    """Return the verdict on a whole from those on all its parts: the worst of them, chances added up."""
     bounds = [one.error_bound for one in verdicts]
     known = [bound for bound in bounds if bound is not None]
+    total = min(sum(known), 1.0) if len(known) == len(bounds) else None
+    outcome: Outcome = max((one.outcome for one in verdicts), key=_RANK.__getitem__, default="equal")
+    notes = dict.fromkeys(note for one in verdicts for note in one.notes)
+    if outcome == "equal" and (total is None or total > ENOUGH):
+        outcome = "unknown"
+        notes["no bound: the chances of error of all parts add up to too much"] = None
     return Verdict(
-        equal=all(verdicts),
-        proven=all(one.proven for one in verdicts),
+        outcome,
         trials=min((one.trials for one in verdicts), default=0),
-        error_bound=min(sum(known), 1.0) if len(known) == len(bounds) else None,
+        error_bound=total,
         witness=next((one.witness for one in verdicts if one.witness), None),
         oracles=tuple(sorted({name for one in verdicts for name in one.oracles})),
         floats=floats,
         counterexample=next((one.counterexample for one in verdicts if one.counterexample), None),
-        notes=tuple(dict.fromkeys(note for one in verdicts for note in one.notes)),
+        place=next((one.place for one in verdicts if one.place), ""),
+        notes=tuple(notes),
+        seed=next((one.seed for one in verdicts), 0),
         seconds=sum(one.seconds for one in verdicts),
     )

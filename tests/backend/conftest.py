@@ -12,18 +12,20 @@ import pytest
 import torch
 from torch import fx
 
-from superopt.backend import graphpass, rounds
-from superopt.backend.choice import Region
-from superopt.backend.contest import Contest
+from superopt.backend import budget, graphpass
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.hosting import alone
 from superopt.backend.options import BackendOptions
-from superopt.backend.plans import plan_text
+from superopt.backend.region import Region
+from superopt.backend.region_plan import RegionPlan, kept_plan
+from superopt.backend.region_plan import plan_of as read
+from superopt.backend.region_race import RegionRace
+from superopt.candidates import Candidate
 from superopt.codegen.children import Children
 from superopt.codegen.cpp import compile as cpp_compile
 from superopt.codegen.cpp import compile_shared
+from superopt.fate import Kind
 from superopt.ir import fuse, release_shifts, stabilize
-from superopt.plans.plan import Candidate, RegionPlan
+from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
 
 with warnings.catch_warnings():  # Inductor warns of parts of PyTorch as it is imported
@@ -47,7 +49,9 @@ def plan_of(region: Region, target: Target) -> str:
     """Return the plan of a region as it is written, in default configurations."""
     goal = release_shifts(region.goal)
     chosen = Candidate("as written", goal, fuse(stabilize(goal)))
-    return plan_text(region.goal, [RegionPlan(goal, (chosen,), chosen)], target.name)
+    chosen = chosen.ended("choose", Kind.CHOSEN)
+    plan = RegionPlan(region.goal, target.name, {goal.name: chosen})
+    return kept_plan(plan)
 
 
 @pytest.fixture
@@ -60,8 +64,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
     def choose(region: Region, ledger: Ledger) -> Decision:
         names = ", ".join(str(node.target) for node in region.subgraph.piece.nodes)
         plan = plan_of(region, target)
-        contest = Contest(region, target, ledger)
-        why = alone(lambda: contest._other_sizes(plan)) if region.subgraph.symbols else None
+        race = RegionRace(region, target, ledger)
+        why = alone(lambda: race._other_sizes(read(plan))) if region.subgraph.symbols else None
         found = Decision(names, "", why is None, why or "a test", plan=plan)
         if found.taken:
             made.append(found)
@@ -75,7 +79,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
         left = members.intersection(graph.nodes)
         assert not left, f"also computed outside the regions: {left}"  # the pass logs it as a trouble
 
-    monkeypatch.setattr(rounds, "known_decision", choose)
+    monkeypatch.setattr(budget, "known_decision", choose)
     monkeypatch.setattr(graphpass, "_replace_all", replaced)
     return made
 

@@ -9,23 +9,26 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from superopt import optimize
-from superopt.backend import contest as contests
-from superopt.backend import rival as rivals
-from superopt.backend import rounds
-from superopt.backend.choice import Region, keep, known_decision, region_of
-from superopt.backend.contest import Contest
+from superopt.aten import kinds_of
+from superopt.backend import budget, region_race
+from superopt.backend.cache import epoch, keep, known_decision
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.generation import generation
-from superopt.backend.nodes import kinds_of
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
-from superopt.backend.prelude import Prelude
+from superopt.backend.region import Region, region_of
+from superopt.backend.region_race import RegionRace
 from superopt.backend.subgraph import subgraph_of
+from superopt.backend.warm_up import WarmUp
+from superopt.candidates import RegionCandidates
+from superopt.candidates.schedules import schedules
 from superopt.codegen.cpp import find_compiler
-from superopt.plans.guard import Guard
-from superopt.plans.plan import OptimizeOptions, Within
+from superopt.driver import search as searched
+from superopt.funnel import Limits, State, run_regions
+from superopt.funnel.first_runs import FirstRuns
+from superopt.options import OptimizeOptions
+from superopt.rivals import inductor as inductors
 from superopt.targets import Target, pick_target
+from superopt.trace import trace
 from superopt.tune import Measurement
 from superopt.tune.measure import HeadToHead
 
@@ -80,7 +83,7 @@ def test_what_is_spent_is_left_no_more() -> None:
 
 def undecided(region: Region, target: Target, ledger: Ledger) -> Decision:
     """Return what comes of a region for which there is half a second."""
-    contest = Contest(region, target, ledger)
+    contest = RegionRace(region, target, ledger)
     for search in (False, True):
         contest.tried(0.5, None, search=search)
     return contest.decided()
@@ -104,13 +107,13 @@ def test_what_there_was_no_time_for_is_kept(region: Region, target: Target) -> N
 
 def test_a_region_that_is_taken_later_renews_what_inductor_keeps(region: Region, target: Target) -> None:
     late = undecided(region, target, ledger(budget_s=9.0))
-    before = generation()
+    before = epoch()
     taken = replace(late, taken=True, plan=plan_of(region, target), why="a test", open=False)
     more = ledger(budget_s=90.0)
     keep(taken, region, more)
-    assert generation() == before + 1
+    assert epoch() == before + 1
     keep(taken, region, more)
-    assert generation() == before + 1
+    assert epoch() == before + 1
     recalled = known_decision(region, ledger())
     assert recalled is not None
     assert recalled.taken
@@ -120,11 +123,11 @@ def test_what_a_budget_of_nothing_left_is_taken_later(region: Region, target: Ta
     nothing = ledger(budget_s=0.0)
     left = undecided(region, target, nothing)
     assert not left.taken
-    before = generation()
+    before = epoch()
     for more in (ledger(), ledger(budget_s=9.0), ledger(retry=True)):
         assert known_decision(region, more) is None
     keep(replace(left, taken=True, plan=plan_of(region, target), open=False), region, ledger(budget_s=9.0))
-    assert generation() == before + 1
+    assert epoch() == before + 1
     recalled = known_decision(region, ledger(budget_s=0.0))
     assert recalled is not None
     assert recalled.taken
@@ -142,7 +145,6 @@ class Slow:
     """A rival that takes so long, and has no library calls."""
 
     has_library = False
-    compiled = None
 
     def __init__(self, us: float) -> None:
         self.most_us, self.least_us = us, 0.0
@@ -159,13 +161,13 @@ def test_what_cannot_win_is_not_searched(
 ) -> None:
     tried = []
 
-    def no_kernels(self: Contest, search: bool) -> Decision:
+    def no_kernels(self: RegionRace, search: bool) -> Decision:
         tried.append(search)
         return replace(self.blank, why="no kernels")
 
-    monkeypatch.setattr(contests, "Rival", lambda *unused, **named: Slow(before_us))
-    monkeypatch.setattr(Contest, "_try", no_kernels)
-    contest = Contest(replace(region, floor_us=100.0), target, ledger(budget_s=60.0))
+    monkeypatch.setattr(region_race, "Opponents", lambda *unused, **named: Slow(before_us))
+    monkeypatch.setattr(RegionRace, "_try", no_kernels)
+    contest = RegionRace(replace(region, floor_us=100.0), target, ledger(budget_s=60.0))
     for search in (False, True):
         found = contest.tried(9.0, None, search=search)
     if why is None:
@@ -181,11 +183,11 @@ def test_a_floor_of_a_busy_moment_is_not_believed(
     region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr(contests, "Rival", lambda *unused, **named: Slow(50.0))
+    monkeypatch.setattr(region_race, "Opponents", lambda *unused, **named: Slow(50.0))
     monkeypatch.setattr(type(target), "renew", lambda self: asked.append(1))
     monkeypatch.setattr(type(target), "floor_us", lambda self, goal: 90.0 if len(asked) > 1 else 10.0)
     for gain in (40.0, 50.0):
-        contest = Contest(replace(region, floor_us=100.0), target, ledger())
+        contest = RegionRace(replace(region, floor_us=100.0), target, ledger())
         assert contest._opened() is None
         assert contest.gain_us == gain
     assert len(asked) == 2
@@ -203,8 +205,8 @@ def regions_of_sizes(target: Target, owner: Ledger, *sizes: int) -> list[Region]
 @pytest.fixture
 def no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no processes, and measure nothing."""
-    monkeypatch.setattr(Guard, "start", lambda self: None)
-    monkeypatch.setattr(Contest, "measure", lambda self: None)
+    monkeypatch.setattr(FirstRuns, "start", lambda self: None)
+    monkeypatch.setattr(RegionRace, "measure", lambda self: None)
 
 
 @pytest.mark.usefixtures("no_guard")
@@ -213,15 +215,17 @@ def test_all_regions_try_as_written_before_any_is_searched(
 ) -> None:
     order = []
 
-    def tried(self: Contest, seconds: float, guard: Any, *, search: bool) -> Any:
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
         order.append((self.region.goal.sizes[self.region.goal.axes[0].name], search, seconds))
         self.ledger.spent_s += 2.0
         return self.blank
 
-    monkeypatch.setattr(Contest, "tried", tried)
-    monkeypatch.setattr(Contest, "gain_us", property(lambda self: 1e3 * sum(self.region.goal.sizes.values())))
+    monkeypatch.setattr(RegionRace, "tried", tried)
+    monkeypatch.setattr(
+        RegionRace, "gain_us", property(lambda self: 1e3 * sum(self.region.goal.sizes.values()))
+    )
     owner = ledger(budget_s=100.0, cache=False)
-    found = rounds.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, Prelude())
+    found = budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
     assert [(rows, search) for rows, search, _ in order] == [
         *((rows, False) for rows in (6, 4, 2)),
         *((rows, True) for rows in (6, 4, 2)),
@@ -231,14 +235,14 @@ def test_all_regions_try_as_written_before_any_is_searched(
 
 
 def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
-    monkeypatch.setattr(Guard, "start", lambda self: None)
+    monkeypatch.setattr(FirstRuns, "start", lambda self: None)
     least = {2: 500.0, 6: 100.0, 4: 900.0}
     order = []
 
-    def rows(contest: Contest) -> int:
+    def rows(contest: RegionRace) -> int:
         return contest.region.goal.sizes[contest.region.goal.axes[0].name]
 
-    def opened(self: Contest) -> Decision | None:
+    def opened(self: RegionRace) -> Decision | None:
         self.floor_us, self.before_us, self.rival = 90.0, 1000.0, Slow(1000.0)
         self.rival.least_us = least[rows(self)]
         if rows(self) != 6:
@@ -246,15 +250,15 @@ def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: 
         self.settled = True
         return replace(self.blank, why="settled")
 
-    def tried(self: Contest, seconds: float, guard: Any, *, search: bool) -> Any:
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
         order.append(rows(self))
         return replace(self.blank, taken=True)
 
-    monkeypatch.setattr(Contest, "_opened", opened)
-    monkeypatch.setattr(Contest, "tried", tried)
+    monkeypatch.setattr(RegionRace, "_opened", opened)
+    monkeypatch.setattr(RegionRace, "tried", tried)
     owner = ledger(budget_s=100.0, cache=False)
     owner.node_s = 0.001
-    found = rounds.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, Prelude())
+    found = budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
     assert order == [4, 2, 6] * 2
     assert [one.why for one in found.values()].count("settled") == 1
     assert owner.saved_s > 0
@@ -264,14 +268,14 @@ def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: 
 def test_what_would_not_be_ended_is_not_begun(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
     given = []
 
-    def tried(self: Contest, seconds: float, guard: Any, *, search: bool) -> Any:
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
         given.append(seconds)
         self.ledger.spent_s += 5.0 if seconds else 0.0
         return self.blank
 
-    monkeypatch.setattr(Contest, "tried", tried)
+    monkeypatch.setattr(RegionRace, "tried", tried)
     owner = ledger(budget_s=7.0, cache=False)
-    rounds.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, Prelude())
+    budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
     assert given[0] >= 5.0
     assert given[1:] == [0.0] * 5
 
@@ -289,7 +293,7 @@ def test_what_would_not_be_ended_is_not_begun(monkeypatch: pytest.MonkeyPatch, t
 def test_what_a_race_decides(
     speedup: float, sure: bool, taken: bool, why: str, least: bool, region: Region, target: Target
 ) -> None:
-    contest = Contest(region, target, ledger())
+    contest = RegionRace(region, target, ledger())
     known = replace(contest.blank, before_is_least=least)
     found = contest._judged(known, raced(speedup, sure=sure), "a plan")
     assert (found.taken, found.why) == (taken, f"at least {why}" if least else why)
@@ -327,13 +331,15 @@ def test_inductors_code_is_compiled_only_where_it_decides(
     target: Target,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
-    monkeypatch.setattr(rivals, "compiled_by_inductor", lambda *given: asked.append(1) or given[0])
+    asked, speeds = [], {"library calls": library, "inductor": inductor}
+    monkeypatch.setattr(inductors, "compiled_by_inductor", lambda *given: asked.append(1) or given[0])
     monkeypatch.setattr(
-        Contest, "_race", lambda self, ours, other: raced(inductor if self.rival.compiled else library)
+        RegionRace,
+        "_race",
+        lambda self, ours, other: raced(speeds[other.name if self.rival.contender(other) else ""]),
     )
-    monkeypatch.setattr(contests, "_TOO_SHORT_US", 0.0)
-    contest = Contest(replace(region, floor_us=0.0), target, ledger())
+    monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
+    contest = RegionRace(replace(region, floor_us=0.0), target, ledger())
     assert contest._opened() is None
     contest.deadline = time.monotonic() + seconds
     found = contest._raced(contest.blank, region.subgraph.module, "a plan")
@@ -344,13 +350,21 @@ def inputs() -> tuple[torch.Tensor, ...]:
     return tuple(ones(*shape) for shape in SHAPES)
 
 
+def raced_until(deadline: float, options: OptimizeOptions) -> list[RegionCandidates]:
+    """Return the regions of a program as the funnel leaves them by a deadline."""
+    traced, target = trace(mlp, *inputs()), pick_target("cpu")
+    found = searched(traced.program).regions
+    state = State(mlp, traced, inputs(), target, options, Limits(1.0, deadline, 1.0, most=6))
+    return run_regions([schedules(one.goal, one.found, target, graphs=6) for one in found], state)
+
+
 def test_after_the_deadline_nothing_is_compiled() -> None:
     options = OptimizeOptions(target="cpu", guarded=False, cache=False)
-    best = optimize(mlp, *inputs(), options=options, within=Within(time.monotonic(), 1.0))
-    assert {one.rejected for plan in best.regions for one in plan.candidates} == {
+    regions = raced_until(time.monotonic(), options)
+    assert {str(one.fate) for region in regions for one in region.candidates if not one.fate.is_sound} == {
         "no time was left to compile it"
     }
-    assert not best.measurements
+    assert all(region.chosen is None for region in regions)
 
 
 @pytest.mark.slow
@@ -364,9 +378,8 @@ def test_a_compiler_that_hangs_ends_with_the_deadline(
     find_compiler.cache_clear()
     try:
         start = time.monotonic()
-        within = Within(start + 10.0, 1.0)
-        best = optimize(mlp, *inputs(), options=OptimizeOptions(target="cpu", cache=False), within=within)
+        regions = raced_until(start + 10.0, OptimizeOptions(target="cpu", cache=False))
         assert time.monotonic() - start < 60
     finally:
         find_compiler.cache_clear()
-    assert all(plan.chosen is None for plan in best.regions)
+    assert all(region.chosen is None for region in regions)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import superopt
-from superopt.backend import contest, graphpass, plans, region, rival
+from superopt.backend import graphpass, region_plan, region_race
 from superopt.backend.decision import Decision
 from superopt.errors import SuperoptError
+from superopt.rivals import inductor
 
 from .conftest import Host, close
 from .modules import WIDTH, Attention, Gated, Mlp, Norm, Residual
@@ -35,7 +36,7 @@ def data(length: int = 5) -> Tensor:
 @pytest.fixture
 def by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let torch compute what kernels would, which needs no compiler."""
-    monkeypatch.setattr(plans.Runner, "by_kernels", lambda self, known: self.by_torch(known))
+    monkeypatch.setattr(region_plan.RegionPlan, "by_kernels", lambda self, known: self.by_torch(known))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -159,10 +160,10 @@ def test_a_region_that_fails_is_left_with_one_line(
     def broken(*arguments: Any, **named: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(contest, "optimize", broken)
-    monkeypatch.setattr(rival, "compiled_by_inductor", lambda module, inputs, patches: module)
-    monkeypatch.setattr(contest, "_TOO_SHORT_US", 0.0)
-    monkeypatch.setattr(contest, "_NO_ROOM", 0.0)
+    monkeypatch.setattr(region_race, "candidates_of", broken)
+    monkeypatch.setattr(inductor, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
     module, x, host = Mlp(F.silu, bias=False), data(), Host()
     with torch.no_grad():
         close(torch.compile(module, backend=host)(x), module(x))
@@ -174,7 +175,7 @@ def test_a_region_that_fails_is_left_with_one_line(
     assert decision.why.startswith("failed")
 
 
-@pytest.mark.parametrize("place", ["Rival", "optimize"])
+@pytest.mark.parametrize("place", ["Opponents", "candidates_of"])
 @pytest.mark.parametrize(
     ("error", "why"),
     [
@@ -192,10 +193,10 @@ def test_what_fails_while_a_region_is_tried(
     def broken(*arguments: Any, **named: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(rival, "compiled_by_inductor", lambda module, inputs, patches: module)
-    monkeypatch.setattr(contest, place, broken)
-    monkeypatch.setattr(contest, "_TOO_SHORT_US", 0.0)
-    monkeypatch.setattr(contest, "_NO_ROOM", 0.0)
+    monkeypatch.setattr(inductor, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(region_race, place, broken)
+    monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
     module, x, host = Mlp(F.silu, bias=False), data(), Host()
     with torch.no_grad():
         close(torch.compile(module, backend=host)(x), module(x))
@@ -207,11 +208,11 @@ def test_an_interrupt_ends_the_compilation_and_decides_nothing(monkeypatch: pyte
     def interrupted(*arguments: Any, **named: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(contest, "_TOO_SHORT_US", 0.0)
-    monkeypatch.setattr(contest, "_NO_ROOM", 0.0)
-    monkeypatch.setattr(rival, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
+    monkeypatch.setattr(inductor, "compiled_by_inductor", lambda module, inputs, patches: module)
     module, x, host = Mlp(F.silu, bias=False), data(), Host()
-    monkeypatch.setattr(contest, "optimize", interrupted)
+    monkeypatch.setattr(region_race, "candidates_of", interrupted)
     compiled = torch.compile(module, backend=host)
     with torch.no_grad(), pytest.raises(KeyboardInterrupt):
         compiled(x)
@@ -227,11 +228,11 @@ def test_an_interrupt_ends_the_compilation_and_decides_nothing(monkeypatch: pyte
 def test_kernels_that_cannot_be_made_are_computed_by_torch(
     taken: list[Decision], monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
 ) -> None:
-    def broken(self: plans.Runner) -> Any:
+    def broken(self: region_plan.RegionPlan) -> Any:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(plans.Runner, "make", broken)
-    monkeypatch.setattr(region, "_RUNNERS", {})
+    monkeypatch.setattr(region_plan.RegionPlan, "make", broken)
+    monkeypatch.setattr(region_plan, "_PLANS", {})
     module, host = Mlp(F.silu, bias=False), Host()
     compiled = torch.compile(module, backend=host)
     with torch.no_grad():
@@ -243,7 +244,7 @@ def test_kernels_that_cannot_be_made_are_computed_by_torch(
 
 
 def test_without_time_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(contest, "optimize")
+    monkeypatch.delattr(region_race, "candidates_of")
     module, x, host = block(), data(), Host(budget_s=0.0)
     with torch.no_grad():
         close(torch.compile(module, backend=host)(x), module(x))
@@ -305,11 +306,11 @@ def take_all(self: Any, known: Decision, raced: Any, plan: str) -> Decision:
 
 def test_a_search_is_kept_for_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The whole way by Inductor: search, race, report; then again from the cache, and explained."""
-    monkeypatch.setattr(contest.Contest, "_judged", take_all)
-    monkeypatch.setattr(contest, "_TOO_SHORT_US", 0.0)
-    monkeypatch.setattr(contest, "_NO_ROOM", 0.0)
-    monkeypatch.setattr(contest, "WIN", 0.0)
-    monkeypatch.setattr(contest, "_GRAPHS", {"quick": 1})  # few kernels, for speed
+    monkeypatch.setattr(region_race.RegionRace, "_judged", take_all)
+    monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
+    monkeypatch.setattr(region_race, "WIN", 0.0)
+    monkeypatch.setattr(region_race, "_GRAPHS", {"quick": 1})  # few kernels, for speed
     module, x = Residual(Mlp(torch.relu, bias=False), None), data()
     reports = [tmp_path / "1.json", tmp_path / "2.json"]
     for path in reports:

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from superopt.backend import contest as contests
-from superopt.backend import rounds
-from superopt.backend.choice import Region, blank_of
-from superopt.backend.contest import Contest
-from superopt.backend.hosting import alone
+from superopt.backend import budget, region_race
+from superopt.backend.region import Region, blank_of
+from superopt.backend.region_race import RegionRace
+from superopt.rivals import inductor
+from superopt.rivals.inductor import alone
 from superopt.targets import pick_target
 
 from .conftest import Host
@@ -23,7 +23,7 @@ def region(monkeypatch: pytest.MonkeyPatch) -> Region:
     found: list[Region] = []
     with monkeypatch.context() as patched:
         patched.setattr(
-            rounds,
+            budget,
             "known_decision",
             lambda region, ledger: found.append(region) or replace(blank_of(region), why="a test"),
         )
@@ -47,22 +47,22 @@ def test_what_is_lost_at_other_sizes_is_not_taken(
     asked: list[int] = []
     left = iter(speeds)
 
-    def speed(self: Contest, example: tuple[torch.Tensor, ...], ours: object) -> float:
+    def speed(self: RegionRace, example: tuple[torch.Tensor, ...], ours: object) -> float:
         [size] = {one.shape[0] for one in example if one.shape[0] not in (8, 16)}
         asked.append(size)
         return next(left)
 
-    monkeypatch.setattr(Contest, "_speed_at", speed)
-    contest = Contest(region, pick_target("cpu"), Host().ledger)
+    monkeypatch.setattr(RegionRace, "_speed_at", speed)
+    contest = RegionRace(region, pick_target("cpu"), Host().ledger)
     found = contest._slower_elsewhere(region.subgraph.module)
     assert asked == rows
     assert found is why or (why is not None and found is not None and found.startswith(why))
 
 
 def test_sizes_that_are_fixed_have_no_others(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Contest, "_speed_at", lambda *given: 0.0)
+    monkeypatch.setattr(RegionRace, "_speed_at", lambda *given: 0.0)
     fixed = replace(region, subgraph=replace(region.subgraph, symbols=()))
-    contest = Contest(fixed, pick_target("cpu"), Host().ledger)
+    contest = RegionRace(fixed, pick_target("cpu"), Host().ledger)
     assert contest._slower_elsewhere(fixed.subgraph.module) is None
 
 
@@ -71,19 +71,17 @@ def test_speeds_are_those_of_library_calls_and_of_inductors_code(
     seconds: float, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PyTorch as it is takes longer than the library calls alone, and is not slower than itself."""
-    monkeypatch.setattr(
-        contests.Rival, "compile", lambda self, patches: setattr(self, "compiled", self.module)
-    )
-    monkeypatch.setattr(contests, "_NO_LOSS", 1e9)
-    monkeypatch.setattr(contests, "_HOPELESS", 1e9)
-    contest = Contest(region, pick_target("cpu"), Host().ledger)
+    monkeypatch.setattr(inductor, "compiled_by_inductor", lambda module, inputs, options: module)
+    monkeypatch.setattr(region_race, "_NO_LOSS", 1e9)
+    monkeypatch.setattr(region_race, "_HOPELESS", 1e9)
+    contest = RegionRace(region, pick_target("cpu"), Host().ledger)
     contest.deadline = time.monotonic() + seconds
-    example = contests._scaled(region.subgraph, 8.0)
+    example = region_race._scaled(region.subgraph, 8.0)
     assert example is not None
     speed = alone(lambda: contest._speed_at(example, region.subgraph.module))
     assert 0.05 < speed < 20
 
 
 def test_sizes_that_memory_does_not_hold_are_not_tried(region: Region) -> None:
-    assert contests._scaled(region.subgraph, 1e9) is None
-    assert contests._scaled(region.subgraph, 1.0) is None  # no other sizes
+    assert region_race._scaled(region.subgraph, 1e9) is None
+    assert region_race._scaled(region.subgraph, 1.0) is None  # no other sizes

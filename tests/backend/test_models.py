@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from superopt.backend import plans
+from superopt.backend import region_plan
 from superopt.backend.decision import Decision
 
 from .agreement import Trio
@@ -52,7 +52,7 @@ def checked(name: str, backend: Any, *, gradients: bool = False, **more: Any) ->
 def test_regions_computed_by_torch(
     name: str, taken: list[Decision], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(plans.Runner, "by_kernels", lambda self, known: self.by_torch(known))
+    monkeypatch.setattr(region_plan.RegionPlan, "by_kernels", lambda self, known: self.by_torch(known))
     host = Host()
     checked(name, host)
     assert host.calls >= len(taken) > 0

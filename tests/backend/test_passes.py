@@ -11,9 +11,9 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, CustomInferenceAw
 from superopt.backend import entry
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
-from superopt.backend.hosting import PASS
 from superopt.backend.options import BackendOptions
-from superopt.backend.prelude import Prelude
+from superopt.backend.warm_up import WarmUp
+from superopt.rivals.inductor import PASS
 
 from .conftest import close
 
@@ -62,9 +62,9 @@ def test_a_pass_of_the_users_runs_first(
     seen = []
     plain = RegionPass._run
 
-    def run(self: RegionPass, graph: fx.Graph, prelude: Prelude) -> None:
+    def run(self: RegionPass, graph: fx.Graph, warm_up: WarmUp) -> None:
         seen.append([node.target for node in graph.nodes if "aten" in str(node.target)])
-        plain(self, graph, prelude)
+        plain(self, graph, warm_up)
 
     monkeypatch.setattr(RegionPass, "_run", run)
     x = torch.randn(3, 4)

@@ -12,15 +12,15 @@ PROGRAM = """
 import json, logging, sys
 import torch
 from torch import nn
-from superopt.backend import contest, graphpass
+from superopt.backend import graphpass, region_race
 from dataclasses import replace
 
 logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 torch.set_num_threads(1)
 torch.manual_seed(0)
 judged = lambda self, known, raced, plan: replace(known, taken=True, plan=plan, why="a test")
-contest.Contest._judged = judged
-contest.WIN = contest._NO_ROOM = contest._TOO_SHORT_US = 0.0
+region_race.RegionRace._judged = judged
+region_race.WIN = region_race._NO_ROOM = region_race._TOO_SHORT_US = 0.0
 passes = []
 plain = graphpass.RegionPass._run
 graphpass.RegionPass._run = lambda self, *given: (passes.append(self.ledger), plain(self, *given))

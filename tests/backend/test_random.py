@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from superopt.backend import plans
+from superopt.backend import region_plan
 from superopt.backend.decision import Decision
 
 from .agreement import Trio
@@ -36,7 +36,7 @@ def test_regions_computed_by_torch(
 ) -> None:
     """The graphs are cut and put together as they should, whatever computes the regions."""
     monkeypatch.setattr(
-        plans.Runner, "by_kernels", lambda self, known: self.by_torch(known)
+        region_plan.RegionPlan, "by_kernels", lambda self, known: self.by_torch(known)
     )  # no compiler, for speed
     host = Host()
     check(host, seed, dynamic=seed in DYNAMIC)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from superopt.backend import plans
+from superopt.backend import region_plan
 from superopt.backend.decision import Decision
 
 from .conftest import Host, close, troubles
@@ -22,7 +22,7 @@ from .test_compile import block, data
 @pytest.fixture(autouse=True)
 def by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let torch compute what kernels would, which needs no compiler."""
-    monkeypatch.setattr(plans.Runner, "by_kernels", lambda self, known: self.by_torch(known))
+    monkeypatch.setattr(region_plan.RegionPlan, "by_kernels", lambda self, known: self.by_torch(known))
 
 
 def test_threads(taken: list[Decision]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from superopt.backend import contest, plans
+from superopt.backend import region_plan, region_race
 from superopt.backend.decision import Decision
 from superopt.backend.graphpass import RegionPass
 
@@ -21,12 +21,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let torch compute what kernels would; return the rows of each call of a region."""
     rows: list[int] = []
 
-    def compute(self: plans.Runner, known: dict[str, Tensor]) -> list[Tensor]:
+    def compute(self: region_plan.RegionPlan, known: dict[str, Tensor]) -> list[Tensor]:
         made = self.by_torch(known)
         rows.append(len(made[0]))
         return made
 
-    monkeypatch.setattr(plans.Runner, "by_kernels", compute)
+    monkeypatch.setattr(region_plan.RegionPlan, "by_kernels", compute)
     return rows
 
 
@@ -89,10 +89,10 @@ def test_a_search(
         "_slower_elsewhere": lambda self, ours: None,
     }
     for name, answer in always.items():
-        monkeypatch.setattr(contest.Contest, name, answer)
+        monkeypatch.setattr(region_race.RegionRace, name, answer)
     for name in ("_TOO_SHORT_US", "_NO_ROOM", "WIN"):
-        monkeypatch.setattr(contest, name, 0.0)
-    monkeypatch.setattr(contest, "_GRAPHS", {"quick": 1})
+        monkeypatch.setattr(region_race, name, 0.0)
+    monkeypatch.setattr(region_race, "_GRAPHS", {"quick": 1})
     module, host = Mlp(torch.relu, bias=False), Host(budget_s=30.0)
     compiled = torch.compile(module, backend=host, **way)
     with torch.no_grad():

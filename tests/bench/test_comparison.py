@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from superopt.bench.comparison import compare_results
-from superopt.bench.harness import begin, launch_record, merged, read_results
-from superopt.bench.launches import together, with_floor
-from superopt.bench.plots import draw
-from superopt.bench.suites import SUITES, merged_documents
+from superopt.bench.harness.comparison import compare_results
+from superopt.bench.harness.launches import Launches, launched
+from superopt.bench.harness.records import launch_record, merged, with_floor
+from superopt.bench.harness.results import begin, read_results
+from superopt.bench.pictures import draw
+from superopt.bench.suites import SUITES
 from superopt.errors import InputError
 from superopt.tune.measure import Times
 
@@ -114,9 +115,23 @@ def test_launches_are_merged() -> None:
     assert [len(blocks) for blocks in found["blocks_us"].values()] == [3, 3]
     assert found["measured"]["eager"]["rounds"] == 180
     assert found["ratios"]["eager"] == pytest.approx(2.0)
-    assert together([record("a", 1.0), {"case": "a", "error": "no"}])["error"] == "no"
-    documents = [document(record("a", us), launches=1) for us in (1.0, 2.0)]
-    assert len(merged_documents(documents)["cases"]["a"]["blocks_us"]["superopt"]) == 2
+    assert merged([record("a", 1.0), {"case": "a", "error": "no"}])["error"] == "no"
+
+
+def test_launches_are_kept_until_all_are_in(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    documents = iter([document(record("a", us), launches=1) for us in (1.0, 2.0, 3.0)])
+
+    def plan(count: int, *, late: bool = False) -> Launches:
+        return Launches(count, float("-inf") if late else float("inf"), out, resume=True)
+
+    first = list(launched(plan(3, late=True), lambda number: next(documents)))
+    assert [one["launches"] for one in first] == [1]
+    assert len(read_results(out)["by_launch"]) == 1
+    rest = list(launched(plan(3), lambda number: next(documents)))
+    assert [one["launches"] for one in rest] == [1, 2, 3]
+    assert len(rest[-1]["cases"]["a"]["blocks_us"]["superopt"]) == 3
+    assert "by_launch" not in read_results(out)
 
 
 @pytest.mark.parametrize(("floor", "held"), [(None, True), (1.5, True), (2.5, False)])

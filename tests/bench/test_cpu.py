@@ -1,20 +1,21 @@
 """The race on a CPU: its cases, what is kept, and one case from the search to the table."""
 
 import json
-import time
-from collections.abc import Callable
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from superopt.bench import cpu
-from superopt.bench.cpucases import CASES, CpuCase, chosen
+from superopt.bench.harness.results import Results
+from superopt.bench.kernels.cases import Case, chosen
+from superopt.bench.kernels.cpu_cases import CASES, of_suite
 from superopt.errors import InputError
 from superopt.workloads import WORKLOADS
 
 
-def record(case: CpuCase, ratio: float) -> dict[str, Any]:
+def record(case: Case, ratio: float) -> dict[str, Any]:
     return {
         "case": case.name,
         "suite": case.suite,
@@ -38,16 +39,18 @@ def test_every_workload_has_cases_in_both_dtypes() -> None:
 
 
 def test_suites() -> None:
-    assert len(chosen("quick", (), (), ())) == 8
-    parts = [chosen(suite, (), (), ()) for suite in ("rows", "decode", "prefill", "squares")]
-    assert sum(map(len, parts)) == len(chosen("all", (), (), ())) == len(CASES)
+    assert len(of_suite("quick")) == 8
+    parts = [of_suite(suite) for suite in ("rows", "decode", "prefill", "squares")]
+    assert sum(map(len, parts)) == len(of_suite("all")) == len(CASES)
     assert {case.sizes["M"] for case in parts[0]} == {1, 8, 64, 512}
-    assert [case.name for case in chosen("all", ["gqa"], ["s1024"], ["bf16"])] == ["gqa/s1024/bf16"]
-    assert chosen("decode", ["gqa"], (), ()) == []
+    wanted = Namespace(workloads="gqa", case="s1024", dtype="bf16")
+    assert [case.name for case in chosen(wanted, CASES)] == ["gqa/s1024/bf16"]
+    with pytest.raises(InputError, match="no case is of these names"):
+        chosen(wanted, of_suite("decode"))
 
 
 def test_losses_count_and_what_is_returned_is_never_slower() -> None:
-    one, two = chosen("squares", (), ["512"], ())
+    one, two = (case for case in CASES if case.suite == "squares" and case.case == "512")
     means = cpu.means([record(one, 0.5), record(two, 2.0), {**record(one, 1.0), "ratio": None}])
     assert means["all"]["best peer"] == {"mean": pytest.approx(1.0), "cases": 2}
     assert means["all"]["returned"]["mean"] == pytest.approx(2**0.5)
@@ -56,11 +59,11 @@ def test_losses_count_and_what_is_returned_is_never_slower() -> None:
 
 
 def test_a_run_that_is_interrupted_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [case.name for case in chosen("quick", (), (), ())]
+    names = [case.name for case in of_suite("quick")]
     raced: list[str] = []
     stops = [names[2]]
 
-    def measure(case: CpuCase, settings: cpu.Settings) -> dict[str, Any]:
+    def measure(case: Case, settings: cpu.Settings) -> dict[str, Any]:
         raced.append(case.name)
         if case.name in stops:
             raise KeyboardInterrupt
@@ -102,43 +105,25 @@ def test_bad_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
 def test_what_eager_is_too_slow_for_is_left_out_and_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cases = chosen("rows", ["softmax"], ["1024-m64"], ["f32"])
-    results = cpu.Results([case.name for case in cases], tmp_path / "out.json", {"cases": {}}, cpu.means)
+    cases = [case for case in CASES if case.name == "softmax/1024-m64/f32"]
+    results = Results([case.name for case in cases], tmp_path / "out.json", {"cases": {}}, cpu.means)
     cpu.run_cases(cases, cpu.Settings(longest=0.0), results, minutes=5)
     found = results.records[cases[0].name]
     assert found["left_out"]
     assert found["ratio"] is None
-    cpu.show({**results.document, "machine": {}})
+    cpu.show_table({**results.document, "machine": {}})
     assert "left out, too slow: 1 of 1 cases: softmax/1024-m64/f32" in capsys.readouterr().out
-
-
-def test_slow_peers_are_timed_by_a_few_calls() -> None:
-    calls = dict.fromkeys(("superopt", "eager", "slow"), 0)
-
-    def contender(name: str, seconds: float) -> Callable[..., None]:
-        def run(*_: object) -> None:
-            calls[name] += 1
-            time.sleep(seconds)
-
-        return run
-
-    runs = {name: contender(name, s) for name, s in zip(calls, (0.001, 0.002, 0.05), strict=True)}
-    timed = cpu._timed(runs, [(), (), ()], 0.2)
-    assert list(timed) == list(runs)
-    assert calls["slow"] == 4  # one is not timed
-    assert (timed["slow"].rounds, timed["slow"].note) == (3, "slow: timed by calls of its own")
-    assert timed["eager"].rounds == timed["superopt"].rounds >= 5
 
 
 @pytest.mark.slow
 def test_a_case_from_the_search_to_the_table(tmp_path: Path) -> None:
-    case = CpuCase("gqa-decode", "decode", "small", "f32", {"B": 1, "H": 4, "G": 2, "T": 64, "D": 16})
+    case = Case("gqa-decode", "decode", "small", {"B": 1, "H": 4, "G": 2, "T": 64, "D": 16}, "f32")
     settings = cpu.Settings(seconds=0.2, graphs=1, peers=(), threads=(1, 2), library=False)
-    results = cpu.Results([case.name], tmp_path / "out.json", {"cases": {}, "machine": {}}, cpu.means)
+    results = Results([case.name], tmp_path / "out.json", {"cases": {}, "machine": {}}, cpu.means)
     cpu.run_cases([case], settings, results, minutes=5)
     found = json.loads((tmp_path / "out.json").read_text())["cases"][case.name]
     assert found["ratio"] > 0, found
     assert set(found["ratios"]) == {"eager", "sdpa", "sdpa, heads as rows"}
     assert found["returned_ratio"] >= 1
     assert set(found["threads"]) == {"1", "2"}
-    cpu.show(results.document)
+    cpu.show_table(results.document)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,11 +17,16 @@ from typing import Any
 import pytest
 import torch
 
-from superopt.bench import gpu, gpurun
-from superopt.bench.gpucases import CASES, Case, case_named, hand_written
-from superopt.bench.gpuwarm import LATE, CompileJob
-from superopt.bench.harness import geometric_means, resumed
-from superopt.bench.plans import FOLDER, chosen_cases, make_plan, write_plan
+from superopt.bench import gpu
+from superopt.bench.harness.records import geometric_means
+from superopt.bench.harness.results import resumed
+from superopt.bench.kernels.by_hand import hand_written
+from superopt.bench.kernels.cases import Case, chosen
+from superopt.bench.kernels.gpu_cases import CASES, case_named, of_suite, plan_of
+from superopt.bench.planned import race
+from superopt.bench.planned.compiler import LATE, CompileJob
+from superopt.bench.planned.loaded import Settings, check_device, load_case
+from superopt.bench.plans import FOLDER, make_plan, write_plan
 from superopt.errors import InputError
 from superopt.tune.pool import compile_all
 from superopt.workloads import WORKLOADS
@@ -69,10 +75,12 @@ def test_cases_are_named_once_and_the_most_telling_comes_first() -> None:
 
 
 def test_suites_are_parts() -> None:
-    decode, prefill = chosen_cases("decode"), chosen_cases("prefill")
+    decode, prefill = of_suite("decode"), of_suite("prefill")
     assert len(decode) + len(prefill) == len(CASES)
-    assert [case.name for case in chosen_cases("all", ["mla"], ["decode-16"])] == ["mla/decode-16"]
-    assert chosen_cases("prefill", ["mla"]) == []
+    wanted = Namespace(workloads="mla", case="decode-16", dtype="f16")
+    assert [case.name for case in chosen(wanted, CASES)] == ["mla/decode-16"]
+    with pytest.raises(InputError, match="no case is of these names"):
+        chosen(wanted, prefill)
 
 
 SMALL: dict[str, dict[str, int]] = {
@@ -108,7 +116,7 @@ def test_only_attention_is_written_by_hand() -> None:
 
 
 def test_every_case_has_a_plan_and_all_are_small() -> None:
-    missing = [case.name for case in CASES if not case.plan(FOLDER, "f16").exists()]
+    missing = [case.name for case in CASES if not plan_of(case, FOLDER, "f16").exists()]
     assert not missing
     assert sum(place.stat().st_size for place in FOLDER.glob("*.json")) < 2 << 20
 
@@ -135,13 +143,13 @@ def test_a_dry_run_needs_nothing_of_the_search() -> None:
 
 def test_a_dry_run_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = CASES[0]
-    place = case.plan(tmp_path, "f16")
-    plan = json.loads(case.plan(FOLDER, "f16").read_text())
+    place = plan_of(case, tmp_path, "f16")
+    plan = json.loads(plan_of(case, FOLDER, "f16").read_text())
     first = plan["regions"][0]["candidates"][0]
     assert " sqrt(" in first["mugraph"]
     first["mugraph"] = first["mugraph"].replace(" sqrt(", " exp(")
     place.write_text(json.dumps(plan))
-    settings = gpurun.Settings(tmp_path, trials=1)
+    settings = Settings(tmp_path, trials=1)
     assert gpu.dry_run([case], settings, check=False) == 1
     assert "is not equal to" in capsys.readouterr().out
     assert gpu.dry_run([CASES[1]], settings, check=False) == 1
@@ -151,8 +159,8 @@ def test_a_dry_run_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFix
 def test_candidates_come_before_their_other_configurations() -> None:
     case = case_named("rmsnorm-linear", "decode-8")
     assert case is not None
-    few = gpurun.load_case(case, gpurun.Settings(FOLDER, trials=4))
-    many = gpurun.load_case(case, gpurun.Settings(FOLDER, trials=40))
+    few = load_case(case, Settings(FOLDER, trials=4))
+    many = load_case(case, Settings(FOLDER, trials=40))
     names = [one.name for one in many.work[0].candidates]
     assert [one.name for one in few.work[0].candidates] == names[:4]
     assert len(names) == len(set(names))
@@ -162,9 +170,9 @@ def test_candidates_come_before_their_other_configurations() -> None:
 
 
 def test_a_time_is_refused_by_a_floor_without_what_a_cache_keeps() -> None:
-    loaded = gpurun.load_case(CASES[0], gpurun.Settings(FOLDER, trials=4))
+    loaded = load_case(CASES[0], Settings(FOLDER, trials=4))
     chosen = [work.candidates[0] for work in loaded.work]
-    floor, least = gpurun._floor(loaded, chosen), gpurun._floor(loaded, chosen, kept=True)
+    floor, least = race._floor(loaded, chosen), race._floor(loaded, chosen, kept=True)
     [goal] = [work.goal for work in loaded.work]
     written = sum(2 * math.prod(goal.shape(one.port)) for one in goal.outputs)  # bytes of f16
     device = loaded.target.cost_device()
@@ -173,12 +181,12 @@ def test_a_time_is_refused_by_a_floor_without_what_a_cache_keeps() -> None:
 
 def test_a_damaged_configuration_is_refused(tmp_path: Path) -> None:
     case = CASES[0]
-    plan = json.loads(case.plan(FOLDER, "f16").read_text())
+    plan = json.loads(plan_of(case, FOLDER, "f16").read_text())
     first = plan["regions"][0]["candidates"][0]
     first["others"] = [[{"tiles": [["m", "import os"]]}] for _ in first["configs"]]
-    case.plan(tmp_path, "f16").write_text(json.dumps(plan))
+    plan_of(case, tmp_path, "f16").write_text(json.dumps(plan))
     with pytest.raises(InputError, match="tiles"):
-        gpurun.load_case(case, gpurun.Settings(tmp_path, trials=40))
+        load_case(case, Settings(tmp_path, trials=40))
 
 
 # -- results
@@ -201,7 +209,7 @@ def record(case: Case, ratio: float) -> dict[str, Any]:
 
 
 def test_losses_count_in_geometric_means() -> None:
-    decode, prefill = chosen_cases("decode"), chosen_cases("prefill")
+    decode, prefill = of_suite("decode"), of_suite("prefill")
     lost = {**record(decode[2], 1.0), "ratio": None, "error": "it broke"}
     records = [record(decode[0], 2.0), record(decode[1], 0.5), lost, record(prefill[0], 4.0)]
     means = geometric_means(records, "suite")
@@ -229,10 +237,12 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise KeyboardInterrupt
         return record(one.case, 2.0)
 
-    monkeypatch.setattr(gpurun, "check_device", lambda cases, settings: None)
-    monkeypatch.setattr(gpurun, "load_case", lambda case, settings: Loaded(case))
-    monkeypatch.setattr(gpurun, "warm", lambda loaded, settings, **options: (list(loaded), {}))
-    monkeypatch.setattr(gpurun, "run_case", run_case)
+    monkeypatch.setattr("superopt.bench.planned.loaded.check_device", lambda cases, settings: None)
+    monkeypatch.setattr("superopt.bench.planned.loaded.load_case", lambda case, settings: Loaded(case))
+    monkeypatch.setattr(
+        "superopt.bench.planned.warm.warm", lambda loaded, settings, **options: (list(loaded), {})
+    )
+    monkeypatch.setattr("superopt.bench.planned.race.run_case", run_case)
     return raced
 
 
@@ -240,7 +250,7 @@ def test_a_run_that_is_interrupted_is_resumed(
     stubbed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out.json"
-    names = [case.name for case in chosen_cases("prefill")]
+    names = [case.name for case in of_suite("prefill")]
     monkeypatch.setenv("BREAKS_AT", names[2])
     command = ["--suite", "prefill", "--json", str(out)]
     assert gpu.main(command) == 0
@@ -278,7 +288,7 @@ def test_the_first_cases_meet_max_autotune_and_resuming_goes_on_with_the_others(
     def run_case(one: Any, settings: Any, *, peers: tuple[str, ...], **options: Any) -> dict[str, Any]:
         now[0] += 8 if SLOW in peers else 1
         met[one.case.name] = peers
-        absent = {} if SLOW in peers else {SLOW: gpurun.OUT_OF_TIME}
+        absent = {} if SLOW in peers else {SLOW: race.OUT_OF_TIME}
         return {**record(one.case, 2.0), "not_run": absent}
 
     def warm_slow(loaded: Any, settings: Any, **options: Any) -> Any:
@@ -290,10 +300,10 @@ def test_the_first_cases_meet_max_autotune_and_resuming_goes_on_with_the_others(
         now[0] += 8
         return {**known, "not_run": {}, "again": True}
 
-    monkeypatch.setattr(gpurun, "warm", warm)
-    monkeypatch.setattr(gpurun, "run_case", run_case)
-    monkeypatch.setattr(gpurun, "warm_slow", warm_slow)
-    monkeypatch.setattr(gpurun, "race_again", race_again)
+    monkeypatch.setattr("superopt.bench.planned.warm.warm", warm)
+    monkeypatch.setattr("superopt.bench.planned.race.run_case", run_case)
+    monkeypatch.setattr("superopt.bench.planned.warm.warm_slow", warm_slow)
+    monkeypatch.setattr("superopt.bench.planned.race.race_again", race_again)
     out = tmp_path / "out.json"
     assert gpu.main(["--json", str(out), "--minutes", "8"]) == 0
     names = list(met)
@@ -321,12 +331,12 @@ def test_a_case_that_breaks_does_not_end_the_others(
             raise RuntimeError("an illegal instruction\nmore")
         return record(one.case, 0.5)
 
-    monkeypatch.setattr(gpurun, "run_case", breaks)
+    monkeypatch.setattr("superopt.bench.planned.race.run_case", breaks)
     out = tmp_path / "out.json"
     assert gpu.main(["--json", str(out), "--case", "decode-8"]) == 0
     found = json.loads(out.read_text())
     assert found["cases"][CASES[0].name]["error"] == "RuntimeError: an illegal instruction"
-    assert len(found["cases"]) == len(chosen_cases("all", (), ["decode-8"]))
+    assert len(found["cases"]) == sum(case.case == "decode-8" for case in CASES)
 
 
 def test_a_case_without_a_plan_is_tried_again(tmp_path: Path) -> None:
@@ -348,7 +358,8 @@ def test_a_file_that_is_no_result_is_not_resumed(text: str, tmp_path: Path) -> N
 
 KILLED = """
 import sys, time
-from superopt.bench import gpu, gpurun
+from superopt.bench import gpu
+from superopt.bench.planned import loaded, race, warm
 
 class Loaded:
     ready = ()
@@ -362,17 +373,17 @@ def run_case(one, settings, **options):
         time.sleep(60)
     return {"case": one.case.name, "suite": "decode", "ratio": None, "error": "a stub"}
 
-gpurun.check_device = lambda cases, settings: None
-gpurun.load_case = lambda case, settings: Loaded(case)
-gpurun.warm = lambda loaded, settings, **options: (list(loaded), {})
-gpurun.run_case = run_case
+loaded.check_device = lambda cases, settings: None
+loaded.load_case = lambda case, settings: Loaded(case)
+warm.warm = lambda loaded, settings, **options: (list(loaded), {})
+race.run_case = run_case
 gpu.main(["--suite", "decode", "--json", sys.argv[1]])
 """
 
 
 def test_what_was_measured_survives_a_kill(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    names = [case.name for case in chosen_cases("decode")]
+    names = [case.name for case in of_suite("decode")]
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(out), names[3]], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -398,7 +409,7 @@ def test_what_was_measured_survives_a_kill(tmp_path: Path) -> None:
         ("gpu", ["--json", "OUT/x.json", "--workloads", "mla,gqq"], "--workloads has no 'gqq'"),
         ("gpu", ["--json", "OUT/x.json", "--peers", "jax"], "--peers has no 'jax'"),
         ("gpu", ["--json", "OUT/x.json", "--minutes", "soon"], "'soon' is not a number from 0 up"),
-        ("gpu", ["--dtype", "f17"], "invalid choice: 'f17'"),
+        ("gpu", ["--dtype", "f17"], "--dtype has no 'f17'"),
         ("gpu", ["--kernel", "rmsnorm-linaer", "--profile"], "--kernel has no 'rmsnorm-linaer'"),
         ("gpu", ["--resume"], "give --json OUT"),
         ("plans", ["--target", "cuda:x"], "target is 'cuda:x'; valid are"),
@@ -412,7 +423,7 @@ def test_what_was_measured_survives_a_kill(tmp_path: Path) -> None:
         ("cpu", ["--resume"], "--resume goes on after what --json has"),
         ("models", ["--json", "OUT/none/x.json"], "there is no folder"),
         ("models", ["--cases", "gpt9"], "no model is named 'gpt9'"),
-        ("models", ["--cases", "bert:decode"], "those that decode are"),
+        ("models", ["--cases", "bert:decode"], "the models that decode are"),
         ("models", ["--width", "100"], "it is a multiple of 64"),
         ("models", ["--layers", "0"], "'0' is not a whole number of at least 1"),
         ("models", ["--nothing"], "unrecognized arguments"),
@@ -455,27 +466,27 @@ def test_a_device_that_is_not_here_is_told_at_once(
 def test_another_device_needs_other_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
-    settings = gpurun.Settings(FOLDER)
+    settings = Settings(FOLDER)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     if find_spec("triton") is None:
         pytest.skip("needs Triton")
     with pytest.raises(InputError, match=r"are for cuda:90; NVIDIA A100 is cuda:80: make plans .* cuda:80"):
-        gpurun.check_device(CASES, settings)
+        check_device(CASES, settings)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    gpurun.check_device(CASES, settings)
+    check_device(CASES, settings)
 
 
 def test_a_plan_that_is_no_plan_is_told(tmp_path: Path) -> None:
-    CASES[0].plan(tmp_path, "f16").write_text("[]")
+    plan_of(CASES[0], tmp_path, "f16").write_text("[]")
     with pytest.raises(InputError, match="it is damaged"):
-        gpurun.check_device(CASES, gpurun.Settings(tmp_path))
+        check_device(CASES, Settings(tmp_path))
 
 
 # -- the whole, on the CPU
 
 
 def test_a_plan_is_made_without_a_gpu(tmp_path: Path) -> None:
-    case = Case("rmsnorm", "decode-8", {"M": 8, "K": 128})
+    case = Case("rmsnorm", "decode", "decode-8", {"M": 8, "K": 128})
     data = make_plan(case, "f16", "cuda:90")
     write_plan(data, tmp_path / "plan.json")
     made = json.loads((tmp_path / "plan.json").read_text())
@@ -486,16 +497,17 @@ def test_a_plan_is_made_without_a_gpu(tmp_path: Path) -> None:
 COMPILES = """
 import sys, torch
 from torch._dynamo.utils import counters
-from superopt.bench import gpuwarm
-from superopt.bench.gpucases import case_named
+from superopt.bench.harness.rivals import compiled
+from superopt.bench.planned import compiler
+from superopt.bench.kernels.gpu_cases import case_named
 peer, tagged = sys.argv[1], sys.argv[2] == "beside"
 request = {"workload": "softmax", "case": "decode-1", "dtype": "f32", "peer": peer, "device": "cpu"}
 if tagged:
-    gpuwarm._warm({**request, "threads": 1})
+    compiler._warm({**request, "threads": 1})
 else:
     case = case_named("softmax", "decode-1")
     with torch.no_grad():
-        gpuwarm.compiled(case.function, peer)(*case.inputs("f32", "cpu"))
+        compiled(case.function, peer)(*case.inputs("f32", "cpu"))
 print(counters["inductor"]["fxgraph_cache_hit"])
 """
 
@@ -526,8 +538,8 @@ def test_a_peer_that_is_late_or_fails_says_so() -> None:
 
 @pytest.mark.slow
 def test_a_plan_for_this_cpu_is_raced(tmp_path: Path) -> None:
-    case = Case("rmsnorm-linear", "decode-8", {"M": 8, "K": 128, "N": 128})
-    write_plan(make_plan(case, "f32", "cpu"), case.plan(tmp_path, "f32"))
+    case = Case("rmsnorm-linear", "decode", "decode-8", {"M": 8, "K": 128, "N": 128})
+    write_plan(make_plan(case, "f32", "cpu"), plan_of(case, tmp_path, "f32"))
     out = tmp_path / "out.json"
     command = ["--plans", str(tmp_path), "--dtype", "f32", "--workloads", case.workload, "--case", case.case]
     done = run(*command, "--peers", "eager", "--json", str(out), "--minutes", "2", "--trials", "2")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from superopt.bench.blocks import BLOCKS, in_blocks, quartiles, timed_in_blocks
-from superopt.bench.intervals import Interval, Launch, change, speed, verdict
+from superopt.bench.harness.blocks import BLOCKS, in_blocks, quartiles, timed_in_blocks
+from superopt.bench.harness.intervals import Interval, Launch, change, speed, verdict
 
 
 def launches(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from superopt.bench.declared import declared_in
+from superopt.bench.functions.declared import declared_in
 from superopt.cli import benchrun
 from superopt.cli.userfile import run_file
 
@@ -176,13 +176,14 @@ def test_an_interrupted_run_keeps_its_launches_and_goes_on(
     path.write_text(MINE)
     launched: list[int] = []
 
-    def launch(request: Any, command: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def launch(request: Any, command: Any) -> dict[str, Any]:
         launched.append(len(launched))
         if len(launched) == 2:
             raise KeyboardInterrupt
-        return {name: measured["document"]["cases"][name] for name in request.names}, {"device": "x"}
+        cases = {name: measured["document"]["cases"][name] for name in request.names}
+        return {**measured["document"], "cases": cases}
 
-    monkeypatch.setattr("superopt.bench.launches.run_launch", launch)
+    monkeypatch.setattr("superopt.bench.functions.launch.run_launch", launch)
     out = tmp_path / "out.json"
     command = ("bench", "run", path, "--repeat", "3", "--filter", "fast", "--json", out)
     assert run(*command).code == 130
@@ -199,8 +200,8 @@ def test_a_case_below_its_floor_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = write(MINE.replace("floor=0.01", "floor=1000"))
-    known = measured["document"]["cases"]["fast"]
-    monkeypatch.setattr("superopt.bench.launches.run_launch", lambda request, command: ({"fast": known}, {}))
+    known = {**measured["document"], "cases": {"fast": measured["document"]["cases"]["fast"]}}
+    monkeypatch.setattr("superopt.bench.functions.launch.run_launch", lambda request, command: known)
     ran = run("bench", "run", path, "--filter", "fast", "--repeat", "1")
     assert ran.code == 1
     assert "fast: below its floor of 1000" in ran.out

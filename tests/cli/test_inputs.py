@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.cli.inputs import TensorInput, make_inputs, parse_dtype, parse_inputs
+from superopt.dtypes import DTYPES
 from superopt.errors import InputError
-from superopt.ir import DTYPES
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from io import StringIO
 import pytest
 
 from superopt.cli import live
-from superopt.cli.live import LiveView
+from superopt.cli.live import LiveLine, LiveView
 from superopt.driver import Progress
-from superopt.frontier import LevelStats
+from superopt.frontier.engine import LevelStats
 
 
 class _Terminal(StringIO):
@@ -81,3 +81,25 @@ def test_without_stderr_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", None)
     with LiveView() as view:
         view(explore(0))
+
+
+def test_one_line_on_a_terminal_is_written_over_and_cleared(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[float], None]
+) -> None:
+    terminal = _Terminal()
+    monkeypatch.setattr(live.sys, "stderr", terminal)
+    with LiveLine() as show:
+        show("tracing the programs")
+        show("too soon to be shown")
+        clock(1.0)
+        show("floats")
+    drawn = terminal.getvalue().split("\r")
+    assert [text.rstrip() for text in drawn if text.strip()] == ["0 s · tracing the programs", "1 s · floats"]
+    assert len(drawn[3]) >= len("0 s · tracing the programs")
+    assert drawn[-2].strip() == ""
+
+
+def test_one_line_is_not_shown_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveLine() as show:
+        show("tracing")
+    assert capsys.readouterr() == ("", "")

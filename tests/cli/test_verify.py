@@ -23,6 +23,18 @@ def wrong(x, g):
 def three(x, g, h):
     return x
 
+def running(x):
+    return x.sort(-1).values
+
+def multiplied(x):
+    return -(-x).sort(-1, descending=True).values
+
+def with_three(x):
+    return x * 2, 3
+
+def with_four(x):
+    return x * 2, 4
+
 def sorted_late(x, g):
     return torch.sort(x * g)[0]
 
@@ -44,9 +56,26 @@ def test_unequal_is_one_with_inputs_and_both_outputs(run: Run, write: Write) -> 
     path = write(PAIRS)
     ran = run("verify", f"{path}:late", f"{path}:wrong", *INPUTS)
     assert ran.code == 1
-    assert ran.out.startswith("not equal")
+    assert ran.out.startswith("different")
     assert " against " in ran.out
     assert "float32[4, 8] = " in ran.out
+
+
+def test_unknown_is_three_and_says_why(run: Run, write: Write) -> None:
+    path = write(PAIRS)
+    ran = run("verify", f"{path}:running", f"{path}:multiplied", "--inputs", "f32[4,8]")
+    assert ran.code == 3
+    assert ran.out.startswith("unknown")
+    assert (
+        "calls that only one of the programs makes, or that it makes of other tensors: aten.sort" in ran.out
+    )
+
+
+def test_what_is_no_tensor_counts(run: Run, write: Write) -> None:
+    path = write(PAIRS)
+    ran = run("verify", f"{path}:with_three", f"{path}:with_four", "--inputs", "f32[4,8]")
+    assert ran.code == 1
+    assert "result[1]: 3 against 4" in ran.out
 
 
 def test_json(run: Run, write: Write) -> None:
@@ -54,8 +83,10 @@ def test_json(run: Run, write: Write) -> None:
     ran = run("verify", f"{path}:late", f"{path}:wrong", *INPUTS, "--json", "--trials", 3, "--seed", 5)
     assert (ran.code, ran.err) == (1, "")
     verdict = json.loads(ran.out)
-    assert verdict["schema"] == "superopt.verdict/1"
+    assert verdict["schema"] == "superopt.verdict/2"
+    assert verdict["outcome"] == "different"
     assert verdict["equal"] is False
+    assert verdict["seed"] == 5
     assert verdict["counterexample"]["left"] != verdict["counterexample"]["right"]
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from masks import AHEAD, MASKS, masked_text
+from masks import AHEAD, MASKS, masked_mugraph, masked_text
 from torch import Tensor
 
 from superopt.codegen.cpp import CppConfig, CppMuGraph, default_config
 from superopt.codegen.statements import lower_block
-from superopt.ir import MuGraph, fuse, parse_graph, split_axis, stabilize
+from superopt.ir import MuGraph, fuse, parse_graph, stabilize
 from superopt.trace import run_graph
 
 UPPER = {"causal", "before", "window", "rising", "backwards"}
@@ -28,14 +28,6 @@ def seen(name: str, s: Tensor, t: Tensor) -> Tensor:
         "rising": 2 * s >= t,
         "backwards": len(s) - s >= t,
     }[name]
-
-
-def made(name: str, parts: int) -> MuGraph:
-    graph = parse_graph(masked_text(name))
-    if not parts:
-        return fuse(stabilize(graph), online=True)
-    graph, split = split_axis(graph, "t", parts)
-    return fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True)
 
 
 def compiled(mugraph: MuGraph, rows: int) -> CppMuGraph:
@@ -58,7 +50,7 @@ def inputs() -> dict[str, Tensor]:
 @pytest.mark.parametrize("rows", [1, 7, 40])
 @pytest.mark.parametrize("name", MASKS)
 def test_the_same(name: str, rows: int, parts: int) -> None:
-    run = compiled(made(name, parts), rows)
+    run = compiled(masked_mugraph(name, parts), rows)
     tensors = inputs()
     wanted = run_graph(parse_graph(masked_text(name)), tensors)["o"]
     torch.testing.assert_close(run(**tensors)["o"].double(), wanted, rtol=1e-4, atol=1e-5)
@@ -71,7 +63,7 @@ def test_the_same(name: str, rows: int, parts: int) -> None:
 def test_nothing_beyond_is_read(name: str, parts: int) -> None:
     """Rows in one tile read up to a tile beyond what one of them sees."""
     for rows in (1, 7):
-        run = compiled(made(name, parts), rows)
+        run = compiled(masked_mugraph(name, parts), rows)
         mask = seen(name, torch.arange(40)[:, None], torch.arange(130)[None])
         for at in (0, 17, 35, 50, 68, 129):
             tensors = inputs()
@@ -94,7 +86,7 @@ def test_nothing_beyond_is_read(name: str, parts: int) -> None:
 
 
 def test_keys_beyond_the_last_query_are_not_touched() -> None:
-    run = compiled(made("causal", 0), 40)
+    run = compiled(masked_mugraph("causal", 0), 40)
     tensors = inputs()
     short = {"q": tensors["q"], "k": tensors["k"][:40], "v": tensors["v"][:40]}
     tensors["k"][40:] = torch.nan

@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 import torch
+from sizes import SIZES
 from torch import Tensor
 
 from superopt.codegen.cpp import CppConfig, CppMuGraph, default_config
-from superopt.codegen.cpp.config import loop_axes
 from superopt.codegen.statements import lower_block
 from superopt.cost import device_of
 from superopt.driver import search
@@ -19,22 +19,6 @@ from superopt.schedule import rank
 from superopt.trace import trace
 from superopt.workloads import WORKLOADS
 
-SIZES = {
-    "softmax": {"M": 5, "N": 129},
-    "mha": {"B": 1, "H": 3, "S": 17, "D": 9},
-    "gqa": {"B": 1, "H": 4, "G": 2, "S": 17, "D": 9},
-    "mqa": {"B": 1, "H": 3, "S": 17, "D": 9},
-    "mha-decode": {"B": 2, "H": 3, "S": 1, "T": 129, "D": 17},
-    "gqa-decode": {"B": 2, "H": 6, "G": 2, "S": 1, "T": 129, "D": 17},
-    "mqa-decode": {"B": 2, "H": 3, "S": 1, "T": 129, "D": 17},
-    "qknorm-attention": {"B": 1, "H": 2, "S": 5, "T": 33, "D": 17},
-    "mla": {"B": 2, "H": 5, "T": 33, "L": 17, "R": 9},
-    "linear-cross-entropy": {"M": 5, "K": 33, "V": 129},
-    "rmsnorm-linear": {"M": 7, "K": 129, "N": 33},
-    "gated-mlp": {"M": 7, "K": 129, "N": 65},
-    "matmul": {"M": 17, "K": 129, "N": 33},
-    "lora": {"M": 17, "K": 129, "N": 33, "R": 5},
-}
 ONLINE = [
     "softmax",
     "mha",
@@ -84,7 +68,7 @@ def looped(mugraph: MuGraph) -> CppMuGraph:
     for number in range(len(mugraph.kernels)):
         program = lower_block(mugraph, number)
         first = default_config(program, mugraph.graph.sizes)
-        walked = loop_axes(program)
+        walked = program.looped
         tiles = tuple((axis, min(tile, 16) if axis in walked else tile) for axis, tile in first.tiles)
         chosen[number] = replace(first, tiles=tiles, whole=())
     return CppMuGraph(mugraph, chosen, flags=FAST)

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from superopt.candidates import Candidate, RegionCandidates
 from superopt.driver import search
-from superopt.ir import fuse, is_matmul, parse_mugraph, stabilize
+from superopt.fate import Kind
+from superopt.ir import Program, fuse, is_matmul, parse_mugraph, stabilize
+from superopt.result import Result
+from superopt.targets import pick_target
 from superopt.trace import trace
 from superopt.workloads import WORKLOADS
 
@@ -27,24 +31,12 @@ RUN = (
 
 def result_of(target, regions):
     """A result of (goal, graph found, candidates by name) triples; the first candidate of each is chosen."""
-    return {
-        "superopt": "result",
-        "version": 1,
-        "name": "tested",
-        "target": target,
-        "device": None,
-        "regions": [
-            {
-                "goal": str(goal),
-                "chosen": 0,
-                "candidates": [
-                    {"name": name, "graph": str(graph), "mugraph": str(one), "configs": []}
-                    for name, one in candidates.items()
-                ],
-            }
-            for goal, graph, candidates in regions
-        ],
-    }
+    known = []
+    for goal, graph, mugraphs in regions:
+        first, *others = [Candidate(name, graph, one) for name, one in mugraphs.items()]
+        known.append(RegionCandidates(goal, (first.ended("choose", Kind.CHOSEN), *others)))
+    program = Program("tested", (), (), ())
+    return Result(program, pick_target(target), (), tuple(known), seed=0, winner="superopt")
 
 
 @pytest.fixture

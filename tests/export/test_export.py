@@ -3,13 +3,15 @@
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from superopt.errors import InputError
 from superopt.export import export_module
-from superopt.ir import parse_mugraph
-from superopt.targets import config_json, pick_target
+from superopt.fate import Fate, Kind
+from superopt.ir import parse_graph, parse_mugraph
+from superopt.result import Result
 
 CPU, CUDA = ("cpu", "f32"), ("cuda:90", "f16")
 
@@ -30,6 +32,19 @@ out norm: {dtype}[m] = t3
 out y: {dtype}[m, n] = t5
 out same: {dtype}[k, m] = x
 """
+
+
+def with_goal(result: Result, text: str) -> Result:
+    """Return a result of one region with another goal."""
+    [region] = result.regions
+    return replace(result, regions=(replace(region, goal=parse_graph(text)),))
+
+
+def with_candidate(result: Result, **changes: object) -> Result:
+    """Return a result of one region with its first candidate changed."""
+    [region] = result.regions
+    first, *others = region.candidates
+    return replace(result, regions=(replace(region, candidates=(replace(first, **changes), *others)),))
 
 
 @pytest.mark.parametrize(("target", "dtype"), [CPU, CUDA, ("cuda:90", "f32")])
@@ -66,7 +81,7 @@ def test_causal_attention_of_groups(searched, runs, target, dtype) -> None:
 )
 def test_workloads(searched, runs, name, sizes, target, dtype) -> None:
     result = searched(name, target, dtype, **sizes)
-    for region in range(1, len(result["regions"]) + 1):
+    for region in range(1, len(result.regions) + 1):
         for candidate in ("fused", "library"):
             assert "fine" in runs(export_module(result, region=region, candidate=candidate))
 
@@ -111,11 +126,11 @@ out y: f32[m, n] = t4
 @pytest.mark.parametrize("target", ["cpu", "cuda:90"])
 def test_an_axis_in_parts_the_last_of_which_is_shorter(written, runs, target) -> None:
     result = written(SPLIT, target)
-    result["regions"][0]["goal"] = WHOLE
+    result = with_goal(result, WHOLE)
     text = export_module(result)
     assert "k_at = -(-k // k_part)" in text
     assert "fine" in runs(text)
-    result["regions"][0]["goal"] = WHOLE.replace("div(t2, t3)", "mul(t2, t3)")
+    result = with_goal(result, WHOLE.replace("div(t2, t3)", "mul(t2, t3)"))
     with pytest.raises(InputError, match="is not equal to its region"):
         export_module(result)
 
@@ -169,7 +184,7 @@ def test_configurations_of_the_result_are_used(searched) -> None:
     result = searched("rmsnorm-linear", *CUDA, M=16, K=128, N=128)
     tiles = [["m", 16], ["k", 32], ["n", 64]]
     config = {"tiles": tiles, "exact": ["m", "k", "n"], "num_warps": 8, "num_stages": 2}
-    result["regions"][0]["candidates"][0]["configs"] = [config]
+    result = with_candidate(result, configs=(result.target.config_from_json(config),))
     text = export_module(result)
     assert "BLOCK_M=16, BLOCK_K=32, BLOCK_N=64, num_warps=8, num_stages=2" in text
     assert "if not k % 32 == 0:" in text
@@ -177,47 +192,49 @@ def test_configurations_of_the_result_are_used(searched) -> None:
 
 def test_sources_of_the_file_are_never_used(searched) -> None:
     result = searched("rmsnorm-linear", *CPU, M=5, K=32, N=16)
-    result["regions"][0]["candidates"][0]["sources"] = ["import os; os.abort()"]
+    result = with_candidate(result, sources=("import os; os.abort()",))
     assert "abort" not in export_module(result)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda result: result.update(regions=[]), "nothing was optimized"),
-        (lambda result: result.update(regions="none"), "no list of objects 'regions'"),
-        (lambda result: result.update(target="tpu"), "target is 'tpu'"),
-        (lambda result: result["regions"].append(result["regions"][0]), "choose one with --region"),
+        (lambda result: replace(result, regions=()), "nothing was optimized"),
+        (lambda result: replace(result, regions=result.regions * 2), "choose one with --region"),
         (
-            lambda result: result["regions"][0].update(chosen=None),
-            "name one with --candidate: 'fused', 'library'",
+            lambda result: with_candidate(result, fate=Fate("choose", Kind.SLOWER)),
+            r"name one with --candidate: fused \(fused\), library \(library\)",
         ),
-        (lambda result: result["regions"][0].update(chosen=7), "'chosen' is 7"),
-        (lambda result: result["regions"][0]["candidates"][0].update(configs=[{"tiles": "x"}]), "wrong"),
-        (lambda result: result["regions"][0]["candidates"][0].update(configs=[None]), "wrong kind"),
     ],
 )
 def test_results_that_cannot_be_exported(searched, change, said) -> None:
     result = searched("rmsnorm-linear", *CPU, M=5, K=32, N=16)
-    change(result)
     with pytest.raises(InputError, match=said):
-        export_module(result)
+        export_module(change(result))
+
+
+@pytest.mark.parametrize(
+    ("which", "said"),
+    [({"region": 2}, "there is no region 2"), ({"candidate": "magic"}, "region 1 has no candidate 'magic'")],
+)
+def test_what_is_not_there_cannot_be_exported(searched, which, said) -> None:
+    with pytest.raises(InputError, match=said):
+        export_module(searched("rmsnorm-linear", *CPU, M=5, K=32, N=16), **which)
 
 
 def test_a_candidate_that_computes_something_else(searched) -> None:
     result = searched("rmsnorm-linear", *CPU, M=5, K=32, N=16)
-    one = result["regions"][0]["candidates"][0]
-    one["mugraph"] = one["mugraph"].replace("sqrt(", "neg(")
+    text = str(result.regions[0].candidates[0].mugraph).replace("sqrt(", "neg(")
+    result = with_candidate(result, mugraph=parse_mugraph(text))
     with pytest.raises(InputError, match="is not equal to its region"):
         export_module(result)
 
 
 def test_names_become_no_code(searched) -> None:
     result = searched("softmax", *CPU, M=4, N=32)
-    one = result["regions"][0]["candidates"][0]
-    one["name"] = '"""\nimport os\n'
+    result = with_candidate(result, schedule='"""\nimport os\n')
     assert ast.get_docstring(ast.parse(export_module(result))) is not None
-    result["regions"][0]["goal"] = result["regions"][0]["goal"].replace("m=4", "m=4 os.abort()=4")
+    result = with_goal(result, str(result.regions[0].goal).replace("m=4", "m=4 os.abort()=4"))
     with pytest.raises(InputError, match="no plain name"):
         export_module(result)
 
@@ -242,10 +259,9 @@ def test_wrong_inputs_are_refused(searched, tmp_path) -> None:
 def described(searched, name, **sizes):
     """Return a module whose kernels take tensor descriptors."""
     result = searched(name, *CUDA, **sizes)
-    one = result["regions"][0]["candidates"][0]
-    configs = pick_target("cuda:90").default_configs(parse_mugraph(one["mugraph"]))
-    one["configs"] = [config_json(config) | {"descriptors": True} for config in configs]
-    return export_module(result)
+    configs = result.target.default_configs(result.regions[0].candidates[0].mugraph)
+    given = tuple(replace(config, descriptors=True) for config in configs)
+    return export_module(with_candidate(result, configs=given))
 
 
 @pytest.mark.parametrize(
@@ -279,8 +295,7 @@ EVEN = SPLIT.replace("k_at=18", "k_at=16").replace("k=70", "k=64")
 
 
 def test_even_parts_need_even_sizes(written, runs) -> None:
-    result = written(EVEN, "cuda:90")
-    result["regions"][0]["goal"] = WHOLE.replace("k=70", "k=64")
+    result = with_goal(written(EVEN, "cuda:90"), WHOLE.replace("k=70", "k=64"))
     text = export_module(result)
     assert "fine" in runs(text)
     assert "k == k_part * k_at" in text

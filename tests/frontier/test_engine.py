@@ -1,105 +1,16 @@
 """The engine against a plain breadth-first search, with any number of workers."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spaces import Walks, as_bytes, poor_keys, ring
 
 from superopt.errors import InputError
-from superopt.frontier import Exploration, Keys, Limits, Rows, explore
+from superopt.frontier.engine import Limits, explore
 from superopt.frontier.programs import Programs
-
-
-def poor_keys(nodes: Rows) -> Keys:
-    """Keys that differ in few bits, and mostly in the second word."""
-    return np.stack((nodes // 7, nodes % 7), axis=1).astype(np.uint64)
-
-
-@dataclass
-class Walks:
-    """A directed graph; a row is (node, where from, noise), the node is the identity."""
-
-    edges: tuple[tuple[int, int], ...]
-    starts: tuple[int, ...] = (0,)
-    width: int = 3
-    shared: bool = False
-    name: str = "walks"
-    dropped: int = 0
-
-    def fingerprint(self):
-        return f"walks {self.edges} {self.starts}"
-
-    def roots(self):
-        return np.array([(start, -1, 0) for start in self.starts], dtype=np.int64).reshape(-1, 3)
-
-    def expand(self, rows):
-        made = [
-            (after, before, noise - after)
-            for before, _, noise in rows.tolist()
-            for source, after in self.edges
-            if source == before
-        ]
-        self.dropped += len(rows)
-        return np.array(made + made, dtype=np.int64).reshape(-1, 3)
-
-    def keys(self, rows):
-        return poor_keys(rows[:, 0])
-
-    def absorb(self, rows, keys):
-        raise AssertionError("this space is not shared")
-
-    def counts(self):
-        return {"dropped": self.dropped}
-
-
-@dataclass
-class Sums:
-    """Shared: every new number meets every number known so far, a * b + a modulo a prime."""
-
-    modulus: int = 1009
-    start: tuple[int, ...] = (2, 3)
-    width: int = 4
-    shared: bool = True
-    name: str = "sums"
-    known: list[int] = field(default_factory=list)
-
-    def fingerprint(self):
-        return f"sums {self.modulus} {self.start}"
-
-    def roots(self):
-        return np.array([(value, 0, 0, 0) for value in self.start], dtype=np.int64)
-
-    def expand(self, rows):
-        known = np.array(self.known[:40], dtype=np.int64)
-        left = rows[:, 0].repeat(len(known))
-        right = np.tile(known, len(rows))
-        order = len(self.known) * np.ones_like(left)
-        return np.stack(((left * right + left) % self.modulus, left, right, order), axis=1)
-
-    def keys(self, rows):
-        return poor_keys(rows[:, 0])
-
-    def absorb(self, rows, keys):
-        assert (keys == poor_keys(rows[:, 0])).all()
-        self.known += rows[:, 0].tolist()
-
-    def counts(self):
-        return {}
-
-
-def ring(size: int) -> Walks:
-    steps = [(node, (node * 2 + 1) % size) for node in range(size)]
-    steps += [(node, (node * 2 + 2) % size) for node in range(size)]
-    return Walks(edges=tuple(steps))
-
-
-def as_bytes(found: Exploration) -> tuple[bytes, ...]:
-    return tuple(
-        array.tobytes() for array in (found.rows, found.keys, found.level_of, found.arcs, found.arc_targets)
-    )
 
 
 def plain_search(space: Walks) -> tuple[dict[int, int], dict[int, tuple[int, ...]], set[tuple[int, ...]]]:
@@ -120,30 +31,6 @@ def plain_search(space: Walks) -> tuple[dict[int, int], dict[int, tuple[int, ...
                 level_of[row[0]], row_of[row[0]] = level, row
                 frontier.append(row)
     return level_of, row_of, arcs
-
-
-SPACES = {
-    "walks": lambda: ring(300),
-    "sums": Sums,
-    "programs": lambda: Programs(variables=2, nodes=3, points=2),
-}
-
-
-@pytest.mark.parametrize("keep_arcs", [False, True], ids=["states", "arcs"])
-@pytest.mark.parametrize("name", SPACES)
-def test_any_number_of_workers_gives_the_same_bytes(name, keep_arcs):
-    one = explore(SPACES[name](), keep_arcs=keep_arcs)
-    assert one.stopped is None
-    assert len(one.rows) > 100
-    assert bool(len(one.arcs)) == keep_arcs
-    for workers in (2, 8):
-        several = explore(SPACES[name](), workers=workers, keep_arcs=keep_arcs)
-        assert as_bytes(several) == as_bytes(one)
-        assert several.counts == one.counts
-        assert [(s.frontier, s.candidates, s.new) for s in several.levels] == [
-            (s.frontier, s.candidates, s.new) for s in one.levels
-        ]
-        assert all(len(stats.worker_candidates) == workers for stats in several.levels[1:])
 
 
 graphs = st.integers(1, 30).flatmap(

@@ -14,20 +14,15 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from spaces import as_bytes
 
 from superopt.errors import CheckpointError, InputError
-from superopt.frontier import Exploration, Limits, checkpoint, explore
+from superopt.frontier.engine import Limits, checkpoint, explore
 from superopt.frontier.programs import Programs
 
 
 def small(**changes) -> Programs:
     return Programs(**{"variables": 2, "nodes": 3, "points": 2} | changes)
-
-
-def as_bytes(found: Exploration) -> tuple[bytes, ...]:
-    return tuple(
-        array.tobytes() for array in (found.rows, found.keys, found.level_of, found.arcs, found.arc_targets)
-    )
 
 
 @dataclass(frozen=True)
@@ -127,7 +122,7 @@ def test_log_records_of_workers_reach_the_handlers_of_the_parent(tmp_path):
 
 SEARCH = """
 import os, sys, time
-from superopt.frontier import explore
+from superopt.frontier.engine import explore
 from superopt.frontier.programs import Programs
 
 def show(stats):

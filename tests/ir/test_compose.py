@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.frontier.lower import canonical
+from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, Step, check_graph, parse_graph
 from superopt.ir.compose import compose, contract_products
 from superopt.ops import OPS, Op

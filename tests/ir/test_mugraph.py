@@ -409,7 +409,7 @@ TINY = {
 @pytest.mark.parametrize("whole", [1024, 1], ids=["short axes whole", "every axis looped"])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_default_schedules_compute_the_graph(name: str, whole: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("superopt.ir.fusion._WHOLE", whole)
+    monkeypatch.setattr("superopt.ir.mugraph.blocks._WHOLE", whole)
     item = WORKLOADS[name]
     sizes = {size: value for size, value in TINY.items() if size in item.sizes}
     graph: Graph = trace(item.function, *item.inputs(**sizes), name="w").graph

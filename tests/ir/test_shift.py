@@ -2,28 +2,21 @@
 
 import pytest
 import torch
+from programs import attention, differential, log_sum_exp, rooted, squared_weights
 
 from superopt.ir import Graph, describe_shifts, free_shifts, parse_graph, stabilize
 from superopt.trace import trace
 from superopt.trace.run import run_graph
-from superopt.verify.equality import equal_graphs
+from superopt.verify.graphs.equality import equal_graphs
 
 
 def softmax(x, v):
     return x.softmax(-1)
 
 
-def attention(x, v):
-    return (x * 0.3).softmax(-1) @ v
-
-
 def delayed_attention(x, v):
     e = torch.exp(x)
     return (e @ v) / e.sum(-1, keepdim=True)
-
-
-def log_sum_exp(x, v):
-    return x.logsumexp(-1)
 
 
 def log_softmax(x, v):
@@ -46,20 +39,6 @@ def soft_capped(x, v):
 def with_a_sink(x, v):
     e = torch.exp(x)
     return (e @ v) / (e.sum(-1, keepdim=True) + torch.exp(v[:1, :1]))
-
-
-def differential(x, v):
-    return (x.softmax(-1) - 0.5 * (x * 2).softmax(-1)) @ v
-
-
-def squared_weights(x, v):
-    e = torch.exp(x)
-    return e.square().sum(-1) / e.sum(-1).square()
-
-
-def rooted(x, v):
-    e = torch.exp(x)
-    return e.square().sum(-1).sqrt() / e.sum(-1)
 
 
 def one_is_added(x, v):
@@ -202,3 +181,31 @@ def test_hidden_positions_do_not_set_the_maximum() -> None:
 def test_a_graph_without_exponentials_is_returned_as_it_is() -> None:
     graph = parse_graph("graph g\naxes k=4\nin x: f32[k]\nt = square(x)\nout y: f32[k] = t\n")
     assert stabilize(graph) is graph
+
+
+def layers(count, x, w):
+    """Return layers of attention and a gate, whose exponentials meet in sums and are all normalized away."""
+
+    def normal(x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+
+    for _ in range(count):
+        h = normal(x)
+        x = x + ((h @ w @ h.T) * 0.3).softmax(-1) @ h
+        gate = normal(x) @ w
+        x = x + (gate / (1 + torch.exp(-gate))) @ w
+    return normal(x)
+
+
+@pytest.mark.parametrize("count", [1, 2, 15])
+def test_many_exponentials_that_depend_on_each_other(count):
+    torch.manual_seed(0)
+    x, w = torch.randn(5, 6), torch.randn(6, 6) / 2
+    traced = trace(lambda x, w: layers(count, x, w), x, w)
+    inputs = {port.name: one.double() for port, one in zip(traced.graph.inputs, (x, w), strict=True)}
+    stable = stabilize(traced.graph)
+    assert sum(step.op == "max" for step in stable.steps) >= count
+    [found], [wanted] = (run_graph(graph, inputs).values() for graph in (stable, traced.graph))
+    torch.testing.assert_close(found, wanted)
+    why = "".join(describe_shifts(traced.graph))
+    assert ("its shift would be made from itself" in why) == (count > 1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from programs import attention, differential, log_sum_exp, rooted, squared_weights
 from torch import Tensor
 
 from superopt.errors import GraphError
@@ -24,8 +25,8 @@ from superopt.ir import (
 )
 from superopt.trace import trace
 from superopt.trace.run import run_graph
-from superopt.verify.equality import equal_graphs
 from superopt.verify.execute import execute
+from superopt.verify.graphs.equality import equal_graphs
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -40,17 +41,9 @@ def product(x, v):
     return x @ v
 
 
-def attention(x, v):
-    return (x * 0.3).softmax(-1) @ v
-
-
 def causal(x, v):
     keep = torch.ones(4, ROWS, dtype=torch.bool).tril()
     return x.masked_fill(~keep, float("-inf")).softmax(-1) @ v
-
-
-def log_sum_exp(x, v):
-    return x.logsumexp(-1)
 
 
 def projected_log_sum_exp(x, v):
@@ -61,23 +54,9 @@ def cross_entropy(x, v):
     return x.logsumexp(-1) - (x * torch.sigmoid(x)).sum(-1)
 
 
-def differential(x, v):
-    return (x.softmax(-1) - 0.5 * (x * 2).softmax(-1)) @ v
-
-
 def with_a_sink(x, v):
     e = torch.exp(x)
     return (e @ v) / (e.sum(-1, keepdim=True) + torch.exp(x.square().mean(-1, keepdim=True)))
-
-
-def squared_weights(x, v):
-    e = torch.exp(x)
-    return e.square().sum(-1) / e.sum(-1).square()
-
-
-def rooted(x, v):
-    e = torch.exp(x)
-    return e.square().sum(-1).sqrt() / e.sum(-1)
 
 
 def root_on_one_side(x, v):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from superopt.dtypes import DTYPES
 from superopt.errors import GraphError
 from superopt.ir import (
-    DTYPES,
     STRUCTURAL,
     Axis,
     Graph,

@@ -2,12 +2,15 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
 import superopt
 from superopt import Optimized, OptimizeOptions, SearchOptions
+from superopt.targets import KernelReport
+from superopt.targets.cuda import CudaTarget
 
 collect_ignore_glob = [] if shutil.which("g++") or shutil.which("clang++") else ["*"]
 
@@ -24,6 +27,17 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def everything_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the compiler by one that says at once that every kernel fits."""
+
+    def answer(self, jobs, *, seconds, on_done) -> None:
+        for at in range(len(jobs)):
+            on_done(at, KernelReport("kernel", shared_bytes=1024, registers=99, spill_bytes=0))
+
+    monkeypatch.setattr(CudaTarget, "compile_ahead", answer)
 
 
 @pytest.fixture(scope="session")
@@ -60,18 +74,10 @@ def in_use() -> Callable[[Optimized], Optimized]:
         assert chosen
         return Optimized(
             best.function,
-            traced=best.traced,
-            target=best.target,
-            options=best.options,
-            inputs=best.inputs,
-            regions=best.regions,
-            winner="superopt",
+            replace(best.result, winner="superopt"),
+            best.traced,
             kernels={name: best.target.make(one.mugraph, one.configs) for name, one in chosen.items()},
-            measurements=best.measurements,
-            floats=best.floats,
-            device=best.device,
-            source=best.source,
-            open_axes=best.open_axes,
+            options=best.options,
         )
 
     return remade

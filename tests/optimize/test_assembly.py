@@ -8,8 +8,8 @@ import torch
 
 from superopt.codegen.cpp import CppMuGraph
 from superopt.errors import InputError
+from superopt.funnel.assembly import Alone, assemble
 from superopt.ir import fuse
-from superopt.plans.assembly import Alone, assemble
 from superopt.trace import trace
 
 WEIGHT = torch.randn(5)
@@ -29,7 +29,7 @@ CASES: tuple[tuple[Callable[..., Any], tuple[Any, ...], bool], ...] = (
     (lambda x, y: (y - x,), (torch.randn(4, 5), torch.randn(4, 5)), True),
     (lambda x, y: {"y": x - y}, (torch.randn(4, 5), torch.randn(4, 5)), False),
     (lambda x, y: (x - y, x), (torch.randn(4, 5), torch.randn(4, 5)), False),
-    (lambda x: x * WEIGHT, (torch.randn(4, 5),), False),
+    (lambda x: x * WEIGHT, (torch.randn(4, 5),), True),
     (lambda pair: pair[0] - pair[1], ((torch.randn(4, 5), torch.randn(4, 5)),), True),
     (scaled, (torch.randn(4, 5), 3.0), True),
 )

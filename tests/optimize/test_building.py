@@ -10,20 +10,17 @@ import torch
 
 import superopt
 from superopt import OptimizeOptions
-from superopt.clock import Clock
+from superopt.candidates import Candidate, RegionCandidates
+from superopt.fate import Fate, Kind
+from superopt.funnel import Limits, State, run_regions
+from superopt.funnel.first_runs import FirstRuns
 from superopt.ir import fuse
-from superopt.plans import racing
-from superopt.plans.contest import Contest
-from superopt.plans.course import Course
-from superopt.plans.guard import Guard
-from superopt.plans.outcome import Outcome
-from superopt.plans.plan import Candidate, Within, Work
 from superopt.targets import KernelReport, cuda
 from superopt.targets.cpu import CpuTarget
 from superopt.targets.cuda import CudaTarget
 from superopt.trace import trace
 from superopt.tune.halving import halve
-from superopt.verify import floats
+from superopt.verify.floats import compare as floats
 
 GIB = 1 << 30
 
@@ -32,10 +29,10 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return x * 2.0
 
 
-def contest_of(options: OptimizeOptions, within: Within | None = None) -> Contest:
+def state_of(options: OptimizeOptions, first_runs: FirstRuns | None = None, **limits: object) -> State:
     inputs = (torch.randn(8, 16),)
-    course = Course(CpuTarget(), options, Clock(), lambda message: None, within)
-    return Contest(course, scaled, trace(scaled, *inputs), inputs)
+    taken = Limits(0.4, **limits)
+    return State(scaled, trace(scaled, *inputs), inputs, CpuTarget(), options, taken, first_runs=first_runs)
 
 
 @pytest.mark.parametrize(
@@ -67,20 +64,18 @@ def test_a_processor_that_is_measured_has_two() -> None:
 @pytest.mark.parametrize(
     ("guarded", "shared", "builders"), [(True, None, 5), (True, 3, 3), (True, 9, 5), (False, 3, 2)]
 )
-def test_a_contest_builds_as_many_as_its_target_says(
+def test_a_program_builds_as_many_as_its_target_says(
     quick: OptimizeOptions, monkeypatch, guarded: bool, shared: int | None, builders: int
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(CpuTarget, "builders", lambda self, size: asked.append(size) or 5)
-    within = None
-    if shared is not None:
-        within = Within(float("inf"), 0.0, guard=Guard(shared, "cpu", 1.0))
-    builder = contest_of(replace(quick, guarded=guarded), within).builder
-    with builder.guarded(512):
-        assert builder.builders == builders
-        assert (builder.guard is None) is not guarded
-        if builder.guard is not None:
-            assert builder.guard.workers == (shared or 5)
+    kept = None if shared is None else FirstRuns(shared, "cpu", 1.0)
+    state = state_of(replace(quick, guarded=guarded), kept)
+    with state.ready():
+        assert state.builders == builders
+        assert (state.first_runs is None) is not guarded
+        if state.first_runs is not None:
+            assert state.first_runs.workers == (shared or 5)
     assert asked == ([512] if guarded else [])
 
 
@@ -94,9 +89,9 @@ def raced(
         ordered.append(dict(guesses))
         return halve(guesses, *arguments, **named)
 
-    monkeypatch.setattr(racing, "halve", noted)
-    contest = contest_of(quick)
-    goal = contest.traced.graph
+    monkeypatch.setattr("superopt.funnel.race.halve", noted)
+    state = state_of(quick)
+    goal = state.traced.graph
     mugraph = fuse(goal)
     names = iter(spilled)
 
@@ -104,12 +99,10 @@ def raced(
         return {0: KernelReport("it", registers=255, shared_bytes=64, spill_bytes=spilled[next(names)])}
 
     monkeypatch.setattr(CpuTarget, "compiled", compiled)
-    monkeypatch.setattr(contest.builder, "builders", 1)
+    state.builders = 1
     candidates = tuple(Candidate(name, goal, mugraph) for name in spilled)
-    outcome = Outcome()
-    with torch.no_grad():
-        contest._region(Work(goal, candidates, recalled=True), {"x": contest.inputs[0]}, outcome, 0.2)
-    return ordered[0], outcome.regions[0].candidates
+    [region] = run_regions([RegionCandidates(goal, candidates, recalled=True)], state)
+    return ordered[0], region.candidates
 
 
 @pytest.mark.parametrize(
@@ -131,6 +124,21 @@ def test_kernels_that_spill_are_raced_last(
     assert all(one.measurement is not None for one in candidates)  # they may yet be the fastest
 
 
+def test_variants_get_ids_that_no_candidate_has(quick: OptimizeOptions) -> None:
+    """A file that is tuned again holds variants of its candidates already."""
+    state = state_of(quick)
+    goal = state.traced.graph
+    known = [Candidate(id, goal, fuse(goal)) for id in ("1.1", "1.1/1", "1.1/3")]
+    [region] = run_regions([RegionCandidates(goal, tuple(known))], state)
+    ids = [one.id for one in region.candidates]
+    assert len(set(ids)) == len(ids)
+    assert {one.id for one in known} < set(ids)
+    for one in known:  # its configuration is still its own
+        [same] = [other for other in region.candidates if other.id == one.id]
+        assert same.configs == state.target.default_configs(same.mugraph)
+        assert same.variant == ""
+
+
 def test_what_a_guard_builds_is_right(quick: OptimizeOptions, random: Callable, monkeypatch) -> None:
     monkeypatch.setattr(CpuTarget, "builders", lambda self, size: 3)
     inputs = random((6, 32))
@@ -146,12 +154,13 @@ def test_what_is_beaten_already_is_not_checked(
     checked: list[object] = []
     real = floats.compare_floats
     monkeypatch.setattr(floats, "compare_floats", lambda *a, **k: checked.append(a) or real(*a, **k))
-    contest = contest_of(replace(quick, guarded=False), Within(time.monotonic() + 60.0, beat_us, tune=False))
-    goal = contest.traced.graph
-    outcome = contest.run([Work(goal, (Candidate("one", goal, fuse(goal)),))])
-    [plan] = outcome.regions
+    limits = {"deadline": time.monotonic() + 60.0, "beat_us": beat_us, "tune": False}
+    state = state_of(replace(quick, guarded=False), **limits)
+    goal = state.traced.graph
+    [plan] = run_regions([RegionCandidates(goal, (Candidate("one", goal, fuse(goal)),))], state)
     assert (plan.chosen is not None) is chosen
     assert bool(checked) is chosen
     assert all(one.measurement is not None for one in plan.candidates)  # its time is known all the same
     if not chosen:
-        assert {one.rejected for one in plan.candidates} == {"slower than what there is to beat"}
+        slower = Fate("check", Kind.SLOWER, "slower than what there is to beat")
+        assert {one.fate for one in plan.candidates} == {slower}

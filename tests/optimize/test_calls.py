@@ -166,8 +166,9 @@ def test_arguments_by_name_and_in_other_orders(best: Optimized, build, random) -
     other = build(scaled, {"a": a, "b": b}, 2.0)
     agree(other({"b": b, "a": a}, 2.0), scaled({"a": a, "b": b}, 2.0))
     agree(other({"b": b, "a": a[:1]}, 2), scaled({"a": a[:1], "b": b}, 2))
-    with pytest.raises(InputError, match=r"input 3 is a numpy\.ndarray; it was built for 2\.0"):
-        other({"a": a, "b": b}, a.numpy())
+    agree(other({"a": a, "b": b}, b.exp()), scaled({"a": a, "b": b}, b.exp()))
+    with pytest.raises(InputError, match=r"input 3 is a builtins\.object; it was built for 2\.0"):
+        other({"a": a, "b": b}, object())
     with pytest.raises(InputError, match="positional only"):
         other(d={"a": a, "b": b}, by=2.0)
 
@@ -180,8 +181,7 @@ def test_texts_and_not_a_number_among_the_arguments(build, random) -> None:
     best = build(function, x, "double", float("nan"))
     agree(best(x, "double", float("nan")), function(x, "double", 0))
     agree(best(x[:2], "double", float("nan")), function(x[:2], "double", 0))
-    with pytest.raises(InputError, match="input 2 is 'single'; it was built for 'double'"):
-        best(x, "single", float("nan"))
+    agree(best(x, "single", float("nan")), function(x, "single", 0))
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.deepcopy])

@@ -17,19 +17,17 @@ import torch
 
 import superopt
 from superopt import OptimizeOptions
-from superopt.clock import Clock
+from superopt.candidates import RegionCandidates
 from superopt.codegen.cpp import find_compiler
 from superopt.codegen.cpp.launch import CppMuGraph
-from superopt.plans.course import Course
-from superopt.plans.final import Final
-from superopt.plans.outcome import Outcome
-from superopt.plans.plan import RegionPlan
+from superopt.fate import Kind
+from superopt.funnel import Limits, State
+from superopt.rivals import final
 from superopt.targets.cpu import CpuTarget
 from superopt.trace import trace
-from superopt.tune import Measurement
 from superopt.tune.errors import DeviceLostError
-from superopt.tune.measure import HeadToHead
-from superopt.verify.floats import compare_floats
+from superopt.tune.measure import Times
+from superopt.verify.floats.compare import compare_floats
 
 
 def norm(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
@@ -86,7 +84,7 @@ def test_a_compiler_that_fails_crashes_or_hangs(compiler, one, random, body: str
     assert best.winner == "eager"
     assert best.fused is None
     assert line in best.explain(), best.explain()
-    assert all(candidate.rejected for candidate in best.regions[0].candidates)
+    assert {one.fate.kind for one in best.regions[0].candidates} == {Kind.FAILED}
 
 
 def test_no_compiler_at_all(monkeypatch, one, random) -> None:
@@ -192,7 +190,7 @@ def test_a_device_that_is_lost_while_racing(one, random, monkeypatch, caplog) ->
     def lost(self, *_: object, **__: object) -> None:
         raise DeviceLostError("an illegal memory access")
 
-    monkeypatch.setattr(CpuTarget, "measure", lost)
+    monkeypatch.setattr(CpuTarget, "times", lost)
     inputs = random((6, 32), (32,))
     best = superopt.optimize(norm, *inputs, options=one)
     is_right(best, inputs)
@@ -221,22 +219,19 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
 
 
-def timed(**times_us: float) -> dict[str, Measurement]:
-    return {name: Measurement(us, us, us, 9) for name, us in times_us.items()}
+def timed(**times_us: float) -> dict[str, Times]:
+    return {name: Times([us] * 9) for name, us in times_us.items()}
 
 
-def stand(monkeypatch: pytest.MonkeyPatch, last: Callable, confirm: Callable | None = None) -> None:
+def stand(monkeypatch: pytest.MonkeyPatch, *last: Callable) -> None:
     """Put something in the place of the last race, and of its confirmation."""
-    real = CpuTarget.measure
+    real, left = CpuTarget.times, iter(last)
 
-    def measure(self, contenders, *arguments: object, **named: object):
-        if "superopt" in contenders:
-            return last()
-        return real(self, contenders, *arguments, **named)
+    def times(self, contenders, *arguments: object, **named: object):
+        answer = next(left, None) if "superopt" in contenders else None
+        return answer() if answer else real(self, contenders, *arguments, **named)
 
-    monkeypatch.setattr(CpuTarget, "measure", measure)
-    if confirm is not None:
-        monkeypatch.setattr(CpuTarget, "confirm", lambda *_, **__: confirm())
+    monkeypatch.setattr(CpuTarget, "times", times)
 
 
 def failing(fault: str) -> Callable:
@@ -271,11 +266,11 @@ def test_a_fault_in_the_last_race(
 def test_a_fault_in_the_check_in_floats(one, random, monkeypatch, caplog, fault: str) -> None:
     checked: list[object] = []
 
-    def fail(function, candidate, inputs, *, seed: int) -> None:
+    def fail(function, candidate, inputs, *, seed: int, focus: object) -> None:
         checked.append(candidate)
         failing(fault)()
 
-    monkeypatch.setattr("superopt.verify.floats.compare_floats", fail)
+    monkeypatch.setattr("superopt.verify.floats.compare.compare_floats", fail)
     inputs = random((6, 32), (32,))
     best = superopt.optimize(norm, *inputs, options=one)
     is_refused(best, inputs, "it could not be checked in floats")
@@ -293,18 +288,14 @@ def test_who_can_be_checked_is_chosen_after_one_who_cannot(one, random, monkeypa
         checked.append(arguments)
         return failing("memory")() if len(checked) == 1 else compare_floats(*arguments, **named)
 
-    monkeypatch.setattr("superopt.verify.floats.compare_floats", once)
+    monkeypatch.setattr("superopt.verify.floats.compare.compare_floats", once)
     inputs = random((6, 32), (32,))
     best = superopt.optimize(norm, *inputs, options=replace(one, graphs=2))
     is_right(best, inputs)
     [plan] = best.regions
     assert plan.chosen is not None
-    assert plan.chosen.rejected is None
+    assert plan.chosen.fate.kind is Kind.CHOSEN
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB" in best.explain()
-
-
-def head_to_head(ours_us: float) -> HeadToHead:
-    return HeadToHead("superopt", "eager", 100 / ours_us, 1.0, True, timed(superopt=ours_us, eager=100.0))
 
 
 @pytest.mark.parametrize(
@@ -323,7 +314,7 @@ def test_a_last_race_that_is_won_in_no_time(
     monkeypatch.setattr("superopt.optimizer.pick_target", lambda *_, **__: target)
     monkeypatch.setattr(CpuTarget, "floor_us", lambda self, graph, kept=False: 1.0)
     times = timed(eager=100.0, superopt=ours_us)
-    stand(monkeypatch, lambda: times, lambda: head_to_head(confirmed_us))
+    stand(monkeypatch, lambda: times, lambda: timed(eager=100.0, superopt=confirmed_us))
     inputs = random((6, 32), (32,))
     best = superopt.optimize(norm, *inputs, options=one)
     if refused:
@@ -349,11 +340,11 @@ def test_the_least_time_of_a_program_is_that_of_what_no_cache_holds(one, functio
     traced = trace(function, *inputs)
     goals = [region.graph for region in traced.program.regions]
     assert len(goals) == len(counted)
-    final = Final(Course(target, one, Clock(), lambda message: None), function, traced, known=True)
-    outcome = Outcome(regions=[RegionPlan(goal, (), None) for goal in goals])
+    state = State(function, traced, inputs, target, one, Limits(1.0))
+    regions = [RegionCandidates(goal, ()) for goal in goals]
     floors = [target.floor_us(goal, kept=True) for goal in goals]
     expected = sum(us for us, counts in zip(floors, counted, strict=True) if counts)
-    assert final._floor_us(outcome) == pytest.approx(expected)
+    assert final._floor_us(state, regions) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("during", ["compiling", "racing", "tuning", "racing against"])

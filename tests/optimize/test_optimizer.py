@@ -12,8 +12,10 @@ import superopt
 import superopt.driver
 from superopt import InputError, Optimized, OptimizeOptions, SearchOptions
 from superopt.cache import Cache, Record, key_of
+from superopt.candidates import plan_cache
+from superopt.candidates.codec import candidate_json
 from superopt.ir import Program
-from superopt.plans.record import candidate_json
+from superopt.trace import trace
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
@@ -93,7 +95,6 @@ def test_its_graph_and_its_verdict(best: Optimized) -> None:
     verdict = best.verdict
     assert verdict is not None
     assert verdict.equal
-    assert verdict.proven
     assert (verdict.trials, verdict.error_bound) == (
         plan.chosen.verdict.trials,
         plan.chosen.verdict.error_bound,
@@ -167,6 +168,7 @@ def test_what_was_best_before_needs_no_search(
 
     monkeypatch.setattr("superopt.optimizer.search", no_search)
     again = superopt.optimize(norm_linear, *inputs, options=kept)
+    assert again.regions[0].recalled
     assert str(again.regions[0].chosen.graph) in {str(one.graph) for one in first.regions[0].candidates}
     torch.testing.assert_close(again.fused(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
 
@@ -177,13 +179,26 @@ def test_what_was_best_before_needs_no_search(
         wrong = str(first.regions[0].goal).replace("rsqrt", "sqrt")
         [goal] = first.regions
         good = candidate_json(goal.chosen)
+        old = cache.get(key_of("plan", **entry.parts)).data
         swapped = {**good, "mugraph": re.sub(r"\br?sqrt\(", "square(", good["mugraph"])}
         assert swapped != good
         saved = [{"graph": wrong}, {"no": 1}, 7, swapped]
-        cache.put(key_of("plan", **entry.parts), Record({"parts": {goal.goal.name: saved}}, "wrong"))
+        cache.put(key_of("plan", **entry.parts), Record({**old, "parts": {goal.goal.name: saved}}, "wrong"))
     third = superopt.optimize(norm_linear, *inputs, options=kept)
     torch.testing.assert_close(third(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
-    assert all(one.name.startswith("graph") for one in third.regions[0].candidates)
+    assert not third.regions[0].recalled
+
+    # Nor is one of another version, and one line says so.
+    monkeypatch.setattr("superopt.candidates.plan_cache._say_old", plan_cache._say_old.__wrapped__)
+    with Cache.open(tmp_path) as cache:
+        (entry,) = cache.entries("plan")
+        key = key_of("plan", **entry.parts)
+        cache.put(key, Record({**cache.get(key).data, "version": 1}, "old"))
+    caplog.clear()
+    assert not superopt.optimize(norm_linear, *inputs, options=kept).regions[0].recalled
+    assert [line for line in caplog.messages if line.startswith("cache")] == [
+        "cache: its plans are those of another version of superopt and are not used"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -205,6 +220,20 @@ def test_a_function_that_fails_on_data_is_refused(quick) -> None:
     inputs = torch.randn(5, 64).half(), torch.randn(64, 12)
     with pytest.raises(InputError, match=r"fails on inputs like these: RuntimeError"):
         superopt.optimize(lambda x, w: x @ w, *inputs, options=quick)
+
+
+def test_a_program_that_is_traced_already_is_not_traced_again(quick, monkeypatch) -> None:
+    (x,) = _inputs((6, 32))
+    traced = trace(torch.exp, x, name="growth")
+
+    def no_trace(*_: object, **__: object) -> None:
+        raise AssertionError("traced again")
+
+    monkeypatch.setattr("superopt.trace.trace", no_trace)
+    best = superopt.optimize(torch.exp, x, options=replace(quick, measure=False), traced=traced)
+    assert best.traced.program.name == "growth"
+    assert best.regions[0].chosen is not None
+    torch.testing.assert_close(best(x), torch.exp(x))
 
 
 def test_a_program_of_views_only(quick) -> None:

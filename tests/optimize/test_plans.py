@@ -15,15 +15,16 @@ import superopt
 import superopt.driver
 from superopt import InputError, OptimizeOptions
 from superopt.cli import main
+from superopt.fate import Kind
 from superopt.ir import fuse
-from superopt.plans.peers import PEERS, compiled_by_torch
-from superopt.plans.standin import stand_in
-from superopt.plans.tuning import tune
+from superopt.optimizer import tune
+from superopt.rivals.rivals import RIVALS
+from superopt.rivals.stand_in import stand_in
 from superopt.targets import KernelReport, pick_target
 from superopt.targets.cpu import CpuTarget
 from superopt.targets.cuda import CudaTarget
 from superopt.trace import trace
-from superopt.tune import Measurement
+from superopt.tune.measure import Times
 
 PLAN = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)
 
@@ -97,8 +98,9 @@ def test_a_plan_is_kept_with_what_the_compiler_said(
     assert made.dropped
     assert recalled.dropped == made.dropped
     for one, earlier in zip(made.candidates, recalled.candidates, strict=True):
-        assert (earlier.name, earlier.mugraph, earlier.configs) == (one.name, one.mugraph, one.configs)
-        assert (earlier.rejected, earlier.predicted_us) == (one.rejected, one.predicted_us)
+        assert (earlier.id, earlier.name, earlier.mugraph) == (one.id, one.name, one.mugraph)
+        assert earlier.configs == one.configs
+        assert (earlier.fate, earlier.predicted_us) == (one.fate, one.predicted_us)
     for changed, other in (
         (replace(options, target="cuda:80"), inputs),
         (replace(options, graphs=3), inputs),
@@ -117,7 +119,8 @@ def test_a_plan_that_was_measured_keeps_the_best_few(monkeypatch: pytest.MonkeyP
     again = superopt.optimize(norm_linear, *inputs, options=options)
     assert len(first.regions[0].candidates) > 3
     assert again.search is None
-    assert [one.name for one in again.regions[0].candidates if one.name.startswith("earlier")]
+    assert again.regions[0].recalled
+    assert {one.id for one in again.regions[0].candidates} <= {one.id for one in first.regions[0].candidates}
     assert len(again.regions[0].candidates) <= 3
     assert again.regions[0].dropped == ()
 
@@ -137,10 +140,10 @@ def test_what_cannot_be_compiled_stays_so_in_the_cache(
     fates = []
     for _ in range(2):
         [plan] = superopt.optimize(norm_linear, *inputs, options=options).regions
-        fates.append([(one.name, one.rejected) for one in plan.candidates])
-        assert plan.chosen.rejected is None
+        fates.append([(one.id, one.fate) for one in plan.candidates])
+        assert plan.chosen.fate.is_sound
     assert fates[0] == fates[1]
-    assert "out of registers" in {why for _, why in fates[0]}
+    assert "out of registers" in {fate.reason for _, fate in fates[0] if fate.kind is Kind.FAILED}
 
 
 def test_what_cannot_be_compiled_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +154,7 @@ def test_what_cannot_be_compiled_is_not_planned(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(CudaTarget, "compile_ahead", fail)
     options = replace(PLAN, target="cuda:90")
     best = superopt.optimize(norm_linear, *half((16, 512), (512,), (512, 256)), options=options)
-    refused = [one for one in best.regions[0].candidates if one.rejected]
+    refused = [one for one in best.regions[0].candidates if not one.fate.is_sound]
     assert refused
     assert "ended by SIGSEGV" in best.explain()
     assert best.regions[0].chosen not in refused
@@ -218,8 +221,8 @@ def test_tf32_as_torch_was_told_by_the_older_name(told, monkeypatch, allowed: bo
 def test_no_peer_has_cuda_graphs_of_its_own(monkeypatch) -> None:
     modes: list[str | None] = []
     monkeypatch.setattr(torch, "compile", lambda function, mode: modes.append(mode) or function)
-    for name in PEERS[1:]:
-        compiled_by_torch(norm_linear, name)
+    for one in RIVALS:
+        one.make(norm_linear, [], {})
     assert modes == [None, "max-autotune-no-cudagraphs"]
     for mode in filter(None, modes):
         assert not torch._inductor.list_mode_options(mode).get("triton.cudagraphs", False)
@@ -250,14 +253,14 @@ def test_tuning_measures_a_plan(plan: Path, tmp_path: Path, capsys: pytest.Captu
 
 def test_tuning_says_what_pytorch_raced_with(plan: Path, tmp_path: Path, monkeypatch) -> None:
     measured: list[Callable] = []
-    real = CpuTarget.measure
+    real = CpuTarget.times
 
     def measure(self, contenders, *arguments: object, **named: object):
-        if "eager" in contenders:
+        if "eager" in contenders and contenders["eager"] not in measured:
             measured.append(contenders["eager"])
         return real(self, contenders, *arguments, **named)
 
-    monkeypatch.setattr(CpuTarget, "measure", measure)
+    monkeypatch.setattr(CpuTarget, "times", measure)
     inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
     told: list[str] = []
     stood = tune(plan, seconds=0.2, torch_compile=False, on_progress=told.append)
@@ -274,12 +277,11 @@ def test_tuning_says_what_pytorch_raced_with(plan: Path, tmp_path: Path, monkeyp
 
 
 def test_a_stand_in_that_wins_is_not_what_runs(plan: Path, monkeypatch) -> None:
-    def measure(self, contenders, *_: object, **__: object) -> dict[str, Measurement]:
-        times = {name: 1.0 if name == "eager" else 9.0 for name in contenders}
-        return {name: Measurement(us, us, us, 9) for name, us in times.items()}
+    def measure(self, contenders, *_: object, **__: object) -> dict[str, Times]:
+        return {name: Times([1.0 if name == "eager" else 9.0] * 9) for name in contenders}
 
-    monkeypatch.setattr(CpuTarget, "measure", measure)
-    monkeypatch.setattr("superopt.plans.final.stand_in", lambda traced, inputs: pytest.fail)
+    monkeypatch.setattr(CpuTarget, "times", measure)
+    monkeypatch.setattr("superopt.rivals.final.stand_in", lambda traced, inputs: pytest.fail)
     best = tune(plan, seconds=0.2, torch_compile=False)
     assert best.winner == "eager"
     inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
@@ -323,7 +325,7 @@ def test_tuning_needs_neither_egglog_nor_z3(plan: Path, tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "sys.modules['egglog'] = sys.modules['z3'] = None  # importing either fails\n"
-        "from superopt.plans.tuning import tune\n"
+        "from superopt.optimizer import tune\n"
         f"best = tune({str(plan)!r}, seconds=0.2, torch_compile=False)\n"
         f"best.save({str(tmp_path / 'out.json')!r})\n"
         "assert sys.modules['egglog'] is None and sys.modules['z3'] is None\n"

@@ -7,10 +7,10 @@ import torch
 
 import superopt
 from superopt.cache import Cache
+from superopt.candidates import Candidate
+from superopt.candidates.order import ConfigurationOrder
 from superopt.cost import Device
 from superopt.ir import fuse, parse_graph
-from superopt.plans.plan import Candidate
-from superopt.plans.ranking import Ranking
 from superopt.targets import config_json, pick_target
 from superopt.tune import Measurement
 
@@ -43,7 +43,7 @@ def candidate(step: str, m: int = 256, n: int = 512) -> Candidate:
 def measured(cache: Cache, steps, bias) -> None:
     """Keep, of every configuration of each kernel, its predicted time with a bias."""
     target = pick_target("cpu")
-    ranking = Ranking(target, cache)
+    ranking = ConfigurationOrder(target, cache)
     for step in steps:
         base = candidate(step)
         configs = list(target.configs(base.mugraph, 0))
@@ -63,7 +63,7 @@ def schedule_bias(config) -> float:
 def test_without_measurements_the_prediction_ranks(cache: Cache) -> None:
     target, base = pick_target("cpu"), candidate("exp(x)")
     configs = list(target.configs(base.mugraph, 0))
-    for ranking in (Ranking(target), Ranking(target, cache)):
+    for ranking in (ConfigurationOrder(target), ConfigurationOrder(target, cache)):
         found = ranking.ranked(base.mugraph, base.configs, 0)
         times = [us for _, us in found]
         assert times == sorted(times)
@@ -75,7 +75,7 @@ def test_without_measurements_the_prediction_ranks(cache: Cache) -> None:
 
 def test_what_was_measured_corrects_the_prediction(cache: Cache) -> None:
     measured(cache, STEPS[:-1], schedule_bias)
-    ranking = Ranking(pick_target("cpu"), cache)
+    ranking = ConfigurationOrder(pick_target("cpu"), cache)
     unseen = candidate(STEPS[-1], m=512)
     found = ranking.ranked(unseen.mugraph, unseen.configs, 0)
     assert ranking.used.model == "learned"
@@ -83,17 +83,20 @@ def test_what_was_measured_corrects_the_prediction(cache: Cache) -> None:
     assert ranking.used.pairs > 100
     assert "ranked by the learned model" in str(ranking.used)
     assert found[0][0].schedule == "dynamic"
-    assert Ranking(pick_target("cpu")).ranked(unseen.mugraph, unseen.configs, 0)[0][0].schedule == "static"
+    assert (
+        ConfigurationOrder(pick_target("cpu")).ranked(unseen.mugraph, unseen.configs, 0)[0][0].schedule
+        == "static"
+    )
 
 
 def test_a_right_prediction_is_kept(cache: Cache) -> None:
     measured(cache, STEPS[:-1], lambda config: 3.0)
-    ranking = Ranking(pick_target("cpu"), cache)
+    ranking = ConfigurationOrder(pick_target("cpu"), cache)
     unseen = candidate(STEPS[-1])
     found = ranking.ranked(unseen.mugraph, unseen.configs, 0)
     assert ranking.used.model == "analytical"
     assert ranking.used.pairs > 10
-    assert found == Ranking(pick_target("cpu")).ranked(unseen.mugraph, unseen.configs, 0)
+    assert found == ConfigurationOrder(pick_target("cpu")).ranked(unseen.mugraph, unseen.configs, 0)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_records_that_say_nothing_are_left_out(cache: Cache, change) -> None:
     }
     device = {"name": target.device_name, "processors": 2}
     save_measurement(cache, Measurement(9.0, 9.0, 9.0, 3), program="p", device=device, **(parts | change))
-    ranking = Ranking(target, cache)
+    ranking = ConfigurationOrder(target, cache)
     assert ranking.ranked(base.mugraph, base.configs, 0)
     assert ranking.used.pairs == 0
 
@@ -137,13 +140,13 @@ def test_only_kernels_in_the_same_company_are_compared(cache: Cache) -> None:
     base = Candidate(
         "two kernels", mugraph.graph, mugraph, configs, measurement=Measurement(9.0, 9.0, 9.0, 3)
     )
-    Ranking(target, cache).keep(mugraph.graph, [base], number)
+    ConfigurationOrder(target, cache).keep(mugraph.graph, [base], number)
     [kept] = cache.measurements()
     race = kept.parts["options"]["race"]
     assert race["number"] == number
     assert len(race["others"]) == len(mugraph.kernels) - 1 > 0
     library = next(at for at, one in enumerate(configs) if one is None)
-    Ranking(target, cache).keep(mugraph.graph, [base], library)
+    ConfigurationOrder(target, cache).keep(mugraph.graph, [base], library)
     assert len(cache.measurements()) == 1
 
 
@@ -173,7 +176,7 @@ def test_the_first_few_are_not_all_of_the_same_tiles() -> None:
     )
     target = pick_target("cuda:90")
     mugraph = fuse(graph)
-    ranked = Ranking(target).ranked(mugraph, target.default_configs(mugraph), 0)
+    ranked = ConfigurationOrder(target).ranked(mugraph, target.default_configs(mugraph), 0)
     tiles = [str(config_json(config)["tiles"]) for config, _ in ranked]
     times = [us for _, us in ranked if us is not None]
     assert len(ranked) == len(list(target.configs(mugraph, 0)))

@@ -8,15 +8,16 @@ import torch.nn.functional as F
 
 import superopt
 from superopt import OptimizeOptions
+from superopt.candidates import Candidate
 from superopt.cli import main
+from superopt.fate import Fate, Kind
+from superopt.funnel.rehearse import rehearsed
 from superopt.ir import Graph, parse_graph
-from superopt.plans.plan import Candidate
-from superopt.plans.rehearsal import rehearsed
 from superopt.schedule.recipe import Recipe, followed, prepared
-from superopt.targets import KernelReport
-from superopt.targets.cuda import CudaTarget
 from superopt.trace import trace
-from superopt.verify.floats import compare_floats, compare_many, in_float64
+from superopt.verify.floats.compare import compare_floats, compare_many, in_float64
+
+pytestmark = pytest.mark.usefixtures("everything_fits")
 
 PLAN = OptimizeOptions(target="cuda:90", measure=False, cache=False)
 
@@ -73,17 +74,6 @@ def layer_norm(x: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     return F.layer_norm(x, (x.shape[-1],), g, b)
 
 
-@pytest.fixture(autouse=True)
-def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that says at once that everything fits."""
-
-    def answer(self, jobs, *, seconds, on_done) -> None:
-        for at in range(len(jobs)):
-            on_done(at, KernelReport("kernel", shared_bytes=1024, registers=99, spill_bytes=0))
-
-    monkeypatch.setattr(CudaTarget, "compile_ahead", answer)
-
-
 def candidate(graph: Graph, name: str) -> Candidate:
     return Candidate(name, graph, followed(prepared(graph, ()), Recipe()))
 
@@ -92,8 +82,9 @@ def fates(goal: str, *graphs: str, entering: tuple[str, ...] = ("x",)) -> list[s
     """Return why each graph is refused."""
     candidates = [candidate(parse_graph(text), str(at)) for at, text in enumerate(graphs)]
     found = rehearsed(parse_graph(goal), candidates, entering, seed=0)
-    assert [one.name for one in found] == [one.name for one in candidates]
-    return [one.rejected for one in found]
+    assert [one.id for one in found] == [one.id for one in candidates]
+    assert {one.fate.kind for one in found} <= {Kind.KEPT, Kind.REFUSED}
+    return [one.fate.reason or None for one in found]
 
 
 def test_a_variance_by_squares_is_refused_and_one_by_differences_is_not() -> None:
@@ -122,9 +113,9 @@ def test_only_what_is_known_is_judged() -> None:
 
 def test_what_is_refused_already_keeps_its_reason() -> None:
     goal = parse_graph(DIFFERENCES)
-    known = replace(candidate(parse_graph(SQUARES), "1"), rejected="it spills")
+    known = replace(candidate(parse_graph(SQUARES), "1"), fate=Fate("compile", Kind.FAILED, "it spills"))
     [found] = rehearsed(goal, [known], ("x",), seed=0)
-    assert found.rejected == "it spills"
+    assert found.fate == known.fate
 
 
 def test_threads_are_as_before() -> None:
@@ -137,7 +128,8 @@ def test_a_plan_and_what_is_exported_of_it_are_accurate(tmp_path, capsys: pytest
     inputs = tuple(torch.empty(shape, device="meta") for shape in ((64, 4096), (4096,), (4096,)))
     best = superopt.optimize(layer_norm, *inputs, options=PLAN)
     [plan] = best.regions
-    refused = [one for one in plan.candidates if one.rejected and "its algebra" in one.rejected]
+    refused = [one for one in plan.candidates if one.fate.kind is Kind.REFUSED]
+    assert all("its algebra" in one.fate.reason for one in refused)
     assert refused
     assert plan.chosen is not None
     assert plan.chosen.graph not in {one.graph for one in refused}
@@ -146,7 +138,7 @@ def test_a_plan_and_what_is_exported_of_it_are_accurate(tmp_path, capsys: pytest
     assert main(["export", str(tmp_path / "plan.json"), "-o", str(tmp_path / "kernel.py")]) == 0
     narrow = tuple(one.half() for one in inputs)
     [plan] = superopt.optimize(layer_norm, *narrow, options=PLAN).regions
-    assert not [one for one in plan.candidates if one.rejected]
+    assert not [one for one in plan.candidates if not one.fate.is_sound]
 
 
 def test_many_are_compared_as_one_is() -> None:

@@ -9,7 +9,7 @@ import torch
 
 import superopt
 from superopt import InputError, Optimized, OptimizeOptions
-from superopt.plans.record import candidate_from_json, candidate_json
+from superopt.candidates.codec import candidate_from_json, candidate_json
 from superopt.targets import config_json, pick_target
 
 
@@ -30,7 +30,41 @@ def changed(file: Path, tmp_path: Path, change) -> Path:
 
 def chosen(data: dict) -> dict:
     region = data["regions"][0]
-    return region["candidates"][region["chosen"]]
+    return next(one for one in region["candidates"] if one["id"] == region["chosen"])
+
+
+def fate(data: dict) -> dict:
+    return chosen(data)["fate"]
+
+
+def as_before(data: dict) -> dict:
+    """Turn a result into one of version 1, which had names in place of ids and reasons in place of fates."""
+    data["version"] = 1
+    for region in data["regions"]:
+        ids = [one["id"] for one in region["candidates"]]
+        region["chosen"] = ids.index(region["chosen"])
+        for one in region["candidates"]:
+            ended, sound = one.pop("fate"), ("kept", "slower", "chosen")
+            one["rejected"] = None if ended["kind"] in sound else ended["reason"]
+            for name in ("id", "schedule", "variant"):
+                one.pop(name)
+        for one in region["dropped"]:
+            one["reason"] = one.pop("fate")["reason"]
+            one.pop("id")
+    return data
+
+
+def test_a_result_of_the_version_before_is_read(best, random, file: Path, tmp_path: Path) -> None:
+    old, now = superopt.load(changed(file, tmp_path, as_before)), superopt.load(file)
+    inputs = random((5, 64), (64,), (64, 96))
+    torch.testing.assert_close(old(*inputs), best.function(*inputs), rtol=1e-4, atol=1e-4)
+    for mine, its in zip(old.regions, now.regions, strict=True):
+        assert mine.chosen.name == its.chosen.name
+        assert [one.name for one in mine.candidates] == [one.name for one in its.candidates]
+        assert [(one.name, one.fate.reason) for one in mine.dropped] == [
+            (one.name, one.fate.reason) for one in its.dropped
+        ]
+        assert [one.fate.is_sound for one in mine.candidates] == [one.fate.is_sound for one in its.candidates]
 
 
 @pytest.mark.parametrize("with_function", [True, False])
@@ -50,8 +84,6 @@ def test_saved_again_it_is_the_same_file(file: Path, tmp_path: Path) -> None:
     first, second = json.loads(file.read_text()), json.loads(again.read_text())
     for data in (first, second):
         data.pop("verdicts")  # they tell how long the proof took
-        for candidate in data["regions"][0]["candidates"]:
-            candidate.pop("sources")  # only those of the chosen one are written anew
     assert first == second
 
 
@@ -131,7 +163,13 @@ def foreign_schedule(data: dict) -> None:
         (lambda data: data.update(winner="magic"), "the winner is 'magic'"),
         (lambda data: data.update(target="tpu"), "target is 'tpu'"),
         (lambda data: data.update(program="program p\nnonsense"), "the program cannot be read"),
-        (lambda data: data["regions"][0].update(chosen=99), "no candidate 99"),
+        (lambda data: as_before(data)["regions"][0].update(chosen=99), "no candidate 99"),
+        (lambda data: [one.update(id="1") for one in data["regions"][0]["candidates"]], "the same id"),
+        (
+            lambda data: [one.update(fate=fate(data)) for one in data["regions"][0]["candidates"]],
+            "are chosen",
+        ),
+        (lambda data: chosen(data)["fate"].update(kind="lost"), "the kind of a fate is 'lost'"),
         (lambda data: data["regions"].pop(), "its regions are not those of its program"),
         (lambda data: chosen(data)["configs"].append(None), "configurations for"),
         (lambda data: chosen(data).pop("mugraph"), "no good 'mugraph'"),
@@ -218,7 +256,7 @@ def test_candidates_survive_exactly(best: Optimized) -> None:
         assert found.mugraph == candidate.mugraph
         assert found.configs == candidate.configs
         assert found.kernels == candidate.kernels
-        assert candidate_json(found) == candidate_json(candidate) | {"sources": []}
+        assert candidate_json(found) == candidate_json(candidate)
 
 
 def test_a_plan_survives(tmp_path: Path, random) -> None:

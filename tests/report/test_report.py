@@ -5,17 +5,34 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from itertools import combinations
 
 import pytest
 
+from superopt.candidates import RegionCandidates
 from superopt.errors import InputError
-from superopt.ir import fuse, parse_graph, parse_mugraph, print_graph, print_mugraph
+from superopt.fate import Fate
+from superopt.ir import (
+    Graph,
+    MuGraph,
+    Opaque,
+    Program,
+    Region,
+    fuse,
+    parse_graph,
+    parse_mugraph,
+    print_graph,
+    print_mugraph,
+    print_program,
+)
 from superopt.report import report_html
 from superopt.report.drawing import draw_graph, draw_mugraph
 from superopt.report.layers import place
 from superopt.report.source import coloured
+from superopt.result import result_from_json
+from superopt.targets.cuda import CudaTarget
 
 GOAL = """graph rmsnorm_linear
 axes m=16 k=4096 n=6144
@@ -70,9 +87,12 @@ KERNEL = {
 }
 
 
-def candidate(name, **more):
+def candidate(id, kind, reason="", **more):
     return {
-        "name": name,
+        "id": id,
+        "schedule": f"graph {id}",
+        "variant": "",
+        "fate": {"stage": "check", "kind": kind, "reason": reason},
         "graph": GOAL,
         "mugraph": FOUND,
         "configs": [{"tiles": [["m", 16], ["k", 64], ["n", 64]], "num_warps": 4}],
@@ -86,31 +106,43 @@ def candidate(name, **more):
 def measured():
     return {
         "superopt": "result",
-        "version": 1,
+        "version": 2,
         "name": "rmsnorm-linear",
         "target": "cuda:90",
         "device": "NVIDIA H200",
         "versions": {"superopt": "0.1.0", "torch": "2.13.0"},
+        "seed": 0,
+        "source": None,
+        "inputs": [],
+        "program": program(GOAL),
         "regions": [
             {
                 "goal": GOAL,
-                "chosen": 0,
                 "candidates": [
-                    candidate("graph 1", median_us=12.0, low_us=11.8, high_us=12.9),
-                    candidate("graph 2", median_us=9.0, low_us=8.8, high_us=9.9, rejected="floats: NaN"),
-                    candidate("graph 3", median_us=None, rejected=None),
+                    candidate("1", "chosen", median_us=12.0, low_us=11.8, high_us=12.9),
+                    candidate("2", "refused", "floats: NaN", median_us=9.0, low_us=8.8, high_us=9.9),
+                    candidate("3", "no time", "not measured", median_us=None),
+                    candidate("4", "slower", median_us=13.0),
                 ],
-                "dropped": [{"name": "graph 5 + split k", "reason": "bound 31.2 us is above 2x the best"}],
+                "dropped": [
+                    {
+                        "id": "5.1",
+                        "name": "graph 5 + split k",
+                        "fate": {
+                            "stage": "schedule",
+                            "kind": "slower",
+                            "reason": "bound 31.2 us is above 2x the best",
+                        },
+                    }
+                ],
+                "floor_us": 10.9,
             }
         ],
         "winner": "superopt",
-        "speedup": 1.73,
         "measurements": {
-            "eager": {"median_us": 31.0},
-            "torch.compile": {"median_us": 20.8},
-            "superopt": {"median_us": 12.0},
+            name: {"median_us": us, "low_us": us, "high_us": us, "rounds": 9}
+            for name, us in (("eager", 31.0), ("torch.compile", 20.8), ("superopt", 12.0))
         },
-        "floor_us": 10.9,
         "floats": {
             "dtype": "float16",
             "factor": 2.0,
@@ -119,15 +151,28 @@ def measured():
             ],
         },
         "verdicts": ["equal: 16 random trials over finite fields, chance of error below 2^-171"],
-        "opaque": [{"target": "aten.embedding.default", "reason": "reads rows by number"}],
         "phases_ms": {"search": 150.0, "compile": 900.0},
     }
 
 
+def program(goal):
+    """Return a program around a goal, whose first input another operator makes, as text."""
+    graph = parse_graph(goal)
+    first, *others = graph.inputs
+    made = Opaque("look_up", "aten.embedding.default", "reads rows by number", ("table",), (first.name,))
+    table = replace(first, name="table")
+    outputs = tuple(one.port.name for one in graph.outputs)
+    return print_program(Program(graph.name, (table, *others), (made, Region(graph)), outputs))
+
+
+def shown(data):
+    """Return the page of a result that is read from plain data."""
+    return report_html(result_from_json(data))
+
+
 def plan():
     result = measured()
-    del result["measurements"], result["floats"]
-    result.update(winner=None, speedup=None, device=None, predicted_us=11.5)
+    result.update(winner=None, device=None, measurements={}, floats=None)
     for one in result["regions"][0]["candidates"]:
         one.update(median_us=None, low_us=None, high_us=None)
     return result
@@ -165,6 +210,8 @@ class Page(HTMLParser):
         "torch.compile 20.8 µs",
         "roofline floor 10.9 µs",
         "rejected: floats: NaN",
+        "rejected: not measured",
+        "slower",
         "bound 31.2 us is above 2x the best",
         "chance of error below 2^-171",
         "checked in float16",
@@ -179,11 +226,11 @@ class Page(HTMLParser):
     ],
 )
 def test_a_measured_result_shows(text) -> None:
-    assert text in "".join(Page(report_html(measured())).texts)
+    assert text in "".join(Page(shown(measured())).texts)
 
 
 def test_a_plan_says_that_it_is_one() -> None:
-    text = "".join(Page(report_html(plan())).texts)
+    text = "".join(Page(shown(plan())).texts)
     assert "A plan: 11.5 µs predicted, not measured" in text
     assert "Predicted times" in text
     assert "measured on" not in text
@@ -195,36 +242,37 @@ def test_a_plan_says_that_it_is_one() -> None:
     [(True, "PyTorch's stand-in for the original"), (False, "the better of PyTorch's programs")],
 )
 def test_a_speedup_says_against_what(stood_in: bool, against: str) -> None:
-    text = "".join(Page(report_html(measured() | {"stood_in": stood_in})).texts)
+    text = "".join(Page(shown(measured() | {"stood_in": stood_in})).texts)
     assert f"1.73× faster than {against}" in text
 
 
 @pytest.mark.parametrize("winner", ["eager", "torch.compile"])
 def test_pytorch_wins(winner) -> None:
     result = measured()
-    result.update(winner=winner, speedup=1.0)
-    result["regions"][0]["chosen"] = None
-    text = "".join(Page(report_html(result)).texts)
+    result.update(winner=winner)
+    result["regions"][0]["candidates"][0]["fate"]["kind"] = "slower"
+    text = "".join(Page(shown(result)).texts)
     assert f"{winner} stays the fastest" in text
     assert "no candidate was chosen" in text
 
 
 def test_the_page_needs_nothing_else() -> None:
-    page = Page(report_html(measured()))
+    page = Page(shown(measured()))
     for tag, attributes in page.tags:
         assert tag not in ("link", "img", "iframe", "object")
         assert not {"src", "href", "srcset"} & set(attributes)
         assert not [name for name in attributes if name.startswith("on")]
-    assert "url(" not in report_html(measured())
-    assert "prefers-color-scheme: dark" in report_html(measured())
+    assert "url(" not in shown(measured())
+    assert "prefers-color-scheme: dark" in shown(measured())
 
 
 def test_the_same_result_gives_the_same_page() -> None:
     code = (
         "import json, sys\n"
         "from superopt.report import report_html\n"
+        "from superopt.result import result_from_json\n"
         "assert 'torch' not in sys.modules\n"
-        "sys.stdout.write(report_html(json.load(sys.stdin)))\n"
+        "sys.stdout.write(report_html(result_from_json(json.load(sys.stdin))))\n"
     )
     pages = {
         subprocess.run(
@@ -237,7 +285,7 @@ def test_the_same_result_gives_the_same_page() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert pages == {report_html(measured())}
+    assert pages == {shown(measured())}
 
 
 EVIL = "</style></script><script>alert(1)</script>\"'><img src=x onerror=alert(1)>&\x00"
@@ -245,32 +293,31 @@ EVIL = "</style></script><script>alert(1)</script>\"'><img src=x onerror=alert(1
 
 def poisoned(value):
     """Put a text that wants to be markup into every text of a result, keys included."""
+    if isinstance(value, Graph | MuGraph | Program | CudaTarget | Fate):
+        return replace(value, reason=EVIL) if isinstance(value, Fate) else value
+    if is_dataclass(value):
+        return replace(value, **{one.name: poisoned(getattr(value, one.name)) for one in fields(value)})
     if isinstance(value, dict):
-        keys = {"measurements", "phases_ms", "versions"}
-        return {
-            name: {EVIL + str(key): poisoned(one) for key, one in inner.items()}
-            if name in keys and isinstance(inner, dict)
-            else poisoned(inner)
-            for name, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [poisoned(one) for one in value]
+        return {EVIL + str(key): poisoned(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(poisoned, value))
     return EVIL if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("keeps_graphs", [True, False])
-def test_no_text_becomes_markup(keeps_graphs) -> None:
-    result = poisoned(measured())
-    if keeps_graphs:
-        region = result["regions"][0]
-        region["goal"] = (
-            GOAL.replace("graph rmsnorm_linear", "graph <script>alert(1)</script>")
-            .replace("m=16", "<b>=16")
-            .replace("[m", "[<b>")
-        )
-        for one in region["candidates"]:
-            one["mugraph"] = FOUND
-    text = report_html(result)
+def test_no_text_becomes_markup() -> None:
+    whole = result_from_json(measured())
+    assert whole.regions[0].candidates[0].configs
+    evil = {"graph rmsnorm_linear": "graph <script>alert(1)</script>", "m=16": "<b>=16", "[m": "[<b>"}
+    goal, found = GOAL, FOUND
+    for old, new in evil.items():
+        goal, found = goal.replace(old, new), found.replace(old, new)
+    result = poisoned(replace(whole, regions=()))
+    candidates = tuple(
+        poisoned(replace(one, configs=(), graph=parse_graph(goal), mugraph=parse_mugraph(found)))
+        for one in whole.regions[0].candidates
+    )
+    region = RegionCandidates(parse_graph(goal), candidates, poisoned(whole.regions[0].dropped))
+    text = report_html(replace(result, regions=(region,)))
     page = Page(text)
     assert [tag for tag, _ in page.tags].count("script") == 1
     assert "img" not in [tag for tag, _ in page.tags]
@@ -288,11 +335,12 @@ def removals(value, path=()):
 
 
 @pytest.mark.parametrize("change", [None, "text", -1, [], {}, [None], float("nan"), "delete"])
-def test_whatever_is_missing_or_wrong_the_rest_shows(change) -> None:
+def test_whatever_is_missing_or_wrong_is_refused_or_the_rest_shows(change) -> None:
     whole = measured()
     [region] = whole["regions"]
-    region["candidates"] = [region["candidates"][0] | {"mugraph": SMALL, "graph": SMALL_GOAL}]
-    region["goal"] = SMALL_GOAL
+    region["candidates"] = [region["candidates"][0] | {"mugraph": SMALL, "graph": SMALL_GOAL, "configs": []}]
+    region["goal"], whole["program"] = SMALL_GOAL, program(SMALL_GOAL)
+    assert Page(shown(whole)).texts
     for *path, last in removals(whole):
         result = copy.deepcopy(whole)
         at = result
@@ -302,11 +350,11 @@ def test_whatever_is_missing_or_wrong_the_rest_shows(change) -> None:
             del at[last]
         else:
             at[last] = change
-        if isinstance(result.get("regions"), list):
-            Page(report_html(result))
-        else:
-            with pytest.raises(InputError, match="no list of regions"):
-                report_html(result)
+        try:
+            read = result_from_json(result)
+        except InputError:
+            continue
+        Page(report_html(read))
 
 
 # -- drawings
@@ -360,17 +408,16 @@ def test_what_is_large_can_be_seen_as_a_whole(count, switches) -> None:
     graph = wide_graph(count)
     result["regions"][0]["goal"] = print_graph(graph)
     for one in result["regions"][0]["candidates"]:
-        one["mugraph"] = print_mugraph(fuse(graph))
-    assert report_html(result).count('type="checkbox"') == switches
+        one |= {"mugraph": print_mugraph(fuse(graph)), "configs": []}
+    result["program"] = program(print_graph(graph))
+    assert shown(result).count('type="checkbox"') == switches
 
 
 def test_the_bound_is_told_where_every_region_has_one() -> None:
     tags = {"one": [], "none": ["unknown"], "two": []}
     tags["one"] = ["equal: chance of error below 2^-9 (0.1 s)"]
     tags["two"] = [*tags["one"], "equal: chance of error below 2^-7 (0.1 s)"]
-    heads = {
-        name: report_html({**measured(), "verdicts": texts}).split("<h2>")[0] for name, texts in tags.items()
-    }
+    heads = {name: shown({**measured(), "verdicts": texts}).split("<h2>")[0] for name, texts in tags.items()}
     assert "equal, chance of error below 2^-9<" in heads["one"]
     assert "equal, region by region" in heads["two"]
     assert "equal" not in heads["none"].split("<body>")[1]

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
 from superopt.ir import parse_graph
-from superopt.rules.axioms import parse_pattern
+from superopt.rules.patterns import parse_pattern
 from superopt.rules.saturate import Entry, SaturationLimits, Table, saturate
-from superopt.rules.terms import COMMUTATIVE, OPERATORS, Goal, Leaf, Node, goal_of
+from superopt.rules.terms import COMMUTATIVE, OPERATORS, Goal, Leaf, Node, constant_leaf, goal_of
 
 PROGRAMS = {
     "rmsnorm_linear": """graph rmsnorm_linear
@@ -79,33 +80,53 @@ def programs() -> dict[str, Goal]:
 
 
 def goal_from(leaves: Mapping[str, str], *texts: str) -> Goal:
-    """Return the goal of s-expressions over leaves, whose axes are letters: {"x": "mk"}."""
+    """Return the goal of s-expressions over leaves, whose axes are letters: {"x": "mk"}.
+
+    A number is a constant, and (size k) the extent of an axis.
+    """
     letters = sorted({axis for axes in leaves.values() for axis in axes})
     names = list(leaves)
+    found = [
+        Leaf(i, None, sum(1 << letters.index(axis) for axis in leaves[name])) for i, name in enumerate(names)
+    ]
     nodes: list[Node] = []
     known: dict[Node, int] = {}
 
+    def leaf(new: Leaf) -> Node:
+        if new not in found:
+            found.append(new)
+        return Node("leaf", (), found.index(new))
+
     def build(pattern: object) -> int:
         if isinstance(pattern, str):
-            node = Node("leaf", (), names.index(pattern))
+            node = (
+                Node("leaf", (), names.index(pattern))
+                if pattern in names
+                else leaf(constant_leaf(Fraction(pattern)))
+            )
         else:
             assert isinstance(pattern, tuple)
             op, *rest = pattern
+            if op == "size":
+                extent = sum(1 << letters.index(axis) for axis in rest)
+                return place(leaf(Leaf(len(names), None, 0, True, extent)))
             attr = letters.index(rest.pop(0)) if op in ("sum", "max") else 0
             args = tuple(build(part) for part in rest)
             node = Node(op, tuple(sorted(args)) if op in COMMUTATIVE else args, attr)
+        return place(node)
+
+    def place(node: Node) -> int:
         if node not in known:
             known[node] = len(nodes)
             nodes.append(node)
         return known[node]
 
     roots = tuple(build(parse_pattern(text)) for text in texts)
-    masks = [sum(1 << letters.index(axis) for axis in axes) for axes in leaves.values()]
     return Goal(
         graph=parse_graph("graph none\nin x: f32[]\nout y: f32[] = x"),
         groups=tuple((letter,) for letter in letters),
         nodes=tuple(nodes),
-        leaves=tuple(Leaf(i, None, mask) for i, mask in enumerate(masks)),
+        leaves=tuple(found),
         functions=(),
         accesses=(),
         roots=roots,

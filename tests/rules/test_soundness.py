@@ -26,6 +26,7 @@ def apply(node: Node, args: Sequence[Array]) -> Array:
         "neg": np.negative,
         "exp": np.exp,
         "sqrt": np.sqrt,
+        "log": np.log,
         "maximum": np.maximum,
     }
     if node.op in ("sum", "max"):
@@ -34,13 +35,15 @@ def apply(node: Node, args: Sequence[Array]) -> Array:
     return table[node.op](*args)
 
 
-def leaf_values(seed: int) -> list[Array]:
+def leaf_values(seed: int, goal: Goal | None = None) -> list[Array]:
     random = np.random.default_rng(seed)
     shape = tuple(SIZES[axis] for axis in AXES)
     values = []
     for axes in LEAVES.values():
         own = tuple(SIZES[axis] if axis in axes else 1 for axis in AXES)
         values.append(np.broadcast_to(random.uniform(0.5, 1.5, own), shape))
+    constants = [leaf.constant for leaf in goal.leaves[len(LEAVES) :]] if goal else []
+    values += [np.full(shape, float(constant)) for constant in constants if constant is not None]
     return values
 
 
@@ -51,10 +54,10 @@ def close(left: Array, right: Array) -> bool:
 
 
 expression = st.recursive(
-    st.sampled_from(list(LEAVES)),
+    st.sampled_from([*LEAVES, "2", "0", "-1", "1/2"]),
     lambda part: st.one_of(
         st.tuples(st.sampled_from(["mul", "add", "maximum"]), part, part).map(" ".join),
-        st.tuples(st.sampled_from(["inv", "neg", "exp", "sqrt"]), part).map(" ".join),
+        st.tuples(st.sampled_from(["inv", "neg", "exp", "sqrt", "log"]), part).map(" ".join),
         st.tuples(st.sampled_from(["sum k", "sum m", "max k", "max m"]), part).map(" ".join),
     ).map("({})".format),
     max_leaves=6,
@@ -64,8 +67,9 @@ expression = st.recursive(
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(text=expression, seed=st.integers(0, 9))
 def test_equal_classes_are_equal_numbers(expressions: Callable[..., Goal], text: str, seed: int) -> None:
-    table = saturate(expressions(LEAVES, text), SaturationLimits(nodes=400, rounds=4))
-    leaves = leaf_values(seed)
+    goal = expressions(LEAVES, text)
+    table = saturate(goal, SaturationLimits(nodes=400, rounds=4))
+    leaves = leaf_values(seed, goal.with_constants(table.constants))
     values: dict[int, Array] = {}
     with np.errstate(all="ignore"):
         for _ in range(table.classes + 1):

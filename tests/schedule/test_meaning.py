@@ -14,8 +14,8 @@ from superopt.ir import Graph, MuGraph, check_mugraph, release_shifts
 from superopt.schedule import rank, schedules
 from superopt.trace import trace
 from superopt.trace.run import run_graph
-from superopt.verify.equality import equal_graphs
 from superopt.verify.execute import execute
+from superopt.verify.graphs.equality import equal_graphs
 from superopt.workloads import WORKLOADS
 
 ALL = 10_000

@@ -33,7 +33,7 @@ def test_what_is_kept_fits():
     found = rank([Original(graph_of("mla", "f32"))], DEVICE, keep=8, misfit=TARGET.misfit)
     assert found.kept
     assert all(TARGET.misfit(one.mugraph) is None for one in found.kept)
-    reasons = [one.reason for one in found.dropped if "registers" in one.reason]
+    reasons = [one.fate.reason for one in found.dropped if "registers" in one.fate.reason]
     assert reasons
     assert all(reason.startswith("kernel ") and "KiB" in reason for reason in reasons)
 
@@ -80,7 +80,7 @@ def test_the_default_stays_where_nothing_fits():
     graph = graph_of("softmax", "f16")
     found = schedules(graph, DEVICE, misfit=lambda mugraph: "no room")
     assert len(found.kept) == 1
-    assert "no room" in {one.reason for one in found.dropped}
+    assert "no room" in {one.fate.reason for one in found.dropped}
 
 
 def test_a_processor_holds_what_it_likes():

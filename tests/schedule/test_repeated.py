@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from superopt.ir import Split, fuse, parse_graph, split_axis, stabilize
-from superopt.ir.fusion import FusionChoices
+from superopt.ir.mugraph import FusionChoices
 from superopt.schedule import schedules
 from superopt.targets import pick_target
 from superopt.verify.execute import execute

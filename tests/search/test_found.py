@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 
 from superopt.driver import RegionSearch, SearchOptions, search
-from superopt.frontier.bound import graph_bound
-from superopt.frontier.lower import canonical
-from superopt.frontier.split import merge_halves, split_reductions
+from superopt.frontier.tensors.bound import graph_bound
+from superopt.frontier.tensors.graphs import canonical
+from superopt.frontier.tensors.split import merge_halves, split_reductions
 from superopt.ir import Graph, Loop, parse_graph, print_step, value_axes, value_names
 from superopt.rules.saturate import saturate
 from superopt.rules.terms import OPERATORS, Goal, goal_of
@@ -401,6 +401,7 @@ def admitted(goal: Goal, graph: Graph, apart: Sequence[str]) -> list[str]:
     """Return the terms of a graph that the goal's table does not have, as text; empty where all are there."""
     table = saturate(goal)
     assert table.truncated is None
+    goal = goal.with_constants(table.constants)
     lookup = {(code, attr, args): found for code, attr, args, found in table.entries}
     leaves = {leaf_name(goal, i): table.class_of_leaf[i] for i in range(len(goal.leaves))}
     terms = goal_of(graph, apart)

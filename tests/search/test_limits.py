@@ -15,7 +15,7 @@ import pytest
 from superopt import driver
 from superopt.driver import Progress, RegionSearch, Search, SearchOptions, search
 from superopt.errors import InputError
-from superopt.frontier.lower import canonical
+from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, parse_graph
 from superopt.trace import trace
 from superopt.workloads import WORKLOADS

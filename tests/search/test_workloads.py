@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from superopt.driver import Found, RegionSearch, Search, SearchOptions, search
-from superopt.frontier.engine import explore
-from superopt.frontier.leaves import Grid
-from superopt.frontier.lower import canonical
-from superopt.frontier.mugraph import MuGraphSpace
-from superopt.frontier.space import Limits
+from superopt.frontier.engine import explore, worker
+from superopt.frontier.engine.interface import Limits
+from superopt.frontier.tensors.graphs import canonical
+from superopt.frontier.tensors.grid import Grid
+from superopt.frontier.tensors.space import TensorSpace
 from superopt.ir import Graph, parse_mugraph, print_mugraph
 from superopt.rules.saturate import saturate
 from superopt.rules.terms import OPERATORS, goal_of
@@ -82,7 +82,7 @@ def check_region(region: RegionSearch, max_graphs: int) -> None:
     assert costs == sorted(costs)
     for one in region.found:
         assert one.verdict.equal
-        assert one.verdict.trials > 0
+        assert one.verdict.trials > 0 or one.is_original
         split = set(one.graph.sizes) - set(region.goal.sizes)
         assert {axis.rsplit("_", 1)[0] for axis in split} == set(one.split_axes)
         assert parse_mugraph(print_mugraph(one.mugraph)) == one.mugraph
@@ -108,7 +108,25 @@ def test_same_options_same_bytes(name: str) -> None:
 @pytest.mark.parametrize("workers", [2, 8])
 @pytest.mark.parametrize("name", ["rmsnorm-linear", "mla"])
 def test_any_number_of_workers_finds_the_same(name: str, workers: int) -> None:
-    assert texts(run_search(name, workers=workers)) == texts(searched(name))
+    several = run_search(name, workers=workers)
+    assert texts(several) == texts(searched(name))
+    assert counted(several) == counted(searched(name))
+
+
+def counted(result: Search) -> list[object]:
+    """Return what was made and what was not, level by level."""
+    found = [region.statistics for region in result.regions]
+    return [(one.pruned, [(level.candidates, level.new) for level in one.levels]) for one in found]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_batches_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "BATCH_SECONDS", 0.0)  # a batch has one row
+    monkeypatch.setattr(worker, "FIRST_BATCH_ROWS", 1)
+    single = run_search(name)
+    assert single.complete
+    assert texts(single) == texts(searched(name))
+    assert counted(single) == counted(searched(name))
 
 
 @pytest.mark.parametrize("seed", [1, 2**31])
@@ -121,12 +139,25 @@ def test_any_seed_finds_the_same(name: str, seed: int) -> None:
 # -- the axioms agree with the field: a class of the e-graph never holds two different tensors
 
 
-@pytest.mark.parametrize("name", NAMES)
+LOGARITHMS = pytest.mark.xfail(reason="the field takes a logarithm for a function that it knows nothing of")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[pytest.mark.slow] * (name in SLOW) + [LOGARITHMS] * (name == "linear-cross-entropy"),
+        )
+        for name in WORKLOADS
+    ],
+)
 def test_a_class_is_one_tensor(name: str) -> None:
     for region in searched(name).regions:
         goal = goal_of(region.goal)
         table = saturate(goal)
-        space = MuGraphSpace(goal, table, Grid(goal))
+        goal = goal.with_constants(table.constants)
+        space = TensorSpace(goal, table, Grid(goal))
         found = explore(space, workers=1, limits=Limits(rows=20_000), keep_arcs=True)
         assert found.stopped is None
         values: dict[int, set[bytes]] = defaultdict(set)
@@ -147,7 +178,7 @@ def test_a_wrong_axiom_would_show() -> None:
     entries = tuple(
         (op, attr, args, args[0] if op == code else found) for op, attr, args, found in table.entries
     )
-    space = MuGraphSpace(goal, replace(table, entries=entries), Grid(goal))
+    space = TensorSpace(goal, replace(table, entries=entries), Grid(goal))
     explore(space, workers=1, limits=Limits(rows=100, levels=3), keep_arcs=True)
     values: dict[int, set[bytes]] = defaultdict(set)
     for number, value in zip(space.classes, space.values, strict=True):

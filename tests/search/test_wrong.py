@@ -3,9 +3,9 @@
 import pytest
 
 from superopt.driver import SearchOptions, search
-from superopt.frontier.lower import canonical
+from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, parse_graph
-from superopt.verify.equality import equal_graphs
+from superopt.verify.graphs.equality import equal_graphs
 
 ATTENTION = """graph attention
 axes b=8 d=64 s=4096 e=64

@@ -196,7 +196,16 @@ LAYOUT: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "chunk-uneven": (lambda x: [p * 2 for p in x.chunk(3, -1)], (M,)),
     "unbind": (lambda x: [p * 2 for p in x.unbind(1)], (M,)),
     "narrow": (lambda x: x.narrow(1, 2, 2) * 2, (M,)),
+    "slice-repeated": (lambda x: x.repeat(3)[1:4] * 2, ((2,),)),
+    "slice-repeated-elements": (lambda x: x[:, None].expand(2, 3).reshape(6)[1:5] * 2, ((2,),)),
+    "slice-repeated-beside": (
+        lambda x, y: (y * x.repeat(3)[1:3]).sum(0) + 0 * (x.repeat(3).view(3, 2) * y).sum(0),
+        ((2,), (3, 2)),
+    ),
+    "mask-assigned": (lambda x: _assigned(x, x > 0.3, 0.5), (M,)),
+    "rows-assigned": (lambda x: _assigned(x, x.sum(1) > 0.3, float("-inf")).exp(), (M,)),
     "cat": (lambda x, y: torch.cat([x, y], 0), (M, M)),
+    "cat-repeated": (lambda x: torch.cat([x.repeat(3), x[:1]]) * 2, ((2,),)),
     "cat-same": (lambda x: torch.cat([x, x * 2, x], 1), (M,)),
     "cat-uneven": (lambda x, y: torch.cat([x, y], -1), (M, (3, 2))),
     "cat-uneven-expanded": (lambda x, y: torch.cat([x.expand(3, 4), y], -1), ((3, 1), (3, 2))),
@@ -225,6 +234,12 @@ MADE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "tril": (lambda x: x.tril() + x.triu(1) * 2 + x.tril(-1), ((4, 4),)),
     "triu-batch": (lambda x: x.triu(-1), ((2, 3, 4),)),
 }
+
+
+def _assigned(x: Tensor, mask: Tensor, value: float) -> Tensor:
+    result = x.clone()
+    result[mask] = value
+    return result
 
 
 def _softmax(x: Tensor) -> Tensor:
@@ -378,6 +393,15 @@ def test_cross_entropy_of_class_numbers(reduction: str) -> None:
     traced = trace(loss, x, w, target)
     assert not traced.program.opaque
     torch.testing.assert_close(traced.run(x, w, target), loss(x, w, target))
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_an_ignored_class_counts_nothing(reduction: str) -> None:
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.nll_loss(x, target, ignore_index=2, reduction=reduction)
+
+    x, target = torch.randn(5, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 2])
+    torch.testing.assert_close(trace(loss, x, target).run(x, target), loss(x, target))
 
 
 @pytest.mark.parametrize("hidden", [torch.tensor(False), torch.tensor(-torch.inf)])

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from superopt.errors import TraceError
-from superopt.trace.capture import capture
-from superopt.trace.shapes import RULES
-from superopt.trace.tape import Ref, Tape, map_leaves
+from superopt.trace.capture.dispatch import capture
+from superopt.trace.capture.shapes import RULES
+from superopt.trace.capture.tape import Ref, Tape, map_leaves
 
 spec = importlib.util.spec_from_file_location("operators", Path(__file__).with_name("test_operators.py"))
 assert spec is not None

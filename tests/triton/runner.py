@@ -19,7 +19,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config
 from superopt.codegen.triton.plan import kept_axes, kept_splits
-from superopt.codegen.triton.prepared import Launch
+from superopt.codegen.triton.run.prepared import Launch
 from superopt.cost import device_of
 from superopt.driver import search
 from superopt.ir import (

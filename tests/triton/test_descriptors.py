@@ -11,9 +11,10 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from superopt.codegen.statements import lower_block
-from superopt.codegen.triton import CompileError, TritonMuGraph, compile_ahead, emit, launch
+from superopt.codegen.triton import CompileError, TritonMuGraph, compile_ahead, emit
 from superopt.codegen.triton.descriptors import Descriptor, describe, layout_refusal
 from superopt.codegen.triton.plan import make_plan
+from superopt.codegen.triton.run import launch
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
 from superopt.targets import config_json, pick_target

@@ -96,7 +96,7 @@ def test_a_program_that_casts_its_weights():
     ]
     assert [port.dtype for port in trace(linear, *inputs).graph.inputs] == ["f16", "f8e4m3", "f16"]
     [region] = optimize(linear, *inputs, options=OptimizeOptions("cuda:80", cache=False)).regions
-    reasons = {one.rejected for one in region.candidates if not one.library}
+    reasons = {one.fate.reason for one in region.candidates if not one.library}
     assert reasons
     assert all("holds float8_e4m3fn, which Triton reads on cuda:89 and later" in one for one in reasons)
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from triton.compiler import CompiledKernel
 
-from superopt.codegen.triton import TritonMuGraph, launch, prepared
+from superopt.codegen.triton import TritonMuGraph
+from superopt.codegen.triton.run import launch, prepared
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
 from superopt.targets.cuda import CudaTarget

@@ -3,33 +3,27 @@
 import re
 
 import pytest
-from masks import MASKS, masked_text
+from masks import MASKS, masked_mugraph, masked_text
 
 from superopt.codegen.triton import TritonMuGraph
-from superopt.ir import MuGraph, fuse, parse_graph, split_axis, stabilize
+from superopt.ir import fuse, parse_graph, release_shifts, stabilize
+from superopt.trace import trace
+from superopt.workloads import WORKLOADS
 
 BOUNDED = {"causal", "before", "window", "backwards"}  # the last position that a program may need is known
 FREE = BOUNDED - {"window"}  # there each tile has both masks as one
 
 
-def made(name: str, parts: int) -> MuGraph:
-    graph = parse_graph(masked_text(name))
-    if not parts:
-        return fuse(stabilize(graph), online=True)
-    graph, split = split_axis(graph, "t", parts)
-    return fuse(stabilize(graph, (split.outer,)), splits=(split,), online=True)
-
-
 @pytest.mark.parametrize("configs", ["default", "grouped", "persistent"])
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_agree(agrees, name, configs):
-    agrees("text", text=str(made(name, 0)), domain=[-3.0, 3.0], configs=configs)
+    agrees("text", text=str(masked_mugraph(name, 0)), domain=[-3.0, 3.0], configs=configs)
 
 
 @pytest.mark.parametrize("parts", [0, 4])
 @pytest.mark.parametrize("name", MASKS)
 def test_loops_go_on_where_the_mask_begins_to_hide(name, parts):
-    mugraph = made(name, parts)
+    mugraph = masked_mugraph(name, parts)
     text = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
     assert ("holds nowhere" in text) == (name in BOUNDED | {"after"})
     assert ("holds everywhere" in text) == (name in FREE)
@@ -42,7 +36,7 @@ def test_loops_go_on_where_the_mask_begins_to_hide(name, parts):
 
 
 def test_a_program_ahead_of_its_part_starts_at_its_first_position():
-    mugraph = made("causal", 4)
+    mugraph = masked_mugraph("causal", 4)
     text = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
     assert re.search(r"t_at0_masked = tl\.maximum\(0, tl\.minimum\(.*pid_t_part \* T_AT.*\)", text)
 
@@ -51,3 +45,11 @@ def test_a_mask_that_is_added_is_needed_everywhere():
     text = masked_text("causal").replace("t23 = div(t21, t22)", "t24 = sum[t](t19)\nt23 = div(t21, t24)")
     mugraph = fuse(stabilize(parse_graph(text.replace("t22 = sum[t](t20)\n", ""))), online=True)
     assert "holds everywhere" not in TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
+
+
+def test_a_mask_that_an_earlier_kernel_applied_still_ends_the_loop():
+    attention = WORKLOADS["gqa"]
+    graph = release_shifts(trace(attention.function, *attention.inputs()).graph)
+    mugraph = fuse(stabilize(graph), online=True)
+    *_, last = range(len(mugraph.kernels))
+    assert "holds nowhere" in TritonMuGraph(mugraph).source(last, graph.sizes).text

@@ -15,8 +15,8 @@ from superopt.codegen.statements import lower_block
 from superopt.ir import MuGraph, fuse, parse_graph
 from superopt.tune.checks import run_guarded
 from superopt.tune.errors import DeviceLostError, KernelFaultError
-from superopt.tune.pool import compile_all
-from superopt.tune.probe import ProbeJob, Prober, make_kernel, probe, request_of, serve
+from superopt.tune.pool import Worker, compile_all
+from superopt.tune.probe import PROBE, ProbeJob, make_kernel, probe, request_of, serve
 
 TEXT = """
 graph {0}
@@ -30,6 +30,7 @@ FAKE = """
 import os, sys, time
 from superopt.ir import parse_mugraph
 from superopt.tune.errors import DeviceLostError
+from superopt.tune.pool import Worker
 from superopt.tune.probe import serve
 
 def make(request):
@@ -60,18 +61,29 @@ def children() -> Iterator[Children]:
         yield found
 
 
+class Prober:
+    """A process for first runs, kept for the next kernel until one takes it down."""
+
+    def __init__(self, children: Children, command: tuple[str, ...] = PROBE) -> None:
+        self.worker, self.command = Worker(children), command
+
+    def check(self, mugraph: MuGraph, configs: list[object], limit_seconds: float = 60.0) -> None:
+        job = ProbeJob("it", mugraph, tuple(configs), command=self.command)
+        job.run(self.worker, limit_seconds)
+
+
 @pytest.fixture(scope="module")
 def prober(children: Children) -> Iterator[Prober]:
     made = Prober(children)
     yield made
-    made.close()
+    made.worker.close()
 
 
 @pytest.fixture(scope="module")
 def fake(children: Children) -> Iterator[Prober]:
     made = Prober(children, command=(sys.executable, "-c", FAKE))
     yield made
-    made.close()
+    made.worker.close()
 
 
 # -- guarded runs

@@ -9,10 +9,11 @@ import pytest
 from superopt.errors import SuperoptError
 from superopt.ir import parse_graph
 from superopt.ops import OPS
-from superopt.verify.equality import equal_graphs
-from superopt.verify.field import Field
-from superopt.verify.interpret import drawn_integers, tiny_sizes
-from superopt.verify.residues import TOWER, inverse, power
+from superopt.verify.evaluation.tiny import tiny_sizes
+from superopt.verify.field.arithmetic import Field
+from superopt.verify.field.primes import HIGHEST, TOWERS, WITH_LOGARITHMS, choose_tower, is_square
+from superopt.verify.field.residues import UNDEFINED, inverse, power
+from superopt.verify.graphs.equality import equal_graphs
 
 
 def is_prime(number: int) -> bool:
@@ -33,12 +34,31 @@ def is_prime(number: int) -> bool:
     return True
 
 
-def test_the_tower_is_a_chain_of_primes():
-    assert len(TOWER) >= 4
-    assert all(is_prime(prime) and prime % 4 == 3 and prime < 2**32 for prime in TOWER)
-    assert all(upper == 2 * lower + 1 for upper, lower in pairwise(TOWER))
+@pytest.mark.parametrize("towers", [(HIGHEST,), TOWERS, WITH_LOGARITHMS], ids=["highest", "long", "small"])
+def test_towers_are_chains_of_primes(towers):
+    assert len(set(towers)) == len(towers)
+    for tower in towers:
+        assert all(is_prime(prime) and prime % 4 == 3 and prime < 2**32 for prime in tower)
+        assert all(upper == 2 * lower + 1 for upper, lower in pairwise(tower))
     # By trial division too, for the smallest: the test of the test.
-    assert all(TOWER[-1] % divisor for divisor in range(2, 4400))
+    assert all(towers[0][-1] % divisor for divisor in range(2, 4400) if divisor < towers[0][-1])
+
+
+def test_one_to_ten_are_positive_in_every_tower():
+    for tower in (HIGHEST, *TOWERS, *WITH_LOGARITHMS):
+        for prime in tower:
+            assert all(is_square(Fraction(number), prime) for number in (1, 2, 3, 5, 7))
+            assert pow(prime - 1, (prime - 1) // 2, prime) == prime - 1
+
+
+def test_a_tower_suits_its_constants():
+    constants = {Fraction(271), Fraction(1, 13), Fraction(17 * 241), Fraction(2444789759)}
+    for seed in range(20):
+        tower, suits = choose_tower(seed, 2, constants, logarithms=False, signs=True)
+        assert suits
+        assert all(is_square(value, prime) for value in constants for prime in tower[:2])
+        assert 2444789759 not in tower
+    assert len({choose_tower(seed, 2, (), logarithms=False, signs=True) for seed in range(20)}) > 10
 
 
 @pytest.fixture
@@ -62,7 +82,7 @@ def same(a, b, *, levels=None) -> bool:
 
 
 def test_arithmetic_is_that_of_integers(field, x, y):
-    for level, prime in enumerate(TOWER[:3]):
+    for level, prime in enumerate(HIGHEST[:3]):
         a, b = x[level].astype(object), y[level].astype(object)
         assert (field.add(x, y)[level] == (a + b) % prime).all()
         assert (field.mul(x, y)[level] == (a * b) % prime).all()
@@ -73,17 +93,27 @@ def test_arithmetic_is_that_of_integers(field, x, y):
 def test_inverse(field, shape):
     x = field.leaf("x", shape)
     assert (field.mul(x, field.inv(x)) == 1).all()
-    assert not field.zero_divisions.any()
+    assert not field.holes
     exponents = tuple(int(prime) - 2 for prime in field.primes)
     if x.size < 1000:
         assert same(inverse(x, field.primes), power(x, exponents, field.primes))
 
 
-def test_division_by_zero_is_counted_per_trial(field, x):
+def test_what_is_undefined_stays_so_unless_a_mask_leaves_it_out(field, x, y):
     x = x.copy()
-    x[1, 2, 0, 0] = 0
-    assert field.inv(x)[1, 2, 0, 0] == 0
-    assert field.zero_divisions.tolist() == [0, 0, 1]
+    x[:, 2, 0, 0] = 0
+    made = field.inv(x)
+    hole = np.zeros(made.shape[1:], dtype=np.bool_)
+    hole[2, 0, 0] = True
+    assert ((made >= UNDEFINED) == hole).all()
+    for other in (field.add(made, y), field.mul(made, y), field.neg(made), field.exp(made)):
+        assert ((other[0] >= UNDEFINED) == hole).all()
+    assert ((field.function("f", made, y)[0] >= UNDEFINED) == hole).all()
+    assert ((field.less(made, y)[0] >= UNDEFINED) == hole).all()
+    assert ((field.sum_mod(made, 3)[0] >= UNDEFINED) == hole.any(axis=2)).all()
+    zero = field.equal(x, field.const(Fraction(0)))
+    assert same(field.where(zero, y, made)[:, 2, 0, 0], y[:, 2, 0, 0])
+    assert (field.select(field.add(field.const(Fraction(1)), field.neg(zero)), made)[:, 2, 0, 0] == 0).all()
 
 
 def test_exp_turns_sums_into_products(field, x, y):
@@ -106,30 +136,67 @@ def test_half_exponents(field, x):
     assert same(field.mul(half, half), field.exp(x), levels=2)
 
 
-def test_roots_are_multiplicative(field, x, y):
-    assert same(field.sqrt(field.mul(x, y)), field.mul(field.sqrt(x), field.sqrt(y)))
-
-
-def test_roots_of_squares_and_others(field, x):
+def test_a_root_is_positive_and_of_squares_only(field, x):
     square = field.mul(x, x)
-    assert same(field.mul(field.sqrt(square), field.sqrt(square)), square)
-    assert not field.nonresidues.any()
-    field.sqrt(field.neg(square))  # minus one is no square modulo 3 modulo 4
-    assert field.nonresidues.tolist() == [3 * 20] * 3
+    root = field.sqrt(square)
+    assert same(field.mul(root, root), square)
+    assert not field.holes
+    assert same(root, OPS["abs"].scalar(field, x), levels=1)
+    assert (field.sqrt(field.neg(square)) >= UNDEFINED).all()  # minus one is no square
 
 
-def test_maximum_is_a_semilattice(field, x, y):
-    z = field.leaf("z", (4, 5))
-    left = field.maximum(field.maximum(x, y), z)
-    assert same(left, field.maximum(x, field.maximum(y, z)))
-    assert same(field.maximum(x, y), field.maximum(y, x))
-    assert same(field.maximum(x, x), x)
-    whole = field.max_over(np.stack([x, y, z], axis=-1), -1)
-    assert same(whole, left)
-    assert same(field.max_over(x, (2, 3)), field.max_over(field.max_over(x, 3), 2))
+LAWS = {
+    "max(a + c, b + c) = max(a, b) + c": lambda f, a, b, c: (
+        f.maximum(f.add(a, c), f.add(b, c)),
+        f.add(f.maximum(a, b), c),
+    ),
+    "max(a, b) = max(b, a)": lambda f, a, b, c: (f.maximum(a, b), f.maximum(b, a)),
+    "max(a, a) = a": lambda f, a, b, c: (f.maximum(a, a), a),
+    "|a b| = |a| |b|": lambda f, a, b, c: (
+        OPS["abs"].scalar(f, f.mul(a, b)),
+        f.mul(OPS["abs"].scalar(f, a), OPS["abs"].scalar(f, b)),
+    ),
+    "exp(c) max(a, b) = max(exp(c) a, exp(c) b)": lambda f, a, b, c: (
+        f.mul(f.exp(c), f.maximum(a, b)),
+        f.maximum(f.mul(f.exp(c), a), f.mul(f.exp(c), b)),
+    ),
+    "max(a, b) + min(a, b) = a + b": lambda f, a, b, c: (
+        f.add(f.maximum(a, b), OPS["minimum"].scalar(f, a, b)),
+        f.add(a, b),
+    ),
+    "a < b or b < a": lambda f, a, b, c: (f.add(f.less(a, b), f.less(b, a)), f.less(a, f.infinity())),
+    "sin(-a) = -sin(a)": lambda f, a, b, c: (
+        f.function("sin", f.neg(a)),
+        f.neg(f.function("sin", a)),
+    ),
+    "cos(-a) = cos(a)": lambda f, a, b, c: (f.function("cos", f.neg(a)), f.function("cos", a)),
+}
 
 
-def test_small_integers_keep_their_order(field):
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_laws_of_orders_and_signs(field, law):
+    left, right = law(field, *(field.leaf(name, (4, 5)) for name in "abc"))
+    assert same(left, right, levels=1)
+
+
+def test_logarithms_undo_exponentials_and_split_products():
+    field = Field(3, trials=4, levels=3, tower=WITH_LOGARITHMS[3])
+    x, y = field.leaf("x", (6,)), field.leaf("y", (6,))
+    back = field.log(field.exp(x))
+    assert (back[0] >= UNDEFINED).all()  # an exponent is known one level further down
+    assert same(back[1:2], x[1:2])
+    a, b = field.exp(x), field.mul(y, y)
+    assert same(field.log(field.mul(a, b))[1:2], field.add(field.log(a), field.log(b))[1:2])
+    assert same(field.exp(field.log(b)), b, levels=1)
+    assert same(
+        field.function("log2", b)[1:2],
+        field.mul(field.log(b), field.const(Fraction(1.4426950408889634)))[1:2],
+    )
+    assert (field.log(field.neg(b))[1] >= UNDEFINED).all()
+
+
+def test_constants_keep_their_order():
+    field = Field(7, trials=3, levels=3, constants=tuple(map(Fraction, range(-8, 9))))
     numbers = [field.const(Fraction(i)) for i in range(-8, 9)]
     for i, a in enumerate(numbers):
         for j, b in enumerate(numbers):
@@ -186,7 +253,7 @@ def test_constants_are_exact(field):
     third = field.const(Fraction(1, 3))
     assert (field.mul(third, field.const(Fraction(3))) == 1).all()
     with pytest.raises(SuperoptError, match="not defined modulo"):
-        field.const(Fraction(1, TOWER[0]))
+        field.const(Fraction(1, HIGHEST[0]))
 
 
 def test_fingerprints_tell_rows_apart(field):
@@ -208,9 +275,23 @@ def test_every_operator_runs(field, op):
         args = [field.leaf(f"x{i}", (6,)) for i in range(op.arity)]
     result = op.scalar(field, *args)
     assert result.dtype == np.uint64
-    assert (result < field.primes[:, None, None]).all()
+    known = result < UNDEFINED
+    assert (np.where(known, result, 0) < field.primes[:, None, None]).all()
+    assert known[0].any()
     if op.mask:
         assert set(np.unique(result).tolist()) <= {0, 1}
+
+
+def test_pooled_inputs_hold_constants_and_meet() -> None:
+    field = Field(5, trials=400, levels=2, constants=(Fraction(50), Fraction(-7, 2)), pooled=True)
+    x, y = field.leaf("x", (4,)), field.leaf("y", (4,))
+    for number in (0, 1, -1, 50, Fraction(-7, 2)):
+        share = (field.equal(x, field.const(Fraction(number)))[0] == 1).mean()
+        assert 0.02 < share < 0.3, number
+    equal = field.equal(x, y)[0] == 1
+    assert 0.01 < equal.mean() < 0.5
+    assert ((x[1] == y[1]) == (x[0] == y[0])).all()  # they are the same number on every level
+    assert (field.less(field.const(Fraction(-7, 2)), field.const(Fraction(50))) == 1).all()
 
 
 def test_integers_are_drawn_from_what_they_are_compared_with() -> None:
@@ -218,10 +299,14 @@ def test_integers_are_drawn_from_what_they_are_compared_with() -> None:
         "graph g\naxes m=4 n=9\nin y: i64[m]\nt1 = index[n]()\nt2 = eq(t1, y)\nt3 = const[-100]()\n"
         "t4 = ne(y, t3)\nt5 = mul(t2, t4)\nout o: f32[m, n] = t5\n"
     )
-    assert drawn_integers(graph) == (-100, 0, 1, 2)
-    field = tiny_sizes(graph).field(1, trials=50)
+    tiny = tiny_sizes(graph)
+    # Constants, all positions that are evaluated, and a number beyond either end.
+    assert not tiny.wide
+    assert len(tiny.integers) == 8
+    assert set(tiny.integers) == {-101, -100, 0, 1, 2, 10}
+    field = tiny.field(1, trials=50)
     drawn = {int(number) for number in np.unique(field.leaf("y", (4,), "i64")[0])}
-    assert drawn == {number % int(field.primes[0]) for number in (-100, 0, 1, 2)}
+    assert drawn == {number % int(field.primes[0]) for number in tiny.integers}
 
 
 def test_a_comparison_with_an_integer_is_not_always_false() -> None:

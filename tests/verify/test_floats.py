@@ -10,7 +10,7 @@ from superopt.errors import InputError
 from superopt.ir import parse_graph
 from superopt.ops import OPS
 from superopt.trace import run_graph
-from superopt.verify.floats import (
+from superopt.verify.floats.compare import (
     DISTRIBUTIONS,
     check_trace,
     compare_floats,

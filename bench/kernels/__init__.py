@@ -1,0 +1,1 @@
+"""What `bench.cpu` and `bench.gpu` share: their cases, the rivals, the roofs, and the table."""

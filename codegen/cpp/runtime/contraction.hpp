@@ -1,0 +1,393 @@
+// Contraction: C[m, n] += sum over k of A[m, k] B[k, n], from any format and strides.
+
+namespace superopt {
+
+// Of what is summed, so much is met at a time, by so many columns of what is packed: that stays in the second cache.
+constexpr index_t deep = 256, deeper = 1024, broad = 256;
+
+constexpr index_t few = 16;  // rows of A, for which nothing of B is copied
+
+template <class T>
+struct Matrix {
+    const T* data;
+    index_t row;
+    index_t column;
+    Matrix at(index_t i, index_t j) const { return {data + i * row + j * column, row, column}; }
+    Matrix turned() const { return {data, column, row}; }
+};
+
+// The same value in a register: what many products read must not be fetched again for each.
+inline Vec held(Vec value) {
+#if defined(__x86_64__)
+    asm("" : "+x"(value));
+#endif
+    return value;
+}
+
+// ROWS x VECTORS accumulators stay in registers while k runs; a single vector may have fewer lanes.
+template <int ROWS, int VECTORS, class A, class B>
+inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c, index_t c_row) {
+    Vec sums[ROWS][VECTORS] = {};
+
+    for (index_t k = 0; k < k_count; ++k) {
+        const B* const from = b.data + k * b.row;
+        Vec values[VECTORS];
+        if constexpr (VECTORS == 1)
+            values[0] = held(load(from, 1, count));
+        else {
+            __builtin_prefetch(from + VECTORS * lanes);
+            for (int v = 0; v < VECTORS; ++v) values[v] = held(load(from + v * lanes));
+        }
+        for (int m = 0; m < ROWS; ++m) {
+            const Vec factor = splat(read(a.data[m * a.row + k * a.column]));
+            for (int v = 0; v < VECTORS; ++v) sums[m][v] += factor * values[v];
+        }
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; ++v) {
+            float* const to = c + m * c_row + v * lanes;
+            if constexpr (VECTORS == 1)
+                store(to, 1, count, load(to, 1, count) + sums[m][v]);
+            else
+                store(to, load(to) + sums[m][v]);
+        }
+}
+
+template <int ROWS, int VECTORS, class A, class B>
+inline void contract_some(index_t rows, index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c,
+                          index_t c_row) {
+    if (rows == ROWS) return contract_block<ROWS, VECTORS>(k_count, a, b, count, c, c_row);
+    if constexpr (ROWS > 1) contract_some<ROWS - 1, VECTORS>(rows, k_count, a, b, count, c, c_row);
+}
+
+// Up to VECTORS vectors of columns, all rows, in equal blocks of at most ROWS.
+template <int ROWS, int VECTORS, class A, class B>
+inline void contract_rows(index_t m_count, index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c,
+                          index_t c_row) {
+    for (index_t m = 0, blocks = (m_count + ROWS - 1) / ROWS; blocks > 0; --blocks) {
+        const index_t rows = (m_count - m + blocks - 1) / blocks;
+        contract_some<ROWS, VECTORS>(rows, k_count, a.at(m, 0), b, count, c + m * c_row, c_row);
+        m += rows;
+    }
+}
+
+// Both operands lie along k: ROWS x COLUMNS dot products at a time.
+template <int ROWS, int COLUMNS, class A, class B>
+inline void dot_block(index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index_t c_row) {
+    Vec sums[ROWS][COLUMNS] = {};
+    const auto add = [&](index_t k, index_t count) {
+        Vec values[COLUMNS];
+        for (int n = 0; n < COLUMNS; ++n) values[n] = held(load(b.data + n * b.column + k, 1, count));
+        for (int m = 0; m < ROWS; ++m) {
+            const Vec factor = load(a.data + m * a.row + k, 1, count);
+            for (int n = 0; n < COLUMNS; ++n) sums[m][n] += factor * values[n];
+        }
+    };
+    constexpr index_t line = 64 / sizeof(B), step = ROWS == 1 ? 64 : line;
+    index_t k = 0;
+    for (; k + step <= k_count; k += step) {
+        for (int n = 0; n < COLUMNS; ++n)
+            for (index_t at = 0; at < step; at += line) __builtin_prefetch(b.data + (n + COLUMNS) * b.column + k + at);
+#pragma GCC unroll 4
+        for (index_t at = 0; at < step; at += lanes) add(k + at, lanes);
+    }
+    for (; k + lanes <= k_count; k += lanes) add(k, lanes);
+    if (k < k_count) add(k, k_count - k);
+    for (int m = 0; m < ROWS; ++m)
+        for (int n = 0; n < COLUMNS; ++n) c[m * c_row + n] += sum(sums[m][n]);
+}
+
+template <int ROWS, int COLUMNS, class A, class B>
+inline void dot_rows(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+                     index_t c_row) {
+    index_t m = 0;
+    for (; m + ROWS <= m_count; m += ROWS) {
+        index_t n = 0;
+        for (; n + COLUMNS <= n_count; n += COLUMNS)
+            dot_block<ROWS, COLUMNS>(k_count, a.at(m, 0), b.at(0, n), c + m * c_row + n, c_row);
+        for (; n < n_count; ++n) dot_block<ROWS, 1>(k_count, a.at(m, 0), b.at(0, n), c + m * c_row + n, c_row);
+    }
+    if constexpr (ROWS > 1)
+        if (m < m_count)
+            dot_rows<ROWS / 2, COLUMNS>(m_count - m, n_count, k_count, a.at(m, 0), b, c + m * c_row, c_row);
+}
+
+// Rows become columns: halves are exchanged, then halves of halves, down to single lanes.
+inline void transpose(Vec (&block)[lanes]) {
+#if defined(__clang__)  // it has no shuffle by a computed vector
+    for (int row = 0; row < lanes; ++row)
+        for (int lane = 0; lane < row; ++lane) {
+            const float other = block[row][lane];
+            block[row][lane] = block[lane][row];
+            block[lane][row] = other;
+        }
+#else
+    Int number;
+    for (int lane = 0; lane < lanes; ++lane) number[lane] = lane;
+    for (int half = lanes / 2; half > 0; half /= 2)
+        for (int row = 0; row < lanes; ++row) {
+            if (row & half) continue;
+            const Int mine = (number & half) == 0;
+            const Vec a = block[row], b = block[row + half];
+            block[row] = mine ? a : __builtin_shuffle(b, number - half);
+            block[row + half] = mine ? __builtin_shuffle(a, number + half) : b;
+        }
+#endif
+}
+
+// A copy in fp32, row after row.
+template <class T>
+Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scratch& scratch) {
+    float* const to = scratch.floats(rows * columns);
+    if (from.row == 1 && from.column != 1) {  // read along memory, and turn square blocks around
+        for (index_t i = 0; i < rows; i += lanes)
+            for (index_t j = 0; j < columns; j += lanes) {
+                const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
+                Vec block[lanes] = {};
+                for (index_t v = 0; v < width; ++v) block[v] = load(from.at(i, j + v).data, 1, height);
+                transpose(block);
+                for (index_t v = 0; v < height; ++v) store(to + (i + v) * columns + j, 1, width, block[v]);
+            }
+        return {to, columns, 1};
+    }
+    for (index_t i = 0; i < rows; ++i)
+        for (index_t j = 0; j < columns; j += lanes) {
+            const index_t count = least(lanes, columns - j);
+            store(to + i * columns + j, 1, count, load(from.at(i, j).data, from.column, count));
+        }
+    return {to, columns, 1};
+}
+
+// A copy in fp32 as panels of WIDTH columns, row after row in each, so that what is read together lies together.
+// Panels are a row longer than needed: else they would compete for the same lines of the cache.
+template <int WIDTH, class T>
+void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
+    const auto at = [&](index_t i, index_t j) { return to + (j / WIDTH * (rows + 1) + i) * WIDTH + j % WIDTH; };
+    if (from.row == 1 && from.column != 1) {  // few columns at a time: theirs are the lines that are read on
+        for (index_t j = 0; j < columns; j += lanes)
+            for (index_t i = 0; i < rows; i += lanes) {
+                const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
+                Vec block[lanes] = {};
+                for (index_t v = 0; v < width; ++v) block[v] = load(from.at(i, j + v).data, 1, height);
+                transpose(block);
+                for (index_t v = 0; v < height; ++v) store(at(i + v, j), block[v]);
+            }
+        return;
+    }
+    for (index_t i = 0; i < rows; ++i) {
+        const T* const ahead = from.at(least(i + 8, rows - 1), 0).data;  // rows are too short for the hardware to guess
+        along(columns, [&](index_t j, auto count, int) INLINE {
+            __builtin_prefetch(ahead + j * from.column);
+            store(at(i, j), load(from.at(i, j).data, from.column, count));
+        });
+    }
+}
+
+// C += the transpose of what was computed.
+inline void add_turned(index_t rows, index_t columns, const float* from, index_t from_row, float* c, index_t c_row) {
+    for (index_t j = 0; j < columns; j += lanes)
+        for (index_t i = 0; i < rows; i += lanes) {
+            const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
+            Vec block[lanes] = {};
+            for (index_t v = 0; v < height; ++v) block[v] = load(from + (i + v) * from_row + j);
+            transpose(block);
+            for (index_t v = 0; v < width; ++v) {
+                float* const to = c + (j + v) * c_row + i;
+                store(to, 1, height, load(to, 1, height) + block[v]);
+            }
+        }
+}
+
+// One panel of B, packed, met by all rows; what it has less than WIDTH columns is done vector by vector.
+template <int WIDTH>
+void contract_panel(index_t m_count, index_t k_count, Matrix<float> a, const float* panel, index_t columns, float* c,
+                    index_t c_row) {
+    constexpr int tall = registers == 32 ? 12 : 6;
+    const Matrix<float> b{panel, WIDTH, 1};
+    if (columns == WIDTH) return contract_rows<tall, WIDTH / lanes>(m_count, k_count, a, b, lanes, c, c_row);
+    for (index_t n = 0; n < columns; n += lanes)
+        contract_rows<tall, 1>(m_count, k_count, a, b.at(0, n), least(lanes, columns - n), c + n, c_row);
+}
+
+// Many rows: blocks of B that fit the second cache are packed, and met by all rows.
+template <class B>
+inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
+                            index_t c_row) {
+    constexpr int width = 2 * lanes;
+    Scratch scratch;
+    float* const panels = scratch.floats((least(deep, k_count) + 1) * ((least(broad, n_count) + width - 1) / width * width));
+    for (index_t k = 0; k < k_count; k += deep) {
+        const index_t depth = least(deep, k_count - k);
+        Scratch inner;
+        const Matrix<float> rows = a.column == 1 ? a.at(0, k) : packed(m_count, depth, a.at(0, k), inner);
+        for (index_t n = 0; n < n_count; n += broad) {
+            const index_t breadth = least(broad, n_count - n);
+            pack_panels<width>(depth, breadth, b.at(k, n), panels);
+            for (index_t j = 0; j < breadth; j += width)
+                contract_panel<width>(m_count, depth, rows, panels + j * (depth + 1), least(width, breadth - j), c + n + j,
+                                      c_row);
+        }
+    }
+}
+
+// What was packed of the rows of A, where several contractions meet them and nothing writes there in between.
+struct Panels {
+    float* data;
+    index_t room;
+    const float* of = nullptr;
+    index_t rows = 0, columns = 0;
+
+    static index_t block(index_t rows, index_t columns) {
+        return (least(broad, rows) + 2 * lanes - 1) / (2 * lanes) * (2 * lanes) * (least(deeper, columns) + 1);
+    }
+    static index_t room_of(index_t rows, index_t columns) {
+        return ((rows + broad - 1) / broad) * ((columns + deeper - 1) / deeper) * block(rows, columns);
+    }
+    // Whether they hold a matrix already; else they are about to.
+    bool hold(index_t m_count, index_t k_count, Matrix<float> a) {
+        const bool known = of == a.data && rows == m_count && columns == k_count;
+        of = a.data, rows = m_count, columns = k_count;
+        return known;
+    }
+};
+
+// Many rows of A, and columns of B that lie along k: C is computed turned around, as rows of A become panels sooner
+// than those of B, which are read as they lie, or where they have another format as a copy of a few.
+template <class B>
+inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
+                            index_t c_row, Panels* kept) {
+    constexpr int width = 2 * lanes;
+    constexpr index_t some = registers == 32 ? 48 : 24, step = registers == 32 ? 512 : 256;
+    constexpr index_t row = step + 16;  // the copied rows do not compete for the same lines of the cache
+    Scratch scratch;
+    if (kept && kept->room < Panels::room_of(m_count, k_count)) kept = nullptr;
+    const bool held = kept && kept->hold(m_count, k_count, a);
+    const index_t block = Panels::block(m_count, k_count);
+    float* panels = kept ? kept->data : scratch.floats(block);
+    float* const turned = scratch.floats(some * broad);
+    float* const copied = sizeof(B) == sizeof(float) ? nullptr : scratch.floats(some * row);
+    const auto rows_of_b = [&](index_t k, index_t n, index_t height, index_t depth) {
+        if constexpr (sizeof(B) == sizeof(float))
+            return Matrix<float>{b.at(k, n).data, b.column, 1};
+        else {
+            for (index_t i = 0; i < height; ++i) {
+                const B* const from = b.at(k, n + i).data;
+                const B* const ahead = k + step < k_count ? from + step : b.at(0, least(n + some + i, n_count - 1)).data;
+                for (index_t j = 0; j < step; j += 64 / sizeof(B)) __builtin_prefetch(ahead + j, 0, 2);
+                along(depth, [&](index_t j, auto count, int) INLINE {
+                    store(copied + i * row + j, 1, count, load(from + j, 1, count));
+                });
+            }
+            return Matrix<float>{copied, row, 1};
+        }
+    };
+    for (index_t m = 0; m < m_count; m += broad)
+        for (index_t k = 0; k < k_count; k += deeper, panels += kept ? block : 0) {
+            const index_t breadth = least(broad, m_count - m), depth = least(deeper, k_count - k);
+            const index_t padded = (breadth + lanes - 1) / lanes * lanes;
+            if (!held) pack_panels<width>(depth, breadth, a.at(m, k).turned(), panels);
+            for (index_t n = 0; n < n_count; n += some) {
+                const index_t height = least(some, n_count - n);
+                fill(turned, height * padded, 0.0f);
+                for (index_t i = 0; i < depth; i += step) {
+                    const index_t length = least(step, depth - i);
+                    const Matrix<float> rows = rows_of_b(k + i, n, height, length);
+                    for (index_t j = 0; j < padded; j += width)
+                        contract_panel<width>(height, length, rows, panels + j * (depth + 1) + i * width,
+                                              least(width, padded - j), turned + j, padded);
+                }
+                add_turned(height, breadth, turned, padded, c + m * c_row + n, c_row);
+            }
+        }
+}
+
+// Few rows: the rows of B stream past, STREAMS at a time, and C stays in the first cache.
+template <int STREAMS, class B>
+inline void contract_streams(index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c) {
+    index_t k = 0;
+    for (; k + STREAMS <= k_count; k += STREAMS) {
+        Vec factors[STREAMS];
+        for (int one = 0; one < STREAMS; ++one) factors[one] = splat(*a.at(0, k + one).data);
+        const B* const from = b.data + k * b.row;
+        along(n_count, [&](index_t n, auto count, int) INLINE {
+            Vec value = load(c + n, 1, count);
+            for (int one = 0; one < STREAMS; ++one) value += factors[one] * load(from + one * b.row + n, 1, count);
+            store(c + n, 1, count, value);
+        });
+    }
+    if constexpr (STREAMS > 1)
+        if (k < k_count) contract_streams<1>(n_count, k_count - k, a.at(0, k), b.at(k, 0), c);
+}
+
+// Whether what must be copied or turned around is less that way: all of B is more than it seems, being far away.
+template <class B>
+inline bool is_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<B> b) {
+    return b.row == 1 && b.column != 1 && m_count > few && k_count >= deep &&
+           2 * n_count * k_count >= m_count * (n_count + k_count);
+}
+
+template <class B>
+void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
+                     index_t c_row, Panels* kept) {
+    constexpr int wide = registers == 32 ? 2 : 1;
+    if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= few)
+        return m_count == 1 ? dot_rows<1, 4>(m_count, n_count, k_count, a, b, c, c_row)
+                            : dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
+    if (is_turned(m_count, n_count, k_count, b)) return contract_turned(m_count, n_count, k_count, a, b, c, c_row, kept);
+    if (b.column != 1 || m_count > few) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
+    if (m_count <= 2) {
+        for (index_t m = 0; m < m_count; ++m) contract_streams<4>(n_count, k_count, a.at(m, 0), b, c + m * c_row);
+        return;
+    }
+    constexpr index_t shallow = 64;
+    for (index_t k = 0; k < k_count; k += shallow) {
+        const index_t depth = least(shallow, k_count - k);
+        const Matrix<float> rows = a.at(0, k);
+        index_t n = 0;
+        for (; n + 2 * wide * lanes <= n_count; n += 2 * wide * lanes)
+            contract_rows<6, 2 * wide>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
+        for (; n < n_count; n += lanes)
+            contract_rows<6, 1>(m_count, depth, rows, b.at(k, n), least(lanes, n_count - n), c + n, c_row);
+    }
+}
+
+// A in another format is copied first, as much as is met at a time.
+template <class A, class B>
+inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+                     index_t c_row, Panels* kept = nullptr) {
+    if constexpr (sizeof(A) == sizeof(float))
+        contract_floats(m_count, n_count, k_count, a, b, c, c_row, kept);
+    else {
+        const bool turned = is_turned(m_count, n_count, k_count, b);
+        const index_t most_m = turned ? broad : m_count, most_k = turned ? deeper : m_count <= few ? k_count : deep;
+        for (index_t m = 0; m < m_count; m += most_m)
+            for (index_t k = 0; k < k_count; k += most_k) {
+                Scratch scratch;
+                const index_t height = least(most_m, m_count - m), depth = least(most_k, k_count - k);
+                const Matrix<float> rows = packed(height, depth, a.at(m, k), scratch);
+                contract_floats(height, n_count, depth, rows, b.at(k, 0), c + m * c_row, c_row, nullptr);
+            }
+    }
+}
+
+// Most of what a compiler does for a kernel is contraction, the same in all: where so told, kernels leave
+// it to what was compiled before.
+#define CONTRACTION(B) \
+    void contract_floats<B>(index_t, index_t, index_t, Matrix<float>, Matrix<B>, float*, index_t, Panels*)
+#define PACKING(A) Matrix<float> packed<A>(index_t, index_t, Matrix<A>, Scratch&)
+#define PANEL_PACKING void pack_panels<2 * lanes, float>(index_t, index_t, Matrix<float>, float*)
+#define PANELS void contract_panel<2 * lanes>(index_t, index_t, Matrix<float>, const float*, index_t, float*, index_t)
+#ifdef CONTRACTIONS_APART
+extern template CONTRACTION(float);
+extern template CONTRACTION(bf16);
+extern template CONTRACTION(f16);
+extern template PACKING(float);
+extern template PACKING(bf16);
+extern template PACKING(f16);
+extern template PANEL_PACKING;
+extern template PANELS;
+#endif
+
+}  // namespace superopt

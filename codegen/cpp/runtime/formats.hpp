@@ -1,0 +1,193 @@
+// The formats of memory: how numbers are read from it and written to it, one by one and in vectors.
+
+namespace superopt {
+
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
+struct f8e4m3 {
+    uint8_t bits;
+};
+struct f8e5m2 {
+    uint8_t bits;
+};
+
+inline float from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+inline uint32_t to_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+
+template <class T>
+inline float read(T value) {
+    return float(value);
+}
+
+inline float read(bf16 value) { return from_bits(uint32_t(value.bits) << 16); }
+
+inline float read(f16 value) {
+    const uint32_t sign = uint32_t(value.bits & 0x8000) << 16;
+    const uint32_t rest = uint32_t(value.bits & 0x7fff) << 13;
+    // 2^112 moves the exponent's bias from 15 to 127, denormals included.
+    const float scaled = from_bits(rest) * from_bits(0x77800000);
+    const uint32_t special = rest >= 0x0f800000 ? to_bits(scaled) | 0x7f800000 : to_bits(scaled);
+    return from_bits(special | sign);
+}
+
+inline float read(f8e5m2 value) { return read(f16{uint16_t(value.bits << 8)}); }
+
+inline float read(f8e4m3 value) {
+    const uint32_t sign = uint32_t(value.bits & 0x80) << 24;
+    const uint32_t rest = uint32_t(value.bits & 0x7f) << 20;
+    // 2^120 moves the exponent's bias from 7 to 127; there is no infinity, and one NaN.
+    const float scaled = from_bits(rest) * from_bits(0x7b800000);
+    return from_bits((rest == 0x07f00000 ? 0x7fc00000 : to_bits(scaled)) | sign);
+}
+
+template <class T>
+inline T write(float value) {
+    return T(value);
+}
+
+template <>
+inline bf16 write<bf16>(float value) {
+    const uint32_t bits = to_bits(value);
+    if (value != value) return {uint16_t((bits >> 16) | 0x40)};
+    return {uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};  // to nearest, ties to even
+}
+
+template <>
+inline f16 write<f16>(float value) {
+    const uint32_t sign = (to_bits(value) >> 16) & 0x8000;
+    const uint32_t size = to_bits(value) & 0x7fffffff;
+    if (size > 0x7f800000) return {uint16_t(sign | 0x7e00)};
+    if (size >= 0x477ff000) return {uint16_t(sign | 0x7c00)};  // rounds to infinity
+    if (size < 0x38800000)  // denormal: adding 0.5 lets the hardware round at the right bit
+        return {uint16_t(sign | (to_bits(from_bits(size) + 0.5f) - 0x3f000000))};
+    const uint32_t rounded = size + 0xc8000fff + ((size >> 13) & 1);
+    return {uint16_t(sign | (rounded >> 13))};
+}
+
+inline Vec load(const float* from) {
+    Vec value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+inline Vec load(const bf16* from) {
+    Shorts shorts;
+    memcpy(&shorts, from, sizeof shorts);
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
+    const Bits wide = (Bits)__builtin_ia32_pmovzxwd256((short __attribute__((vector_size(16))))shorts);
+#else
+    const Bits wide = __builtin_convertvector(shorts, Bits);
+#endif
+    return floats(wide << 16);
+}
+
+inline Bits load_bytes(const void* from) {
+    Bytes bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, Bits);
+}
+
+inline Vec load(const f8e5m2* from) {
+    const Bits wide = load_bytes(from);
+    const Bits rest = (wide & 0x7f) << 21;
+    const Bits scaled = bits(floats(rest) * from_bits(0x77800000));
+    const Bits special = rest >= 0x0f800000 ? scaled | 0x7f800000 : scaled;
+    return floats(special | (wide & 0x80) << 24);
+}
+
+inline Vec load(const f8e4m3* from) {
+    const Bits wide = load_bytes(from);
+    const Bits rest = (wide & 0x7f) << 20;
+    const Bits scaled = bits(floats(rest) * from_bits(0x7b800000));
+    const Bits special = rest == 0x07f00000 ? Bits{} + 0x7fc00000 : scaled;
+    return floats(special | (wide & 0x80) << 24);
+}
+
+template <class T>
+inline Vec load(const T* from) {
+    Vec value;
+    for (int lane = 0; lane < lanes; ++lane) value[lane] = read(from[lane]);
+    return value;
+}
+
+#if defined(__F16C__)
+// The one conversion that the portable vectors do not reach, eight at a time.
+inline Vec load(const f16* from) {
+    typedef short Eight __attribute__((vector_size(16)));
+    Vec value;
+    for (int lane = 0; lane < lanes; lane += 8) {
+        Eight halves;
+        memcpy(&halves, from + lane, sizeof halves);
+        const auto part = __builtin_ia32_vcvtph2ps256(halves);
+        memcpy(reinterpret_cast<float*>(&value) + lane, &part, sizeof part);
+    }
+    return value;
+}
+#endif
+
+// The first `count` elements, `stride` apart; the other lanes are 0.
+template <class T>
+__attribute__((noinline)) Vec load_apart(const T* from, index_t stride, index_t count) {
+    Vec value{};
+    for (int lane = 0; lane < lanes; ++lane)
+        if (lane < count) value[lane] = read(from[lane * stride]);
+    return value;
+}
+
+template <class T>
+inline Vec load(const T* from, index_t stride, index_t count) {
+    return count >= lanes && stride == 1 ? load(from) : load_apart(from, stride, count);
+}
+
+inline void store(float* to, Vec value) { memcpy(to, &value, sizeof value); }
+
+inline void store(bf16* to, Vec value) {
+    const Bits from = bits(value);
+    const Bits rounded = (from + 0x7fff + ((from >> 16) & 1)) >> 16;
+    const Bits nan = (from >> 16) | 0x40;
+    const Shorts shorts = __builtin_convertvector((Bits)(value == value ? rounded : nan), Shorts);
+    memcpy(to, &shorts, sizeof shorts);
+}
+
+template <class T>
+inline void store(T* to, Vec value) {
+    for (int lane = 0; lane < lanes; ++lane) to[lane] = write<T>(value[lane]);
+}
+
+#if defined(__F16C__)
+inline void store(f16* to, Vec value) {
+    for (int lane = 0; lane < lanes; lane += 8) {
+        float __attribute__((vector_size(32))) part;
+        memcpy(&part, reinterpret_cast<const float*>(&value) + lane, sizeof part);
+        const auto halves = __builtin_ia32_vcvtps2ph256(part, 0);  // to nearest, ties to even
+        memcpy(to + lane, &halves, sizeof halves);
+    }
+}
+#endif
+
+template <class T>
+__attribute__((noinline)) void store_apart(T* to, index_t stride, index_t count, Vec value) {
+    for (int lane = 0; lane < lanes; ++lane)
+        if (lane < count) to[lane * stride] = write<T>(value[lane]);
+}
+
+template <class T>
+inline void store(T* to, index_t stride, index_t count, Vec value) {
+    if (count >= lanes && stride == 1) return store(to, value);
+    store_apart(to, stride, count, value);
+}
+
+}  // namespace superopt

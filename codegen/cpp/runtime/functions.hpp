@@ -1,0 +1,153 @@
+// Arithmetic and functions of vectors, and the same of single numbers; a mask is a vector of zeros and ones.
+
+namespace superopt {
+
+inline Vec truth(Int condition) { return condition ? splat(1.0f) : Vec{}; }
+inline Vec where(Vec mask, Vec a, Vec b) { return mask != 0.0f ? a : b; }
+inline Vec keep(Vec mask, Vec a) { return mask != 0.0f ? a : Vec{}; }  // 0 even where a is infinite
+
+inline Vec maximum(Vec a, Vec b) {  // NaN wins
+#if defined(__AVX__) && !defined(__AVX512F__)
+    const Vec larger = __builtin_ia32_maxps256(a, b);  // b where either is NaN
+#else
+    const Vec larger = a > b ? a : b;
+#endif
+    return a == a ? larger : a;
+}
+inline Vec minimum(Vec a, Vec b) {
+    const Vec smaller = a < b ? a : b;
+    return a == a ? smaller : a;
+}
+inline Vec absolute(Vec a) { return floats(bits(a) & 0x7fffffff); }
+inline Vec copy_sign(Vec size, Vec sign) {
+    return floats((bits(size) & 0x7fffffff) | (bits(sign) & 0x80000000));
+}
+
+template <float (*FUNCTION)(float)>
+inline Vec each(Vec x) {
+    Vec result;
+    for (int lane = 0; lane < lanes; ++lane) result[lane] = FUNCTION(x[lane]);
+    return result;
+}
+
+inline Vec sqrt(Vec x) { return each<sqrtf>(x); }
+inline Vec sin(Vec x) { return each<sinf>(x); }
+inline Vec cos(Vec x) { return each<cosf>(x); }
+inline Vec pow(Vec x, Vec y) {
+    Vec result;
+    for (int lane = 0; lane < lanes; ++lane) result[lane] = powf(x[lane], y[lane]);
+    return result;
+}
+
+// The number nearest to x within limits; NaN stays.
+inline Vec clamped(Vec x, float low, float high) {
+#if defined(__AVX__) && !defined(__AVX512F__)
+    return __builtin_ia32_maxps256(splat(low), __builtin_ia32_minps256(splat(high), x));
+#else
+    x = x > high ? splat(high) : x;
+    return x < low ? splat(low) : x;
+#endif
+}
+
+// Within 2 ulp everywhere, denormal results included.
+inline Vec exp(Vec x) {
+    x = clamped(x, -105.0f, 89.0f);
+    // exp(x) = 4^whole exp(rest): 2^whole can be held, and one product with it rounds to a denormal.
+    const Vec shifted = x * 0.721347520f + 12583039.0f;  // 1.5 * 2^23 + 127: a whole number, as an exponent
+    const Vec whole = shifted - 12583039.0f;
+    const Vec rest = (x - whole * 1.38671875f) - whole * -4.24388880e-4f;  // 2 log 2 in two parts
+    Vec power = rest * 1.96118024e-4f + 1.41043041e-3f;
+    power = power * rest + 8.33609887e-3f;
+    power = power * rest + 4.16612774e-2f;
+    power = power * rest + 1.66666150e-1f;
+    power = power * rest + 5.00000358e-1f;
+    power = power * (rest * rest) + rest + 1.0f;
+    const Vec root = floats(bits(shifted) << 23);
+    return power * root * root;
+}
+
+// Within 3 ulp.
+inline Vec tanh(Vec x) {
+    const Vec size = absolute(x);
+    const Vec square = x * x;
+    Vec small = square * -5.70498872745e-3f + 2.06390887954e-2f;
+    small = small * square - 5.37397155531e-2f;
+    small = small * square + 1.33314422036e-1f;
+    small = small * square - 3.33332819422e-1f;
+    small = small * square * x + x;
+    const Vec large = copy_sign(1.0f - 2.0f / (1.0f + exp(2.0f * size)), x);
+    return size < 0.625f ? small : large;
+}
+
+// Within 3 ulp (the coefficients are N. Juffa's).
+inline Vec erf(Vec x) {
+    const Vec size = absolute(x);
+    const Vec square = x * x;
+    const Vec reach = size > 4.0f ? splat(4.0f) : size;  // 1 from there on
+    const Vec reach2 = reach * reach;
+    Vec large = reach * -1.72853470e-5f + 3.83197126e-4f;
+    large = large * reach2 + (reach * -3.88396438e-3f + 2.42546219e-2f);
+    large = large * reach - 1.06777877e-1f;
+    large = large * reach - 6.34846687e-1f;
+    large = large * reach - 1.28717512e-1f;
+    large = large * reach - reach;
+    large = copy_sign(1.0f - exp(large), x);
+    Vec small = square * -5.96761703e-4f + 4.99119423e-3f;
+    small = small * square - 2.67681349e-2f;
+    small = small * square + 1.12819925e-1f;
+    small = small * square - 3.76125336e-1f;
+    small = small * square + 1.28379166e-1f;
+    small = small * x + x;
+    return size > 0.927734375f ? large : small;
+}
+
+// Within 2 ulp.
+inline Vec log(Vec x) {
+    const Int tiny = x < 1.17549435e-38f;
+    const Vec normal = tiny ? x * 8388608.0f : x;  // 2^23
+    const Bits raw = bits(normal);
+    Int exponent = (Int)(raw >> 23) - 126 - (tiny ? Int{} + 23 : Int{});
+    Vec mantissa = floats((raw & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
+    const Int low = mantissa < 0.707106781f;
+    exponent += low;
+    mantissa = (low ? mantissa + mantissa : mantissa) - 1.0f;
+    const Vec square = mantissa * mantissa;
+    Vec value = mantissa * 7.0376836292e-2f - 1.1514610310e-1f;
+    value = value * mantissa + 1.1676998740e-1f;
+    value = value * mantissa - 1.2420140846e-1f;
+    value = value * mantissa + 1.4249322787e-1f;
+    value = value * mantissa - 1.6668057665e-1f;
+    value = value * mantissa + 2.0000714765e-1f;
+    value = value * mantissa - 2.4999993993e-1f;
+    value = value * mantissa + 3.3333331174e-1f;
+    const Vec scale = __builtin_convertvector(exponent, Vec);
+    value = value * mantissa * square + scale * -2.12194440e-4f - 0.5f * square;
+    Vec result = mantissa + value + scale * 0.693359375f;
+    result = x == infinity ? x : result;
+    result = x == 0.0f ? splat(-infinity) : result;
+    return x >= 0.0f ? result : splat(__builtin_nanf(""));
+}
+
+// Within 3 ulp.
+inline Vec log2(Vec x) { return each<log2f>(x); }
+inline Vec log1p(Vec x) { return each<log1pf>(x); }
+
+// The same on one number, where a step has no axis to run along.
+inline float truth(bool condition) { return condition ? 1.0f : 0.0f; }
+inline float where(float mask, float a, float b) { return mask != 0.0f ? a : b; }
+inline float keep(float mask, float a) { return mask != 0.0f ? a : 0.0f; }
+inline float maximum(float a, float b) { return a > b || a != a ? a : b; }
+inline float minimum(float a, float b) { return a < b || a != a ? a : b; }
+inline float absolute(float a) { return fabsf(a); }
+inline float sqrt(float x) { return sqrtf(x); }
+inline float sin(float x) { return sinf(x); }
+inline float cos(float x) { return cosf(x); }
+inline float pow(float x, float y) { return powf(x, y); }
+inline float exp(float x) { return exp(splat(x))[0]; }
+inline float tanh(float x) { return tanh(splat(x))[0]; }
+inline float erf(float x) { return erf(splat(x))[0]; }
+inline float log(float x) { return log(splat(x))[0]; }
+inline float log2(float x) { return log2f(x); }
+inline float log1p(float x) { return log1pf(x); }
+
+}  // namespace superopt

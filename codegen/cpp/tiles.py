@@ -1,0 +1,235 @@
+"""Tiles: the lines of one kernel, the loops that are open, and where its values lie."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from superopt.codegen.cpp.config import CppConfig
+from superopt.codegen.cpp.errors import UnsupportedError
+from superopt.codegen.cpp.names import Names
+from superopt.codegen.cpp.plan import VIEWS, make_plan
+from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Place, times
+from superopt.codegen.statements import Compute, KernelProgram, Tensor
+from superopt.ir import Step, print_step, value_axes, value_names
+
+__all__ = ["Tiles"]
+
+_TILES = "    " * 3  # where tiles of scratch memory are declared
+
+
+class Tiles:
+    """What all printers of one kernel share: its lines so far, names, open loops, and places of values."""
+
+    def __init__(self, program: KernelProgram, config: CppConfig) -> None:
+        self.program = program
+        self.graph = program.graph
+        self.config = config
+        self.axes = value_axes(self.graph)
+        self.texts = value_names(self.graph)
+        self.names = Names(self.graph)
+        self.grid = config.order or program.grid
+        if sorted(self.grid) != sorted(program.grid):
+            raise UnsupportedError(f"{program.name}: the order {self.grid} is not one of {program.grid}")
+        self.single = frozenset(axis for axis in self.grid if config.tile(axis) == 1)
+        self.tiled = {axis: config.tile(axis) for axis in self.grid if axis not in self.single}
+        self.tiled |= {axis: max(2, config.tile(axis)) for axis in program.looped}
+        self.parted = {split.inner: split for split in program.splits if split.inner in program.axes}
+        for split in self.parted.values():
+            assert split.outer in self.single, "programs in different parts end at different places"
+        self.plan = make_plan(program, self.single)
+        self.rank = {axis: i for i, axis in enumerate(self.plan.order)}
+        self.lines: list[str] = []
+        self.scratch: list[str] = []
+        self.made_tiles: set[str] = set()
+        self.depth = 0
+        self.walked: list[str] = []
+        self.places: dict[int, Place] = {}
+        self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
+        self.sized: set[str] = set()
+        self.lined: set[str] = set()  # strides along which vectors run, of tensors and of scratch memory
+        for tensor in (*program.loads, *program.stores):
+            if tensor.dtype not in CPP_TYPES or (tensor in program.stores and tensor.dtype not in CPP_FLOATS):
+                known = ", ".join(sorted(CPP_FLOATS if tensor in program.stores else CPP_TYPES))
+                raise UnsupportedError(
+                    f"{program.name}: no C++ for {tensor.name!r} of dtype {tensor.dtype}; known: {known}"
+                )
+
+    # -- text
+
+    def line(self, text: str) -> None:
+        """Add a line at this depth."""
+        self.lines.append("    " * self.depth + text if text else "")
+
+    @contextmanager
+    def block(self, head: str, *, end: str = "") -> Iterator[None]:
+        """Open braces, and a scope for pointers; close them at the end."""
+        self.line(f"{head} {{" if head else "{")
+        self.depth += 1
+        self.pointers.append({})
+        yield
+        self.pointers.pop()
+        self.depth -= 1
+        self.line(f"}}{end}")
+
+    def size(self, axis: str) -> str:
+        """Return the extent of an axis, a field of the kernel."""
+        self.sized.add(axis)
+        return f"{self.names.axes[axis]}_size"
+
+    def count(self, axis: str) -> str:
+        """Return how many positions of an axis there are here."""
+        return f"{self.names.axes[axis]}_count" if axis in self.walked else self.end(axis)
+
+    def end(self, axis: str) -> str:
+        """Return where an axis ends here: within a part of a split axis, that may be before its extent."""
+        return f"{self.names.axes[axis]}_end" if axis in self.parted else self.size(axis)
+
+    def base(self, axis: str) -> str | None:
+        """Return the first position of an axis here, or None where that is 0."""
+        if axis not in self.walked:
+            return None
+        return self.names.axes[axis] if axis in self.single else f"{self.names.axes[axis]}_base"
+
+    def extent(self, axis: str) -> str:
+        """Return how long a tile made here is along an axis."""
+        return f"{self.names.axes[axis]}_tile" if axis in self.walked else self.size(axis)
+
+    def in_order(self, axes: frozenset[str]) -> list[str]:
+        """Return axes in the order in which tiles are laid out."""
+        return sorted(axes, key=self.rank.__getitem__)
+
+    def stride(self, tensor: Tensor, axis: str, *, stored: bool = False) -> str:
+        """Return the stride of an axis of a tensor, a field of the kernel."""
+        name = self.names.outputs[tensor.name] if stored and tensor.port else self.names.values[tensor.value]
+        return f"{name}_stride_{self.names.axes[axis]}"
+
+    def stored_name(self, tensor: Tensor) -> str:
+        """Return the name of a tensor that the kernel writes."""
+        return self.names.outputs[tensor.name] if tensor.port else self.names.values[tensor.value]
+
+    def enter(self, axis: str, end: str) -> None:
+        """Note that from here on an axis is walked along tile by tile, to some end."""
+        self.walked.append(axis)
+        if axis in self.tiled:
+            name = self.names.axes[axis]
+            self.line(f"const index_t {name}_count = least({name}_tile, {end} - {name}_base);")
+
+    def allocate(self, name: str, count: str) -> None:
+        """Declare a tile of scratch memory, once."""
+        if name not in self.made_tiles:
+            self.made_tiles.add(name)
+            self.scratch = self.scratch or [f"{_TILES}Scratch scratch;"]
+            self.scratch.append(f"{_TILES}float* const {name} = scratch.floats({count});")
+
+    @contextmanager
+    def loops(self, axes: list[str], turns: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Open loops over axes of a tile, one position at a time, as many as there are or as `turns` says."""
+        for axis in axes:
+            name, count = self.names.axes[axis], (turns or {}).get(axis) or self.count(axis)
+            self.line(f"for (index_t {name} = 0; {name} < {count}; ++{name}) {{")
+            self.depth += 1
+        yield
+        for _ in axes:
+            self.depth -= 1
+            self.line("}")
+
+    # -- where values lie
+
+    def place(self, value: int) -> Place:
+        """Return where a value lies; a computed one gets a tile of scratch memory when first asked for."""
+        if value in self.places:
+            return self.places[value]
+        step = self.graph.step_of(value)
+        assert step is not None
+        if step.op in VIEWS:
+            return self.view(step)
+        strides: dict[str, str] = {}
+        length: list[str] = []
+        for axis in reversed(self.in_order(self.axes[value] - self.single)):
+            strides[axis] = " * ".join(reversed(length)) or "1"
+            length.append(self.extent(axis))
+        pointer = f"{self.names.values[value]}_tile"
+        count = " * ".join(reversed(length)) or "1"
+        self.allocate(pointer, count)
+        whole = frozenset(axis for axis in strides if axis not in self.walked)
+        self.places[value] = Place(pointer, "float", strides, whole, count=count)
+        return self.places[value]
+
+    def stored_place(self, tensor: Tensor) -> Place:
+        """Return where a tensor that the kernel writes lies."""
+        strides = {axis: self.stride(tensor, axis, stored=True) for axis in tensor.axes}
+        name = f"{self.stored_name(tensor)}_data"
+        return Place(name, CPP_TYPES[tensor.dtype], strides, frozenset(strides))
+
+    def view(self, step: Step) -> Place:
+        """Return where other places of a value lie."""
+        source = self.place(step.inputs[0])
+        strides: dict[str, list[str]] = {}
+        offset = list(source.offset)
+        mapping = dict(step.mapping)
+        for axis, stride in source.strides.items():
+            target = mapping.get(axis, axis)
+            if isinstance(target, int):
+                offset.append(times(str(target), stride))
+            else:
+                strides.setdefault(target, []).append(stride)
+        joined = {
+            axis: found[0] if len(found) == 1 else f"({' + '.join(found)})" for axis, found in strides.items()
+        }
+        whole = frozenset(
+            axis
+            for axis in joined
+            if any(mapping.get(old, old) == axis and old in source.whole for old in source.strides)
+        )
+        return Place(source.pointer, source.type, joined, whole, tuple(o for o in offset if o != "0"))
+
+    def pointer(self, value: int, place: Place) -> str:
+        """Return a pointer to the tile of a value, declared here where none is in scope."""
+        terms = self.offsets(place)
+        if not terms:
+            return place.pointer
+        key = (value, frozenset(terms))
+        for scope in reversed(self.pointers):
+            if key in scope:
+                return scope[key]
+        name = f"{self.names.values[value]}_tile"
+        while name in self.made_tiles or any(name in scope.values() for scope in self.pointers):
+            name += "_"
+        self.line(f"const {place.type}* const {name} = {' + '.join([place.pointer, *terms])};")
+        self.pointers[-1][key] = name
+        return name
+
+    def stored_pointer(self, tensor: Tensor, place: Place) -> str:
+        """Return a pointer to the tile of a tensor that the kernel writes, declared here."""
+        terms = self.offsets(place)
+        if not terms:
+            return place.pointer
+        name = f"{self.stored_name(tensor)}_tile"
+        while name in self.made_tiles or any(name in scope.values() for scope in self.pointers):
+            name += "_"
+        self.line(f"{place.type}* const {name} = {' + '.join([place.pointer, *terms])};")
+        self.pointers[-1][-1, frozenset({name})] = name
+        return name
+
+    def offsets(self, place: Place) -> list[str]:
+        """Return what leads from the start of a place to the tile here."""
+        terms = list(place.offset)
+        for axis in place.strides:
+            base = self.base(axis) if axis in place.whole else None
+            if base is not None:
+                terms.append(times(base, place.strides[axis]))
+        return terms
+
+    # -- steps
+
+    def fill(self, value: int) -> None:
+        """Print how an accumulator starts."""
+        place = self.place(value)
+        step = self.graph.step_of(value)
+        assert step is not None
+        neutral = "-infinity" if step.op == "max" else "0.0f"
+        self.line(f"fill({place.pointer}, {place.count}, {neutral});")
+
+    def comment(self, one: Compute) -> str:
+        """Return the text of a step, for a comment."""
+        sign = ("max=" if one.step.op == "max" else "+=") if one.accumulates else "="
+        return f"{self.texts[one.value]} {sign} {print_step(one.step, self.texts)}"

@@ -1,0 +1,59 @@
+"""Drop needless masks: what is 0 wherever a mask does not hold is not multiplied by the mask again.
+
+    s2 = where(m, s, -infinity)         s2 = where(m, s, -infinity)
+    e = exp(s2 - c)                     e = exp(s2 - c)
+    p = mul(m, e)                       o += contract[t](e, v)
+    o += contract[t](p, v)
+
+A softmax with a mask becomes such a program.
+"""
+
+from dataclasses import replace
+
+from superopt.codegen.lowering.bound_masked_loops import zero_outside
+from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Store
+from superopt.ir import Graph, Step, value_axes
+
+__all__ = ["drop_needless_masks"]
+
+
+def drop_needless_masks(program: KernelProgram) -> KernelProgram:
+    """Return the program without products of a mask and what is 0 outside it anyway."""
+    graph = program.graph
+    instead = _needless(graph)
+    if not instead:
+        return program
+
+    def read(step: Step) -> Step:
+        return replace(step, inputs=tuple(instead.get(i, i) for i in step.inputs))
+
+    def kept(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        found: list[Statement] = []
+        for one in statements:
+            if isinstance(one, LoopStatement):
+                found.append(replace(one, body=kept(one.body)))
+            elif isinstance(one, Compute) and one.value in instead:
+                continue
+            elif isinstance(one, (Compute, Move)):
+                found.append(replace(one, step=read(one.step)))
+            elif isinstance(one, Store):
+                found.append(replace(one, value=instead.get(one.value, one.value)))
+            else:
+                found.append(one)
+        return tuple(found)
+
+    graph = replace(graph, steps=tuple(map(read, graph.steps)))
+    return replace(program, graph=graph, statements=kept(program.statements))
+
+
+def _needless(graph: Graph) -> dict[int, int]:
+    """Return each product of a mask and what is 0 outside it, and the value that equals the product."""
+    first, axes = len(graph.inputs), value_axes(graph)
+    vanishing, _ = zero_outside(graph, list(enumerate(graph.steps, first)))
+    found: dict[int, int] = {}
+    for value, step in enumerate(graph.steps, first):
+        if step.op == "mul":
+            for mask, other in (step.inputs, step.inputs[::-1]):
+                if mask != other and mask in vanishing.get(other, ()) and axes[other] == axes[value]:
+                    found[value] = found.get(other, other)
+    return found

@@ -1,0 +1,167 @@
+"""Frame: what stands around the statements of a kernel: its arguments, and where a program is on the grid."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from textwrap import wrap
+
+from superopt.codegen.triton.config import Role
+from superopt.codegen.triton.source import Argument
+from superopt.codegen.triton.text import WIDTH
+from superopt.codegen.triton.tiles import Tiles
+
+__all__ = ["Frame"]
+
+_Definition = tuple[str, Callable[[], str]]  # a name, and what prints the line that defines it
+
+
+class Frame(Tiles):
+    """The tiles of a kernel, and the lines around its statements."""
+
+    def arguments(self) -> list[Argument]:
+        """Return the arguments that the printed lines mention."""
+        tensors = list(dict.fromkeys([*self.program.loads, *self.program.stores]))
+        mentioned = frozenset(self.mentions.found)
+        found = [Argument(self.pointers[one.name], "tensor", one.name, dtype=one.dtype) for one in tensors]
+        found += self.described.values()
+        for one in tensors:
+            axes = self.memory_axes(one)
+            for axis in axes:
+                name = self.strides[one.name, axis]
+                found.append(Argument(name, "stride", one.name, axis, innermost=axis == axes[-1]))
+        found += [Argument(name, "extent", axis=axis) for axis, name in self.extents.items()]
+        found += [Argument(name, "block", axis=axis) for axis, name in self.block.items()]
+        return [one for one in found if one.name in mentioned]
+
+    def signature(self, arguments: list[Argument]) -> list[str]:
+        """Return the lines of the signature."""
+        lines = [f"def {self.program.name}("]
+        groups: dict[tuple[str, str | None], list[str]] = {}
+        for one in arguments:
+            group = one.tensor if one.kind == "stride" else None
+            text = f"{one.name}: tl.constexpr" if one.kind == "block" else one.name
+            groups.setdefault((one.kind, group), []).append(text)
+        for members in groups.values():
+            row = ""
+            for text in members:
+                if row and len(row) + len(text) > 100:
+                    lines.append(f"    {row.rstrip()}")
+                    row = ""
+                row += f"{text}, "
+            lines.append(f"    {row.rstrip()}")
+        return [*lines, "):"]
+
+    def docstring(self) -> list[str]:
+        """Return the lines that say which tensors the kernel reads and makes."""
+        read = ", ".join(f"{one.name}[{', '.join(one.axes)}]" for one in self.program.loads)
+        made = ", ".join(dict.fromkeys(f"{one.name}[{', '.join(one.axes)}]" for one in self.program.stores))
+        lines = wrap(f'"""{made} from {read or "nothing"}."""', WIDTH - 8)
+        return [f"    {line}" for line in lines]
+
+    def grid_order(self) -> tuple[str, ...]:
+        """Return the grid axes that have several programs: single positions first, then tiles, rows last."""
+        roles = self.plan.roles
+        single = [axis for axis in self.program.grid if roles[axis] == "single"]
+        tiled = [axis for axis in self.program.grid if roles[axis] == "tile"]
+        return (*single, *reversed(tiled))
+
+    def repeated(self, body: list[str]) -> list[str]:
+        """Return the body, for one place on the grid after the other where programs are persistent."""
+        grid = self.grid_order()
+        if not self.persistent or not grid:
+            return body
+        programs = " * ".join(self._programs(axis) for axis in grid)
+        return [
+            f"for pid in range(tl.program_id(0), {programs}, tl.num_programs(0)):",
+            *(f"    {line}" if line else "" for line in body),
+        ]
+
+    def _programs(self, axis: str) -> str:
+        if self.plan.roles[axis] == "single":
+            return self.extents[axis]
+        return f"tl.cdiv({self.extents[axis]}, {self.block[axis]})"
+
+    def head(self) -> list[str]:
+        """Return the lines that say where a program stands: those that the printed body mentions."""
+        definitions: list[_Definition] = []
+        mentioned = frozenset(self.mentions.found)
+        for axis, end in self.ends.items():
+            definitions.append((end, partial(self._end_line, axis, end)))
+        looped = {axis for _, loops in self.program.flat() for axis in loops}
+        for axis, role in self.plan.roles.items():
+            if axis not in looped and role != "single":
+                definitions += self.place_definitions(axis, partial(self._tile_start, axis, role))
+        places = self.mentioned(definitions)
+        for name, axes in self.hoisted.items():
+            if axes and self.bases.get(name) in mentioned:
+                steps = " + ".join(f"{self.pid[axis]} * {self.strides[name, axis]}" for axis in axes)
+                pointer, base = self.pointers[name], self.bases[name]
+                places.append(f"{pointer} += {steps}" if pointer == base else f"{base} = {pointer} + {steps}")
+        grid = self.grid_order()
+        if not grid:
+            return [*places, *([""] if places else [])]
+        lines = []
+        pid = "pid" if len(grid) > 1 else self.pid[grid[0]]
+        start = "pid" if self.persistent else "tl.program_id(0)"
+        if len(grid) == 1:
+            lines.append(f"{pid} = {self.wide(start)}")
+        else:
+            lines += [] if self.persistent else [f"pid = {start}"]
+            rest = "pid"
+            if self._grouped():
+                lines += self._group_lines(grid[-2], grid[-1], last=len(grid) == 2)
+                rest = f"pid // ({self._programs(grid[-1])} * {self._programs(grid[-2])})"
+                grid = grid[:-2]
+            for axis in reversed(grid):
+                found = rest if axis == grid[0] else f"{rest} % {self._programs(axis)}"
+                lines.append(f"{self.pid[axis]} = {self.wide(found)}")
+                if axis != grid[0]:
+                    rest = f"{rest} // {self._programs(axis)}"
+        return [*lines, *places, ""]
+
+    def _grouped(self) -> bool:
+        """Return whether programs run in groups: where exactly two axes of the grid are tiled."""
+        tiled = [axis for axis in self.program.grid if self.plan.roles[axis] == "tile"]
+        return self.config.group > 1 and len(tiled) == 2
+
+    def _group_lines(self, slow: str, fast: str, *, last: bool) -> list[str]:
+        """Return where a program stands when so many tiles of the slow axis take turns with the fast one."""
+        names = self.unique
+        within, width, first, count = (names.take(one) for one in ("within", "width", "first", "count"))
+        number, group = self._programs(slow), self.config.group
+        return [
+            f"{within} = pid" if last else f"{within} = pid % ({self._programs(fast)} * {number})",
+            f"{width} = {group} * {self._programs(fast)}",
+            f"{first} = {within} // {width} * {group}",
+            f"{count} = tl.minimum({number} - {first}, {group})",
+            f"{self.pid[slow]} = {self.wide(f'{first} + {within} % {width} % {count}')}",
+            f"{self.pid[fast]} = {self.wide(f'{within} % {width} // {count}')}",
+        ]
+
+    def _end_line(self, axis: str, end: str) -> str:
+        split, size = self.splits[axis], self.extents[axis]
+        rest = f"{self.extents[split.axis]} - {self.pid[split.outer]} * {size}"
+        return f"{end} = tl.minimum({size}, {rest})"
+
+    def _tile_start(self, axis: str, role: Role) -> str:
+        return f"{self.pid[axis]} * {self.block[axis]} + " if role == "tile" else ""
+
+    def place_definitions(self, axis: str, start: Callable[[], str]) -> list[_Definition]:
+        """Return how the positions of a tile along an axis are defined, and which are within the axis."""
+        place, mask = self.place.get(axis, ""), self.mask.get(axis, "")
+
+        def positions() -> str:
+            lanes = f"tl.arange(0, {self.block[axis]})"
+            return f"{place} = {self.wide(f'{start()}{lanes}')}"
+
+        def within() -> str:
+            return f"{mask} = {self.place[axis]} < {self.end(axis)}"
+
+        return [(place, positions), *([(mask, within)] if self.masked(axis) else [])]
+
+    def mentioned(self, definitions: Sequence[_Definition]) -> list[str]:
+        """Return the lines that define what is mentioned, by what was printed or by a later definition."""
+        lines: list[str] = []
+        for name, line in reversed(definitions):
+            if name in self.mentions.found:
+                lines.insert(0, line())
+        return lines

@@ -1,0 +1,127 @@
+"""Compile: a kernel ahead of time, for a device that need not be here, and what it takes there."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from superopt.codegen.children import Children, LateError, LostError, Server
+from superopt.codegen.triton.errors import CompileError
+from superopt.codegen.triton.source import TritonSource
+from superopt.dtypes import DTYPES
+from superopt.errors import InputError
+
+__all__ = ["AheadCompiler", "CompileReport", "compile_ahead"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileReport:
+    """What the compiler made of a kernel."""
+
+    shared_bytes: int
+    registers: int  # of a thread
+    spill_bytes: int  # of a thread; 0 where everything fits
+    ptx_bytes: int
+    seconds: float
+    tensor_copies: int = 0  # instructions that copy a tile by a tensor descriptor
+
+
+class AheadCompiler:
+    """A compiling process that is kept for the next kernel; one that hangs or dies is replaced."""
+
+    def __init__(self, children: Children) -> None:
+        command = [sys.executable, "-P", str(Path(__file__).with_name("ahead.py"))]
+        self._folder = TemporaryDirectory(prefix="superopt-")
+        environment = {**os.environ, "TRITON_CACHE_DIR": self._folder.name, "TRITON_DEFAULT_FP_FUSION": "1"}
+        environment.pop("TRITON_INTERPRET", None)
+        self._server = Server(command, children, environment=environment)
+
+    @property
+    def starts(self) -> int:
+        """How many processes were started."""
+        return self._server.starts
+
+    def compile(
+        self,
+        source: TritonSource,
+        *,
+        target: str = "cuda:90",
+        aligned: bool = True,
+        limit_seconds: float = 120.0,
+    ) -> CompileReport:
+        """Return the report of compiling a kernel, or raise CompileError; see `compile_ahead`."""
+        capability = _capability(target)
+        reason = source.refusal(capability)
+        if reason is not None:
+            raise CompileError(f"{source.name}: not for {target}: {reason}")
+        request = {**_request(source, aligned), "capability": capability}
+        try:
+            answer = self._server.ask(request, limit_seconds=limit_seconds)
+        except LateError as error:
+            raise CompileError(f"{source.name}: not compiled within {limit_seconds:g} s") from error
+        except LostError as error:
+            raise CompileError(f"{source.name}: for {target}, the compiler stopped: {error}") from error
+        if "report" not in answer:
+            raise CompileError(f"{source.name}: for {target}: {answer.get('error', 'no report')}")
+        return CompileReport(**answer["report"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._server.close()
+        self._folder.cleanup()
+
+
+def compile_ahead(
+    source: TritonSource, *, target: str = "cuda:90", aligned: bool = True, limit_seconds: float = 120.0
+) -> CompileReport:
+    """Return the report of compiling a kernel in a process of its own, or raise CompileError.
+
+    Tensors are taken as contiguous along their innermost axis; `aligned` states that all other strides
+    are multiples of 16, as they are for most sizes.
+    """
+    with Children() as children:
+        compiler = AheadCompiler(children)
+        try:
+            return compiler.compile(source, target=target, aligned=aligned, limit_seconds=limit_seconds)
+        finally:
+            compiler.close()
+
+
+def _capability(target: str) -> int:
+    vendor, _, capability = target.partition(":")
+    if vendor != "cuda" or not capability.isdigit():
+        raise InputError(f"target {target!r} is not known; give cuda:80, cuda:90 or another capability")
+    return int(capability)
+
+
+def _request(source: TritonSource, aligned: bool) -> dict[str, Any]:
+    """Return what the compiling process needs to know."""
+    signature: dict[str, str] = {}
+    constants: dict[str, int] = {}
+    divisible: list[int] = []
+    for at, one in enumerate(source.arguments):
+        if one.kind == "tensor":
+            signature[one.name] = f"*{DTYPES[one.dtype or ''].triton}"
+            divisible.append(at)
+        elif one.kind == "descriptor":
+            sides = ", ".join(str(side) for _, side in one.seen)
+            signature[one.name] = f"tensordesc<{DTYPES[one.dtype or ''].triton}[{sides}]>"
+        elif one.kind == "block" or one.innermost:
+            signature[one.name] = "constexpr"
+            constants[one.name] = 1 if one.innermost else source.config.tile(one.axis or "")
+        else:
+            signature[one.name] = "i32"
+            exact = one.axis in source.config.exact and source.config.tile(one.axis) % 16 == 0
+            if (one.kind == "stride" and aligned) or (one.kind == "extent" and exact):
+                divisible.append(at)
+    options = {"num_warps": source.config.num_warps, "num_stages": source.config.num_stages}
+    return {
+        "text": source.text,
+        "name": source.name,
+        "signature": signature,
+        "constants": constants,
+        "divisible": divisible,
+        "options": options,
+    }

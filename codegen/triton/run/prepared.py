@@ -1,0 +1,174 @@
+"""Prepared: a call of a muGraph on tensors of one signature, with nothing left but to allocate and launch.
+
+Tensors of a call lie in numbered slots; each action fills some of them. A kernel's first launch goes
+through Triton's compiler; later ones go straight to what it compiled, on the stream that is current then.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superopt.codegen.signature import form_of
+from superopt.codegen.triton.run.library import LibraryCall
+
+__all__ = [
+    "Action",
+    "Allocate",
+    "Launch",
+    "Library",
+    "Prepared",
+    "Seen",
+    "View",
+    "alignment_of",
+    "signature_of",
+]
+
+ALIGNED = 16  # bytes: Triton compiles another kernel for a tensor that starts elsewhere
+
+_first_launch = threading.Lock()
+
+Slots = list[Tensor]
+
+
+def alignment_of(tensors: Sequence[Tensor]) -> list[bool]:
+    """Return which tensors start at a multiple of 16 bytes."""
+    return [one.data_ptr() % ALIGNED == 0 for one in tensors]
+
+
+def signature_of(tensors: Sequence[Tensor]) -> tuple[object, ...]:
+    """Return all that a prepared call depends on."""
+    return form_of(tensors), tuple(alignment_of(tensors))
+
+
+@dataclass(slots=True)
+class Allocate:
+    """New memory in the next slot."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def __call__(self, slots: Slots) -> None:
+        """Allocate it."""
+        slots.append(torch.empty(self.shape, dtype=self.dtype, device=self.device))
+
+
+@dataclass(slots=True)
+class View:
+    """A tensor of a slot seen otherwise, in the next slot."""
+
+    slot: int
+    seen: Callable[[Tensor], Tensor]
+
+    def __call__(self, slots: Slots) -> None:
+        """Look at it."""
+        slots.append(self.seen(slots[self.slot]))
+
+
+@dataclass(slots=True)
+class Library:
+    """A library call, whose results are in the next slots."""
+
+    call: LibraryCall
+    loaded: Mapping[int, int]  # value -> slot
+
+    def __call__(self, slots: Slots) -> None:
+        """Call it."""
+        slots += self.call({value: slots[slot] for value, slot in self.loaded.items()})
+
+
+@dataclass(slots=True)
+class Seen:
+    """How a tensor descriptor sees the tensor of a slot."""
+
+    slot: int
+    shape: list[int]
+    strides: list[int]
+    block: list[int]
+    kind: type | None = None
+    fields: dict[str, Any] = field(default_factory=dict)  # of a descriptor, but its tensor
+
+    def __call__(self, slots: Slots) -> Any:
+        """Return the descriptor; only the first one is checked, which takes longer than a launch."""
+        tensor = slots[self.slot]
+        if self.kind is None:
+            from triton.tools.tensor_descriptor import TensorDescriptor
+
+            first = TensorDescriptor(tensor, self.shape, self.strides, self.block)
+            self.fields = {name: value for name, value in vars(first).items() if name != "base"}
+            self.kind = TensorDescriptor
+            return first
+        made: Any = object.__new__(self.kind)
+        vars(made).update(self.fields, base=tensor)
+        return made
+
+
+@dataclass(slots=True)
+class Launch:
+    """A kernel, its arguments in order, and which of them are tensors of the call, or descriptors of them."""
+
+    number: int  # of the kernel in its muGraph
+    kernel: Any
+    grid: int
+    arguments: list[Any]
+    places: tuple[tuple[int, int], ...]  # of an argument, and the slot of its tensor
+    options: Mapping[str, int]
+    descriptors: tuple[tuple[int, Seen], ...] = ()  # the places of arguments, and what they describe
+    run: Callable[..., object] | None = field(default=None)
+    made: Any = None  # what Triton made of it, once it ran
+
+    def __call__(self, slots: Slots) -> None:
+        """Launch it on the current stream of the current device."""
+        arguments = self.arguments.copy()
+        for at, slot in self.places:
+            arguments[at] = slots[slot]
+        for at, seen in self.descriptors:
+            arguments[at] = seen(slots)
+        if self.run is None:
+            with _first_launch:  # the compiler is no place for two threads
+                made = self.kernel[(self.grid,)](*arguments, **self.options)
+            if _is_compiled(made):
+                self.made, self.run = made, made[(self.grid, 1, 1)]
+            else:
+                self.run = self._through_the_compiler
+        else:
+            self.run(*arguments)
+
+    def _through_the_compiler(self, *arguments: Any) -> None:
+        self.kernel[(self.grid,)](*arguments, **self.options)
+
+
+Action = Allocate | View | Library | Launch
+
+
+def _is_compiled(made: object) -> bool:
+    """Return whether a launch compiled something, as it does not in Triton's interpreter."""
+    from triton.compiler import CompiledKernel
+
+    return isinstance(made, CompiledKernel)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The actions of a call in order, and the slots of its results; `device` is the number of a CUDA one."""
+
+    actions: tuple[Action, ...]
+    results: tuple[int, ...]
+    device: int | None
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the outputs in order, given the inputs in order."""
+        if self.device is None or torch.cuda.current_device() == self.device:
+            return self._run(tensors)
+        with torch.cuda.device(self.device):
+            return self._run(tensors)
+
+    def _run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        slots = list(tensors)
+        for action in self.actions:
+            action(slots)
+        return [slots[slot] for slot in self.results]

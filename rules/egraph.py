@@ -1,0 +1,175 @@
+"""The e-graph of one goal in egglog: its terms, the rules that they need, and the graph read back."""
+
+import logging
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+from superopt.rules.program import ANALYSIS, LANGUAGE, commands, constant_text
+from superopt.rules.smallest import Row, made_by, smaller_goal
+from superopt.rules.terms import OPERATORS, Goal, Node, constant_leaf
+
+__all__ = ["Running", "Snapshot"]
+
+_SHRINKINGS = 16
+"""Shrinking ends after a few steps, except in a goal that divides by zero."""
+
+_LARGEST_SHRINKING = 2_000
+"""An e-graph of more nodes is not shrunk any more: terms cancel early or never, and to look for them, as
+for the smallest form of the goal, takes long."""
+
+_CONSTRUCTORS = {op: op.capitalize() for op in OPERATORS}
+ATTRIBUTED = frozenset({"leaf", "call1", "call2", "call3", "sum", "max", "access"})
+"""Operators whose term carries a number: which leaf, function, axis group or access."""
+
+
+class Running:
+    """The e-graph of a goal under saturation, with the rules for the operators that it has so far."""
+
+    def __init__(self, goal: Goal, *, plain: bool = False) -> None:
+        from egglog.bindings import EGraph
+
+        _quiet()
+        self.goal = goal
+        self.egraph: EGraph = EGraph()
+        self.waiting = list(commands(plain=plain))
+        self.nodes = 0
+        self.run(LANGUAGE + _access_rules(goal) + _goal_text(goal))
+        self.load_rules()
+
+    def run(self, text: str) -> bool:
+        """Run a program; return whether its last command changed the e-graph."""
+        from egglog.bindings import RunScheduleOutput
+
+        outputs = self.egraph.run_program(*self.egraph.parse_program(text))
+        last = outputs[-1] if outputs else None
+        return isinstance(last, RunScheduleOutput) and last.report.updated
+
+    def shrink(self) -> bool:
+        """Analyse and shrink terms, as before every round of axioms; return whether some term vanished."""
+        self.run(ANALYSIS)
+        vanished = False
+        for _ in range(_SHRINKINGS if self.nodes <= _LARGEST_SHRINKING else 0):
+            gone = self.run("(run vanishing 1)")
+            vanished |= gone
+            if not self.run("(run folding 1)") and not gone:
+                break
+            self.run(ANALYSIS)
+        return vanished
+
+    def load_rules(self) -> bool:
+        """Count the e-nodes, and load rules whose operators have appeared; return whether there were any."""
+        functions = self.egraph.freeze().functions
+        names = (*_CONSTRUCTORS.values(), "Const", "Size")
+        counts = {name: len(functions[name].rows) for name in names if name in functions}
+        self.nodes = sum(counts.values())
+        met = {name for name, count in counts.items() if count}
+        rules = [rule for needs, rule in self.waiting if needs <= met]
+        if rules:
+            self.waiting = [(needs, rule) for needs, rule in self.waiting if not needs <= met]
+            self.run("\n".join(rules))
+        return bool(rules)
+
+    def smaller_goal(self) -> Goal | None:
+        """Return the goal in its smallest known form, None where it has that form already."""
+        snapshot = Snapshot(self)
+        class_of = {i: snapshot.class_of(i) for i in range(len(self.goal.nodes))}
+        return smaller_goal(self.goal, snapshot.rows(), class_of)
+
+
+class Snapshot:
+    """What an e-graph contains at one moment."""
+
+    def __init__(self, running: Running) -> None:
+        self.goal = running.goal
+        self._egraph = running.egraph
+        self._functions = running.egraph.freeze().functions
+        self.constants: dict[object, Fraction] = {
+            row.output: self._egraph.value_to_bigrat(row.inputs[0]) for row in self._rows_of("Const")
+        }
+
+    def _rows_of(self, name: str) -> Iterable[Any]:
+        return self._functions[name].rows if name in self._functions else ()
+
+    def class_of(self, node: int) -> object:
+        """Return the class of one of the goal's own terms."""
+        return self._functions[f"$t{node}"].rows[0].output
+
+    def rows(self) -> list[Row]:
+        """Return every e-node, without the e-nodes that were given up for smaller ones.
+
+        Two e-nodes may each have been given up for the other, as exp(log(exp a)) and its exp(a), which are
+        one e-node once log(exp a) is a. An e-node without which some class could not be made stays.
+        """
+        alive, gone = list(self._leaf_rows()), list[Row]()
+        integers: dict[object, int] = {}
+        for op in OPERATORS[1:]:
+            attributed = op in ATTRIBUTED
+            for row in self._rows_of(_CONSTRUCTORS[op]):
+                inputs = row.inputs
+                attr = 0
+                if attributed:
+                    number = inputs[0]
+                    if number not in integers:
+                        integers[number] = self._egraph.value_to_i64(number)
+                    attr = integers[number]
+                    inputs = inputs[1:]
+                found = Row(op, attr, tuple(inputs), row.output)
+                (gone if row.subsumed else alive).append(found)
+        if gone:
+            made = made_by(alive)
+            while needed := [row for row in gone if row.found not in made and made.issuperset(row.args)]:
+                alive += needed
+                made = made_by(alive)
+        return alive
+
+    def _leaf_rows(self) -> Iterable[Row]:
+        leaves = self.goal.leaves
+        for found, value in self.constants.items():
+            yield Row("leaf", 0, (), found, constant_leaf(value))
+        for number, node in enumerate(self.goal.nodes):
+            if node.op == "leaf" and leaves[node.attr].constant is None:
+                yield Row("leaf", node.attr, (), self.class_of(number), leaves[node.attr])
+
+
+def _quiet() -> None:
+    """Keep egglog from logging each command, thousands of lines, unless somebody has set its level."""
+    logger = logging.getLogger("egglog")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
+
+
+def _goal_text(goal: Goal) -> str:
+    lines = [f"(let $t{i} {_constructor(goal, node)})" for i, node in enumerate(goal.nodes)]
+    for i, node in enumerate(goal.nodes):
+        if node.op == "leaf":
+            leaf = goal.leaves[node.attr]
+            lines.append(f"(set (axes $t{i}) {leaf.mask})")
+            if leaf.nonnegative:
+                lines.append(f"(nonnegative $t{i})")
+    return "\n".join(lines)
+
+
+def _constructor(goal: Goal, node: Node) -> str:
+    if node.op == "leaf":
+        leaf = goal.leaves[node.attr]
+        if leaf.constant is not None:
+            return f"(Const {constant_text(leaf.constant)})"
+        if leaf.extent is not None:
+            return f"(Size {leaf.extent})"
+    number = [str(node.attr)] if node.op in ATTRIBUTED else []
+    return f"({' '.join([_CONSTRUCTORS[node.op], *number, *(f'$t{i}' for i in node.args)])})"
+
+
+def _access_rules(goal: Goal) -> str:
+    """Return how each rename or selection changes the axes of a term."""
+    rules = []
+    for number in range(len(goal.accesses)):
+        removed, renamed = goal.moves(number)
+        text = f"(- x (& x {removed}))"
+        for old, new in renamed:
+            text = f"(| {text} (* {1 << new} (/ (& x {1 << old}) {1 << old})))"
+        rules.append(
+            f"(rule ((= e (Access {number} a)) (= x (axes a))) ((set (axes e) {text})) :ruleset analysis)"
+        )
+    return "\n".join(rules)

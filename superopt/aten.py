@@ -1,0 +1,180 @@
+"""ATen: which calls of a functional ATen graph are algebra, and of what kind."""
+
+import operator
+from collections import Counter
+from collections.abc import Iterable
+from math import prod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx
+
+from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS
+
+__all__ = [
+    "MATMULS",
+    "VIEWS",
+    "Kind",
+    "bytes_of",
+    "flops_of",
+    "heavy",
+    "is_attention",
+    "is_matmul",
+    "kinds_of",
+    "listed",
+    "operator_name",
+    "tensors_in",
+    "value_of",
+]
+
+Kind = Literal["free", "compute", "outside"]
+"""Free: a view, or a tensor made of nothing, repeated wherever it is read. Outside: left to Inductor."""
+
+_NAMES = """
+view reshape _unsafe_view permute transpose t unsqueeze squeeze expand slice select split split_with_sizes
+unbind alias detach
+"""
+VIEWS = frozenset(_NAMES.split())
+"""Operators that compute nothing."""
+
+_MADE = frozenset(
+    {"full", "ones", "zeros", "scalar_tensor", "arange", "full_like", "ones_like", "zeros_like"}
+)
+MATMULS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"})
+"""Products of matrices."""
+
+_SUMS = """
+sum mean amax amin max min all any var var_mean std std_mean logsumexp norm linalg_vector_norm
+native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax
+"""
+_REDUCTIONS = frozenset(_SUMS.split())
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+_ATTENTION_WEIGHT = 3  # two products and a softmax
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
+
+
+def operator_name(node: fx.Node) -> str | None:
+    """Return the name of an ATen operator, as the tracer knows it, or None for anything else."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+        return None
+    if target is torch.ops.prims.convert_element_type.default:
+        return "_to_copy"
+    if target.namespace != "aten" or target._schema.is_mutable:
+        return None
+    return target._schema.name.partition("::")[2]
+
+
+def listed(nodes: Iterable[fx.Node]) -> str:
+    """Return the operators of nodes in words, as `mm x2, relu`."""
+    short = {_ATTENTION: "attention", "_to_copy": "cast"}
+    names = [name for name in map(operator_name, nodes) if name is not None]
+    counted = Counter(short.get(name, name) for name in names)
+    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counted.items())
+
+
+def heavy(node: fx.Node) -> int:
+    """Return how many products of matrices and reductions a node is."""
+    if is_attention(node):
+        return _ATTENTION_WEIGHT
+    return int(operator_name(node) in MATMULS | _REDUCTIONS)
+
+
+def is_matmul(node: fx.Node) -> bool:
+    """Whether a node multiplies matrices."""
+    return operator_name(node) in MATMULS
+
+
+def is_attention(node: fx.Node) -> bool:
+    """Whether a node is the attention that PyTorch has one kernel for."""
+    return operator_name(node) == _ATTENTION
+
+
+def flops_of(node: fx.Node) -> int:
+    """Return the operations of a matmul, or the two of attention, at the sizes that were seen; else 0."""
+    if is_attention(node):
+        query, key, value = (value_of(one) for one in node.args[:3])  # type: ignore[arg-type]
+        sizes = (*query.shape[:-1], key.shape[-2], query.shape[-1] + value.shape[-1])
+        return 2 * _product(sizes)
+    if not is_matmul(node):
+        return 0
+    args = node.args[1:] if operator_name(node) in ("addmm", "baddbmm", "addmv") else node.args
+    first = value_of(args[0]) if isinstance(args[0], fx.Node) else None
+    made = value_of(node)
+    if not isinstance(first, Tensor) or not isinstance(made, Tensor):
+        return 0
+    sizes = (*made.shape, first.shape[-1])
+    return 2 * _product(sizes)
+
+
+def bytes_of(node: fx.Node) -> int:
+    """Return the bytes that an operator by itself reads and writes at the sizes seen; a view moves none."""
+    if node.op != "call_function" or node.target is operator.getitem or operator_name(node) in VIEWS:
+        return 0
+    read = [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
+    return sum(_elements(one) * one.itemsize for one in (*read, *tensors_in(value_of(node))))
+
+
+def _elements(tensor: Tensor) -> int:
+    return _product(tensor.shape)
+
+
+def _product(sizes: Iterable[Any]) -> int:
+    """Return the product of sizes as they were seen, 0 where one depends on data."""
+    hints = [one if isinstance(one, int) else one.node.hint for one in sizes]
+    return 0 if None in hints else prod(map(int, hints))
+
+
+def value_of(node: fx.Node) -> Any:
+    """Return what a node makes, as a fake tensor, a symbolic number, or a tuple of these."""
+    return node.meta.get("val")
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors of a node's value."""
+    items = value if isinstance(value, tuple | list) else (value,)
+    return [one for one in items if isinstance(one, Tensor)]
+
+
+def kinds_of(graph: fx.Graph, device: str) -> dict[fx.Node, Kind]:
+    """Return the kind of every node, for kernels on a type of device."""
+    kinds: dict[fx.Node, Kind] = {}
+    for node in graph.nodes:
+        if node.target is operator.getitem and node.args[0] in kinds:
+            kinds[node] = kinds[node.args[0]]
+        else:
+            kinds[node] = _kind(node, device)
+    return kinds
+
+
+def _kind(node: fx.Node, device: str) -> Kind:
+    name = operator_name(node)
+    made = tensors_in(value_of(node))
+    if name is None or name not in LOWERINGS or name in REASONS or not made:
+        return "outside"
+    if name == _ATTENTION and _item_read(node, 1):
+        return "outside"
+    read = [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
+    if not all(_plain(tensor, device) for tensor in (*made, *read)):
+        return "outside"
+    if name in VIEWS or (name in _MADE and not read):
+        return "free"
+    allowed = name in INTEGERS or name in _MADE
+    if not all(tensor.dtype in _DTYPES for tensor in made):
+        return "outside"
+    if not allowed and not all(tensor.dtype in _DTYPES for tensor in read):
+        return "outside"
+    return "compute"
+
+
+def _item_read(node: fx.Node, item: int) -> bool:
+    """Whether anything reads an item of what a node makes, as backward passes do of some."""
+    return any(user.target is not operator.getitem or user.args[1] == item for user in node.users)
+
+
+def _plain(tensor: Tensor, device: str) -> bool:
+    """Whether a tensor is one that kernels take: strided, of sizes that are known or have a hint."""
+    if tensor.layout != torch.strided or tensor.device.type != device:
+        return False
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return all(isinstance(one, int) or one.node.hint is not None for one in numbers)

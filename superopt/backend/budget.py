@@ -1,0 +1,92 @@
+"""Budget: the seconds of a model, shared among its regions: all as they are written, then after a search."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import fx
+
+from superopt.backend.cache import known_decision
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.region import Region
+from superopt.backend.region_race import RegionRace
+from superopt.backend.warm_up import WarmUp
+from superopt.funnel.first_runs import FirstRuns
+from superopt.targets import Target
+
+__all__ = ["FIRST_S", "decisions_of"]
+
+FIRST_S = 3.0
+"""Seconds that the first region takes at least, as processes start and others share what it compiles."""
+
+_ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
+_MEASURING = 0.2  # of the time, for what there is to beat; by it those come first that may gain most
+_LATER = 0.8  # of the time of the first region: others find compiled what all kernels share
+_SEARCHED = 1.5  # times what regions took as they were written, that a search takes at least
+
+
+def decisions_of(
+    regions: Iterable[Region], target: Target, ledger: Ledger, warm_up: WarmUp
+) -> dict[str, Decision]:
+    """Return the decision on every region, by the digest of its key: those that are known, and new ones.
+
+    As soon as one is new, what will be needed is begun, while the next regions are read.
+    """
+    alike: dict[str, list[Region]] = {}
+    found: dict[str, Decision] = {}
+    races: dict[str, RegionRace] = {}
+    for region in regions:
+        digest = region.key.digest
+        alike.setdefault(digest, []).append(region)
+        if digest in found or digest in races:
+            continue
+        known = known_decision(region, ledger)
+        if known is not None:
+            found[digest] = known
+            continue
+        races[digest] = RegionRace(region, target, ledger)
+        if ledger.left_s >= FIRST_S:
+            warm_up.first_runs(target)
+    taken = {node for digest, one in found.items() if one.taken for node in _nodes(alike[digest])}
+    ledger.relieved(taken)
+    if races and ledger.left_s >= FIRST_S:
+        _share(races, alike, taken, ledger, warm_up.first_runs(target))
+    return found | {digest: contest.decided() for digest, contest in races.items()}
+
+
+def _share(
+    races: Mapping[str, RegionRace],
+    alike: Mapping[str, Sequence[Region]],
+    taken: set[fx.Node],
+    ledger: Ledger,
+    first_runs: FirstRuns,
+) -> None:
+    """Let all regions try, first as they are written, those first that may gain most."""
+
+    def by_gain() -> tuple[list[str], dict[str, float]]:
+        gains = {digest: contest.gain_us * len(alike[digest]) for digest, contest in races.items()}
+        return sorted(gains, key=lambda digest: -gains[digest]), gains
+
+    start, most = ledger.spent_s, _MEASURING * ledger.left_s
+    for digest in by_gain()[0]:
+        if ledger.spent_s - start < most:
+            races[digest].measure()
+    took: list[float] = []  # seconds for each matmul and reduction
+    for search in (False, True):
+        order, gains = by_gain()
+        for at, digest in enumerate(order):
+            before, left, heavy = ledger.spent_s, ledger.left_s, alike[digest][0].subgraph.piece.heavy
+            if took and left < heavy * (_SEARCHED * max(took) if search else _LATER * min(took)):
+                left = 0.0  # what is begun would not be ended
+            rest = sum(gains[one] for one in order[at:]) or 1.0
+            fair = max(gains[digest] / rest, 1 / (len(order) - at))
+            tried = races[digest].tried(
+                max(left * fair, min(left, _ENOUGH_S[search])), first_runs, search=search
+            )
+            if not search and ledger.spent_s > before:
+                took.append((ledger.spent_s - before) / heavy)
+            if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
+                ledger.relieved(taken | nodes, before=taken)
+                taken |= nodes
+
+
+def _nodes(regions: Iterable[Region]) -> set[fx.Node]:
+    return {node for region in regions for node in region.subgraph.piece.nodes}

@@ -1,0 +1,132 @@
+"""Cache: what the backend keeps for later processes: decisions, the graphs it has seen, and an epoch.
+
+Inductor keeps compiled graphs. One in which a region was left for want of time must not come back once there
+is a plan for the region, so Inductor's key has the epoch: how often such a region was taken later.
+"""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, fx
+
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.options import BackendOptions
+from superopt.backend.region import Region, blank_of, line_of
+from superopt.backend.region_plan import plan_of
+from superopt.cache import Cache, Key, Record, key_of, versions
+from superopt.errors import SuperoptError
+from superopt.ir import print_graph
+
+__all__ = ["epoch", "graph_key", "is_seen", "keep", "known_decision", "next_epoch", "note_seen"]
+
+log = logging.getLogger("superopt")
+
+_KEPT: Mapping[str, type | tuple[type, ...]] = {
+    "taken": bool,
+    "why": str,
+    "before_us": (int, float, type(None)),
+    "before_is_least": bool,
+    "after_us": (int, float, type(None)),
+    "verdict": str,
+    "plan": (str, type(None)),
+    "open": bool,
+    "budget_s": (int, float),
+}
+
+
+def known_decision(region: Region, ledger: Ledger) -> Decision | None:
+    """Return the decision on a region that was made before, in this process or an earlier one."""
+    found = ledger.known.get(region.key.digest)
+    if found is None and ledger.options.cache:
+        found = _recalled(Cache.open(), region, blank_of(region), ledger.options)
+        if found is not None:
+            ledger.known[region.key.digest] = found
+    return found
+
+
+def keep(found: Decision, region: Region, ledger: Ledger) -> None:
+    """Note a decision for this model, and for later processes.
+
+    What a budget of 0 leaves is kept only to be known for open: Inductor keeps graphs without it.
+    """
+    ledger.known[region.key.digest] = found
+    options = ledger.options
+    if not options.cache:
+        return
+    cache = Cache.open()
+    before = cache.get(region.key)
+    if options.budget_s == 0 and before is not None:
+        return
+    if found.taken and before is not None and before.data.get("open"):
+        next_epoch()  # graphs that Inductor keeps were made without it
+    cache.put(region.key, _record(found))
+
+
+def _record(found: Decision) -> Record:
+    return Record({name: getattr(found, name) for name in _KEPT}, found.operators)
+
+
+def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOptions) -> Decision | None:
+    """Return an earlier decision, unless there is more time for it now; a plan is proven equal again."""
+    record = cache.get(region.key)
+    if record is None:
+        return None
+    data = record.data
+    if any(not isinstance(data.get(name), kind) for name, kind in _KEPT.items()):
+        return None
+    found = replace(blank, recalled=True, **{name: data[name] for name in _KEPT})
+    budget_s = options.budget_s
+    more = found.budget_s == 0 if budget_s is None else budget_s > found.budget_s
+    if found.open and (more or options.retry):
+        return None
+    if not found.taken:
+        return found
+    try:
+        plan = plan_of(str(found.plan))
+        if print_graph(plan.goal) != print_graph(region.goal):
+            raise SuperoptError("it is for another region")
+        plan.prove()
+    except SuperoptError as error:
+        log.warning("cache: a plan of %s is not used: %s", found.operators, line_of(error))
+        return None
+    return found
+
+
+# -- graphs
+
+
+def graph_key(module: fx.GraphModule, inputs: Sequence[Any], options: BackendOptions) -> Key:
+    """Return the key of a graph of dynamo's, with the sizes of its inputs."""
+    told = [str(one.shape) + str(one.dtype) if isinstance(one, Tensor) else str(one) for one in inputs]
+    digest = hashlib.sha256("\n".join([module.code, *told]).encode()).hexdigest()
+    given = {"backend": "seen", "graph": digest, "budget_s": str(options.budget_s), "preset": options.preset}
+    return key_of("plan", program="none", device="any", options=given, **versions())
+
+
+def is_seen(key: Key) -> bool:
+    """Whether a graph was compiled before, in this process or an earlier one."""
+    return Cache.open().get(key) is not None
+
+
+def note_seen(key: Key) -> None:
+    """Note that a graph is compiled."""
+    Cache.open().put(key, Record({}, "backend"))
+
+
+def epoch() -> int:
+    """Return how often a region that was once left for want of time was taken later."""
+    record = Cache.open().get(_epoch_key())
+    found = record.data.get("epoch") if record else None
+    return found if isinstance(found, int) else 0
+
+
+def next_epoch() -> None:
+    """Make what Inductor keeps from now on, and what it kept so far, different things."""
+    Cache.open().put(_epoch_key(), Record({"epoch": epoch() + 1}, "backend"))
+
+
+def _epoch_key() -> Key:
+    return key_of("plan", program="none", device="any", options={"backend": "epoch"}, **versions())

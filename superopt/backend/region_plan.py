@@ -1,0 +1,205 @@
+"""Region plan: a region's kernels, and the operator `superopt::region` by which a compiled graph calls them.
+
+The operator is opaque to Inductor, and its results are fresh and contiguous. All it needs is a plan's text,
+which travels in the graph that Inductor compiles and caches, so that such a graph runs in another process.
+The text is data: there kernels are written anew from muGraphs and configurations. Where they cannot be, the
+goal itself is computed by torch.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superopt.candidates import Candidate, RegionCandidates
+from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
+from superopt.candidates.parts import parts_of
+from superopt.candidates.proof import proven
+from superopt.candidates.sizes import resized
+from superopt.errors import InputError
+from superopt.ir import Graph, extents, print_graph, release_shifts
+from superopt.targets import Kernel, OrderedKernel, Target, pick_target
+from superopt.trace.run import TORCH_DTYPES, run_graph
+
+__all__ = ["REGION", "RegionPlan", "kept_plan", "plan_of"]
+
+log = logging.getLogger("superopt")
+
+VERSION = 1
+
+
+class RegionPlan:
+    """A region's kernels: tensors in the order of the goal's inputs, results in that of its outputs."""
+
+    def __init__(
+        self,
+        goal: Graph,
+        target: str,
+        parts: Mapping[str, Candidate] | None,
+        kernels: Mapping[str, Kernel] | None = None,
+        data: Any = None,
+    ) -> None:
+        self.goal = goal
+        self.inputs = tuple(port.name for port in goal.inputs)
+        self.outputs = tuple(output.port.name for output in goal.outputs)
+        self._target = target
+        self._known = parts  # the candidate of each part, by the part's name; None: still in the data
+        self._data = data
+        self._kernels = None if kernels is None else self._in_order(kernels)
+        self._only: OrderedKernel | None = None  # where one kernel takes and makes all, in order
+        self._failed = False
+
+    @classmethod
+    def of(
+        cls, goal: Graph, parts: Sequence[RegionCandidates], target: Target, kernels: Mapping[str, Kernel]
+    ) -> "RegionPlan":
+        """Return the plan of a region whose parts all have a chosen candidate and a kernel."""
+        chosen = {part.goal.name: part.chosen for part in parts if part.chosen is not None}
+        return cls(goal, target.name, chosen, kernels)
+
+    @classmethod
+    def read(cls, text: str) -> "RegionPlan":
+        """Return the plan that a text holds, its parts still to be read, or raise InputError."""
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.get("version") != VERSION:
+            raise InputError("a plan of another version; clear the caches of torch.compile")
+        goal = checked_graph(member(data, "goal", str, "a plan"))
+        target = member(data, "target", str, "a plan")
+        return cls(goal, target, None, data=member(data, "parts", list, "a plan"))
+
+    @property
+    def text(self) -> str:
+        """The plan as canonical JSON."""
+        data = {
+            "version": VERSION,
+            "target": self._target,
+            "goal": print_graph(self.goal),
+            "parts": [{"name": name, **runnable_json(one)} for name, one in self._parts.items()],
+        }
+        return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def _parts(self) -> Mapping[str, Candidate]:
+        if self._known is None:
+            target = pick_target(self._target)
+            self._known = {str(one.get("name")): candidate_from_json(one, target) for one in self._data}
+        return self._known
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Compute a region by its kernels, or by torch where they fail."""
+        if not self._failed:
+            try:
+                if self._only is not None:
+                    return list(self._only.in_order(tensors))
+                return self.by_kernels(dict(zip(self.inputs, tensors, strict=True)))
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever a compiler or a driver raises, the goal has a meaning
+                self._failed = True
+                log.warning("%s: computed by torch from now on: %s", self.goal.name, _line(error))
+        return self.by_torch(dict(zip(self.inputs, tensors, strict=True)))
+
+    def by_kernels(self, known: dict[str, Tensor]) -> list[Tensor]:
+        """Compute a region by its kernels."""
+        if self._kernels is None:
+            self._kernels = self.make()
+            kernel, _ = self._kernels[0]
+            if len(self._kernels) == 1 and isinstance(kernel, OrderedKernel) and kernel.inputs == self.inputs:
+                self._only = kernel if kernel.outputs == self.outputs else None
+        for kernel, names in self._kernels:
+            known.update(kernel(**{name: known[name] for name in names}))
+        return [known[name] for name in self.outputs]
+
+    def by_torch(self, known: dict[str, Tensor]) -> list[Tensor]:
+        """Compute a region as its graph says, in float32."""
+        goal = self._resized(known)
+        with torch.no_grad():
+            made = run_graph(goal, {name: known[name] for name in self.inputs}, torch.float32)
+        dtypes = {output.port.name: TORCH_DTYPES[output.port.dtype] for output in goal.outputs}
+        return [made[name].to(dtypes[name], copy=True).contiguous() for name in self.outputs]
+
+    def make(self) -> list[tuple[Kernel, tuple[str, ...]]]:
+        """Return the kernels with the names of what they read."""
+        target = pick_target(self._target)
+        return self._in_order(
+            {name: target.make(one.mugraph, one.configs) for name, one in self._parts.items()}
+        )
+
+    def _in_order(self, kernels: Mapping[str, Kernel]) -> list[tuple[Kernel, tuple[str, ...]]]:
+        return [
+            (kernels[name], tuple(port.name for port in one.mugraph.graph.inputs))
+            for name, one in self._parts.items()
+        ]
+
+    def prove(self) -> None:
+        """Raise InputError unless the kernels compute the goal, by its algebra."""
+        parts = self._parts
+        goals = parts_of(release_shifts(self.goal), parts)
+        if goals is None or {one.name for one in goals} != set(parts):
+            raise InputError(f"{self.goal.name}: the parts of a plan are not those of its goal")
+        for one in goals:
+            if proven(one, parts[one.name].mugraph) is None:
+                raise InputError(f"{one.name}: a plan computes something else")
+
+    def shapes(self, tensors: Sequence[Tensor]) -> list[tuple[Any, torch.dtype]]:
+        """Return shape and dtype of each result, for inputs whose sizes may be symbols."""
+        sizes = extents(self.goal, [tensor.shape for tensor in tensors])
+        found = []
+        for output in self.goal.outputs:
+            shape = []
+            for dim in output.port.dims:
+                size: Any = 1
+                for axis in dim:
+                    size = size * sizes[axis]
+                shape.append(size)
+            found.append((shape, TORCH_DTYPES[output.port.dtype]))
+        return found
+
+    def _resized(self, known: dict[str, Tensor]) -> Graph:
+        return resized(self.goal, extents(self.goal, [known[name].shape for name in self.inputs]))
+
+
+def _line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+# -- the operator by which a compiled graph calls a plan
+
+_PLANS: dict[str, RegionPlan] = {}
+
+
+def plan_of(text: str) -> RegionPlan:
+    """Return the one plan of a text in this process; only one that another process made is read."""
+    found = _PLANS.get(text)
+    if found is None:
+        found = _PLANS[text] = RegionPlan.read(text)
+    return found
+
+
+def kept_plan(plan: RegionPlan) -> str:
+    """Return the text of a plan, by which the operator finds it from now on."""
+    text = plan.text
+    _PLANS[text] = plan
+    return text
+
+
+def _run(plan: str, inputs: list[Tensor]) -> list[Tensor]:
+    return plan_of(plan)(inputs)
+
+
+def _fake(plan: str, inputs: list[Tensor]) -> list[Tensor]:
+    return [inputs[0].new_empty(shape, dtype=dtype) for shape, dtype in plan_of(plan).shapes(inputs)]
+
+
+_LIBRARY: Any = torch.library.Library("superopt", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define(
+    "region(str plan, Tensor[] inputs) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
+)
+_LIBRARY.impl("region", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("superopt::region", _fake, lib=_LIBRARY)
+
+REGION = torch.ops.superopt.region.default

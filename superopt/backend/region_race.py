@@ -1,0 +1,442 @@
+"""Region race: a region's kernels, checked, and raced with what Inductor makes of the region."""
+
+import logging
+import operator
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from superopt.aten import is_attention, is_matmul, operator_name
+from superopt.backend.cache import keep
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.region import Region, at_other_sizes, blank_of, line_of, traced_algebra
+from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
+from superopt.backend.subgraph import Subgraph
+from superopt.candidates import RegionCandidates
+from superopt.candidates.candidate import all_summed
+from superopt.clock import Clock
+from superopt.driver import SearchOptions
+from superopt.errors import SuperoptError
+from superopt.fate import Kind
+from superopt.funnel import Limits, State, run_regions
+from superopt.funnel.assembly import in_parts
+from superopt.funnel.first_runs import FirstRuns
+from superopt.live.sizes import same_program
+from superopt.optimizer import candidates_of
+from superopt.options import OptimizeOptions
+from superopt.rivals.inductor import alone
+from superopt.rivals.opponents import Opponents
+from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS, Function, Rival
+from superopt.targets import Target
+from superopt.tune.measure import HeadToHead
+from superopt.verify.floats.compare import compare_floats, tensors_of, typical
+from superopt.verify.floats.focus import focus_of
+
+__all__ = ["LEAST_S", "WIN", "RegionRace"]
+
+log = logging.getLogger("superopt")
+
+WIN = 1.05
+"""How much faster than Inductor's code a region must be to be taken."""
+
+LEAST_S = 1.5
+"""Seconds below which nothing is begun."""
+
+_GRAPHS = {"quick": 2, "full": 6}  # of a search, made into kernels: compiling takes most of the time
+_COMPILED = (2, 6)  # candidates of a region as it is written, and of what a search found
+_MOST_S = 40.0  # for one region
+_SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
+_CONFIRMING = 0.06  # of a region's time, at the end
+_UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
+_SOON = 5  # matmuls and reductions of a region, up to which a search ends soon and kernels compile fast
+_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators that tell of one
+_NEAR_S = 1.0  # of the deadline, where what came back is what there was time for
+_COMPILING_S = 2.5  # of Inductor's compiling a region, about, and the race with it
+_HOPELESS = 1.5  # times the library calls alone, above which Inductor's code is not needed to know
+_CALLED = ("normal",)  # inputs by which a plan is checked as it is called; its kernels met all
+_TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
+_NO_ROOM = 1.1  # times the floor, below which Inductor's code leaves nothing to gain
+_FACTORS = (8.0, 1 / 8)  # of sizes that are symbols, at which what won must not lose
+_NO_LOSS = 0.98  # of Inductor's speed there
+_ELSEWHERE_S = 0.3  # of a race there
+_FAILED = ("out of memory", "failed")
+_COPIES_BYTES = 96 << 20
+_MOST_COPIES = 8
+_LONG_FLOPS = 500_000_000  # of matmuls, above which memory is not what takes the time
+
+
+class RegionRace:
+    """One region against Inductor's code of it; all work is done in threads that know no compilation."""
+
+    def __init__(self, region: Region, target: Target, ledger: Ledger) -> None:
+        self.region = region
+        self.target = target
+        self.ledger = ledger
+        self.options = ledger.options
+        self.module = region.subgraph.module
+        self.blank = blank_of(region)
+        self.seconds = 0.0
+        self.deadline = 0.0
+        self.rival: Opponents | None = None
+        self.floor_us = region.floor_us
+        self.before_us = 0.0  # what Inductor takes, or is guessed to take
+        self.first_runs: FirstRuns | None = None
+        self.found: Decision | None = None  # the best so far
+        self.settled = False  # whether more time would not help
+        self.timeless = False  # whether there was none
+
+    @property
+    def gain_us(self) -> float:
+        """What may still be gained, about: as long as nothing is measured, as the floor tells.
+
+        Of library calls what they take: where they are at the floor, Inductor's code is near it.
+        """
+        if self.rival is None:
+            return self.floor_us
+        now = self.found.after_us if self.found and self.found.taken else None
+        before = min(self.before_us, self.rival.least_us or inf)
+        return max((before if now is None else now) - self.floor_us, 0.0)
+
+    def measure(self) -> None:
+        """Measure what there is to beat, before anything is made; settle it where nothing can be gained."""
+        if self.rival is not None or self.settled:
+            return
+        with self.ledger.spending():
+            found = self._guarded(lambda: self._opened() or self.blank)
+        if found.why:
+            self.found, self.settled = replace(found, open=found.why.startswith(_FAILED)), True
+
+    def tried(self, seconds: float, first_runs: FirstRuns | None, *, search: bool) -> Decision:
+        """Make and race kernels for about so many seconds, of the region as written or after a search.
+
+        Return the best decision so far, which `decided` keeps.
+        """
+        before = self.found or self.blank
+        if self.settled:
+            return before
+        if seconds < LEAST_S:
+            self.found = before if before.taken else self._without_time(before)
+            return self.found
+        self.first_runs = first_runs
+        self.seconds = min(seconds, _MOST_S)
+        start = time.monotonic()
+        self.deadline = start + self.seconds
+        with self.ledger.spending():
+            made = self._guarded(lambda: self._opened() or self._try(search))
+        late = not (made.taken or self.settled) and (not search or time.monotonic() > self.deadline - _NEAR_S)
+        if made.why.startswith(_FAILED):  # nothing more is tried here; a later process may have better luck
+            self.settled, late = True, True
+        spent = before.seconds + time.monotonic() - start
+        made = replace(made, open=made.open or late, seconds=spent)
+        self.found = made if made.taken or not before.taken else replace(before, seconds=spent)
+        return self.found
+
+    def decided(self) -> Decision:
+        """Return the best decision, noted for this model and for later processes."""
+        found = self.found or self._without_time(self.blank)
+        found = replace(found, budget_s=self.ledger.budget_s)
+        keep(found, self.region, self.ledger)
+        return found
+
+    def _without_time(self, known: Decision) -> Decision:
+        if self.timeless:  # it was said before
+            return known
+        self.timeless = True
+        left = f"{self.ledger.left_s:.0f} of {self.ledger.budget_s:.0f} s of the budget are left"
+        why = f"{known.why}; not searched: {left}" if known.why else f"no time: {left}"
+        return replace(known, why=why, open=True)
+
+    def _guarded(self, work: Callable[[], Decision]) -> Decision:
+        """Do some work; whatever goes wrong leaves the region to Inductor."""
+        try:
+            return alone(work)
+        except torch.OutOfMemoryError as error:
+            found = replace(self.blank, why=f"{_FAILED[0]}: {line_of(error)}")
+        except Exception as error:  # no fault of ours may stop the compilation of a model
+            found = replace(self.blank, why=f"{_FAILED[1]}: {type(error).__name__}: {line_of(error)}")
+        finally:
+            if self.rival is not None:
+                self.rival.give_up_copies()
+        log.warning("%s [%s] is left to Inductor: %s", found.operators, found.inputs, found.why)
+        return found
+
+    def _opened(self) -> Decision | None:
+        """Measure what there is to beat, the first time; return a decision where nothing can be gained."""
+        if self.rival is not None:
+            return None
+        self.ledger.searched += 1
+        self.rival = Opponents(self.module, self._copies, self.target, self.options.inductor)
+        self.before_us = self.rival.most_us
+        return self._no_gain(self.before_us)
+
+    def _no_gain(self, before: float) -> Decision | None:
+        """Return why nothing can be gained on a time, if so."""
+        if before < self.floor_us:
+            self._lower_floor(before)
+        if before < _TOO_SHORT_US:
+            why = f"too short: a call costs what could be gained in {before:.0f} µs"
+        elif before < _NO_ROOM * self.floor_us:
+            why = "Inductor is at the floor, which its bytes and its arithmetic take"
+        else:
+            return None
+        self.settled = True
+        return replace(self.blank, before_us=before, why=why)
+
+    def _lower_floor(self, seen_us: float) -> None:
+        """Measure the device again: its rates are of a moment when it was busy. Else no floor is believed."""
+        self.target.renew()
+        floor = self.target.floor_us(self.region.goal) or 0.0
+        self.floor_us = floor if floor <= seen_us else 0.0
+        self.blank = replace(self.blank, floor_us=self.floor_us or None)
+
+    def _try(self, search: bool) -> Decision:
+        rival = self.rival
+        assert rival is not None
+        known = self.blank
+        regions, state = self._candidates(search)
+        after = _fastest_us(regions)
+        if after is None:
+            return replace(known, why=f"no kernels: {_reason(regions)}")
+        known = replace(known, after_us=after)
+        if after * WIN > rival.most_us:
+            return replace(known, why=f"{rival.most_us / after:.2f} times the speed of PyTorch as it is")
+        if 0 < _HOPELESS * rival.least_us < after * WIN:
+            known = replace(known, before_us=rival.least_us, before_is_least=True)
+            return replace(
+                known, why=f"{rival.least_us / after:.2f} times the speed of the library calls alone"
+            )
+        chosen = [part.chosen for part in regions if part.chosen is not None]
+        if not chosen or len(chosen) < len(regions):
+            return replace(known, why=f"no kernels: {_reason(regions)}")
+        after = sum(one.us for one in chosen)
+        known = replace(known, after_us=after)
+        if self.found is not None and self.found.taken and after * WIN > (self.found.after_us or 0.0):
+            return replace(known, why="no faster than before the search")
+        verdicts = dict.fromkeys(str(one.verdict) for one in chosen)
+        known = replace(known, verdict="; ".join([*verdicts, str(state.floats)]))
+        made = RegionPlan.of(self.region.goal, regions, self.target, state.kernels)
+        plan = kept_plan(made)
+        copies = rival.copies
+        made.by_kernels(self._known(made, copies[0]))
+        if self.region.subgraph.symbols and (why := self._other_sizes(made)):
+            return replace(known, why=why)
+        ours = self._calling(plan)
+        if self.options.verify:
+            focus = focus_of(self.region.traced)
+            report = compare_floats(self.module, ours, copies[0], seed=1, distributions=_CALLED, focus=focus)
+            if not report.ok:
+                return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
+        raced = self._raced(known, ours, plan)
+        if raced.taken and (why := self._slower_elsewhere(ours)):
+            return replace(raced, taken=False, plan=None, why=why)
+        return raced
+
+    def _candidates(self, search: bool) -> tuple[list[RegionCandidates], State]:
+        """Return the parts of the region as the funnel leaves them, and the kernels that were chosen."""
+        options, clock = self._settings(search), Clock()
+        regions, _ = candidates_of(self.region.traced.program, self.target, options, clock)
+        limits = Limits(options.seconds, self.deadline, self._to_beat_us, most=self._few(search), tune=search)
+        traced = in_parts(self.region.traced, [one.goal for one in regions])
+        example = self.region.subgraph.example()
+        state = State(
+            self.module, traced, example, self.target, options, limits, clock, first_runs=self.first_runs
+        )
+        return run_regions(regions, state), state
+
+    @property
+    def _to_beat_us(self) -> float:
+        """What kernels must take at most to be checked, and come near to be worth any tuning."""
+        best = self.found.after_us if self.found and self.found.taken else None
+        hopeless = _HOPELESS * self.rival.least_us if self.rival else 0.0
+        most = best or min(self.before_us, hopeless or self.before_us)
+        return most / WIN if WIN else inf
+
+    # -- races
+
+    def _raced(self, known: Decision, ours: fx.GraphModule, plan: str) -> Decision:
+        """Race with the library calls alone, and where that does not settle it with Inductor's code."""
+        rival = self.rival
+        assert rival is not None
+
+        if rival.has_library and not rival.has_made(INDUCTOR):
+            least = self._judged(replace(known, before_is_least=True), self._race(ours, LIBRARY_CALLS), plan)
+            if least.taken or (least.before_us or 0.0) * _HOPELESS < (least.after_us or 0.0):
+                return least
+            known = replace(known, before_us=least.before_us, after_us=least.after_us, before_is_least=True)
+        if not rival.has_made(INDUCTOR) and self.deadline - time.monotonic() < _COMPILING_S:
+            return replace(known, why="no time for Inductor's code of it", open=True)
+        raced = self._race(ours, INDUCTOR)
+        self.before_us = raced.measurements["inductor"].median_us
+        return self._no_gain(self.before_us) or self._judged(
+            replace(known, before_is_least=False), raced, plan
+        )
+
+    def _slower_elsewhere(self, ours: fx.GraphModule) -> str | None:
+        """Return why kernels that won at the sizes seen are not taken for all; None where they may be.
+
+        Where sizes are symbols, the same kernels serve all of them: much larger ones and much smaller ones.
+        """
+        if not self.region.subgraph.symbols:
+            return None
+        for factor in _FACTORS:
+            example = _scaled(self.region.subgraph, factor)
+            speed = _NO_LOSS if example is None else self._speed_at(example, ours)
+            if speed < _NO_LOSS:
+                there = ", ".join(str(list(one.shape)) for one in example or ())
+                return f"{f'{speed:.2f} times' if speed else 'not known to have'} Inductor's speed at {there}"
+        return None
+
+    def _speed_at(self, example: tuple[Tensor, ...], ours: fx.GraphModule) -> float:
+        """Return the speed against Inductor's code, or its library calls; 0 if time is short."""
+        rival = Opponents(self.module, partial(self._copies, example), self.target, self.options.inductor)
+
+        def speed(other: Rival) -> float:
+            return rival.against(ours, other, seconds=_ELSEWHERE_S).speed_of("superopt")
+
+        found = speed(LIBRARY_CALLS) if rival.has_library else 0.0
+        undecided = found < _NO_LOSS and (not found or found * _HOPELESS > 1.0)
+        if not undecided or self.deadline - time.monotonic() < _COMPILING_S:
+            return found
+        return speed(INDUCTOR)
+
+    def _race(self, ours: Function, other: Rival) -> HeadToHead:
+        """Race ours against a rival, and once more for longer where chance may have decided."""
+        rival = self.rival
+        assert rival is not None
+        seconds = min(1.5, _CONFIRMING * self.seconds)
+        while True:
+            raced = rival.against(ours, other, seconds=seconds)
+            again = raced.speedup >= WIN and not raced.sure
+            if not again or seconds > 1.5 or time.monotonic() + 2 * seconds > self.deadline:
+                return raced
+            seconds *= 2
+
+    def _judged(self, known: Decision, raced: HeadToHead, plan: str) -> Decision:
+        times = raced.measurements
+        self.before_us = times["inductor"].median_us
+        known = replace(known, before_us=times["inductor"].median_us, after_us=times["superopt"].median_us)
+        speed = raced.speed_of("superopt")
+        told = f"{'at least ' if known.before_is_least else ''}{speed:.2f} times Inductor's speed"
+        if speed < WIN:
+            return replace(known, why=f"{told}, {WIN} is needed")
+        if not raced.sure:  # a quieter moment may tell
+            return replace(known, why=f"{told}, but ahead in {raced.share:.0%} of the rounds only", open=True)
+        return replace(known, taken=True, plan=plan, why=told)
+
+    # -- plans
+
+    def _few(self, search: bool) -> int:
+        """Return how many candidates are compiled: one of a large region as it is written."""
+        large = self.region.subgraph.piece.heavy > _SOON
+        return 1 if large and not search else _COMPILED[search]
+
+    def _settings(self, search: bool) -> OptimizeOptions:
+        return OptimizeOptions(
+            target=self.target.name,
+            preset=self.options.preset,  # type: ignore[arg-type]
+            seconds=_RACING[search] * self.seconds,
+            graphs=_GRAPHS[self.options.preset],
+            torch_compile=False,
+            cache=self.options.cache,
+            search=SearchOptions(seconds=_SEARCHING * self.seconds)
+            if search or self._is_attention
+            else _UNSEARCHED,
+        )
+
+    @property
+    def _is_attention(self) -> bool:
+        """Whether the region is little more than attention, of which a search soon makes one kernel."""
+        piece = self.region.subgraph.piece
+        softmax = any(operator_name(node) in _SOFTMAX for node in piece.nodes)
+        product = any(map(is_matmul, piece.nodes))
+        return piece.heavy <= _SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
+
+    def _calling(self, plan: str) -> fx.GraphModule:
+        """Return a module that calls the region's operator, so that both contenders have the same host."""
+        goal = self.region.goal
+        graph = fx.Graph()
+        given = [graph.placeholder(f"x{at}") for at in range(len(self.region.subgraph.inputs))]
+        made = graph.call_function(
+            REGION, (plan, self.region.in_order([port.name for port in goal.inputs], given))
+        )
+        places = {output.port.name: at for at, output in enumerate(goal.outputs)}
+        items = [graph.call_function(operator.getitem, (made, places[name])) for name in self.region.names]
+        graph.output(tuple(items))
+        return fx.GraphModule(torch.nn.Module(), graph, "Planned")
+
+    def _other_sizes(self, plan: RegionPlan) -> str | None:
+        """Return why a plan does not serve other sizes, or None where it does."""
+        subgraph = self.region.subgraph
+        found = at_other_sizes(subgraph)
+        if found is None:
+            return "no other sizes fit together"
+        example, traced = found
+        if not same_program(traced.program, self.region.traced.program):
+            return "another program at other sizes"
+
+        def ours(*tensors: Tensor) -> Any:
+            made = dict(zip(plan.outputs, plan.by_kernels(self._known(plan, tensors)), strict=True))
+            return [made[name] for name in self.region.names]
+
+        try:
+            focus = focus_of(traced)
+            report = compare_floats(
+                self.module, ours, self._drawn(example), distributions=_CALLED, focus=focus
+            )
+        except SuperoptError as error:
+            return f"its kernels do not take other sizes: {line_of(error)}"
+        return None if report.ok else "wrong at other sizes"
+
+    def _known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
+        return dict(zip(plan.inputs, self.region.in_order(plan.inputs, tensors), strict=True))
+
+    # -- inputs
+
+    def _copies(self, example: tuple[Tensor, ...] | None = None) -> list[tuple[Tensor, ...]]:
+        """Return random inputs, several times over, so that no cache holds them all, where that matters."""
+        drawn = self._drawn(example or self.region.subgraph.example())
+        size = sum(tensor.numel() * tensor.element_size() for tensor in drawn)
+        most = 2 if self.blank.flops > _LONG_FLOPS else _MOST_COPIES
+        count = max(2, min(most, _COPIES_BYTES // max(size, 1)))
+        return [drawn] + [tuple(map(torch.clone, drawn)) for _ in range(count - 1)]
+
+    def _drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        drawn = tensors_of(typical(example))
+        return tuple(tensor.to(self.target.torch_device) for tensor in drawn)
+
+
+def _scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:
+    """Return inputs with all symbols so many times as large, or None where there are none such."""
+    hints = subgraph.hints()
+    sizes = {symbol: max(int(size * factor), 2) for symbol, size in hints.items()}
+    example = subgraph.example(sizes)
+    if sizes == hints or sum(one.numel() * one.element_size() for one in example) > _COPIES_BYTES:
+        return None
+    try:
+        traced_algebra(subgraph, example)
+    except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
+        return None
+    return example
+
+
+def _fastest_us(regions: Sequence[RegionCandidates]) -> float | None:
+    """Return the time of the fastest kernels of all parts, or None where some part has none."""
+    return all_summed(
+        min((one.us for one in part.candidates if one.measurement), default=None) for part in regions
+    )
+
+
+def _reason(regions: Sequence[RegionCandidates]) -> str:
+    """Return why a part has no kernels, rather that they are wrong than that there was no time."""
+    for kinds in ((Kind.FAILED, Kind.REFUSED), (Kind.SLOWER, Kind.NO_TIME)):
+        for part in regions:
+            for one in part.candidates:
+                if part.chosen is None and one.fate.kind in kinds:
+                    return str(one.fate)
+    return "none could be made"

@@ -1,0 +1,78 @@
+"""Warm-up: what the kernels of any region need, made in the background while the regions are still read."""
+
+import threading
+from collections.abc import Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor, fx
+
+from superopt.codegen.children import Children
+from superopt.funnel.first_runs import FirstRuns
+from superopt.targets import Target, pick_target
+from superopt.trace.run import TORCH_DTYPES
+
+__all__ = ["WarmUp", "multiplies", "prepare_machine"]
+
+_FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
+_BESIDE_COMPILERS, _BESIDE_A_PROCESS = 0.6, 0.8  # where processors share what computes
+_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")  # in the names of what a module calls
+
+
+class WarmUp:
+    """Compilers and processes that begin before they are asked for; leaving the `with` block ends them."""
+
+    def __init__(self) -> None:
+        self._begun = ExitStack()
+        self._children = self._begun.enter_context(Children())
+        self._first_runs: FirstRuns | None = None
+        self._work: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._begun.close()
+
+    def share(self, target: Target, tensors: Iterable[Any]) -> None:
+        """Begin to compile what kernels share that read tensors like some."""
+        read = {one.dtype for one in tensors if isinstance(one, Tensor)}
+        names = {name for name, dtype in TORCH_DTYPES.items() if dtype in read}
+        target.cost_device()  # whose rates are measured the first time, while nothing else runs
+        self._work = threading.Thread(target=target.prepare_shared, args=(names, self._children), daemon=True)
+        self._work.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether compilers that `share` began are at work."""
+        return self._work is not None and self._work.is_alive()
+
+    @property
+    def alone(self) -> float:
+        """What share of its time another thread would have taken so far without what was begun."""
+        return _BESIDE_COMPILERS if self.busy else _BESIDE_A_PROCESS if self._first_runs is not None else 1.0
+
+    def first_runs(self, target: Target) -> FirstRuns:
+        """Return the processes for first runs, one of which starts at the first call."""
+        if self._first_runs is None:
+            runs = FirstRuns(target.builders(0), target.torch_device, _FIRST_RUN_S)
+            self._first_runs = self._begun.enter_context(runs)
+            self._first_runs.start()
+        return self._first_runs
+
+
+def prepare_machine() -> None:
+    """Make what is made once on a machine for all models: its measured rates, and what kernels share."""
+    target = pick_target("auto")
+    target.cost_device()
+    with Children() as children:
+        target.prepare_shared(set(TORCH_DTYPES), children)
+
+
+def multiplies(module: fx.GraphModule) -> bool:
+    """Whether a module of dynamo's calls for a product of matrices."""
+    called = [str(node.target) for node in module.graph.nodes if node.op.startswith("call")]
+    return any(name in target for target in called for name in _PRODUCTS)

@@ -1,0 +1,101 @@
+"""Candidate: one way to compute a region, from its first schedule to the report."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from superopt.fate import Fate, Kind
+from superopt.ir import Graph, MuGraph
+from superopt.schedule import Dropped
+from superopt.targets import Configs, KernelReport
+from superopt.tune import Measurement
+
+__all__ = ["SCHEDULED", "Candidate", "RegionCandidates", "all_summed", "as_compiled", "total_us"]
+
+SCHEDULED = Fate("schedule", Kind.KEPT)
+"""The fate of a candidate that no stage has looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A graph equal to a region, as kernels in configurations, and what became of it."""
+
+    id: str  # unique in its region, the same from the schedule to the report
+    graph: Graph  # as it was found
+    mugraph: MuGraph  # as it runs
+    configs: Configs = ()  # one for each kernel; none: the defaults
+    fate: Fate = SCHEDULED
+    schedule: str = ""  # the name of its schedule, to be read
+    variant: str = ""  # in which way its configurations are not the default ones, to be read
+    verdict: Any = None
+    library: bool = False  # matmuls are calls of a library
+    sources: tuple[str, ...] = ()
+    kernels: tuple[KernelReport, ...] = ()
+    predicted_us: float | None = None
+    measurement: Measurement | None = None
+
+    @property
+    def name(self) -> str:
+        """What people read in place of the id."""
+        return ", ".join(part for part in (self.schedule or self.id, self.variant) if part)
+
+    @property
+    def us(self) -> float:
+        """Its time: measured, or predicted, or unknown (infinite)."""
+        if self.measurement is not None:
+            return self.measurement.median_us
+        return float("inf") if self.predicted_us is None else self.predicted_us
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it goes on to the next stage."""
+        return self.fate.kind is Kind.KEPT
+
+    @property
+    def spills(self) -> bool:
+        """Whether a kernel is known to need more registers than there are."""
+        return any(kernel.spill_bytes for kernel in self.kernels)
+
+    def ended(self, stage: str, kind: Kind, reason: str = "") -> "Candidate":
+        """Return it with another fate, of whose reason the first line is kept."""
+        return replace(self, fate=Fate(stage, kind, next(iter(reason.splitlines()), "")))
+
+    def configured(self, number: int, config: Any) -> "Candidate":
+        """Return it with another configuration of one kernel, of which nothing is known yet."""
+        configs = (*self.configs[:number], config, *self.configs[number + 1 :])
+        return replace(self, configs=configs, sources=(), kernels=(), measurement=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCandidates:
+    """A region of a program, or a part of one, the candidates for it, and the schedules that were cut."""
+
+    goal: Graph
+    candidates: tuple[Candidate, ...]
+    dropped: tuple[Dropped, ...] = ()
+    floor_us: float | None = None  # the least time that its bytes and its arithmetic take
+    recalled: bool = False  # from the cache or a file, with the configurations that were best
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The candidate that is used; None: PyTorch computes the region."""
+        return next((one for one in self.candidates if one.fate.kind is Kind.CHOSEN), None)
+
+
+def as_compiled(guess: KernelReport, made: KernelReport) -> KernelReport:
+    """Return what is predicted of a kernel with what the compiler says of it."""
+    return replace(
+        guess, shared_bytes=made.shared_bytes, registers=made.registers, spill_bytes=made.spill_bytes
+    )
+
+
+def total_us(kernels: Iterable[KernelReport]) -> float | None:
+    """Return the predicted time of kernels in a row, where each has one."""
+    return all_summed(one.predicted_us for one in kernels)
+
+
+def all_summed(times: Iterable[float | None]) -> float | None:
+    """Return the sum of times, where there are some and each is known."""
+    several = list(times)
+    known = [us for us in several if us is not None]
+    return sum(known) if known and len(known) == len(several) else None

@@ -1,0 +1,26 @@
+"""Parts: the goals that a region is cut into for the search; those of `layer` are `layer.0`, `layer.1.0`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from superopt.ir import Graph, cut_graph
+
+__all__ = ["parts_of", "region_name"]
+
+
+def region_name(part: Graph) -> str:
+    """Return the name of the region that a goal is, or is a part of."""
+    return part.name.partition(".")[0]
+
+
+def parts_of(graph: Graph, wanted: Mapping[str, Any]) -> list[Graph] | None:
+    """Return the parts of these names that the search cut a graph into, or None."""
+    if graph.name in wanted:
+        return [graph]
+    if not any(name.startswith(f"{graph.name}.") for name in wanted):
+        return None
+    halves = cut_graph(graph)
+    found = [parts_of(half, wanted) for half in halves or ()]
+    if not found or any(parts is None for parts in found):
+        return None
+    return [part for parts in found if parts is not None for part in parts]

@@ -1,0 +1,33 @@
+"""Schedules: the graphs that a search found as candidates, in the ways they are estimated to run fastest."""
+
+from collections.abc import Sequence
+
+from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.driver import Found
+from superopt.ir import Graph
+from superopt.schedule import rank
+from superopt.targets import Target
+
+__all__ = ["schedules"]
+
+
+def schedules(goal: Graph, found: Sequence[Found], target: Target, *, graphs: int) -> RegionCandidates:
+    """Return the best ways to run the best graphs of a region on a target, and why others are dropped.
+
+    Twice as many ways are kept as graphs are tried, the original graph among them.
+    """
+    tried = [*found[:graphs], *(one for one in found[graphs:] if one.is_original)]
+    ranked = rank(tried, target.cost_device(), keep=2 * graphs, misfit=target.misfit)
+    candidates = [
+        Candidate(
+            one.id,
+            tried[one.number - 1].graph,
+            one.mugraph,
+            schedule=one.name,
+            verdict=tried[one.number - 1].verdict,
+            library=one.library,
+            predicted_us=one.estimate.us,
+        )
+        for one in ranked.kept
+    ]
+    return RegionCandidates(goal, tuple(candidates), ranked.dropped)

@@ -1,0 +1,146 @@
+"""Search cache: the graphs that complete searches found, kept in the cache, and compared again when recalled.
+
+A search knows nothing of devices, so what one found serves every target, preset and number of kernels. It
+depends on the sizes and dtypes of a program, by which graphs are ranked. What does not parse, or is not
+equal, is searched anew.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from superopt.candidates.codec import checked_graph, member
+from superopt.candidates.parts import parts_of, region_name
+from superopt.driver import Found, RegionSearch, Search, SearchOptions
+from superopt.errors import GraphError, InputError
+from superopt.frontier.tensors.bound import Machine, graph_bound
+from superopt.frontier.tensors.graphs import canonical
+from superopt.ir import Graph, Program, Split, release_shifts
+from superopt.ir.extents import whole_dims
+
+if TYPE_CHECKING:
+    from superopt.cache import Cache, Key
+
+__all__ = ["keep_search", "recall_search"]
+
+log = logging.getLogger("superopt")
+
+Parts = list[tuple[Graph, tuple[Found, ...]]]
+
+_ELSEWHERE = ("workers", "checkpoint", "resume", "seed")  # options that do not change what is found
+_SEARCHERS = ("egglog", "z3-solver")
+
+
+def recall_search(cache: "Cache", program: Program, options: SearchOptions) -> Parts | None:
+    """Return the parts of a program and the graphs found for each, or None where all is to be searched."""
+    if options.checkpoint is not None:
+        return None
+    found: Parts = []
+    for region in program.regions:
+        record = cache.get(_key(region.graph, options))
+        if record is None:
+            return None
+        try:
+            found += _parts(region.graph, record.data)
+        except (InputError, GraphError) as error:
+            log.warning("cache: a search of %s is not used: %s", region.graph.name, error)
+            return None
+    return found
+
+
+def keep_search(cache: "Cache", search: Search, options: SearchOptions) -> None:
+    """Save what was found for every region whose search no limit stopped."""
+    from superopt.cache import Record
+
+    if search.interrupted:
+        return
+    for region in search.program.regions:
+        name = region.graph.name
+        parts = [one for one in search.regions if region_name(one.goal) == name]
+        if all(one.found and not one.truncated for one in parts):
+            data = {"parts": [_part_json(one, name) for one in parts]}
+            cache.put(_key(region.graph, options), Record(data, name))
+
+
+def _key(region: Graph, options: SearchOptions) -> "Key":
+    from superopt.cache import key_of, program_text, versions
+
+    settings = {name: str(value) for name, value in asdict(options).items() if name not in _ELSEWHERE}
+    return key_of(
+        "search",
+        program=program_text(region),
+        device="any",
+        options=settings | {name: _version(name) for name in _SEARCHERS},
+        **{name: value for name, value in versions().items() if name != "compiler"},
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def _part_json(part: RegionSearch, region: str) -> dict[str, Any]:
+    return {
+        "part": part.goal.name.removeprefix(region),
+        "graphs": [
+            {"graph": str(one.graph), "splits": [[s.axis, s.outer, s.inner] for s in one.splits]}
+            for one in part.found
+        ],
+    }
+
+
+def _parts(region: Graph, data: Any) -> Parts:
+    """Return the parts of a region with the graphs that a record has, or raise InputError."""
+    saved = {
+        region.name + member(one, "part", str, "a search"): member(one, "graphs", list, "a search")
+        for one in member(data, "parts", list, "a search")
+    }
+    goals = parts_of(release_shifts(region), saved)
+    if goals is None or [goal.name for goal in goals] != list(saved):
+        raise InputError("its parts are not those of the program")
+    return [(goal, _found(goal, saved[goal.name])) for goal in goals]
+
+
+def _found(goal: Graph, saved: Sequence[Any]) -> tuple[Found, ...]:
+    from superopt.verify.graphs.many import equal_to_all
+
+    # A program has the same text whatever the function is called.
+    graphs = [replace(checked_graph(member(one, "graph", str, "a search")), name=goal.name) for one in saved]
+    splits = [_splits(member(one, "splits", list, "a search")) for one in saved]
+    for graph, halves in zip(graphs, splits, strict=True):
+        _check_ports(goal, graph, halves)
+    verdicts = equal_to_all(goal, graphs)
+    if not graphs or not all(verdict.equal for verdict in verdicts):
+        raise InputError("a graph computes something else")
+    original, machine = canonical(goal), Machine()
+    return tuple(
+        Found(graph, graph_bound(graph, machine), verdict, halves, graph == original)
+        for graph, verdict, halves in zip(graphs, verdicts, splits, strict=True)
+    )
+
+
+def _splits(saved: Sequence[Any]) -> tuple[Split, ...]:
+    for one in saved:
+        if not isinstance(one, list) or len(one) != 3 or not all(isinstance(name, str) for name in one):
+            raise InputError(f"a split is {one!r}, which is not an axis and its two parts")
+    return tuple(Split(*one) for one in saved)
+
+
+def _check_ports(goal: Graph, graph: Graph, splits: Sequence[Split]) -> None:
+    """Refuse a graph whose tensors are not the goal's, or that has an axis in other parts than it says."""
+    sizes = graph.sizes
+    for split in splits:
+        if sizes.get(split.outer, 0) * sizes.get(split.inner, 0) != goal.sizes.get(split.axis):
+            raise InputError(f"the parts of axis {split.axis!r} are not as long as it is")
+
+    def ports(one: Graph) -> list[tuple[str, str, tuple[tuple[str, ...], ...]]]:
+        tensors = (*one.inputs, *(output.port for output in one.outputs))
+        return [(port.name, port.dtype, whole_dims(port, splits)) for port in tensors]
+
+    if ports(graph) != ports(goal):
+        raise InputError("its tensors are not those of the program")

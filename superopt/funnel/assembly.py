@@ -1,0 +1,153 @@
+"""Assembly: a whole program with kernels in place of its regions, and programs in parts."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from superopt.candidates.parts import region_name
+from superopt.ir import Graph, Opaque, Program, Region, check_program
+from superopt.targets import Kernel, OrderedKernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from superopt.trace.traced import Traced
+
+__all__ = ["Alone", "assemble", "in_parts", "known_tensors"]
+
+
+def assemble(traced: "Traced", kernels: Mapping[str, Kernel]) -> Callable[..., Any]:
+    """Return the whole function, its regions computed by kernels where there are some."""
+
+    def run_region(region: Region, known: "dict[str, Tensor]") -> "dict[str, Tensor]":
+        kernel = kernels.get(region.graph.name)
+        if kernel is None:
+            return _as_torch(region.graph, known)
+        return kernel(**{port.name: known[port.name] for port in region.graph.inputs})
+
+    def run(*inputs: Any) -> Any:
+        return traced.run(*inputs, run_region=run_region)
+
+    return _alone(traced, kernels, run) or run
+
+
+class Alone:
+    """A function that is one kernel; where all its inputs are tensors, they go there as they come.
+
+    Tensors that the function holds go along, as the objects that they are.
+    """
+
+    def __init__(
+        self,
+        kernel: OrderedKernel,
+        run: Callable[..., Any],
+        count: int,
+        held: "tuple[Tensor, ...]",
+        order: tuple[int, ...],
+        picked: tuple[int, ...] | None,
+    ) -> None:
+        from torch import Tensor
+
+        self._tensor = Tensor
+        self._kernel = kernel
+        self._run = run
+        self._count = count
+        self._held = held
+        self._order = order if order != tuple(range(count)) else None  # of inputs and what is held
+        self._picked = picked  # of the kernel's outputs, for a tuple; None: the first one is the result
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Compute the function."""
+        if len(inputs) != self._count:
+            return self._run(*inputs)
+        for one in inputs:
+            if not isinstance(one, self._tensor):
+                return self._run(*inputs)
+        outputs = self._kernel.in_order(self._arranged(inputs))
+        return outputs[0] if self._picked is None else tuple([outputs[at] for at in self._picked])
+
+    def _arranged(self, inputs: "tuple[Tensor, ...]") -> "tuple[Tensor, ...]":
+        """Return what the kernel reads, in its order."""
+        if self._order is None:
+            return inputs
+        known = (*inputs, *self._held)
+        return tuple([known[at] for at in self._order])
+
+    def prepared(self, inputs: "tuple[Tensor, ...]") -> Callable[..., Any]:
+        """Return what computes tensors of the shapes, strides and dtypes of these, and looks no closer."""
+        if len(inputs) != self._count:
+            return self._run
+        run, picked, arranged = self._kernel.prepared(self._arranged(inputs)), self._picked, self._arranged
+        if picked is None and self._order is None:
+            return lambda *inputs: run(inputs)[0]
+        if picked is None:
+            return lambda *inputs: run(arranged(inputs))[0]
+
+        def run_and_pick(*inputs: Any) -> Any:
+            outputs = run(arranged(inputs))
+            return tuple([outputs[at] for at in picked])
+
+        return run_and_pick
+
+
+def _alone(traced: "Traced", kernels: Mapping[str, Kernel], run: Callable[..., Any]) -> Alone | None:
+    """Return a program of one kernel, or None where there is more to it."""
+    from superopt.trace.capture.tape import Ref
+
+    nodes = traced.program.nodes
+    if len(nodes) != 1 or not isinstance(nodes[0], Region):
+        return None
+    kernel: object = kernels.get(nodes[0].graph.name)
+    known = (*traced.input_names, *traced.constants)
+    if not isinstance(kernel, OrderedKernel) or not set(kernel.inputs) <= set(known):
+        return None
+    order = tuple(known.index(name) for name in kernel.inputs)
+    held = tuple(traced.constants.values())
+    outputs, result = kernel.outputs, traced.result
+    if isinstance(result, Ref) and traced.names.get(result.index) == outputs[0]:
+        return Alone(kernel, run, len(traced.input_names), held, order, None)
+    if type(result) is not tuple or not all(isinstance(one, Ref) for one in result):
+        return None
+    names = [traced.names.get(one.index) for one in result]
+    if not set(names) <= set(outputs):
+        return None
+    picked = tuple(outputs.index(name) for name in names if name)
+    return Alone(kernel, run, len(traced.input_names), held, order, picked)
+
+
+def in_parts(traced: "Traced", goals: Iterable[Graph]) -> "Traced":
+    """Return a program whose regions are the goals of a search, which may be parts of its own regions.
+
+    The parts of a region are named after it, as in `layer.0` and `layer.1.0`, and come in order.
+    """
+    parts: dict[str, list[Region]] = {}
+    for goal in goals:
+        parts.setdefault(region_name(goal), []).append(Region(goal))
+    nodes: list[Region | Opaque] = []
+    for node in traced.program.nodes:
+        nodes += parts.get(node.graph.name, [node]) if isinstance(node, Region) else [node]
+    program: Program = replace(traced.program, nodes=tuple(nodes))
+    return replace(traced, program=check_program(program))
+
+
+def known_tensors(traced: "Traced", inputs: tuple[Any, ...]) -> "dict[str, Tensor]":
+    """Return every tensor that enters a region, from one run of the program."""
+    seen: dict[str, Tensor] = {}
+
+    def run_region(region: Region, known: "dict[str, Tensor]") -> "dict[str, Tensor]":
+        seen.update(known)
+        return _as_torch(region.graph, known)
+
+    traced.run(*inputs, run_region=run_region)
+    return seen
+
+
+def _as_torch(graph: Graph, known: "dict[str, Tensor]") -> "dict[str, Tensor]":
+    """Return the outputs of a region, computed by torch in fp32."""
+    import torch
+
+    from superopt.trace.run import TORCH_DTYPES, run_graph
+
+    made = run_graph(graph, known, torch.float32)
+    dtypes = {output.port.name: TORCH_DTYPES[output.port.dtype] for output in graph.outputs}
+    return {name: tensor.to(dtypes[name]) for name, tensor in made.items()}

@@ -1,0 +1,84 @@
+"""Build: candidates become kernels that ran once, in processes of their own first."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from superopt.candidates.candidate import Candidate, as_compiled
+from superopt.fate import Kind
+from superopt.funnel.state import Context, failed, said
+from superopt.targets import Kernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["build"]
+
+_LOCK = threading.Lock()  # of compilers that serve one thread at a time
+
+
+def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
+    """Compile candidates, several at a time, and run each once; their kernels go into the context."""
+    state = context.state
+    state.tell(f"compiling {context.goal.name}")
+    with state.clock.phase("compile"), ThreadPoolExecutor(state.builders) as pool:
+        try:
+            made = list(pool.map(lambda one: _built(one, context), candidates))
+        except BaseException:  # Ctrl-C: nobody waits for what is under way
+            pool.shutdown(wait=False, cancel_futures=True)
+            if state.first_runs is not None:
+                state.first_runs.stop()
+            raise
+    context.kernels |= {one.id: kernel for one, kernel in made if kernel is not None}
+    return [one for one, _ in made]
+
+
+def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | None]:
+    """Return a candidate with what its compiler said, and its kernel if it ran."""
+    state, target = context.state, context.state.target
+    if not candidate.is_kept:
+        return candidate, None
+    if state.interrupted:
+        return candidate.ended("build", Kind.NO_TIME, "interrupted before it was compiled"), None
+    left = state.seconds_left
+    if left <= 0:
+        return candidate.ended("build", Kind.NO_TIME, "no time was left to compile it"), None
+    mugraph, configs = candidate.mugraph, candidate.configs
+    try:
+        if state.first_runs is not None:
+            limit, children = min(left, state.options.limit_seconds), state.first_runs.children
+            target.prepare(mugraph, configs, limit_seconds=limit, children=children)
+            state.first_runs.check(mugraph, configs, limit_seconds=max(state.seconds_left, 0.0))
+        with nullcontext() if target.threadsafe else _LOCK:
+            kernel = target.make(mugraph, configs)
+            made = kernel(**context.tensors)
+            target.synchronize()
+            bad = _not_finite(made, context.tensors)
+    except target.errors as error:
+        return failed(candidate, "build", said(error)), None
+    if bad:
+        return failed(candidate, "build", bad), None
+    made_of = target.compiled(kernel)
+    kernels = tuple(
+        as_compiled(one, made_of[number]) if number in made_of else one
+        for number, one in enumerate(candidate.kernels)
+    )
+    return replace(candidate, kernels=kernels), kernel
+
+
+def _not_finite(made: "Mapping[str, Tensor]", given: "Mapping[str, Tensor]") -> str | None:
+    """Return what is wrong with results that are all NaN where no input is."""
+    import torch
+
+    for name, tensor in made.items():
+        floating = tensor.dtype.is_floating_point and tensor.numel()
+        if floating and bool(torch.isnan(tensor).all()):
+            whole = all(
+                bool(torch.isfinite(one).all()) for one in given.values() if one.dtype.is_floating_point
+            )
+            if whole:
+                return f"{name} is NaN everywhere"
+    return None

@@ -1,0 +1,73 @@
+"""Check: the fastest candidates in floats, inside the whole program, until one is as accurate as PyTorch."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from superopt.candidates.candidate import Candidate
+from superopt.fate import Kind
+from superopt.funnel.assembly import assemble
+from superopt.funnel.state import Context, failed
+from superopt.ir import MuGraph
+from superopt.targets import Kernel
+from superopt.verify.floats.report import FloatReport
+
+__all__ = ["check"]
+
+log = logging.getLogger("superopt")
+
+_MOST_CHECKS = 8  # muGraphs of a region that are checked in floats
+
+
+def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
+    """Check the candidates in floats, the fastest first, until one passes: that one is in the program now."""
+    from superopt.verify.floats.focus import focus_of
+
+    state, goal = context.state, context.goal
+    state.tell(f"checking {goal.name} in floats")
+    with state.clock.phase("check"):
+        focus = focus_of(state.traced)
+        judged: list[Candidate] = []
+        faults: dict[MuGraph, tuple[Kind, str]] = {}  # in another configuration it fails alike
+        untested = ""  # why no candidate can be told from a wrong one
+        for one in candidates:
+            if not one.is_kept or one.measurement is None:
+                pass
+            elif one.us > state.limits.beat_us:
+                one = one.ended("check", Kind.SLOWER, "slower than what there is to beat")
+            elif context.checked is not None:
+                pass
+            elif untested or one.mugraph in faults:
+                kind, why = faults.get(one.mugraph, (Kind.REFUSED, untested))
+                one = one.ended("check", kind, why)
+            elif state.lost or len(faults) >= _MOST_CHECKS:
+                why = f"not checked in floats: {len(faults)} faster ones failed"
+                one = one.ended("check", Kind.NO_TIME, why)
+            else:
+                trial = {**state.kernels, goal.name: context.kernels[one.id]}
+                report = _compared(trial, focus, context)
+                if isinstance(report, str):  # what cannot be checked is not chosen
+                    log.warning("%s: skip %s: %s", goal.name, one.name, report)
+                    faults[one.mugraph] = Kind.FAILED, report
+                    one = failed(one, "check", report)
+                    state.interrupted |= state.lost
+                elif report.ok:
+                    context.checked, state.kernels, state.floats = one.id, trial, report
+                else:
+                    faults[one.mugraph] = Kind.REFUSED, str(report)
+                    untested = str(report) if report.uncovered else ""
+                    one = one.ended("check", Kind.REFUSED, str(report))
+            judged.append(one)
+    return judged
+
+
+def _compared(kernels: Mapping[str, Kernel], focus: Any, context: Context) -> FloatReport | str:
+    """Return how the program with some kernels compares with the function, or why that is not known."""
+    from superopt.verify.floats.compare import compare_floats
+
+    state = context.state
+    program = assemble(state.traced, kernels)
+    try:
+        return compare_floats(state.function, program, state.inputs, seed=state.options.seed, focus=focus)
+    except Exception as error:  # the device or the function may raise anything
+        return f"it could not be checked in floats: {state.fault(error)}"

@@ -1,0 +1,85 @@
+"""Predict: every candidate's time by the cost model, in its default configurations and in the likeliest ones.
+
+Where kernels run, the configurations that are predicted to be much better than the defaults race beside
+them; elsewhere they take their place. Of many candidates the likeliest go on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from superopt.candidates.candidate import Candidate, total_us
+from superopt.candidates.order import as_predicted
+from superopt.errors import SuperoptError
+from superopt.fate import Kind
+from superopt.funnel.state import Context, failed
+from superopt.options import PRESETS
+from superopt.targets import Target
+
+__all__ = ["predict", "predicted"]
+
+_GUESSES = 4  # candidates that also race in the configurations predicted to be best
+_PROMISING = 0.9  # of the default's predicted time, where that makes them worth compiling
+
+
+def predict(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
+    """Predict all times; add or take the configurations that are predicted to be best."""
+    state = context.state
+    with state.clock.phase("predict"):
+        known = [predicted(one, state.target) if one.is_kept else one for one in candidates]
+        if context.recalled:  # the configurations are those that were best
+            return known
+        if not state.measures:
+            most = 2 * PRESETS[state.options.preset].compiled
+            return [
+                _likeliest(one, context) if at < most and one.is_kept else one for at, one in enumerate(known)
+            ]
+        return _with_guesses(candidates, known, context)
+
+
+def predicted(candidate: Candidate, target: Target) -> Candidate:
+    """Return a candidate with its configurations, and what is predicted of its kernels."""
+    try:
+        configs = candidate.configs or target.default_configs(candidate.mugraph)
+        kernels = candidate.kernels or target.reports(candidate.mugraph, configs)
+    except SuperoptError as error:
+        return failed(candidate, "predict", str(error))
+    return replace(candidate, configs=configs, kernels=kernels, predicted_us=total_us(kernels))
+
+
+def _likeliest(candidate: Candidate, context: Context) -> Candidate:
+    """Return a candidate, each kernel in the configuration that is predicted to be best."""
+    best = as_predicted(candidate, context.state.target, context.state.order)
+    return predicted(replace(best, kernels=()), context.state.target)
+
+
+def _with_guesses(
+    scheduled: Sequence[Candidate], known: Sequence[Candidate], context: Context
+) -> list[Candidate]:
+    """Return candidates with those that are promising in other configurations, the likeliest kept."""
+    promising = []
+    for one in known:
+        us = one.predicted_us
+        if one.is_kept and us is not None:
+            guess = _likeliest(replace(one, id=context.new_id(one), variant="as predicted"), context)
+            if guess.is_kept and guess.us < _PROMISING * us:
+                promising.append(guess)
+    promising.sort(key=lambda one: one.us)
+    entered = [*known, *promising[:_GUESSES]]
+    limits = context.state.limits
+    if limits.most is None:
+        return entered
+    if not limits.tune:  # as they come, and as the likeliest of them is predicted to be best
+        first = [*entered[: max(limits.most - 1, 1)], *promising][: limits.most]
+    else:  # the estimate of a schedule is a bound for all its configurations
+        bounds = {one.id: one.us for one in scheduled}
+        first = sorted(entered, key=lambda one: bounds.get(one.id, one.us))[: limits.most]
+    kept = {one.id for one in first}
+    why = f"predicted to be slower; {len(kept)} others are compiled"
+    return [
+        *first,
+        *(
+            one.ended("predict", Kind.SLOWER, why) if one.is_kept else one
+            for one in entered
+            if one.id not in kept
+        ),
+    ]

@@ -1,0 +1,154 @@
+"""Race: the kernels of one region against one another, by rounds that halve the field."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from superopt.candidates.candidate import Candidate
+from superopt.fate import Kind
+from superopt.funnel.state import LOST, Context, failed
+from superopt.ir import Graph
+from superopt.targets import Kernel, OrderedKernel, Target
+from superopt.tune import Measurement, measure_together
+from superopt.tune.halving import halve
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["SURELY", "by_time", "copies_for", "least_us", "race", "raced"]
+
+log = logging.getLogger("superopt")
+
+SURELY = 0.95
+"""Times its floor, below which a time cannot be right."""
+
+_COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
+_MOST_COPIES = 16
+_TOGETHER = 6  # candidates measured in turns
+_HALVED = 0.6  # share of the time before the last few are compared
+_LEFT = 3  # candidates that are compared at last
+_LEAST_ROUNDS = 3
+_MOST_ROUNDS = 400
+
+
+def race(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
+    """Measure all candidates that have a kernel, and note the times for later runs to learn from."""
+    found = raced(candidates, context, context.seconds / 2)
+    context.state.order.keep(context.goal, [one for one in found if len(one.configs) == 1], 0)
+    return found
+
+
+def raced(candidates: Sequence[Candidate], context: Context, seconds: float) -> list[Candidate]:
+    """Return candidates with their times, the fastest first; a time that cannot be right refuses one."""
+    state, goal = context.state, context.goal
+    running = {one.id: one for one in candidates if one.is_kept and one.id in context.kernels}
+    state.tell(f"racing {len(running)} kernels of {goal.name}")
+    with state.clock.phase("race"):
+        found, fates = _times(running, context, min(seconds, max(state.deadline - time.monotonic(), 0.0)))
+    ranked = []
+    for one in candidates:
+        timing = found.get(one.id)
+        floor = least_us(state.target, goal, one.graph) if timing is not None else None
+        if timing is not None and floor is not None and timing.median_us < SURELY * floor:
+            said = f"{timing.median_us:.2f} µs, but its data takes {floor:.2f} µs"
+            one = failed(one, "race", said, Kind.REFUSED)
+        elif timing is not None:
+            one = replace(one, measurement=timing)
+        elif one.is_kept and one.measurement is None:
+            one = one.ended("race", *fates.get(one.id, (Kind.NO_TIME, "not measured")))
+        ranked.append(one)
+    return by_time(ranked)
+
+
+def _times(
+    candidates: Mapping[str, Candidate], context: Context, seconds: float
+) -> tuple[dict[str, Measurement], dict[str, tuple[Kind, str]]]:
+    """Return the times of candidates by id, the best once more in turns, and why others have none."""
+    state = context.state
+    deadline = time.monotonic() + seconds
+    tensors = context.tensors
+    copies = _cloned(tuple(tensors.values()))
+    runs = {id: _called(context.kernels[id], tuple(tensors)) for id in candidates}
+
+    def measure(ids: tuple[str, ...], repeats: int) -> dict[str, Measurement]:
+        left = max(deadline - time.monotonic(), 0.0)
+        chosen = {id: runs[id] for id in ids}
+        least = min(repeats, _LEAST_ROUNDS)
+        return measure_together(
+            chosen, copies, seconds=left, least_rounds=least, most_rounds=repeats, times=state.target.times
+        )
+
+    def on_best(id: str, timing: Measurement) -> None:
+        state.tell(f"best so far {timing.median_us:.1f} µs: {candidates[id].name}")
+
+    guesses = {
+        id: one.us if one.us < float("inf") else float(at) for at, (id, one) in enumerate(candidates.items())
+    }
+    if not all(one.spills for one in candidates.values()):  # those that do come after all others
+        guesses |= {id: float("inf") for id, one in candidates.items() if one.spills}
+    halved = halve(
+        guesses,
+        measure,
+        seconds=seconds * _HALVED,
+        seed=state.options.seed,
+        batch=_TOGETHER,
+        on_best=on_best,
+    )
+    found = {one.trial: one.measurement for one in halved.standings}
+    if halved.ended == "device lost":
+        state.lost = True
+        state.stop(LOST)
+    elif halved.interrupted:
+        state.stop()
+    elif len(found) > 1:
+        last = tuple(one.trial for one in halved.standings[:_LEFT])
+        try:
+            found |= measure(last, _MOST_ROUNDS)
+        except Exception as error:  # what was measured before stays valid
+            names = ", ".join(candidates[id].name for id in last)
+            log.warning("the last of %s are not compared again: %s", names, state.fault(error))
+            if state.lost:
+                state.stop(LOST)
+    late = dict.fromkeys(halved.untried, (Kind.NO_TIME, f"not tried: {halved.ended}"))
+    return found, late | {id: (Kind.FAILED, why) for id, why in halved.failed.items()}
+
+
+def least_us(target: Target, goal: Graph, graph: Graph) -> float | None:
+    """Return the least time that a candidate can take: its graph may do less than the goal as written."""
+    if not target.clears_caches:
+        return None
+    known = [target.floor_us(one, kept=True) for one in (goal, graph)]
+    return min((us for us in known if us is not None), default=None)
+
+
+def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a kernel as a function of tensors, `names` being those of its inputs in order."""
+    if isinstance(kernel, OrderedKernel) and kernel.inputs == names:
+        return lambda *tensors: kernel.in_order(tensors)
+    return lambda *tensors: kernel(**dict(zip(names, tensors, strict=True)))
+
+
+def by_time(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the measured candidates, the fastest first, and then the others."""
+    return sorted(candidates, key=lambda one: one.measurement.median_us if one.measurement else float("inf"))
+
+
+def copies_for(tensors: "Sequence[Tensor]") -> int:
+    """Return how many copies of tensors are more than caches hold."""
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return max(2, min(_MOST_COPIES, _COPY_BYTES // max(size, 1)))
+
+
+def _cloned(tensors: "tuple[Tensor, ...]") -> "list[tuple[Tensor, ...]]":
+    """Return copies of tensors with their strides, enough that no cache holds all."""
+    import torch
+
+    def clone(tensor: "Tensor") -> "Tensor":
+        if 0 in tensor.stride():
+            return tensor
+        fresh = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return fresh.copy_(tensor)
+
+    return [tensors] + [tuple(map(clone, tensors)) for _ in range(copies_for(tensors) - 1)]

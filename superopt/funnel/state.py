@@ -1,0 +1,230 @@
+"""State: what the stages share: of the whole program, and of the region whose candidates they look at."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.candidates.order import ConfigurationOrder
+from superopt.clock import Clock
+from superopt.errors import InputError, SuperoptError
+from superopt.fate import Kind
+from superopt.funnel.assembly import known_tensors
+from superopt.funnel.first_runs import FirstRuns
+from superopt.ir import Graph
+from superopt.options import OptimizeOptions
+from superopt.targets import Kernel, Target
+from superopt.tune.errors import DeviceLostError
+from superopt.verify.floats.report import FloatReport
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from superopt.trace.traced import Traced
+
+__all__ = ["LOST", "Context", "Limits", "State", "failed", "said"]
+
+log = logging.getLogger("superopt")
+
+LOST = "the device is lost to this process: nothing more is measured"
+
+_RACE_S = 1.0  # seconds reserved for a race, when time runs out
+_BUILDERS = 2  # candidates made at a time, where kernels are made and first run in this process
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far the candidates of a program are taken."""
+
+    seconds: float  # of racing and tuning, all regions together
+    deadline: float = inf  # of time.monotonic: nothing is compiled or raced any more
+    beat_us: float = (
+        inf  # what there is to beat: slower candidates are not chosen, those far from it not tuned
+    )
+    most: int | None = None  # candidates of a region that are compiled
+    tune: bool = True  # try other configurations of the best
+
+
+@dataclass(slots=True)
+class State:
+    """A program whose regions go through the funnel: its settings, inputs and time, and what was chosen."""
+
+    function: Callable[..., Any]  # what the kernels must agree with
+    traced: "Traced"
+    inputs: tuple[Any, ...]  # once kernels are to run, where the target computes
+    target: Target
+    options: OptimizeOptions
+    limits: Limits
+    clock: Clock = field(default_factory=Clock)
+    tell: Callable[[str], None] = lambda message: None
+    first_runs: FirstRuns | None = None  # processes for first runs, where they are wanted
+    builders: int = _BUILDERS
+    order: ConfigurationOrder = field(init=False)
+    typical: tuple[Any, ...] = ()  # the inputs with numbers as large as those of trained models
+    known: "dict[str, Tensor]" = field(default_factory=dict)  # every tensor that enters a region
+    kernels: dict[str, Kernel] = field(default_factory=dict)  # those chosen, by the names of their goals
+    floats: FloatReport | None = None  # of the program with these kernels
+    deadline: float = inf  # of the region under way, by time.monotonic
+    interrupted: bool = False
+    lost: bool = False  # the device, to this process
+
+    def __post_init__(self) -> None:
+        from superopt.cache import Cache
+
+        cache = Cache.open() if self.options.cache and self.measures else None
+        self.order = ConfigurationOrder(self.target, cache, seed=self.options.seed)
+
+    @property
+    def measures(self) -> bool:
+        """Whether kernels run and are timed: the device is here, and that is wanted."""
+        return self.target.available and self.options.measure
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Keep what kernels need to run: inputs, and processes for first runs."""
+        if not self.measures:
+            yield
+            return
+        import torch
+
+        from superopt.verify.floats.compare import typical
+
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            with self.clock.phase("inputs"):
+                self.inputs = _placed(self.inputs, self.target)
+                self.typical = typical(self.inputs, seed=self.options.seed)
+                self._try_original()
+                self.known = known_tensors(self.traced, self.typical)
+            size = sum(one.numel() * one.element_size() for one in self.known.values())
+            if not self.options.guarded:
+                self.first_runs = None
+            else:
+                self.builders = self.target.builders(size)
+                if self.first_runs is not None:
+                    self.builders = min(self.builders, self.first_runs.workers)
+                else:
+                    limit = self.options.limit_seconds
+                    self.first_runs = stack.enter_context(
+                        FirstRuns(self.builders, self.target.torch_device, limit)
+                    )
+            yield
+
+    def contexts(self, regions: Sequence[RegionCandidates]) -> "Iterator[Context]":
+        """Yield the context of each region; the time that one of them leaves goes to those after it."""
+        for at, region in enumerate(regions):
+            now = time.monotonic()
+            self.deadline = now + (self.limits.deadline - now) / (len(regions) - at)
+            ids = {one.id for one in region.candidates}
+            yield Context(self, region.goal, region.recalled, 1 / len(regions), ids=ids)
+
+    def _try_original(self) -> None:
+        """Refuse a function that fails where it computes, though it could be traced without data."""
+        try:
+            self.function(*self.typical)
+        except Exception as error:  # a function of the user's may raise anything
+            said = next(iter(str(error).splitlines()), "")
+            raise InputError(
+                f"{self.traced.program.name}: the function fails on inputs like these:"
+                f" {type(error).__name__}: {said}"
+            ) from error
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the deadline, less those that a race needs."""
+        return self.deadline - time.monotonic() - min(self.options.seconds / 2, _RACE_S)
+
+    def fault(self, error: Exception) -> str:
+        """Return what an error says, and note where no later call on the device can get past it."""
+        try:
+            self.target.synchronize()
+        except Exception:
+            self.lost = True
+        self.lost |= isinstance(error, DeviceLostError)
+        return said(error)
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Let a first Ctrl-C end what is inside, and what would follow it; a second one ends all."""
+        if self.interrupted:
+            yield
+            return
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.stop()
+
+    def stop(self, why: str = "interrupted: the best so far is what comes back") -> None:
+        """Go on with what there is, and say why."""
+        self.interrupted = True
+        log.warning(why)
+
+
+@dataclass(slots=True)
+class Context:
+    """What the stages share for the candidates of one region."""
+
+    state: State
+    goal: Graph
+    recalled: bool  # whether the candidates come with the configurations that were best
+    share: float  # of the time for all regions
+    kernels: dict[str, Kernel] = field(default_factory=dict)  # those that ran, by the ids of their candidates
+    ids: set[str] = field(default_factory=set)  # those that candidates of the region have
+    checked: str | None = None  # the id of the candidate that passed the check in floats
+
+    def new_id(self, base: Candidate) -> str:
+        """Return an id for a variant of a candidate, which no candidate of the region has."""
+        found = next(id for at in count(1) if (id := f"{base.id}/{at}") not in self.ids)
+        self.ids.add(found)
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of racing and tuning for this region."""
+        return self.state.limits.seconds * self.share
+
+    @property
+    def tensors(self) -> "dict[str, Tensor]":
+        """The tensors that enter the region, by name."""
+        return {port.name: self.state.known[port.name] for port in self.goal.inputs}
+
+
+def said(error: Exception) -> str:
+    """Return the first line of what an error says, with its type where it is none of ours."""
+    first = next(iter(str(error).splitlines()), "no message")
+    return first if isinstance(error, SuperoptError) else f"{type(error).__name__}: {first}"
+
+
+def failed(candidate: Candidate, stage: str, why: str, kind: Kind = Kind.FAILED) -> Candidate:
+    """Return a candidate that is out of the race, and log why."""
+    ended = candidate.ended(stage, kind, why or "no message")
+    log.info("%s: skip %s: %s", candidate.graph.name, candidate.name, ended.fate.reason)
+    return ended
+
+
+def _placed(inputs: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
+    """Return inputs where the target computes: those without data are made there."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    def put(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.is_meta:
+            empty = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=target.torch_device
+            )
+            return empty if value.dtype.is_floating_point else empty.zero_()
+        if value.device.type != target.torch_device:
+            raise InputError(
+                f"an input of shape {list(value.shape)} is on {value.device}, the target is {target.name};"
+                f' move it there, or choose target="auto"'
+            )
+        return value
+
+    return tuple(tree_map(put, inputs))

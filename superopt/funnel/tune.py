@@ -1,0 +1,66 @@
+"""Tune: other configurations of the fastest candidates, one kernel at a time."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from superopt.candidates.candidate import Candidate
+from superopt.candidates.order import likely
+from superopt.funnel.build import build
+from superopt.funnel.predict import predicted
+from superopt.funnel.race import by_time, raced
+from superopt.funnel.state import Context
+from superopt.funnel.write import write
+from superopt.options import PRESETS
+
+__all__ = ["tune"]
+
+_HOPELESS = 1.5  # times what there is to beat, above which a candidate is not tuned
+
+
+def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
+    """Return the candidates, by time, with the configurations of the fastest that were raced."""
+    state, limits = context.state, context.state.limits
+    preset = PRESETS[state.options.preset]
+    deadline = time.monotonic() + min(context.seconds / 2, state.seconds_left)
+    ranked = {one.id: one for one in candidates}
+    fastest = [one for one in candidates if one.is_kept and one.measurement is not None][: preset.tuned]
+    hopeless = not fastest or fastest[0].us > _HOPELESS * limits.beat_us
+    if context.recalled or hopeless or not limits.tune:
+        return list(candidates)
+    for first in fastest:
+        base = first
+        for number, config in enumerate(first.configs):
+            left = deadline - time.monotonic()
+            if config is None or left <= 0 or state.interrupted:
+                continue
+            state.tell(f"tuning kernel {number} of {context.goal.name}, {first.name}")
+            with state.clock.phase("tune"):
+                built = list(_variants(base, number, preset.configs, context, deadline))
+                found = raced([base, *built], context, max(left / 4, 0.05))
+            state.order.keep(context.goal, found, number)
+            ranked |= {one.id: one for one in found}
+            base = next(one for one in found if one.id in context.kernels)
+    return by_time(ranked.values())
+
+
+def _variants(
+    base: Candidate, number: int, count: int, context: Context, deadline: float
+) -> Iterator[Candidate]:
+    """Yield the candidate with other configurations of one kernel, the likeliest first, in time."""
+    state = context.state
+    variants = [
+        predicted(
+            replace(
+                base.configured(number, config),
+                id=context.new_id(base),
+                variant=f"kernel {number} tuned {at}",
+            ),
+            state.target,
+        )
+        for at, config in enumerate(likely(base, number, state.order, count), 1)
+    ]
+    for start in range(0, len(variants), state.builders):
+        if time.monotonic() >= deadline or state.interrupted:
+            return
+        yield from build(write(variants[start : start + state.builders], context), context)

@@ -1,0 +1,25 @@
+"""Write: the source of every kernel."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from superopt.candidates.candidate import Candidate
+from superopt.funnel.state import Context, failed, said
+
+__all__ = ["write"]
+
+
+def write(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
+    """Write the kernels of all candidates; those that have none in a configuration fail."""
+    with context.state.clock.phase("emit"):
+        return [_written(one, context) for one in candidates]
+
+
+def _written(candidate: Candidate, context: Context) -> Candidate:
+    if not candidate.is_kept:
+        return candidate
+    try:
+        sources = context.state.target.sources(candidate.mugraph, candidate.configs)
+    except context.state.target.errors as error:
+        return failed(candidate, "write", said(error))
+    return replace(candidate, sources=sources)

@@ -1,0 +1,105 @@
+"""Fuse: the default schedule of a graph, from which better ones start.
+
+A kernel takes as many steps as can share a grid; a value that must cross programs, such as a sum over
+an axis of the next step's grid, ends it. A reduction of what is itself reduced combines partial
+results: it starts a new kernel, so that the programs of the one before share out the axis. Inside a
+kernel every reduction is walked tile by tile, reductions over the same axis and pass in one loop; what
+a second pass needs of the first one's tiles is computed again, unless that is a contraction: then the
+kernel ends before the second pass. A shift made from maxima may run in the loop that finds them, where
+all that depends on it has a degree (see `running`): then there is no second pass.
+"""
+
+from collections.abc import Callable, Sequence
+
+from superopt.errors import GraphError
+from superopt.ir.cut import closed_values
+from superopt.ir.graph import REDUCTIONS, Graph, live_graph, needed_order, value_axes
+from superopt.ir.masks import selects
+from superopt.ir.mugraph.blocks import Fusion
+from superopt.ir.mugraph.check import check_mugraph
+from superopt.ir.mugraph.facts import Facts, FusionChoices
+from superopt.ir.mugraph.kernels import Call, Kernel, MuGraph, Split, Tile
+from superopt.ir.text import value_names
+
+__all__ = ["fuse", "is_matmul"]
+
+_PARTS = {"sum": ("sum", "contract"), "max": ("max",)}  # of what each may combine partial results
+_DEFAULTS = FusionChoices()
+
+
+def fuse(
+    graph: Graph,
+    *,
+    library: Callable[[Graph, int], bool] = lambda graph, value: False,
+    splits: Sequence[Split] = (),
+    online: bool = False,
+    choices: FusionChoices = _DEFAULTS,
+) -> MuGraph:
+    """Return the graph as fused kernels; steps that no output needs are left out.
+
+    Values that `library` picks are computed by calls of a library, each a kernel of its own. Parts of
+    `splits` are combined in a kernel after the one that makes them. Without `online` no shift runs:
+    what uses a maximum waits for it. Values that `choices` names are those of `live_graph(graph)`.
+    """
+    graph = live_graph(graph)
+    facts = Facts(graph, tuple(splits), online, choices)
+    rounds = _rounds(graph, splits, joined=choices.joined)
+    order = [value for value in needed_order(graph) if not facts.closed[value]]
+    order.sort(key=rounds.__getitem__)
+    kernels: list[Kernel] = []
+    called = {value for value in order if library(graph, value)}
+    while order:
+        if order[0] in called:
+            kernels.append(Call((Tile(order.pop(0)),)))
+            continue
+        fit = sum(rounds[value] == rounds[order[0]] for value in order)
+        fit = next((i for i, value in enumerate(order[:fit]) if value in called), fit)
+        fit = next((i for i, value in enumerate(order[:fit], 1) if value in choices.cuts), fit)
+        for count in range(fit, 0, -1):
+            block = Fusion(facts, frozenset(order[:count])).block(alone=count == 1)
+            if block is not None:
+                kernels.append(block)
+                order = order[count:]
+                break
+        else:
+            raise GraphError(f"graph {graph.name!r}: no kernel alone computes {value_names(graph)[order[0]]}")
+    for value in sorted({output.value for output in graph.outputs}):
+        if facts.closed[value] and value >= len(graph.inputs):
+            block = Fusion(facts, frozenset({value})).block(alone=True)
+            assert block is not None
+            kernels.append(block)
+    return check_mugraph(MuGraph(graph, tuple(kernels), tuple(splits)))
+
+
+def is_matmul(graph: Graph, value: int) -> bool:
+    """Return whether a value is a contraction with an axis of its own on either side, read from memory.
+
+    A mask selects, which the matrix product of a library does not: its zeros times infinities are NaN.
+    """
+    step = graph.step_of(value)
+    if step is None or step.op != "contract" or selects(graph, step):
+        return False
+    axes = value_axes(graph)
+    closed = closed_values(graph)
+    a, b = step.inputs
+    return bool(axes[a] - axes[b] and axes[b] - axes[a]) and not (closed[a] or closed[b])
+
+
+def _rounds(graph: Graph, splits: Sequence[Split], *, joined: bool) -> list[int]:
+    """Return for each value how often partial results were combined before it is known."""
+    axes = value_axes(graph)
+    outer = frozenset(split.outer for split in splits)
+    inner = frozenset(split.inner for split in splits)
+    rounds = [0] * len(graph.inputs)
+    parted = [0] * len(graph.inputs)  # the last round in which something on the way went along a part
+    for step in graph.steps:
+        made = graph.step_of(step.inputs[0]) if step.op in _PARTS else None
+        nested = made is not None and made.op in _PARTS[step.op]
+        meets = step.op in REDUCTIONS and not outer.isdisjoint(step.axes)
+        found = max((rounds[i] for i in step.inputs), default=0)
+        last = max((parted[i] for i in step.inputs), default=0)
+        found = max(found, last + 1) if meets else found + (nested and not joined)
+        rounds.append(found)
+        along = any(not inner.isdisjoint(axes[i]) for i in step.inputs)
+        parted.append(max(last, found) if along else last)
+    return rounds

@@ -1,0 +1,191 @@
+"""MuGraph: how a Graph runs, as kernels; the rules one must keep; and its text form.
+
+A kernel is a block graph or a call of a library. A block graph has a grid, one program for each tile
+of the grid axes, and a body: steps on tiles, and loops that walk along one axis tile by tile. An axis
+that is neither on the grid nor looped over is whole inside a tile. How long a tile is stays open.
+
+    graph rmsnorm_linear
+    axes m=16 k=4096 n=6144
+    in x: f16[m, k]
+    ...
+    kernel grid[m, n]
+      loop[k]
+        t3 = mul(x, g)
+        t4 += contract[k](t3, w)
+        t5 += contract[k](x, x)
+      t6 = size[k]()
+      ...
+    out out: f16[m, n] = t11
+
+A reduction over the axis of a loop around it accumulates (`+=`, `max=`) and is known after that loop.
+`again` states that a value is computed once more instead of being kept or loaded. What a kernel loads
+and stores follows from what crosses kernels; what reads no tensor is computed wherever it is used.
+What a kernel stores may lack an axis of its grid: all programs along it compute the same, the first stores.
+
+`loop[t] running t8` uses the shift t8, made from maxima over t, while they are still growing, and
+rescales what was accumulated under the shift before (see `running`). `split t into t_part t_at` states
+that positions of t are walked in parts, the last of which may be shorter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from superopt.ir.cut import closed_values
+from superopt.ir.graph import REDUCTIONS, Graph, Step
+
+__all__ = [
+    "Block",
+    "Call",
+    "Kernel",
+    "Loop",
+    "MuGraph",
+    "Split",
+    "Tile",
+    "begins_with",
+    "known_inside",
+    "loops_of",
+    "reduces",
+    "running_path",
+    "walk",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One step of the graph, carried out on a tile."""
+
+    value: int
+    again: bool = False  # computed before; once more is cheaper than keeping it
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A walk along one axis, tile by tile."""
+
+    axis: str
+    body: tuple["Tile | Loop", ...]
+    running: tuple[int, ...] = ()  # shifts that are used while the maxima they come from still grow
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """An axis walked in parts: position = part * (extent of `inner`) + position within the part.
+
+    The extent of the axis itself may be less than the product; then the last parts are shorter.
+    """
+
+    axis: str
+    outer: str
+    inner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A kernel of our own: a program for each tile of the grid axes."""
+
+    grid: tuple[str, ...]
+    body: tuple[Tile | Loop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel of a library, and the values it computes."""
+
+    body: tuple[Tile, ...]
+
+
+Kernel = Block | Call
+
+
+@dataclass(frozen=True, slots=True)
+class MuGraph:
+    """A graph and the kernels that compute it, in the order in which they run."""
+
+    graph: Graph
+    kernels: tuple[Kernel, ...]
+    splits: tuple[Split, ...] = ()
+
+    def __str__(self) -> str:
+        from superopt.ir.mugraph.text import print_mugraph
+
+        return print_mugraph(self)
+
+    def loads(self, kernel: Kernel) -> tuple[int, ...]:
+        """Return the values that a kernel reads from memory."""
+        closed = closed_values(self.graph)
+        made = {tile.value for tile, _ in walk(kernel)}
+        read = {i for value in made if (step := self.graph.step_of(value)) for i in step.inputs}
+        return tuple(sorted(i for i in read - made if not closed[i]))
+
+    def stores(self, kernel: Kernel) -> tuple[int, ...]:
+        """Return the values that a kernel writes to memory.
+
+        What reads no tensor is computed wherever it is used; the kernel that ends with it stores it.
+        """
+        tiles = [tile for tile, _ in walk(kernel)]
+        closed = closed_values(self.graph)
+        last = tiles[-1].value if tiles else -1
+        made = {
+            tile.value for tile in tiles if not tile.again and (not closed[tile.value] or tile.value == last)
+        }
+        wanted = {output.value for output in self.graph.outputs}
+        for other in self.kernels:
+            if other is not kernel:
+                wanted.update(self.loads(other))
+        return tuple(sorted(made & wanted))
+
+
+def walk(kernel: Kernel) -> Iterator[tuple[Tile, tuple[Loop, ...]]]:
+    """Yield the tiles of a kernel in order, each with the loops around it, outermost first."""
+    pending: list[tuple[Tile | Loop, tuple[Loop, ...]]] = [(item, ()) for item in reversed(kernel.body)]
+    while pending:
+        item, loops = pending.pop()
+        if isinstance(item, Tile):
+            yield item, loops
+        else:
+            pending += [(inner, (*loops, item)) for inner in reversed(item.body)]
+
+
+def loops_of(block: Block) -> Iterator[tuple[Loop, tuple[str, ...]]]:
+    """Yield the loops of a kernel, each with the axes of those around it."""
+    pending: list[tuple[Tile | Loop, tuple[str, ...]]] = [(item, ()) for item in block.body]
+    while pending:
+        item, around = pending.pop()
+        if isinstance(item, Loop):
+            yield item, around
+            pending += [(inner, (*around, item.axis)) for inner in item.body]
+
+
+def known_inside(step: Step, loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """Return the loops inside which the value of a step is known: not those over which it accumulates."""
+    if step.op not in REDUCTIONS:
+        return loops
+    return loops[: next((at for at, loop in enumerate(loops) if loop.axis in step.axes), len(loops))]
+
+
+def running_path(graph: Graph, loop: Loop) -> tuple[int, ...]:
+    """Return the values from the maxima of a loop, without them, to its running shifts, in order."""
+    direct = [item.value for item in loop.body if isinstance(item, Tile)]
+    grown = {value for value in direct if reduces(graph, value, loop.axis)}
+    path: list[int] = []
+    for value in direct:
+        step = graph.step_of(value)
+        if step is not None and value not in grown and any(i in grown or i in path for i in step.inputs):
+            path.append(value)
+    needed = set(loop.running)
+    for value in reversed(path):
+        step = graph.step_of(value)
+        if value in needed and step is not None:
+            needed.update(step.inputs)
+    return tuple(value for value in path if value in needed)
+
+
+def reduces(graph: Graph, value: int, axis: str) -> bool:
+    """Return whether a value is a reduction over an axis."""
+    step = graph.step_of(value)
+    return step is not None and step.op in REDUCTIONS and axis in step.axes
+
+
+def begins_with(loops: tuple[Loop, ...], start: tuple[Loop, ...]) -> bool:
+    """Return whether the first of these loops are those: the same ones, not equal ones."""
+    return len(loops) >= len(start) and all(a is b for a, b in zip(loops, start, strict=False))

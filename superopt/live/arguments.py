@@ -1,0 +1,154 @@
+"""Arguments: what a caller passes, against what a program was built for."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from superopt.errors import InputError
+from superopt.live.sizes import described
+
+__all__ = [
+    "bound",
+    "check_arguments",
+    "half_without_data",
+    "in_built_order",
+    "is_same",
+    "only_plain",
+    "signature",
+]
+
+_SHOWN = (int, float, bool, str, type(None))
+_IN_ORDER = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def bound(
+    function: Callable[..., Any] | None,
+    name: str,
+    built: tuple[Any, ...],
+    inputs: tuple[Any, ...],
+    named: Mapping[str, Any],
+) -> tuple[Any, ...] | None:
+    """Return all arguments in order, as many as a program was built for, or None where they are others.
+
+    Arguments that are given by name come to their places, and defaults are filled in or left out.
+    """
+    if function is None:
+        if not named:
+            return inputs
+        raise InputError(f"{name}: it was loaded without its function; pass arguments in order, not by name")
+    try:
+        form = inspect.signature(getattr(function, "forward", function))
+    except (TypeError, ValueError):  # a builtin: it has no names to offer
+        return None if named else inputs
+    try:
+        found = form.bind(*inputs, **named)
+    except TypeError as error:
+        built_for = f"it was built for {described(built)}, as {len(built)} arguments"
+        raise InputError(f"{name}: {error}; {built_for}") from error
+    if not all(is_same(value, form.parameters[key].default) for key, value in _by_name(found)):
+        return None
+    given, count = found.args, len(built)
+    defaults = tuple(one.default for one in form.parameters.values() if one.kind in _IN_ORDER)
+    defaults += (inspect.Parameter.empty,) * (max(count, len(given)) - len(defaults))
+    if all(map(is_same, given[count:], defaults[count:])):
+        return (*given[:count], *defaults[len(given) : count])
+    return None
+
+
+def _by_name(found: inspect.BoundArguments) -> list[tuple[str, Any]]:
+    """Return the arguments that can only be given by name."""
+    kinds = found.signature.parameters
+    return [
+        (key, value)
+        for key, value in found.arguments.items()
+        if kinds[key].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    ]
+
+
+def is_same(mine: Any, its: Any) -> bool:
+    """Whether two arguments that are no tensors are the same to a program: a 2 is no 2.0."""
+    if mine is its:
+        return True
+    kind = type(mine)
+    has_value = kind in _SHOWN or (
+        kind.__module__ == "torch" and kind.__name__ in ("dtype", "device", "Size")
+    )
+    return has_value and kind is type(its) and repr(mine) == repr(its)  # NaN does not equal itself
+
+
+def in_built_order(built: Any, given: Any) -> Any:
+    """Return arguments with the keys of each dict in the order of those that a program was built for."""
+    if type(built) is dict and type(given) is dict and built.keys() == given.keys():
+        return {key: in_built_order(value, given[key]) for key, value in built.items()}
+    if type(built) in (tuple, list) and type(given) is type(built) and len(given) == len(built):
+        return type(built)(in_built_order(mine, its) for mine, its in zip(built, given, strict=True))
+    return given
+
+
+def only_plain(tensors: Iterable[Any]) -> bool:
+    """Whether kernels can read tensors: not those of other classes, nor without memory of their own."""
+    from torch import Tensor
+    from torch.nn import Parameter
+
+    return all(type(one) in (Tensor, Parameter) and _in_memory(one) for one in tensors)
+
+
+def _in_memory(tensor: Any) -> bool:
+    try:
+        tensor.data_ptr()
+    except RuntimeError:  # it stands for another one, while a function is transformed
+        return False
+    return True
+
+
+def half_without_data(inputs: tuple[Any, ...]) -> bool:
+    """Whether some tensors have no data and others do: what PyTorch makes of that is arbitrary."""
+    from superopt.verify.floats.compare import tensors_of
+
+    return len({one.is_meta for one in tensors_of(inputs)}) == 2
+
+
+def check_arguments(built: tuple[Any, ...], given: tuple[Any, ...], device: str, name: str) -> None:
+    """Refuse arguments of another structure, rank, dtype, device or number."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_flatten
+
+    wanted, structure = tree_flatten(built)
+    leaves, other = tree_flatten(given)
+    if structure != other:
+        raise InputError(f"{name}: it was built for {described(built)}, as {len(built)} arguments")
+    for number, (mine, its) in enumerate(zip(wanted, leaves, strict=True), 1):
+        if not isinstance(mine, Tensor) or not isinstance(its, Tensor):
+            if not is_same(mine, its):
+                raise InputError(f"{name}: input {number} is {_said(its)}; it was built for {_said(mine)}")
+            continue
+        same = (mine.dim(), mine.dtype) == (its.dim(), its.dtype)
+        if not same or its.device.type != device:
+            raise InputError(
+                f"{name}: input {number} is {_said(its)} on {its.device};"
+                f" it was built for {_said(mine)} on {device}, of any sizes"
+            )
+
+
+def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
+    """Return what must agree for a program to be used: structure, shapes, dtypes, devices, numbers."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_flatten
+
+    if all(isinstance(one, Tensor) for one in inputs):
+        return tuple([(one.shape, one.dtype, device or one.device.type) for one in inputs])
+    leaves, structure = tree_flatten(inputs)
+    return str(structure), tuple(
+        (leaf.shape, leaf.dtype, device or leaf.device.type)
+        if isinstance(leaf, Tensor)
+        else (type(leaf), repr(leaf))
+        for leaf in leaves
+    )
+
+
+def _said(value: Any) -> str:
+    from torch import Tensor
+
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value) if type(value) in _SHOWN else f"a {type(value).__module__}.{type(value).__name__}"

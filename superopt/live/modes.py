@@ -1,0 +1,55 @@
+"""Modes: what PyTorch is told besides the arguments of a call."""
+
+from collections.abc import Callable
+
+__all__ = ["Modes"]
+
+
+class Modes:
+    """What PyTorch is told besides the arguments of a call, asked in as little time as can be."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch.autograd import forward_ad
+
+        self.threads: Callable[[], int] = torch.get_num_threads
+        self.gradients: Callable[[], bool] = torch.is_grad_enabled
+        self.autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+        self.compiling: Callable[[], bool] = torch.compiler.is_dynamo_compiling
+        self._forward = forward_ad
+        self._dispatch: Callable[[], int] = torch._C._len_torch_dispatch_stack
+        self._functions: Callable[[], int] = torch._C._len_torch_function_stack
+        self._transform: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
+        self._tracing: Callable[[], bool] = torch._C._is_tracing
+        self._dtype: Callable[[], object] = torch.get_default_dtype
+        self._built = _default_device(), torch.get_default_dtype()
+
+    def others(self) -> bool:
+        """Whether something looks on that must see PyTorch's own operators, or that changes what they do.
+
+        That is a mode of dispatch or of functions, a transform, forward differentiation, tracing, and
+        another default device or dtype than when the program was made.
+        """
+        return (
+            self._dispatch() > 0
+            or self._transform() is not None
+            or self._dtype() is not self._built[1]
+            or ((self._functions() > 0 or self._built[0] is not None) and self._elsewhere())
+            or self._forward._current_level >= 0
+            or self._tracing()
+        )
+
+    def _elsewhere(self) -> bool:
+        return _default_device() != self._built[0]
+
+
+def _default_device() -> object:
+    """Return the default device, None where there is none, or what is equal to none of another time."""
+    import torch
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    if any(type(mode) is not DeviceContext for mode in stack):
+        return object()
+    return torch.get_default_device() if stack else None

@@ -1,0 +1,416 @@
+"""Optimized: a function that computes what the original does, by the fastest correct program found."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.candidates.order import RankedBy
+from superopt.candidates.parts import region_name
+from superopt.candidates.sizes import bucket, mugraph_for, resized
+from superopt.codegen.signature import form_of
+from superopt.errors import InputError, SuperoptError
+from superopt.funnel import RETUNING, Context, Limits, State, run
+from superopt.funnel.assembly import Alone, assemble, in_parts
+from superopt.funnel.predict import predicted
+from superopt.ir import Graph, Program
+from superopt.live.arguments import (
+    bound,
+    check_arguments,
+    half_without_data,
+    in_built_order,
+    only_plain,
+    signature,
+)
+from superopt.live.binding import Binding
+from superopt.live.modes import Modes
+from superopt.live.sizes import built_at, described, open_axes, read_sizes, same_at_one, same_program
+from superopt.options import OptimizeOptions
+from superopt.result.codec import result_json, write_json
+from superopt.result.explain import explained
+from superopt.result.result import Result
+from superopt.rivals.rivals import EAGER, PEERS
+from superopt.targets import Kernel
+from superopt.tune import Measurement
+from superopt.verify.floats.report import FloatReport
+
+if TYPE_CHECKING:
+    from superopt.driver import Search
+    from superopt.trace.traced import Traced
+    from superopt.verify.verdict import Verdict
+
+__all__ = ["Optimized"]
+
+log = logging.getLogger("superopt")
+
+Function = Callable[..., Any]
+
+_AUTOCAST = "autocast is on"
+_GRADIENTS = "gradients are wanted (they are not under torch.no_grad())"
+_KNOWN = frozenset(name for name in dir(Result) if not name.startswith("_"))
+_CALLS = 256  # for so many combinations of shapes, strides and dtypes, calls are prepared
+
+
+class Optimized:
+    """A function that computes what the original does, by the fastest correct program found.
+
+    Call it like the original. Sizes may differ from those it was made for: the same muGraphs serve
+    them, by the default configuration of each range of sizes (`OptimizeOptions.retune` races some). The
+    original computes where the program is another one: at sizes where a tensor was 1 long and no longer is,
+    for other numbers, ranks, dtypes and devices. An InputError is what neither takes.
+
+    The kernels compute no gradients and know nothing of autocast: where those are wanted the original
+    computes. So it does under transforms (torch.func), while it is traced or compiled by PyTorch, and where
+    a mode of dispatch or of functions, or another default device or dtype, is in force.
+
+    What the function reads besides its arguments is looked at in each call: parameters, buffers, hooks,
+    attributes, variables of a closure, globals, and what these hold. Other tensors of the same form are
+    read from then on; where there is more to it, the function is traced again, which runs its Python code
+    once, and the original computes as long as the program is another one. Not seen are: writes through
+    `.data`, or by numpy, to tensors of over 64 elements whose values the function turns into numbers; the
+    contents of lists and dicts of over 1,000 items and of arrays of numpy's of over 64 elements; what
+    library code other than modules of PyTorch's keeps to itself; files, clocks, the environment, and what
+    Python counts or draws anew at each call. What the function does besides computing its result, it does
+    not do.
+    """
+
+    # What its result says.
+    regions: tuple[RegionCandidates, ...]
+    winner: str | None
+    measurements: Mapping[str, Measurement]
+    floats: FloatReport | None
+    device: str | None
+    source: Mapping[str, Any] | None
+    phases_ms: Mapping[str, float]
+    ranked_by: RankedBy | None
+    interrupted: bool
+    stood_in: bool
+    speedup: float | None
+    predicted_us: float | None
+    floor_us: float | None
+    graph: Graph | Program
+    graphs: tuple[Graph, ...]
+    verdict: "Verdict | None"
+    sources: tuple[str, ...]
+
+    def __init__(
+        self,
+        function: Function | None,
+        result: Result,
+        traced: "Traced",
+        *,
+        kernels: Mapping[str, Kernel],
+        options: OptimizeOptions,
+        compiled: Function | None = None,
+        search: "Search | None" = None,
+    ) -> None:
+        self.function = function  # None: the program itself is the original
+        self.result = result
+        self.traced = traced  # in the parts that were searched
+        self.target = result.target
+        self.inputs = result.inputs
+        self.options = options
+        self.search = search  # None: the graphs were known from earlier runs
+        self.fused = (
+            assemble(traced, kernels) if kernels else None
+        )  # with our kernels, whether they won or not
+        self._compiled = compiled
+        self._kernels = dict(kernels)
+        self._open_axes = result.open_axes
+        self._whole: Program | None = None  # as it was traced, not in parts
+        self._made: dict[object, Kernel] = {}
+        self._modes = Modes()
+        self._begin()
+        self._theirs = None if self._is_ours or function is None else self._chosen()
+        self._lock = RLock()  # of those who look at the function again
+        self._binding: Binding | None = None
+        self._away = False  # the function is another one now
+        if self._is_ours and function is not None:
+            goals = [one.goal for one in result.regions]
+            self._binding = Binding(function, traced, goals, self.target.torch_device)
+            self._away = self._binding.traced is None
+        self._told = False  # that the original computes, and why
+        self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what is known of the program, which its result says."""
+        if name not in _KNOWN:
+            raise AttributeError(f"an optimized program has no {name!r}")
+        return getattr(self.result, name)
+
+    def explain(self) -> str:
+        """Return, in plain text, what was tried and why each candidate was or was not taken."""
+        return "\n".join(explained(self.result, self.elsewhere))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain data, as `save` writes it."""
+        if self._open_axes is None:  # tried by tracing, once
+            assert self.function is not None
+            from superopt.trace import trace
+
+            live = self.target.torch_device
+            whole = trace(self.function, *self.inputs, name=self._name, live=live).program
+            self._open_axes = open_axes(self.function, whole, self.inputs, live)
+        return result_json(replace(self.result, open_axes=self._open_axes))
+
+    def save(self, path: str | Path) -> None:
+        """Write the result to a file, from which `superopt.load` makes it again; data only, no code."""
+        write_json(self.to_json(), Path(path))
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: it holds compiled kernels, and a function that may be any."""
+        raise InputError(
+            f"{self._name}: an optimized program is not pickled or copied;"
+            " write it with its save(path), and read it with superopt.load(path, function)"
+        )
+
+    @property
+    def original(self) -> Function:
+        """The function as it was given, or the program as it was traced where there is none."""
+        return assemble(self.traced, {}) if self.function is None else self.function
+
+    def _begin(self) -> None:
+        """Forget all calls but those like the one it was made for: the tensors of its function are others."""
+        self._programs: dict[object, Function] = {
+            signature(self.inputs, self.target.torch_device): self._chosen()
+        }
+        self._calls: dict[object, Function] = {}
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Compute what the original does."""
+        modes = self._modes
+        if modes.compiling() or modes.others():
+            return self.original(*inputs, **named)
+        if self._theirs is not None:
+            return self._theirs(*inputs, **named)
+        if modes.autocast():
+            return self._original(inputs, named, _AUTOCAST)
+        binding = self._binding
+        if binding is not None and not binding.same():
+            self._look_again(binding)
+        if self._away:
+            return self.original(*inputs, **named)
+        if named or len(inputs) != len(self.inputs):
+            arranged = bound(self.function, self._name, self.inputs, inputs, named)
+            if arranged is None:
+                why = f"it was built for {described(self.inputs)}, as {len(self.inputs)} arguments"
+                return self._tried(inputs, InputError(f"{self._name}: {why}"))(*inputs, **named)
+            inputs = arranged
+        try:
+            key = modes.threads(), form_of(inputs)
+        except (AttributeError, RuntimeError):  # not tensors alone, or such as have no strides
+            return self._call_anything(in_built_order(self.inputs, inputs))
+        if modes.gradients() and self._wants_gradients(inputs):
+            return self._original(inputs, {}, _GRADIENTS)
+        try:
+            run = self._calls.get(key)
+            if run is None:
+                run = self._call_for(key, inputs)
+            return run(*inputs)
+        except RuntimeError:
+            if only_plain(inputs):
+                raise
+            return self.original(*inputs)
+
+    def _call_anything(self, inputs: tuple[Any, ...]) -> Any:
+        """Compute what the original does on arguments of any form."""
+        from superopt.verify.floats.compare import tensors_of
+
+        tensors = tensors_of(inputs)
+        if self._modes.gradients() and self._wants_gradients(tensors):
+            return self._original(inputs, {}, _GRADIENTS)
+        if not only_plain(tensors):
+            return self.original(*inputs)
+        return self._program(inputs)(*inputs)
+
+    def _wants_gradients(self, tensors: Iterable[Any]) -> bool:
+        """Whether a tensor among the arguments, or one that the function holds, wants a gradient."""
+        for one in tensors:
+            if one.requires_grad:
+                return True
+        return any(one.requires_grad for one in self.traced.constants.values())
+
+    def _original(self, inputs: tuple[Any, ...], named: Mapping[str, Any], why: str) -> Any:
+        """Compute by the original, and say why once."""
+        if not self._told and self._is_ours:
+            self._told = True
+            computes = "the original computes" if self.function else "the kernels have none to give"
+            log.warning("%s: %s, %s", self._name, why, computes)
+        return self.original(*inputs, **named)
+
+    def _look_again(self, binding: Binding) -> None:
+        """Read the tensors that the function has now, or leave it to itself where it is another one."""
+        with self._lock:
+            if binding.same():  # another thread has looked
+                return
+            watch = binding.renewed(self.inputs, self._name)
+            if binding.traced is not None:
+                log.info("%s: the function reads other tensors now, and so do its kernels", self._name)
+                self.traced = binding.traced
+                self.fused = assemble(self.traced, self._kernels)
+                self._whole = None
+                self._begin()
+            elif not self._away:
+                log.warning("%s: %s; the original computes", self._name, binding.why)
+            self._away = binding.traced is None
+            binding.watch = watch  # last: from here on other threads go by what is above
+
+    def _call_for(self, key: object, inputs: tuple[Any, ...]) -> Function:
+        """Return what computes inputs like these, and note it."""
+        if not only_plain(inputs):
+            return self.original
+        program = self._program(inputs)
+        run = program.prepared(inputs) if isinstance(program, Alone) else program
+        if len(self._calls) >= _CALLS:
+            self._calls.clear()
+        self._calls[key] = run
+        return run
+
+    def _program(self, inputs: tuple[Any, ...]) -> Function:
+        """Return the program for inputs of these sizes."""
+        key = signature(inputs)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._program_for(inputs)
+        return program
+
+    # -- other sizes
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether kernels of ours are what runs."""
+        return self.winner == "superopt" and self.fused is not None
+
+    def _chosen(self) -> Function:
+        if self._is_ours:
+            assert self.fused is not None
+            return self.fused
+        if self.winner != EAGER.name and self.winner in PEERS and self._compiled is not None:
+            return self._compiled
+        return self.original
+
+    def _program_for(self, inputs: tuple[Any, ...]) -> Function:
+        """Return what computes inputs of sizes that did not come before."""
+        try:
+            check_arguments(self.inputs, inputs, self.target.torch_device, self._name)
+        except InputError as error:
+            if self.function is None or half_without_data(inputs):
+                raise
+            return self._tried(inputs, error)
+        traced, compared = self._traced_at(inputs)
+        if not self._is_ours and traced is not None:
+            return assemble(traced, {})
+        if traced is None:
+            return self._left(inputs, "another program")
+        made: list[str] = []
+        try:
+            kernels = {
+                plan.goal.name: self._kernel(plan.goal.name, plan.chosen, traced, inputs, made)
+                for plan in self.regions
+                if plan.chosen is not None
+            }
+            program = assemble(traced, kernels)
+            program(*inputs)
+            if compared:
+                self._check_floats(program, inputs)
+        except Exception as error:  # whatever a compiler or a driver raises, the original still computes
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
+            self.elsewhere[described(inputs)] = reason
+            return self.original if self.function else assemble(traced, {})
+        if made:
+            log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(made))
+        return program
+
+    def _left(self, inputs: tuple[Any, ...], why: str) -> Function:
+        """Return the original for inputs that kernels do not serve; say so, aloud the first time."""
+        level = logging.INFO if self.elsewhere or not self._is_ours else logging.WARNING
+        self.elsewhere[described(inputs)] = why
+        log.log(level, "%s: %s at %s; the original computes it", self._name, why, described(inputs))
+        return self.original
+
+    def _tried(self, inputs: tuple[Any, ...], error: InputError) -> Function:
+        """Return the original for arguments that it was not built for; where it fails, so does this."""
+        original = self._left(inputs, str(error).removeprefix(f"{self._name}: "))
+
+        def tried(*inputs: Any, **named: Any) -> Any:
+            try:
+                return original(*inputs, **named)
+            except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as failure:
+                raise error from failure
+
+        return tried
+
+    def _check_floats(self, program: Function, inputs: tuple[Any, ...]) -> None:
+        """Raise InputError where kernels err more than PyTorch at sizes that no axis was traced for."""
+        from superopt.verify.floats.compare import compare_floats
+
+        # Comparisons were seen both ways where the kernels were made; here some may have one outcome only.
+        report = compare_floats(
+            self.original, program, inputs, distributions=("normal",), seed=self.options.seed
+        )
+        if not report.accurate:
+            raise InputError(str(report))
+
+    @property
+    def _name(self) -> str:
+        return self.traced.program.name
+
+    def _traced_at(self, inputs: tuple[Any, ...]) -> "tuple[Traced | None, bool]":
+        """Return the program at other sizes, in the same parts, or None where it is another program.
+
+        True says that it is the same as algebra only: an axis that is 1 long is none when traced.
+        """
+        if self.function is None:
+            return built_at(
+                self.traced, read_sizes(self.traced, inputs, self._open_axes or frozenset())
+            ), False
+        from superopt.trace import trace
+
+        try:
+            found = trace(self.function, *inputs, name=self._name, live=self.target.torch_device)
+        except SuperoptError as error:
+            log.info("%s: %s", self._name, error)
+            return None, False
+        if self._whole is None:
+            whole = trace(self.function, *self.inputs, name=self._name, live=self.target.torch_device)
+            self._whole = whole.program
+        if not same_program(found.program, self._whole):
+            return (same_at_one(self.traced, found, inputs), True) if self._is_ours else (None, False)
+        sizes = {region.graph.name: region.graph.sizes for region in found.program.regions}
+        parts = [resized(plan.goal, sizes[region_name(plan.goal)]) for plan in self.regions]
+        return in_parts(found, parts), False
+
+    def _kernel(
+        self, name: str, chosen: Candidate, traced: "Traced", inputs: tuple[Any, ...], made: list[str]
+    ) -> Kernel:
+        """Return the kernel of a region for the sizes of a program, made where there is none yet."""
+        goal = next(one.graph for one in traced.program.regions if one.graph.name == name)
+        mugraph = mugraph_for(chosen.mugraph, goal)
+        place = bucket(mugraph)
+        if place == bucket(chosen.mugraph):
+            return self._kernels[name]
+        key = name, place
+        if key not in self._made:
+            configs = self.target.default_configs(mugraph)
+            made.append(f"{name} by {'tuned' if self.options.retune else 'default'} configurations")
+            tuned = None
+            if self.options.retune:
+                tuned = self._tuned(goal, Candidate(name, chosen.graph, mugraph, configs), traced, inputs)
+            self._made[key] = tuned or self.target.make(mugraph, configs)
+        return self._made[key]
+
+    def _tuned(
+        self, goal: Graph, candidate: Candidate, traced: "Traced", inputs: tuple[Any, ...]
+    ) -> Kernel | None:
+        """Return the kernel of a candidate in the best of the configurations that are raced for its sizes."""
+        limits = Limits(seconds=self.options.seconds / 2)
+        options = replace(self.options, guarded=False)
+        state = State(self.original, traced, inputs, self.target, options, limits)
+        context = Context(state, goal, recalled=False, share=1.0)
+        with state.ready():
+            found = run(RETUNING, [predicted(candidate, self.target)], context)
+        return context.kernels.get(found[0].id)

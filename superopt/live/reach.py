@@ -1,0 +1,382 @@
+"""Reach: all that a function reads besides its arguments, found by looking at what it is made of.
+
+From the function the walk goes to the cells of its closure, the globals that its code names, its
+defaults, the object it is a method of, and from there to attributes, items, classes, submodules and
+other functions. An attribute is followed where some code that was met names it, in a string too; where
+code takes attributes by names that it puts together (`getattr`), all of them are. Library code is not
+followed: PyTorch's modules are read through their parameters, buffers, hooks and named attributes.
+"""
+
+import builtins
+import enum
+import functools
+import sys
+import sysconfig
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Reached", "Same", "form", "reach"]
+
+_PLAIN = frozenset(
+    {int, bool, float, complex, str, bytes, type(None), type(Ellipsis)}
+    | {torch.dtype, torch.device, torch.Size, slice, range}
+)
+_RECORDS = ("types", "argparse", "collections")  # their classes hold a user's data in attributes
+_STATELESS = ("typing", "typing_extensions", "abc")  # their classes hold nothing
+_LIBRARIES = frozenset({"torch", "numpy", "triton", "builtins", *sys.stdlib_module_names}) - {"__main__"}
+_PLACES = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
+_BY_ANY_NAME = frozenset({"getattr", "vars", "__dict__", "attrgetter", "__getattribute__", "__getattr__"})
+_CONTENTS = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_NEVER_CALLED = frozenset(
+    {"__init__", "__new__", "__repr__", "__str__", "__setstate__", "__getstate__", "__reduce__"}
+    | {"__init_subclass__", "__del__", "__dir__", "extra_repr", "reset_parameters"}
+)
+_MOST = 20_000  # objects that are followed
+_LONG = 1_000  # items of a list or a dict: longer ones are not looked into
+_SMALL = 64  # elements of an array of numpy's whose contents are watched
+
+
+class Same:
+    """An object as a fact: equal to nothing but itself."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+Getter = Callable[[Any], tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class Reached:
+    """What was found, as it is now; two states with the same facts differ in nothing but tensors."""
+
+    facts: list[object] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)  # each once, in the order they are met
+    items: list[Iterable[Any]] = field(default_factory=list)  # lists and values of dicts: all items count
+    picks: list[tuple[Getter, Any]] = field(default_factory=list)  # some attributes or globals of another
+    cells: list[types.CellType] = field(default_factory=list)
+    empty: list[Sized] = field(default_factory=list)  # dicts without items, most of them of hooks
+    sized: list[Sized] = field(
+        default_factory=list
+    )  # dicts of attributes, which may grow, and what is too long to be looked into
+    objects: list[Any] = field(default_factory=list)  # of a user's classes, which may be replaced
+    arrays: list[tuple[Any, bytes]] = field(default_factory=list)  # of numpy's
+
+
+def reach(function: Any) -> Reached:
+    """Return what a function reads besides its arguments."""
+    names, by_any_name = {"forward", "__call__"}, False
+    while True:
+        walk = _Walk(names, by_any_name)
+        walk.value(function)
+        if walk.names == names and walk.by_any_name == by_any_name:
+            return walk.found
+        names, by_any_name = walk.names, walk.by_any_name
+
+
+def form(tensor: Tensor) -> tuple[object, ...]:
+    """Return what must agree for a program to read another tensor in the place of this one."""
+    kind = Tensor if type(tensor) is nn.Parameter else type(tensor)
+    return kind, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg()
+
+
+class _Walk:
+    """One walk, which follows the attributes that are named by what walks before it have met."""
+
+    def __init__(self, names: set[str], by_any_name: bool) -> None:
+        self.followed = frozenset(names)
+        self.names = set(names)
+        self.all_followed = self.by_any_name = by_any_name
+        self.found = Reached()
+        self.seen: dict[int, int] = {}
+        self.places: dict[int, int] = {}  # of tensors, by their ids
+        self.classes: set[int] = set()
+        self.keep: list[Any] = []  # every object whose id is a key above
+
+    def value(self, value: Any) -> None:
+        """Follow a value."""
+        facts, kind = self.found.facts, type(value)
+        if kind in _PLAIN:
+            facts.append((kind, repr(value)))  # zeros have signs
+        elif isinstance(value, Tensor):
+            self._tensor(value)
+        elif id(value) in self.seen:
+            facts.append(("seen", self.seen[id(value)]))
+        elif len(self.seen) >= _MOST:
+            facts.append(Same(value))
+        else:
+            self.seen[id(value)] = len(self.seen)
+            self.keep.append(value)
+            try:
+                self._object(value, kind)
+            except Exception:  # an object of the user's that does not let itself be looked at
+                facts.append(Same(value))
+
+    def _tensor(self, tensor: Tensor) -> None:
+        if id(tensor) not in self.places:
+            self.places[id(tensor)] = len(self.places)
+            self.found.tensors.append(tensor)
+            try:
+                self.found.facts.append(form(tensor))
+            except RuntimeError:  # it has no strides
+                self.found.facts.append(Same(tensor))
+        self.found.facts.append(("tensor", self.places[id(tensor)]))
+
+    def _object(self, value: Any, kind: type) -> None:
+        facts = self.found.facts
+        if isinstance(value, types.FunctionType):
+            if _is_library(value.__module__) and value.__code__.co_filename.startswith(_PLACES):
+                facts.append(Same(value))
+            else:
+                self._function(value)
+        elif isinstance(value, types.MethodType):
+            self.value(value.__func__)
+            self.value(value.__self__)
+        elif isinstance(value, functools.partial):
+            self.value(value.func)
+            self.value(value.args)
+            self.value(value.keywords)
+        elif isinstance(value, functools._lru_cache_wrapper):
+            facts.append(Same(value))
+            self.value(value.__wrapped__)
+        elif isinstance(value, property):
+            self.value(value.fget)
+        elif isinstance(value, staticmethod | classmethod | functools.cached_property):
+            self.value(value.func if isinstance(value, functools.cached_property) else value.__func__)
+        elif isinstance(value, types.ModuleType):
+            facts.append(Same(value))
+            if not _is_library(value.__name__):
+                self._pick(vars(value), self._named(vars(value)))
+        elif isinstance(value, type):
+            facts.append(Same(value))
+            self._class(value)
+        elif isinstance(value, dict | list | tuple | set | frozenset | deque):
+            if isinstance(value, dict):
+                self._dict(value)
+            else:
+                self._sequence(value)
+            if not _is_library(kind.__module__):
+                self._attributes(value, kind)
+        elif isinstance(value, enum.Enum):
+            facts.append(Same(value))
+        elif kind.__module__ == "numpy":
+            self._array(value)
+        else:
+            self._instance(value, kind)
+
+    def _function(self, function: types.FunctionType) -> None:
+        self.found.facts.append(function.__code__)
+        named = self._code(function.__code__)
+        for cell in function.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:  # nothing is in it yet
+                self.found.facts.append("empty")
+                continue
+            self.found.cells.append(cell)
+            self.value(content)
+        self.value(function.__defaults__)
+        self.value(function.__kwdefaults__)
+        self._pick(vars(function), self._named(vars(function)))
+        places = function.__globals__
+        self._pick(places, [one for one in named if one in places and not _is_library_module(places[one])])
+
+    def _code(self, code: types.CodeType) -> list[str]:
+        """Note the names that a code uses, and return those that may be globals, in order."""
+        named = list(code.co_names)
+        self._texts(code.co_consts)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                named += self._code(constant)
+        self.names.update(named)
+        if not _BY_ANY_NAME.isdisjoint(named):
+            self.by_any_name = True
+        return list(dict.fromkeys(named))
+
+    def _texts(self, constants: Iterable[Any]) -> None:
+        for constant in constants:
+            if isinstance(constant, str) and constant.isidentifier():
+                self.names.add(constant)
+            elif isinstance(constant, tuple | frozenset):
+                self._texts(constant)
+
+    def _named(self, attributes: Mapping[str, Any], *, all_of_them: bool = False) -> list[str]:
+        """Return the attributes that code may read."""
+        return [one for one in attributes if all_of_them or one in self.followed]
+
+    def _pick(self, holder: Mapping[str, Any], names: list[str]) -> None:
+        """Watch some values of a dict of attributes, and follow them."""
+        self.found.facts.append(tuple(names))
+        if names:
+            self.found.picks.append((itemgetter(*names, names[0]), holder))  # two names give a tuple
+        for name in names:
+            self.value(holder[name])
+
+    def _dict(self, value: Mapping[Any, Any]) -> None:
+        if not value:
+            self.found.facts.append((type(value), 0))
+            self.found.empty.append(value)
+            return
+        if len(value) > _LONG:
+            self.found.sized.append(value)
+            self.found.facts.append((Same(value), len(value)))
+            return
+        self.found.facts.append((type(value), len(value)))
+        self.found.items.append(value.values())
+        for key, item in value.items():
+            self.value(key)
+            self.value(item)
+
+    def _sequence(self, value: Any) -> None:
+        if len(value) > _LONG:
+            self.found.sized.append(value)
+            self.found.facts.append((Same(value), len(value)))
+            return
+        self.found.facts.append((type(value), len(value)))
+        if not isinstance(value, tuple | frozenset):
+            self.found.items.append(value)
+        for item in value:
+            self.value(item)
+
+    def _array(self, value: Any) -> None:
+        if hasattr(value, "nbytes") and hasattr(value, "size") and value.size <= _SMALL:
+            self.found.facts.append((type(value), str(value.dtype), value.shape, value.tobytes()))
+            self.found.arrays.append((value, value.tobytes()))
+        else:
+            self.found.facts.append(Same(value))
+
+    def _instance(self, value: Any, kind: type) -> None:
+        if kind.__module__.partition(".")[0] == "superopt":  # another optimized program: it watches itself
+            self.found.facts.append(Same(value))
+            self.value(getattr(value, "function", None))
+            return
+        holds_any = isinstance(getattr(value, "__dict__", None), dict) or any(map(_slots_of, kind.__mro__))
+        self.found.facts.append(Same(kind if holds_any and _is_described(kind) else value))
+        self._attributes(value, kind)
+
+    def _attributes(self, value: Any, kind: type) -> None:
+        """Follow the attributes of an object, and what its class has."""
+        opened = _is_library(kind.__module__)
+        if not opened:
+            self.found.objects.append(value)
+        records = any(base.__module__ in _RECORDS for base in kind.__mro__)
+        everything = records or _finds_attributes(kind) or (self.all_followed and not opened)
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            self.found.sized.append(attributes)
+            inner = isinstance(value, nn.Module)
+            names = self._named(attributes, all_of_them=everything)
+            self._pick(attributes, [one for one in names if not (inner and _of_every_module(one))])
+            if inner:
+                self._module(kind, attributes)
+        slots = [one for base in kind.__mro__ for one in _slots_of(base) if hasattr(value, one)]
+        slots = [one for one in slots if everything or one in self.followed]
+        self.found.facts.append(tuple(slots))
+        if slots:
+            self.found.picks.append((attrgetter(*slots, slots[0]), value))
+        for one in slots:
+            self.value(getattr(value, one))
+        self._class(kind)
+
+    def _module(self, kind: type, attributes: Mapping[str, Any]) -> None:
+        from torch.nn.modules import module
+
+        named = _names_of_methods(kind) if _is_library(kind.__module__) else None
+        for one in _CONTENTS:
+            if attributes.get(one) or named is None or one in named:
+                self.value(attributes.get(one))
+        for one in _HOOKS:
+            self.value(attributes.get(one))
+        self.value(module._global_forward_hooks)
+        self.value(module._global_forward_pre_hooks)
+
+    def _class(self, kind: type) -> None:
+        base: Any
+        for base in kind.__mro__:
+            if base is object or base is nn.Module:
+                continue
+            if _is_library(base.__module__):
+                if issubclass(base, nn.Module):
+                    self.names |= _names_of_methods(base)
+            elif id(base) not in self.classes:
+                self.classes.add(id(base))
+                self.keep.append(base)
+                self.found.sized.append(vars(base))
+                self._pick(vars(base), [one for one in vars(base) if self._may_be_used(base, one)])
+
+    def _may_be_used(self, base: type, name: str) -> bool:
+        """Whether code may read an attribute of a class: it is named, or Python itself calls it."""
+        if name in _NEVER_CALLED:
+            return False
+        special = name.startswith("__") and name.endswith("__")
+        if special:
+            return isinstance(vars(base)[name], types.FunctionType)
+        return name in self.followed or self.all_followed
+
+
+@functools.cache
+def _is_library(module: str | None) -> bool:
+    """Whether a module is PyTorch's, Python's own, or the like; a user's may have the name of one."""
+    if module is None or module.partition(".")[0] not in _LIBRARIES:
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or "site-packages" in file or file.startswith(_PLACES)
+
+
+def _is_described(kind: type) -> bool:
+    """Whether an object of a class is no more than its attributes; a number of a user's class is more."""
+    return all(
+        base is object
+        or issubclass(base, nn.Module)
+        or base.__module__ in (*_RECORDS, *_STATELESS)
+        or not _is_library(base.__module__)
+        for base in kind.__mro__
+    )
+
+
+def _finds_attributes(kind: type) -> bool:
+    """Whether a class finds attributes by code of its own, under other names perhaps."""
+    own = [base for base in kind.__mro__ if not _is_library(base.__module__)]
+    return any(one in vars(base) for base in own for one in ("__getattr__", "__getattribute__"))
+
+
+def _is_library_module(value: Any) -> bool:
+    return isinstance(value, types.ModuleType) and _is_library(value.__name__)
+
+
+def _of_every_module(name: str) -> bool:
+    """Whether an attribute is one by which nn.Module itself works."""
+    return name in _CONTENTS or name.endswith("_hooks") or "_hooks_" in name
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(one for one in names if one not in ("__dict__", "__weakref__"))
+
+
+@functools.cache
+def _names_of_methods(kind: Any) -> frozenset[str]:
+    """Return the names that the methods of one of PyTorch's modules use."""
+    names: set[str] = set()
+    for name, method in vars(kind).items():
+        if isinstance(method, types.FunctionType) and name not in _NEVER_CALLED:
+            names.update(method.__code__.co_names)
+    return frozenset(names - _BY_ANY_NAME - vars(builtins).keys())

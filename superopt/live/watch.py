@@ -1,0 +1,173 @@
+"""Watch: whether all that a function reads besides its arguments is still what it was."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superopt.live.reach import Reached, form
+
+__all__ = ["Watch", "value_of"]
+
+Check = Callable[[], bool]
+Pick = tuple[Callable[[Any], tuple[Any, ...]], Any]
+
+_FEW = 64  # elements of a tensor on a CPU: so many are looked at in each call
+_content = attrgetter("cell_contents")
+
+
+class Watch:
+    """What was reached, watched: `same` takes about a microsecond for a module of ten parameters."""
+
+    def __init__(
+        self, reached: Reached, constants: Iterable[Tensor], reads: Iterable[tuple[Tensor, str]]
+    ) -> None:
+        self.reached = reached
+        tensors = {id(one): one for one in (*reached.tensors, *constants) if _has_form(one)}
+        checks: list[Check] = []
+        if reached.empty:
+            checks.append(_none_in(tuple(reached.empty)))
+        if reached.objects:
+            checks.append(_same_types(tuple(reached.objects)))
+        if reached.sized:
+            checks.append(_same_sizes(tuple(reached.sized)))
+        if reached.items or reached.picks or reached.cells:
+            checks += _same_values(reached)
+        if tensors:
+            checks.append(_Forms(tuple(tensors.values())).same)
+        if reached.arrays:
+            checks.append(lambda: all(array.tobytes() == held for array, held in reached.arrays))
+        values = tuple(reads)
+        if values:
+            checks.append(lambda: all(value_of(tensor) == held for tensor, held in values))
+        self._checks = tuple(checks)
+
+    def same(self) -> bool:
+        """Whether nothing has changed; tensors may hold other numbers."""
+        try:
+            for check in self._checks:
+                if not check():
+                    return False
+        except (KeyError, ValueError, AttributeError, TypeError, RuntimeError):  # what was looked for is gone
+            return False
+        return True
+
+
+def _has_form(tensor: Tensor) -> bool:
+    try:
+        form(tensor)
+    except RuntimeError:  # it has no strides
+        return False
+    return True
+
+
+def value_of(tensor: Tensor) -> str:
+    """Return what says whether a tensor still holds the numbers that it held.
+
+    Those of large tensors, and on other devices, are not read again: PyTorch counts the writes to them,
+    though not those through `.data`.
+    """
+    few = tensor.device.type == "cpu" and tensor.numel() <= _FEW
+    return repr(tensor.tolist()) if few or tensor.is_inference() else f"{tensor.data_ptr()} {tensor._version}"
+
+
+# Each check is one walk through C code, as far as it goes: Python's own loops take three times as long.
+
+
+def _none_in(holders: tuple[Any, ...]) -> Check:
+    return lambda: not any(holders)
+
+
+def _same_types(objects: tuple[Any, ...]) -> Check:
+    kinds = list(map(type, objects))
+    return lambda: list(map(type, objects)) == kinds
+
+
+def _same_sizes(holders: tuple[Any, ...]) -> Check:
+    sizes = list(map(len, holders))
+    return lambda: list(map(len, holders)) == sizes
+
+
+def _same_values(reached: Reached) -> Iterator[Check]:
+    """Yield up to two checks that items, attributes, globals and variables are still the same objects.
+
+    What is equal to nothing but itself is compared as lists are, which takes the least time: items that
+    are the same object are not compared further, and of other tensors PyTorch says that there is no
+    single truth, which is an error.
+    """
+    items = [one for one in reached.items if all(map(_is_equal_only_to_itself, one))]
+    picks = [(get, one) for get, one in reached.picks if all(map(_is_equal_only_to_itself, get(one)))]
+    if items or picks:
+        yield _equal(items, picks)
+    known = {id(one) for one in items} | {id(get) for get, _ in picks}
+    yield from _identical(
+        [one for one in reached.items if id(one) not in known],
+        [(get, one) for get, one in reached.picks if id(get) not in known],
+        reached.cells,
+    )
+
+
+def _is_equal_only_to_itself(item: Any) -> bool:
+    if isinstance(item, Tensor):
+        return item.numel() > 1
+    return item is None or not any("__eq__" in vars(kind) for kind in type(item).__mro__[:-1])
+
+
+def _equal(items: list[Iterable[Any]], picks: list[Pick]) -> Check:
+    held = [*chain.from_iterable(items)]
+    picked = [get(holder) for get, holder in picks]
+    if not picks:
+        return lambda: [*chain.from_iterable(items)] == held
+    return lambda: [*chain.from_iterable(items)] == held and [get(holder) for get, holder in picks] == picked
+
+
+def _identical(items: list[Iterable[Any]], picks: list[Pick], cells: list[Any]) -> Iterator[Check]:
+    if cells:
+        yield _Objects(lambda: map(_content, cells)).same
+    if picks:
+        yield _Objects(lambda: chain.from_iterable([get(holder) for get, holder in picks])).same
+    if items:
+        yield _Objects(lambda: chain.from_iterable(items)).same
+
+
+class _Objects:
+    """Objects, compared by their ids; they are held on to, so that no other gets the id of one."""
+
+    def __init__(self, now: Callable[[], Iterator[Any]]) -> None:
+        self._now = now
+        self._held = list(now())
+        self._ids = list(map(id, self._held))
+
+    def same(self) -> bool:
+        return list(map(id, self._now())) == self._ids
+
+
+class _Forms:
+    """The shapes, strides, dtypes and devices of tensors, which change while these stay the same."""
+
+    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
+        self._tensors = tensors
+        self._forms = [form(one) for one in tensors]
+        self._guards: dict[object, Callable[..., bool]] = {}
+        self._last: Callable[..., bool] = lambda *tensors: False
+
+    def same(self) -> bool:
+        return self._last(*self._tensors) or self._same_here()
+
+    def _same_here(self) -> bool:
+        """Look by what PyTorch has for it, which sees modes too: so there is one for each."""
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        guard = self._guards.get(modes)
+        if guard is not None and guard(*self._tensors):
+            self._last = guard
+            return True
+        if [form(one) for one in self._tensors] != self._forms:
+            return False
+        guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+        if guards is not None and hasattr(guards, "TensorGuards"):
+            made = guards.TensorGuards(*self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            self._last = self._guards[modes] = made.check
+        return True

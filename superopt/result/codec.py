@@ -1,0 +1,319 @@
+"""Codec: a result as plain JSON data, and back; every reader of a result reads it here.
+
+No code is read from a file: kernels are written anew from their muGraphs and configurations, and the
+muGraphs that run are proven equal to their regions again. What a result knows by itself (`speedup`,
+`floor_us`, `predicted_us`, `floats.ok`, `opaque`) is written for other readers, and worked out anew here.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from superopt.candidates.candidate import RegionCandidates
+from superopt.candidates.codec import (
+    VERSION,
+    candidate_from_json,
+    candidate_json,
+    checked_graph,
+    checked_names,
+    dropped_from_json,
+    dropped_json,
+    member,
+    number,
+)
+from superopt.candidates.order import RankedBy
+from superopt.errors import GraphError, InputError
+from superopt.fate import Kind
+from superopt.files import replace_text
+from superopt.ir import parse_program, print_graph, print_program
+from superopt.result.result import Result
+from superopt.rivals.rivals import PEERS
+from superopt.targets import Target, pick_target
+from superopt.tune import Measurement
+from superopt.verify.floats.report import DistributionReport, FloatReport
+
+if TYPE_CHECKING:
+    from superopt.trace.traced import Traced
+
+__all__ = ["read_result", "result_from_json", "result_json", "returned", "tree_of", "write_json"]
+
+T = TypeVar("T")
+
+_PLAIN: Mapping[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), bool: (bool,)}
+_KEYS = (
+    *("target", "device", "versions", "seed", "source", "inputs", "program", "regions"),
+    *("winner", "measurements", "floats", "verdicts", "phases_ms"),
+)
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """Return a result as plain data."""
+    return {
+        "superopt": "result",
+        "version": VERSION,
+        "name": result.name,
+        "target": result.target.name,
+        "device": result.device,
+        "versions": dict(result.versions),
+        "seed": result.seed,
+        "source": None if result.source is None else dict(result.source),
+        "inputs": [_tree_json(one, _input_json) for one in result.inputs],
+        "returns": result.returns,
+        "open_axes": sorted(result.open_axes or ()),
+        "holds": list(result.holds),
+        "program": print_program(result.program),
+        "regions": [_region_json(one) for one in result.regions],
+        "winner": result.winner,
+        "speedup": result.speedup,
+        "measurements": {name: asdict(one) for name, one in result.measurements.items()},
+        "floor_us": result.floor_us,
+        "predicted_us": result.predicted_us,
+        "floats": None if result.floats is None else asdict(result.floats) | {"ok": result.floats.ok},
+        "verdicts": list(result.verdicts),
+        "opaque": [asdict(node) for node in result.program.opaque],
+        "phases_ms": {name: round(ms, 3) for name, ms in result.phases_ms.items()},
+        "ranked_by": None if result.ranked_by is None else asdict(result.ranked_by),
+        "interrupted": result.interrupted,
+        "stood_in": result.stood_in,
+    }
+
+
+def _region_json(region: RegionCandidates) -> dict[str, Any]:
+    return {
+        "goal": print_graph(region.goal),
+        "chosen": None if region.chosen is None else region.chosen.id,
+        "candidates": [candidate_json(one) for one in region.candidates],
+        "dropped": [dropped_json(one) for one in region.dropped],
+        "floor_us": region.floor_us,
+        "recalled": region.recalled,
+    }
+
+
+def write_json(data: Mapping[str, Any], path: Path) -> None:
+    """Write plain data to a file, all of it or nothing."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        replace_text(path, text)
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+
+
+def read_result(path: str | Path) -> Result:
+    """Return the result in a file, or raise InputError."""
+    place = str(path)
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{place!r} does not exist") from None
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        raise InputError(f"cannot read {place!r}: {said}") from error
+    return result_from_json(data, place)
+
+
+def result_from_json(data: Any, place: str = "the result") -> Result:
+    """Return a result from plain data, its candidates not yet proven equal; or raise InputError."""
+    try:
+        return _result(_checked(data, place), place)
+    except (TypeError, KeyError, ValueError, AttributeError, RecursionError) as error:
+        raise InputError(f"{place}: it is damaged: {type(error).__name__}: {error}") from error
+
+
+def _result(data: Mapping[str, Any], place: str) -> Result:
+    target = pick_target(str(data["target"]))
+    try:
+        program = parse_program(str(data["program"]))
+    except GraphError as error:
+        raise InputError(f"{place}: the program cannot be read: {error}") from error
+    for region in program.regions:
+        checked_names(region.graph)
+    regions = tuple(_region(one, target, place) for one in data["regions"])
+    if [one.goal for one in regions] != [region.graph for region in program.regions]:
+        raise InputError(f"{place}: its regions are not those of its program")
+    return Result(
+        program,
+        target,
+        tuple(tree_of(one, _input) for one in data["inputs"]),
+        regions,
+        int(data["seed"]),
+        data["winner"],
+        measurements={str(name): _typed(Measurement, one) for name, one in data["measurements"].items()},
+        floats=_floats(data["floats"]),
+        device=None if data["device"] is None else str(data["device"]),
+        source=data["source"],
+        returns=data.get("returns"),
+        holds=tuple(map(str, data.get("holds") or ())),
+        open_axes=frozenset(str(axis) for axis in data.get("open_axes") or ()),
+        verdicts=tuple(map(str, data["verdicts"])),
+        phases_ms={str(name): number(data["phases_ms"], name) or 0.0 for name in data["phases_ms"]},
+        ranked_by=_ranked_by(data.get("ranked_by")),
+        versions={str(name): str(one) for name, one in data["versions"].items()},
+        interrupted=bool(data.get("interrupted")),
+        stood_in=bool(data.get("stood_in")),
+    )
+
+
+def _region(data: Any, target: Target, place: str) -> RegionCandidates:
+    goal = checked_graph(member(data, "goal", str, "a region"))
+    candidates = tuple(
+        candidate_from_json(one, target) for one in member(data, "candidates", list, "a region")
+    )
+    if len({one.id for one in candidates}) < len(candidates):
+        raise InputError(f"{place}: two candidates of {goal.name} have the same id")
+    if sum(one.fate.kind is Kind.CHOSEN for one in candidates) > 1:
+        raise InputError(f"{place}: two candidates of {goal.name} are chosen")
+    dropped = dropped_from_json(data.get("dropped") or [])
+    recalled = bool(data.get("recalled"))
+    return RegionCandidates(goal, candidates, dropped, number(data, "floor_us"), recalled)
+
+
+def _checked(data: Any, place: str) -> Mapping[str, Any]:
+    """Return the data of a result of this version, or raise InputError."""
+    if not isinstance(data, dict) or data.get("superopt") != "result":
+        raise InputError(
+            f"{place!r} is not a result of superopt; `superopt optimize TARGET -o FILE` makes one"
+        )
+    if data.get("version") not in (1, VERSION):
+        raise InputError(
+            f"{place}: version {data.get('version')!r} is not known;"
+            f" this superopt reads versions 1 and {VERSION}"
+        )
+    if missing := [name for name in _KEYS if name not in data]:
+        raise InputError(f"{place}: {missing[0]!r} is missing; the file is damaged")
+    if data["winner"] not in (None, "superopt", *PEERS):
+        raise InputError(
+            f"{place}: the winner is {data['winner']!r}; it is superopt or one of {', '.join(PEERS)}"
+        )
+    if data["version"] == 1:
+        return {**data, "regions": [_as_now(one, place) for one in data["regions"]]}
+    return data
+
+
+def _as_now(region: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return a region of version 1, which had names in place of ids and reasons in place of fates."""
+    chosen, candidates = region.get("chosen"), region["candidates"]
+    if chosen is not None and (type(chosen) is not int or not 0 <= chosen < len(candidates)):
+        raise InputError(f"{place}: a region has no candidate {chosen!r}")
+
+    def fate(stage: str, kind: Kind, reason: Any = "") -> dict[str, str]:
+        return {"stage": stage, "kind": kind, "reason": str(reason)}
+
+    def fate_of(at: int, why: Any) -> dict[str, str]:
+        if at == chosen:
+            return fate("choose", Kind.CHOSEN)
+        return fate("check", Kind.REFUSED, why) if why else fate("choose", Kind.SLOWER)
+
+    return {
+        **region,
+        "candidates": [
+            {**one, "id": str(at), "schedule": one["name"], "fate": fate_of(at, one.get("rejected"))}
+            for at, one in enumerate(candidates)
+        ],
+        "dropped": [
+            {"id": str(at), "name": one["name"], "fate": fate("schedule", Kind.REFUSED, one["reason"])}
+            for at, one in enumerate(region.get("dropped") or ())
+        ],
+    }
+
+
+def _floats(data: Any) -> FloatReport | None:
+    if data is None:
+        return None
+    reports = tuple(_typed(DistributionReport, one) for one in data["distributions"])
+    uncovered = tuple(map(str, data.get("uncovered", ())))
+    known = {"dtype": data["dtype"], "factor": data["factor"]}
+    return _typed(FloatReport, {**known, "distributions": reports, "uncovered": uncovered})
+
+
+def _typed(kind: type[T], data: Mapping[str, Any]) -> T:
+    """Return a record whose texts, numbers and truths are such, or raise InputError."""
+    made = kind(**data)
+    for one in fields(kind):  # type: ignore[arg-type]
+        value, wanted = getattr(made, one.name), _PLAIN.get(one.type)
+        bad = wanted is not None and type(value) not in wanted
+        if bad or (type(value) in (int, float) and not value >= 0):
+            raise InputError(f"{one.name} is {value!r}; the file is damaged")
+    return made
+
+
+def _ranked_by(data: Any) -> RankedBy | None:
+    if data is None:
+        return None
+    model, numbers = data["model"], [data[name] for name in ("learned", "analytical", "pairs")]
+    if model not in ("learned", "analytical") or any(type(one) not in (int, float) for one in numbers):
+        raise InputError(f"ranked_by is {data!r}; the file is damaged")
+    return RankedBy(model, numbers[0], numbers[1], int(numbers[2]))
+
+
+# -- structures of arguments and results
+
+
+def _tree_json(tree: Any, leaf: Callable[[Any], Any]) -> Any:
+    if type(tree) in (tuple, list):
+        return {type(tree).__name__: [_tree_json(one, leaf) for one in tree]}
+    if type(tree) is dict and all(isinstance(name, str) for name in tree):
+        return {"dict": {name: _tree_json(one, leaf) for name, one in tree.items()}}
+    return leaf(tree)
+
+
+def tree_of(data: Any, leaf: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Return a structure of tuples, lists and dicts from plain data."""
+    if "tuple" in data:
+        return tuple(tree_of(one, leaf) for one in data["tuple"])
+    if "list" in data:
+        return [tree_of(one, leaf) for one in data["list"]]
+    if "dict" in data:
+        return {str(name): tree_of(one, leaf) for name, one in data["dict"].items()}
+    return leaf(data)
+
+
+def _input_json(value: Any) -> dict[str, Any]:
+    from torch import Tensor
+
+    from superopt.trace.run import dtype_name
+
+    if isinstance(value, Tensor):
+        return {
+            "dtype": dtype_name(value.dtype),
+            "shape": list(value.shape),
+            "strides": list(value.stride()),
+        }
+    if type(value) in (bool, int, float, str, type(None)):
+        return {"value": value}
+    raise InputError(
+        f"an input is a {type(value).__name__}; results with tensors, numbers and text can be saved"
+    )
+
+
+def _input(data: Mapping[str, Any]) -> Any:
+    import torch
+
+    from superopt.trace.run import TORCH_DTYPES
+
+    if "value" in data:
+        return data["value"]
+    shape, strides = data["shape"], data["strides"]
+    if data["dtype"] not in TORCH_DTYPES or any(
+        type(size) is not int or size < 0 for size in (*shape, *strides)
+    ):
+        raise InputError(f"an input is {dict(data)!r}, which is no tensor")
+    return torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[data["dtype"]], device="meta")
+
+
+def returned(traced: "Traced") -> Any:
+    """Return what a function returns as plain data, or None where it is no plain structure."""
+    from superopt.trace.capture.tape import Ref
+
+    def leaf(value: Any) -> dict[str, Any]:
+        if isinstance(value, Ref):
+            return {"tensor": traced.names[value.index]}
+        if type(value) in (bool, int, float, str, type(None)):
+            return {"value": value}
+        raise TypeError
+
+    try:
+        return _tree_json(traced.result, leaf)
+    except TypeError:
+        return None

@@ -1,0 +1,1 @@
+"""Rivals: PyTorch's programs, and the last race against them."""

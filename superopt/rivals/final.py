@@ -1,0 +1,150 @@
+"""Final: the last race, of the whole program with our kernels against PyTorch."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from superopt.candidates.candidate import RegionCandidates
+from superopt.fate import Kind
+from superopt.funnel.assembly import assemble
+from superopt.funnel.race import SURELY, copies_for, least_us
+from superopt.funnel.state import LOST, State
+from superopt.ir import Region
+from superopt.rivals.rivals import EAGER, PEERS, rivals_of
+from superopt.rivals.stand_in import stand_in
+from superopt.tune import Measurement, confirm, measure_together
+from superopt.tune.errors import MeasurementError
+from superopt.tune.measure import HeadToHead
+
+__all__ = ["FinalRace", "final_race", "withdrawn"]
+
+log = logging.getLogger("superopt")
+
+_WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
+_HASTE_S = 1.0  # seconds of the last race, once Ctrl-C asked to stop
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRace:
+    """The times of whole programs."""
+
+    contenders: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    measurements: Mapping[str, Measurement] = field(default_factory=dict)
+    confirmed: HeadToHead | None = None  # ours against the best of PyTorch, once more
+    fault: str = ""  # why our program is out of the race, though there is one
+
+    @property
+    def best_rival(self) -> str:
+        """The fastest program of PyTorch."""
+        times = {name: one.median_us for name, one in self.measurements.items() if name in PEERS}
+        return min(times, key=lambda name: times[name], default=EAGER.name)
+
+    @property
+    def winner(self) -> str:
+        """The fastest, ours only if it is faster by more than noise."""
+        best = self.best_rival
+        ours, theirs = self.measurements.get("superopt"), self.measurements.get(best)
+        if self.fault or ours is None or theirs is None or ours.median_us * _WIN >= theirs.median_us:
+            return best
+        won = self.confirmed
+        sure = won is None or (won.winner == "superopt" and won.speedup > _WIN)
+        return "superopt" if sure else best
+
+
+def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool) -> FinalRace:
+    """Measure all contenders; whatever goes wrong leaves the original as the winner.
+
+    `known` says whether the function is the original, not the program as it was traced.
+    """
+    import torch
+
+    if state.lost:
+        return FinalRace(fault=LOST)
+    options = state.options
+    with torch.no_grad():
+        copies = _copies(state)
+        contenders = {EAGER.name: state.function}
+        with state.clock.phase("torch.compile"), state.stoppable():
+            wanted = options.torch_compile and not state.interrupted
+            raced = state.function if known else _stand_in(state, copies[0])
+            contenders = rivals_of(raced, copies[0], state.target, compiled=wanted, tell=state.tell)
+        if state.kernels:
+            contenders["superopt"] = assemble(state.traced, state.kernels)
+        elif state.interrupted:
+            return FinalRace(contenders)
+        state.tell("racing against PyTorch")
+        seconds = min(_HASTE_S, options.seconds / 2) if state.interrupted else options.seconds / 2
+        found, times = FinalRace(contenders), state.target.times
+        floor = _floor_us(state, regions)
+        with state.clock.phase("race"), state.stoppable():
+            try:
+                found = replace(
+                    found,
+                    measurements=measure_together(contenders, copies, seconds=seconds * 0.7, times=times),
+                )
+                _check_floor(found, floor)
+                if found.winner == "superopt":  # ours once more against the best of PyTorch
+                    best = found.best_rival
+                    confirmed = confirm(
+                        contenders, "superopt", best, copies, seconds=seconds * 0.3, times=times
+                    )
+                    found = replace(found, confirmed=confirmed)
+                    _check_floor(found, floor)
+            except Exception as error:  # whatever a program or the device raises, the original computes
+                why = f"the race against PyTorch failed: {state.fault(error)}"
+                log.warning("%s: the original is what comes back: %s", state.traced.program.name, why)
+                state.interrupted |= state.lost
+                theirs = {name: one for name, one in found.measurements.items() if name in PEERS}
+                found = replace(found, measurements=theirs, fault=why)
+    return found
+
+
+def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
+    """Return a region whose chosen candidate is refused after all."""
+    candidates = tuple(
+        one.ended("final race", Kind.REFUSED, why) if one is region.chosen else one
+        for one in region.candidates
+    )
+    return replace(region, candidates=candidates)
+
+
+def _copies(state: State) -> list[tuple[Any, ...]]:
+    """Return inputs several times over, more than caches hold."""
+    from superopt.verify.floats.compare import tensors_of, typical
+
+    count, seed = copies_for(tensors_of(state.typical)), state.options.seed
+    return [state.typical, *(typical(state.inputs, seed=seed + at) for at in range(1, count))]
+
+
+def _stand_in(state: State, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+    try:
+        return stand_in(state.traced, inputs)
+    except RuntimeError as error:  # torch lacks an operator in some dtype
+        log.warning("%s: PyTorch races in fp32: %s", state.traced.program.name, state.fault(error))
+        return state.function
+
+
+def _floor_us(state: State, regions: Sequence[RegionCandidates]) -> float:
+    """Return the least time of the whole program, 0 where nothing is known.
+
+    A region that reads what came before it may find it in the cache: only the others count.
+    """
+    by_goal = {one.goal.name: one for one in regions}
+    seen: set[str] = set()
+    total = 0.0
+    for node in state.traced.program.nodes:
+        region = by_goal.get(node.graph.name) if isinstance(node, Region) else None
+        if region is not None and seen.isdisjoint(node.inputs):
+            graph = region.chosen.graph if region.chosen else region.goal
+            total += least_us(state.target, region.goal, graph) or 0.0
+        seen.update(node.inputs, node.outputs)
+    return total
+
+
+def _check_floor(race: FinalRace, floor: float) -> None:
+    """Refuse a time of ours that cannot be right."""
+    latest = race.measurements if race.confirmed is None else race.confirmed.measurements
+    ours = latest.get("superopt")
+    if ours is not None and ours.median_us < SURELY * floor:
+        raise MeasurementError(f"{ours.median_us:.2f} µs, but the program's data takes {floor:.2f} µs")

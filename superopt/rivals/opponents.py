@@ -1,0 +1,86 @@
+"""Opponents: the rivals of one region, on copies of its inputs, and what they take."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from superopt.rivals.rivals import EAGER, LIBRARY_CALLS, Function, Rival
+from superopt.targets import Target
+from superopt.tune import confirm, measure_together
+from superopt.tune.measure import HeadToHead
+
+__all__ = ["Opponents"]
+
+_LONG_US = 2000.0  # above it one call tells enough
+_SHORT_S = 0.05
+
+
+class Opponents:
+    """What there is to beat in a region: at most PyTorch without a compiler, at least its library calls.
+
+    `options` are Inductor's. With any, its code may do without the library calls, which then are no bound.
+    """
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        draw: Callable[[], Sequence[tuple[Tensor, ...]]],
+        target: Target,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._module = module
+        self._draw = draw
+        self._target = target
+        self._options = options
+        self._copies: Sequence[tuple[Tensor, ...]] = ()
+        self._made: dict[str, Function] = {}
+        self.has_library = not options and bool(self.contender(LIBRARY_CALLS))
+        self.most_us = self._most_us()  # of PyTorch without a compiler
+        self.least_us = self._us(LIBRARY_CALLS) if self.has_library else 0.0
+
+    @property
+    def copies(self) -> Sequence[tuple[Tensor, ...]]:
+        """Inputs of the region, several times over, enough that no cache holds all."""
+        if not self._copies:
+            self._copies = self._draw()
+        return self._copies
+
+    def give_up_copies(self) -> None:
+        """Let go of the memory; what asks for copies later draws them anew."""
+        self._copies = ()
+        self._made.pop(LIBRARY_CALLS.name, None)  # it holds on to them
+
+    def has_made(self, rival: Rival) -> bool:
+        """Whether a rival is ready to race."""
+        return rival.name in self._made
+
+    def contender(self, rival: Rival) -> Function:
+        """Return a rival as a function of the region's inputs, made the first time."""
+        if rival.name not in self._made:
+            self._made[rival.name] = rival.make(self._module, self.copies, self._options)
+        return self._made[rival.name]
+
+    def against(self, ours: Function, rival: Rival, *, seconds: float) -> HeadToHead:
+        """Race a function, as "superopt", against a rival, as "inductor"."""
+        contenders = {"superopt": ours, "inductor": self.contender(rival)}
+        return confirm(
+            contenders, "superopt", "inductor", self.copies, seconds=seconds, times=self._target.times
+        )
+
+    def _most_us(self) -> float:
+        """Return the time of PyTorch as it is: of one call, or of several where it is short."""
+        eager = self.contender(EAGER)
+        start = time.perf_counter()
+        with torch.no_grad():
+            eager(*self.copies[-1])
+            self._target.synchronize()
+        once_us = (time.perf_counter() - start) * 1e6
+        return once_us if once_us > _LONG_US else self._us(EAGER)
+
+    def _us(self, rival: Rival) -> float:
+        contenders = {rival.name: self.contender(rival)}
+        found = measure_together(contenders, self.copies, seconds=_SHORT_S, times=self._target.times)
+        return found[rival.name].median_us

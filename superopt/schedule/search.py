@@ -1,0 +1,377 @@
+"""Search: the schedules of a graph that are worth a look, the best first, and why not the others.
+
+From the default recipe and those of other shape, reduced axes are split; then the best few are changed
+in one decision after another. A decision counts by the estimate of the muGraph that it leads to, and
+what takes several times as long as the best is dropped. Estimates are lower bounds and many are equal,
+so what is kept is varied: each schedule counts for more, the more of its kind are kept already.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Protocol
+
+from superopt.cost import Device, Estimate, estimate
+from superopt.errors import GraphError, InputError
+from superopt.fate import Fate, Kind
+from superopt.ir import Graph, Kernel, MuGraph, Split
+from superopt.schedule.moves import Refused, matmuls_of, moves_from, shapes_of, splits_from
+from superopt.schedule.recipe import Prepared, Recipe, followed, prepared, recipe_name
+
+__all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "rank", "schedules"]
+
+_FAR = 3.0  # times the best: what is estimated to take longer is dropped
+_DECISION = 0.02  # of its estimate: what a schedule counts for more by each decision unlike the default's
+_SPARE = 2  # programs for each core: while one waits for memory another one runs
+_IDEA = 0.1  # of its estimate: what a schedule counts for more by each one kept that shares an idea,
+_KIND = 0.05  # by each one of its kind,
+_GRAPH = 0.02  # and by each one of its graph
+_WORK = 1500  # recipes tried for one graph, times its steps
+_CHANGED = 2  # of the best recipes, changed further
+_SMALLER = (512, 64, 1)  # positions of whole axes, tried in turn where a program would hold too much
+_GRAPHS = 3  # of the best graphs, changed further
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One way to run a graph."""
+
+    id: str  # the number of its graph, and its own among the schedules tried for that graph
+    name: str  # to be read
+    mugraph: MuGraph
+    estimate: Estimate
+    library: bool  # whether it calls one
+    number: int  # of its graph among those that were given, from 1
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A way that is not kept, and the reason."""
+
+    id: str
+    name: str  # to be read
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """What is kept, the best first, and what is not."""
+
+    kept: tuple[Scheduled, ...]
+    dropped: tuple[Dropped, ...]
+
+
+Misfit = Callable[[MuGraph], str | None]
+"""Says why a kernel of a muGraph cannot run on its device, or None where all can."""
+
+
+def _fits(mugraph: MuGraph) -> None:
+    """Every kernel fits."""
+
+
+class FoundGraph(Protocol):
+    """A graph that a search found."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, its shifts still free."""
+
+    @property
+    def splits(self) -> Sequence[Split]:
+        """The axes that the search split, in parts of equal length."""
+
+    @property
+    def is_original(self) -> bool:
+        """Whether it is the one that the search began with."""
+
+
+def schedules(
+    graph: Graph,
+    device: Device,
+    *,
+    library: bool = True,
+    keep: int = 8,
+    name: str = "graph",
+    splits: Sequence[Split] = (),
+    misfit: Misfit = _fits,
+) -> Schedules:
+    """Return the best ways to run a graph on a device, the default one among them; see `rank`.
+
+    `splits` are axes that the graph has in parts of equal length; raises GraphError where it needs them so.
+    """
+    _check_keep(keep)
+    explorer = _Explorer(graph, device, name, 1, splits, library=library, misfit=misfit)
+    if explorer.refused is not None:
+        raise explorer.refused
+    explorer.begin()
+    explorer.change()
+    return _selected([explorer], keep, required=[explorer.default])
+
+
+def rank(
+    found: Sequence[FoundGraph],
+    device: Device,
+    *,
+    library: bool = True,
+    keep: int = 8,
+    misfit: Misfit = _fits,
+) -> Schedules:
+    """Return the best ways to run any of several equal graphs.
+
+    A graph that an axis must have in parts of equal length for is left out: it runs at few sizes only. A
+    schedule for which `misfit` has a reason is dropped, and one of smaller kernels tried instead; the
+    default one stays where nothing else is left.
+
+    The default schedule of the original graph always stays, and where there is room the best default
+    one; so does the best one with calls of a library on a processor, whose libraries are hard to beat.
+    """
+    _check_keep(keep)
+    if not found:
+        return Schedules((), ())
+    every = [
+        _Explorer(one.graph, device, f"graph {number}", number, one.splits, library=library, misfit=misfit)
+        for number, one in enumerate(found, 1)
+    ]
+    refused = [
+        _dropped(f"{one.number}", one.name, Kind.REFUSED, str(one.refused))
+        for one in every
+        if one.refused is not None
+    ]
+    explorers = [one for one in every if one.refused is None]
+    if not explorers:
+        return Schedules((), tuple(refused))
+    for explorer in explorers:
+        explorer.begin()
+    by_time = sorted(explorers, key=lambda explorer: explorer.best_us)
+    originals = [explorer for explorer in explorers if found[explorer.number - 1].is_original]
+    for explorer in dict.fromkeys((*by_time[:_GRAPHS], *originals)):
+        explorer.change()
+    required = [explorer.default for explorer in originals]
+    called = [one for explorer in explorers for one in explorer.made.values() if one.library]
+    if device.kind == "cpu" and called:
+        required.append(min(called, key=_order))
+    required.append(min((explorer.default for explorer in explorers), key=_order))
+    best = _selected(explorers, keep, required[: max(keep, len(originals))])
+    return replace(best, dropped=(*refused, *best.dropped))
+
+
+def _check_keep(keep: int) -> None:
+    if keep < 1:
+        raise InputError(f"keep is {keep}; give a number of schedules from 1 up")
+
+
+def _score(one: Scheduled) -> float:
+    """Return the estimate of a schedule, a little more for decisions and for cores without work to spare."""
+    if not one.estimate.kernels:  # nothing but views
+        return one.estimate.us
+    slowest = max(one.estimate.kernels, key=lambda kernel: kernel.us)
+    idle = max(1 - slowest.programs / (_SPARE * one.estimate.device.cores), 0.0)
+    return one.estimate.us * (1 + _DECISION * (one.recipe.changes + idle))
+
+
+def _order(one: Scheduled) -> tuple[float, int, int, str]:
+    return round(_score(one), 3), one.recipe.changes, one.number, one.name
+
+
+class _Explorer:
+    """The schedules of one graph that were tried so far."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: Device,
+        name: str,
+        number: int,
+        halves: Sequence[Split],
+        *,
+        library: bool,
+        misfit: Misfit,
+    ) -> None:
+        self.graph = graph
+        self.halves = tuple(halves)
+        self.device = device
+        self.name = name
+        self.number = number
+        self.library = library
+        self.misfit = misfit
+        self.unfit: Scheduled | None = None  # the default one, of smaller kernels if it has them
+        self.ready: dict[tuple[tuple[str, int], ...], Prepared | GraphError] = {}
+        self.tried: set[Recipe] = set()
+        self.seen: dict[tuple[tuple[tuple[str, int], ...], tuple[Kernel, ...]], str | None] = {}
+        self.made: dict[Recipe, Scheduled] = {}
+        self.untried = 0
+        self.ids = 0
+        self.dropped: dict[str, Dropped] = {}
+
+    @property
+    def refused(self) -> GraphError | None:
+        """Why there is no schedule at all: its axes must be in parts of equal length."""
+        ready = self._prepared(())
+        return ready if isinstance(ready, GraphError) else None
+
+    @property
+    def default(self) -> Scheduled:
+        """The default schedule, or the nearest to it that fits."""
+        return min(self.made.values(), key=lambda one: one.recipe.changes)
+
+    @property
+    def best_us(self) -> float:
+        """The least estimate."""
+        return min((one.estimate.us for one in self.made.values()), default=inf)
+
+    def begin(self) -> None:
+        """Try the default and other shapes, with their reduced axes whole and in parts."""
+        ready = self._prepared(())
+        assert isinstance(ready, Prepared)
+        for shape in shapes_of(ready):
+            one = self._try(shape)
+            if one is not None and one.recipe.online:
+                self._split(one)
+        if not self.made:
+            assert self.unfit is not None
+            self.made[self.unfit.recipe] = self.unfit
+
+    def change(self) -> None:
+        """Change the best recipes, and what becomes of them once more."""
+        for round_number in range(2):
+            best = sorted(self.made.values(), key=_order)
+            families: dict[Recipe, Scheduled] = {}
+            for one in best:
+                families.setdefault(one.recipe.family, one)
+            chosen = list(families.values())[: _CHANGED - round_number]
+            if round_number == 0 and self.default not in chosen:
+                chosen.append(self.default)
+            for one in chosen:
+                ready = self._prepared(one.recipe.splits)
+                assert isinstance(ready, Prepared)
+                moves = moves_from(
+                    ready, one.recipe, one.mugraph, one.estimate, self.device, library=self.library
+                )
+                for recipe in list(moves):
+                    self._try(recipe)
+                if round_number or len(one.recipe.splits) == 1:
+                    self._split(one)
+        if self.unfit is not None and len(self.made) > 1:
+            self.made.pop(self.unfit.recipe, None)
+        if self.untried:
+            name = f"{self.name}, changed further"
+            why = f"{self.untried} more schedules were not tried"
+            self.dropped[name] = _dropped(f"{self.number}.more", name, Kind.NO_TIME, why)
+
+    def _split(self, one: Scheduled) -> None:
+        ready = self._prepared(one.recipe.splits)
+        assert isinstance(ready, Prepared)
+        for move in splits_from(ready, one.recipe, one.mugraph, one.estimate, self.device):
+            if isinstance(move, Refused):
+                self._drop(move.recipe, ready, move.reason)
+            else:
+                self._try(move)
+                self._try(replace(move, repeated=True))
+
+    def _prepared(self, splits: tuple[tuple[str, int], ...]) -> Prepared | GraphError:
+        if splits not in self.ready:
+            try:
+                self.ready[splits] = prepared(self.graph, splits, self.halves)
+            except GraphError as error:
+                self.ready[splits] = error
+        return self.ready[splits]
+
+    def _try(self, recipe: Recipe) -> Scheduled | None:
+        """Return the schedule of a recipe, unless there is none or another recipe led to the same."""
+        if recipe in self.tried:
+            return self.made.get(recipe)
+        if len(self.tried) * len(self.graph.steps) > _WORK and recipe.changes > 1:
+            self.untried += 1
+            return None
+        self.tried.add(recipe)
+        ready = self._prepared(recipe.splits)
+        if isinstance(ready, GraphError):
+            self._drop(recipe.family, None, str(ready))
+            return None
+        try:
+            mugraph = followed(ready, recipe)
+        except GraphError as error:
+            self._drop(recipe, ready, str(error))
+            return None
+        same = recipe.splits, mugraph.kernels
+        known = same in self.seen
+        reason = self.seen[same] = self.seen[same] if known else self.misfit(mugraph)
+        if reason is None:
+            if known:
+                return None
+            self.made[recipe] = self._scheduled(recipe, ready, mugraph)
+            return self.made[recipe]
+        if not known:
+            self._drop(recipe, ready, reason)
+        if replace(recipe, held=Recipe().held) == Recipe():
+            self.unfit = self._scheduled(recipe, ready, mugraph)
+        smaller = next((held for held in _SMALLER if held < recipe.held), None)
+        return None if smaller is None else self._try(replace(recipe, held=smaller))
+
+    def _scheduled(self, recipe: Recipe, ready: Prepared, mugraph: MuGraph) -> Scheduled:
+        return Scheduled(
+            self._id(),
+            self._named(recipe, ready),
+            mugraph,
+            estimate(mugraph, self.device),
+            bool(recipe.called),
+            self.number,
+            recipe,
+        )
+
+    def _named(self, recipe: Recipe, ready: Prepared) -> str:
+        return recipe_name(self.name, recipe, ready.graph, matmuls_of(ready.graph))
+
+    def _drop(self, recipe: Recipe, ready: Prepared | None, reason: str) -> None:
+        known = ready or self._prepared(())
+        assert isinstance(known, Prepared)
+        name = self._named(recipe, known)
+        self.dropped.setdefault(name, _dropped(self._id(), name, Kind.REFUSED, reason))
+
+    def _id(self) -> str:
+        """Return an id that no schedule has yet."""
+        self.ids += 1
+        return f"{self.number}.{self.ids}"
+
+
+def _dropped(id: str, name: str, kind: Kind, reason: str) -> Dropped:
+    return Dropped(id, name, Fate("schedule", kind, reason))
+
+
+def _weigher(kept: Sequence[Scheduled]) -> Callable[[Scheduled], float]:
+    """Return what a schedule counts for, given those that are kept."""
+    ideas = Counter(idea for one in kept for idea in one.recipe.ideas)
+    kinds = Counter(one.recipe.kind for one in kept)
+    numbers = Counter(one.number for one in kept)
+
+    def weight(one: Scheduled) -> float:
+        alike = _IDEA * sum(ideas[idea] for idea in one.recipe.ideas)
+        alike += _KIND * kinds[one.recipe.kind] + _GRAPH * numbers[one.number]
+        return _score(one) * (1 + alike)
+
+    return weight
+
+
+def _selected(explorers: Iterable[_Explorer], keep: int, required: Sequence[Scheduled]) -> Schedules:
+    """Return the best of all that was tried, varied; what must stay takes its place before all others."""
+    made = [one for explorer in explorers for one in explorer.made.values()]
+    dropped = [one for explorer in explorers for one in explorer.dropped.values()]
+    best_us = min(one.estimate.us for one in made)
+
+    kept = list({id(one): one for one in required}.values())
+    left = sorted((one for one in made if all(one is not other for other in kept)), key=_order)
+    far = [one for one in left if one.estimate.us > _FAR * best_us]
+    left = [one for one in left if one.estimate.us <= _FAR * best_us]
+    while left and len(kept) < keep:
+        best = min(left, key=_weigher(kept))
+        kept.append(best)
+        left.remove(best)
+    for one in far:
+        reason = f"estimated at {one.estimate.us:.1f} us; the best takes {best_us:.1f} us"
+        dropped.append(_dropped(one.id, one.name, Kind.SLOWER, reason))
+    for one in left:
+        reason = f"estimated at {one.estimate.us:.1f} us; {len(kept)} others are kept"
+        dropped.append(_dropped(one.id, one.name, Kind.SLOWER, reason))
+    return Schedules(tuple(sorted(kept, key=_order)), tuple(dropped))

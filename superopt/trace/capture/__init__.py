@@ -1,0 +1,1 @@
+"""Capture: one run of a function on tensors without data, recorded as a tape of ATen calls."""

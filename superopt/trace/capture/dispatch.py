@@ -1,0 +1,249 @@
+"""capture: runs a function once on tensors without data and records the ATen calls it makes.
+
+A dispatch mode sees every operator below autograd, where PyTorch has decomposed its composite
+ones; a function mode above it keeps whole the few whose decomposition would lose something.
+All tensors are on the meta device, so huge sizes cost nothing and a call takes about 0.1 ms.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from superopt.errors import InputError, SuperoptError, TraceError
+from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
+from superopt.trace.capture.recorder import META, Recorder, location
+from superopt.trace.capture.shapes import RULES, attention, rms_norm
+from superopt.trace.capture.tape import Meta, Tape, map_leaves
+
+__all__ = ["capture"]
+
+
+# Decomposed, the scale of attention would come as two square roots and eps rounded to float32.
+_WHOLE: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention": attention,
+    "rms_norm": rms_norm,
+}
+
+_NEEDS_DATA = {"item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__"}
+
+
+def capture(
+    function: Callable[..., Any] | nn.Module,
+    inputs: tuple[Any, ...],
+    name: str,
+    live: str | None = None,
+    *,
+    for_proof: bool = False,
+) -> Tape:
+    """Return the tape of one run, or raise the one error that says why there is none.
+
+    With `live`, 0-d tensors of real numbers on such a device are constants like others, not inlined;
+    `for_proof`, operators that the algebra lacks are taken apart where PyTorch knows how, and short
+    tensors that the function makes of numbers are kept as what they hold.
+    """
+    parameters = _bind(function, inputs, name)
+    recorder = Recorder(name, function, live, for_proof=for_proof)
+    with torch.inference_mode(False), torch.no_grad():  # in inference mode nothing would be decomposed
+        arguments = []
+        for parameter, value in zip(parameters, inputs, strict=True):
+            arguments.append(recorder.enter(parameter, value))
+        try:
+            with _Functions(recorder), _Operators(recorder, for_proof=for_proof):
+                result = function(*arguments)
+            return recorder.finish(result)
+        except SuperoptError:
+            raise
+        except Exception as error:
+            raise recorder.explain(error) from error
+
+
+def _bind(function: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> list[str]:
+    """Return the parameter name of each input, or raise InputError where they do not fit."""
+    if not callable(function):
+        raise InputError(f"{name} is a {type(function).__name__}, not a function or nn.Module")
+    target = function.forward if isinstance(function, nn.Module) else function
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # a builtin: it has no names to offer
+        return [f"x{i}" for i in range(len(inputs))]
+    try:
+        bound = signature.bind(*inputs)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "nothing"
+        raise InputError(f"{name} takes ({takes}) but got {len(inputs)} inputs: {error}") from error
+    names: list[str] = []
+    for parameter, value in bound.arguments.items():
+        if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [f"{parameter}_{i}" for i in range(len(value))]
+        else:
+            names.append(parameter)
+    return names
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every ATen operator; runs it on meta tensors and records it."""
+
+    def __init__(self, recorder: Recorder, *, for_proof: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.recorder = recorder
+        self.for_proof = for_proof
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first call of this mode imports all of Dynamo, for over a second
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.recorder.paused:
+            return func(*args, **kwargs)
+        if func is torch.ops.aten.lift_fresh.default:
+            return self.recorder.make(args[0])
+        if func._can_decompose():  # no autograd was there to do so: the function is in inference mode
+            with self:
+                return func.decompose(*args, **kwargs)
+        if self.for_proof and func._opname in DECOMPOSED:
+            with self:
+                return decomposition_of(func)(*args, **kwargs)
+        see = self.recorder.see
+        args = tuple(map_leaves(lambda leaf: see(leaf) if isinstance(leaf, Tensor) else leaf, args))
+        kwargs = {
+            key: map_leaves(lambda leaf: see(leaf) if isinstance(leaf, Tensor) else leaf, item)
+            for key, item in kwargs.items()
+        }
+        device = kwargs.get("device")
+        if device is not None:
+            kwargs["device"] = META
+        rule = None if func._schema.is_mutable else RULES.get(func._opname)
+        result = rule(*args, **kwargs) if rule is not None else None
+        if result is None:
+            result = func(*args, **kwargs)
+        writes = _written(func, args, kwargs) if func._schema.is_mutable else ()
+        if not writes:
+            result = map_leaves(_on_meta, result)
+        if device is not None:
+            kwargs["device"] = device  # the meta device, where that of an input was asked for
+        self.recorder.record(str(func), func, args, kwargs, result, writes)
+        return result
+
+
+class _Functions(TorchFunctionMode):
+    """Sees every torch function: keeps a few whole, and knows what failed and where."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _NEEDS_DATA and args and isinstance(args[0], Tensor):
+            return self._data(name, func, args, kwargs)
+        if torch._C._is_any_autocast_enabled():
+            raise TraceError(
+                f"{self.recorder.name}: autocast is on{location()}: it changes dtypes out of sight;"
+                " turn it off and cast with .to(dtype) where lower precision is wanted"
+            )
+        args, kwargs = _with_data(name, args, kwargs)
+        try:
+            if name.partition(".")[0] in _WHOLE:
+                return self._whole(name.partition(".")[0], func, args, kwargs)
+            return func(*args, **kwargs)
+        except SuperoptError:
+            raise
+        except Exception as error:
+            if self.recorder.failure is None or self.recorder.failure[0] is not error:
+                self.recorder.failure = error, _describe(name, args, kwargs)
+            raise
+
+    def _data(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        known = id(tensor) in self.recorder.position or id(tensor) in self.recorder.titles
+        if known or tensor.device == META:
+            raise TraceError(
+                f"{self.recorder.name}: {_plain(name)} needs the values of a tensor"
+                f"{location()}, so the program depends on its data; use torch.where for a choice,"
+                " or pass the number as a Python scalar"
+            )
+        self.recorder.note(tensor)
+        self.recorder.paused = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.recorder.paused = False
+
+    def _whole(self, target: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        see = self.recorder.see
+        args = tuple(map_leaves(lambda leaf: see(leaf) if isinstance(leaf, Tensor) else leaf, args))
+        kwargs = {key: see(item) if isinstance(item, Tensor) else item for key, item in kwargs.items()}
+        self.recorder.paused = True
+        try:
+            result = _WHOLE[target](*args, **kwargs)
+            if result is None:
+                result = func(*args, **kwargs)
+        finally:
+            self.recorder.paused = False
+        self.recorder.record(target, func, args, kwargs, result)
+        return result
+
+
+def _with_data(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return arguments with which a tensor of known numbers is made where it keeps them: on the CPU."""
+    if name in ("tensor", "as_tensor") and kwargs.get("device") == META:
+        return args, kwargs | {"device": torch.device("cpu")}
+    if name not in ("__getitem__", "__setitem__") or len(args) < 2:
+        return args, kwargs
+    index = args[1]
+    made = tuple(map(_index, index)) if isinstance(index, tuple) else _index(index)
+    return (args[0], made, *args[2:]), kwargs
+
+
+def _index(index: Any) -> Any:
+    """Return a list of numbers as a tensor of them."""
+    with torch._C.DisableTorchFunction():
+        return torch.tensor(index) if isinstance(index, list) and index else index
+
+
+def _plain(name: str) -> str:
+    words = {"__bool__": "a branch on a tensor", "__index__": "an index", "__float__": "float()"}
+    return words.get(name, f"{name.strip('_')}()")
+
+
+def _describe(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return `name(float16[16, 4096], 2)`, for errors."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, Tensor):
+            return str(Meta(tuple(value.shape), value.dtype, ()))
+        if isinstance(value, tuple | list):
+            return f"[{', '.join(map(text, value))}]"
+        return repr(value)
+
+    items = [*map(text, args), *(f"{key}={text(value)}" for key, value in kwargs.items())]
+    return f"{name}({', '.join(items)})"
+
+
+def _on_meta(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor) and leaf.device != META:
+        return torch.empty_strided(tuple(leaf.shape), tuple(leaf.stride()), dtype=leaf.dtype, device=META)
+    return leaf
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Return the tensors among the arguments that an operator writes into."""
+    found = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        if isinstance(value, Tensor):
+            found.append(value)
+    return tuple(found)

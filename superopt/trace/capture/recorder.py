@@ -1,0 +1,292 @@
+"""Recorder: the tape of one run while it is written, on tensors without data."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from superopt.errors import InputError, TraceError
+from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves
+from superopt.trace.run import TORCH_DTYPES, dtype_name
+
+__all__ = ["META", "Recorder", "location", "numbers_of"]
+
+META = torch.device("meta")
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size)
+_DEPTH = 3  # of objects in objects that are searched for tensors
+_LONGEST_TABLE = 64  # positions of a dimension of a constant whose numbers a proof knows
+_LARGEST_TABLE = 256
+
+_HIDDEN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
+
+
+def location() -> str:
+    """Return where the traced function is now, as ` (file.py:12)`, or nothing."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_HIDDEN):
+            return f" ({Path(file).name}:{frame.f_lineno})"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return ""
+
+
+class Recorder:
+    """The tape while it is written: which tensor object is which position."""
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], live: str | None, *, for_proof: bool = False
+    ) -> None:
+        self.name = name
+        self.live = live
+        self.for_proof = for_proof
+        self.paused = False
+        self.calls: list[Call] = []
+        self.metas: list[Meta] = []
+        self.scalars: dict[int, float | int | bool] = {}
+        self.inputs: list[Source] = []
+        self.constants: list[Source] = []
+        self.tables: list[Source] = []
+        self.read: list[Tensor] = []  # tensors whose values became numbers
+        self.fresh: set[int] = set()  # ids of tensors that the function makes of numbers
+        self.keep: list[Any] = []  # every object whose id is a key below
+        self.position: dict[int, int] = {}
+        self.twin: dict[int, Tensor] = {}  # a foreign tensor's id -> its meta tensor
+        self.storage: dict[int, list[int]] = {}  # storage -> ids of the tensors on it
+        self.stale: dict[int, str] = {}  # id -> where one of its views was written
+        self.outside: set[int] = set()  # storages of inputs and constants
+        self.names: set[str] = set()
+        self.titles: dict[int, str] = {}
+        self.failure: tuple[BaseException, str] | None = None
+        if isinstance(function, nn.Module):
+            for title, tensor in (*function.named_parameters(), *function.named_buffers()):
+                self.titles[id(tensor)] = title
+
+    def enter(self, name: str, value: Any) -> Any:
+        """Return an input with its tensors replaced by meta tensors that are inputs of the tape."""
+        if isinstance(value, Tensor):
+            return self._enter_tensor(name, value)
+        if isinstance(value, dict):
+            return {key: self.enter(f"{name}_{key}", item) for key, item in value.items()}
+        if isinstance(value, tuple) and not isinstance(value, torch.Size):
+            items = [self.enter(f"{name}_{i}", item) for i, item in enumerate(value)]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if isinstance(value, list):
+            return [self.enter(f"{name}_{i}", item) for i, item in enumerate(value)]
+        if not isinstance(value, _PLAIN):
+            raise InputError(
+                f"{self.name}: argument {name!r} is a {type(value).__name__};"
+                " pass tensors, numbers, or tuples, lists and dicts of them"
+            )
+        return value
+
+    def _enter_tensor(self, name: str, tensor: Tensor) -> Tensor:
+        if dtype_name(tensor.dtype) is None or tensor.layout != torch.strided:
+            raise InputError(
+                f"{self.name}: argument {name!r} is a {tensor.dtype} tensor of layout {tensor.layout};"
+                f" supported: strided tensors of {', '.join(TORCH_DTYPES)}"
+            )
+        meta = _twin(tensor, self.name, name)
+        index = self.add(meta)
+        self.outside.add(_storage(meta))
+        self.inputs.append(Source(self.unique(name), index, tensor))
+        return meta
+
+    def unique(self, name: str) -> str:
+        """Return the name as an identifier that no other tensor has."""
+        base = re.sub(r"\W", "_", name)
+        base = base if re.match(r"[A-Za-z_]", base) else f"x{base}"
+        found, count = base, 1
+        while found in self.names:
+            count += 1
+            found = f"{base}_{count}"
+        self.names.add(found)
+        return found
+
+    def add(self, tensor: Tensor) -> int:
+        """Record a tensor that now exists (or has new contents) and return its position."""
+        index = len(self.metas)
+        self.metas.append(Meta(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride())))
+        self.keep.append(tensor)
+        self.position[id(tensor)] = index
+        self.stale.pop(id(tensor), None)
+        self.storage.setdefault(_storage(tensor), []).append(id(tensor))
+        return index
+
+    def see(self, tensor: Tensor) -> Tensor:
+        """Return the meta tensor that stands for a tensor: itself, or a constant's twin."""
+        if id(tensor) in self.position:
+            if id(tensor) in self.stale:
+                raise TraceError(
+                    f"{self.name}: a tensor is read after one of its views was written in place"
+                    f"{self.stale[id(tensor)]}; build the result with torch.where, cat or stack instead"
+                )
+            return tensor
+        if id(tensor) not in self.twin:
+            self.twin[id(tensor)] = self._constant(tensor)
+            self.keep.append(tensor)
+        return self.twin[id(tensor)]
+
+    def _constant(self, tensor: Tensor) -> Tensor:
+        title = self.titles.get(id(tensor))
+        meta = _twin(tensor, self.name, title or "a constant")
+        index = self.add(meta)
+        self.outside.add(_storage(meta))
+        if self._is_inlined(tensor, title):
+            self.scalars[index] = _item(tensor)
+            self.note(tensor)
+        else:
+            kind = self.tables if self._is_table(tensor) else self.constants
+            kind.append(Source(self.unique(title or "constant"), index, tensor))
+        return meta
+
+    def _is_table(self, tensor: Tensor) -> bool:
+        """Whether the numbers of a constant are those of the program, and few enough for a proof to know."""
+        if not self.for_proof or id(tensor) not in self.fresh or tensor.device == META:
+            return False
+        few = tensor.numel() <= _LARGEST_TABLE and max(tensor.shape, default=1) <= _LONGEST_TABLE
+        return few and dtype_name(tensor.dtype) is not None and all(map(isfinite, numbers_of(tensor)))
+
+    def _is_inlined(self, tensor: Tensor, title: str | None) -> bool:
+        """Whether a constant is a number of the program."""
+        if tensor.dim() or tensor.device == META:
+            return False
+        if self.live is None or id(tensor) in self.fresh:
+            return title is None
+        if tensor.device.type != self.live:  # PyTorch mixes such with tensors of other devices
+            return True
+        # Infinities make masks, whole numbers and outcomes shapes and choices: the algebra needs to know.
+        return title is None and not (tensor.dtype.is_floating_point and isfinite(_item(tensor)))
+
+    def note(self, tensor: Tensor) -> None:
+        """Note that the values of a tensor that exists outside the function became numbers."""
+        if id(tensor) not in self.fresh:
+            self.keep.append(tensor)
+            self.read.append(tensor)
+
+    def make(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that the function has just made of numbers."""
+        self.keep.append(tensor)
+        self.fresh.add(id(tensor))
+        return tensor
+
+    def record(
+        self, target: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any, writes: Any = ()
+    ) -> None:
+        """Append a call whose tensors were all seen."""
+        template = map_leaves(self._ref, args), map_leaves(self._ref, kwargs)
+        mutated = tuple(self.position[id(tensor)] for tensor in writes)
+        for tensor in writes:
+            if _storage(tensor) in self.outside:
+                raise TraceError(
+                    f"{self.name}: {target} writes into an input or a parameter{location()};"
+                    " use the version that returns a new tensor, or .eval() for a module in training"
+                )
+            self.stale |= dict.fromkeys(self.storage[_storage(tensor)], location())
+        made: Iterable[Any] = result if isinstance(result, tuple | list) else (result,)
+        if writes:
+            made = writes
+        outputs = tuple(self.add(item) if isinstance(item, Tensor) else None for item in made)
+        self.calls.append(Call(target, function, *template, outputs, mutated))
+
+    def _ref(self, leaf: Any) -> Any:
+        return Ref(self.position[id(leaf)]) if isinstance(leaf, Tensor) else leaf
+
+    def finish(self, result: Any) -> Tape:
+        """Return the finished tape of a function that returned this."""
+        for leaf in leaves(result):
+            self._check_result(leaf)
+        result = map_leaves(lambda leaf: self.see(leaf) if isinstance(leaf, Tensor) else leaf, result)
+        return Tape(
+            self.name,
+            tuple(self.metas),
+            tuple(self.inputs),
+            tuple(self.constants),
+            self.scalars,
+            tuple(self.calls),
+            map_leaves(self._ref, result),
+            tuple(self.tables),
+            tuple({id(tensor): tensor for tensor in self.read}.values()),
+        )
+
+    def _check_result(self, leaf: Any) -> None:
+        """Refuse a result out of which tensors cannot be taken."""
+        kind = type(leaf).__name__
+        if isinstance(leaf, Iterator):
+            raise TraceError(f"{self.name} returns a {kind}, which computes later; return a list or a tuple")
+        if not isinstance(leaf, Tensor | type) and _holds_tensors(leaf, _DEPTH):
+            raise TraceError(
+                f"{self.name} returns a {kind}, which holds tensors; return them in tuples, lists, dicts"
+                " or a dataclass, or register the class with torch.utils._pytree"
+            )
+
+    def explain(self, error: Exception) -> TraceError:
+        """Return the one line that a user reads when the function itself fails."""
+        text = str(error).strip().splitlines()
+        message = f"{type(error).__name__}: {text[0]}"[:300] if text else type(error).__name__
+        place = ""
+        trace = error.__traceback__
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename
+            if not file.startswith(_HIDDEN):
+                place = f" at {Path(file).name}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        if self.failure is not None and self.failure[0] is error:
+            what = self.failure[1]
+            if "data-independent implementation" in message or "data-dependent" in message:
+                return TraceError(
+                    f"{self.name} fails{place}: {what}: the shape of the result depends on the data;"
+                    " keep all elements and use torch.where or a mask"
+                )
+            return TraceError(
+                f"{self.name} fails{place}: {what}: {message}; check the inputs' shapes and dtypes"
+            )
+        return TraceError(f"{self.name} fails{place}: {message}")
+
+
+def _twin(tensor: Tensor, function: str, name: str) -> Tensor:
+    """Return a meta tensor of the same shape, strides and dtype, on a storage of its own."""
+    if not all(type(size) is int for size in tensor.shape):
+        raise InputError(f"{function}: {name!r} has symbolic sizes {tuple(tensor.shape)}; pass fixed shapes")
+    return torch.empty_strided(tuple(tensor.shape), tuple(tensor.stride()), dtype=tensor.dtype, device=META)
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _holds_tensors(value: Any, depth: int) -> bool:
+    """Whether an object, or what it holds, has a tensor among its attributes."""
+    held = list(getattr(value, "__dict__", {}).values())
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        names = (names,) if isinstance(names, str) else names
+        held += [getattr(value, name) for name in names if hasattr(value, name)]
+    for one in held:
+        if any(
+            isinstance(leaf, Tensor) or (depth and _holds_tensors(leaf, depth - 1)) for leaf in leaves(one)
+        ):
+            return True
+    return False
+
+
+def numbers_of(tensor: Tensor) -> list[float | int | bool]:
+    """Return the elements of a tensor as plain numbers, whatever modes are active."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        found: list[float | int | bool] = tensor.reshape(-1).tolist()
+    return found
+
+
+def _item(tensor: Tensor) -> float | int | bool:
+    """Return the value of a 0-d constant; a plain number, whatever modes are active."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        value = tensor.item()
+    assert isinstance(value, float | int | bool)
+    return value

@@ -1,0 +1,155 @@
+"""Tape: the flat list of ATen calls that one run of a function makes on tensors without data."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import SUPPORTED_NODES
+
+__all__ = ["Call", "Meta", "Ref", "Source", "Tape", "leaves", "map_leaves", "parts_of", "refs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor of the tape, by its position in `Tape.metas`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is known of a tensor without its data."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    strides: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements lie in row-major order without gaps."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size == 0:
+                return True
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+_LEAVES = frozenset({Ref, Tensor, torch.Size, int, float, bool, str, bytes, type(None)})
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor that the function did not make: an input, or a constant it closes over."""
+
+    name: str
+    index: int
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operator; tensors among its arguments are Refs."""
+
+    target: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[int | None, ...]
+    mutated: tuple[int, ...] = ()  # argument tensors it writes into; its outputs are their new contents
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """One run of a function: what it read, the calls in order, and what it returned."""
+
+    name: str
+    metas: tuple[Meta, ...]
+    inputs: tuple[Source, ...]
+    constants: tuple[Source, ...]
+    scalars: dict[int, float | int | bool]  # 0-d constants, which are inlined
+    calls: tuple[Call, ...]
+    result: Any  # the function's own structure, with Refs for tensors
+    tables: tuple[Source, ...] = ()  # short constants that the function itself made of numbers
+    read: tuple[
+        Tensor, ...
+    ] = ()  # those that it did not make, and whose values became numbers of the program
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Return a structure, as `parts_of` takes it apart, with the function applied to every leaf."""
+    found = parts_of(tree)
+    if found is None:
+        return function(tree)
+    items, rebuilt = found
+    return rebuilt([map_leaves(function, item) for item in items])
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Yield the leaves of a structure, in order."""
+    found = parts_of(tree)
+    if found is None:
+        yield tree
+        return
+    for item in found[0]:
+        yield from leaves(item)
+
+
+def parts_of(tree: Any) -> tuple[Sequence[Any], Callable[[list[Any]], Any]] | None:
+    """Return what a structure holds, and what makes one like it from other items; None for a leaf.
+
+    Structures are tuples, lists, dicts, dataclasses, and what is registered with PyTorch's pytrees.
+    """
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        return tree, kind
+    if kind is dict:
+        return list(tree.values()), lambda items: dict(zip(tree, items, strict=True))
+    if kind in _LEAVES or isinstance(tree, type):
+        return None
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a namedtuple
+        return tree, lambda items: kind(*items)
+    if kind in SUPPORTED_NODES:
+        items, context = SUPPORTED_NODES[kind].flatten_fn(tree)
+        return list(items), lambda items: SUPPORTED_NODES[kind].unflatten_fn(items, context)
+    if isinstance(tree, dict):
+        return list(tree.values()), lambda items: _dict_like(tree, items)
+    if isinstance(tree, tuple | list):
+        return tree, tuple if isinstance(tree, tuple) else list
+    if dataclasses.is_dataclass(tree):
+        names = [field.name for field in dataclasses.fields(tree) if hasattr(tree, field.name)]
+        return [getattr(tree, name) for name in names], lambda items: _with_fields(tree, names, items)
+    return None
+
+
+def _dict_like(tree: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
+    """Return a dict of the same subclass, or a plain one where its constructor takes no dict."""
+    made = dict(zip(tree, items, strict=True))
+    try:
+        return type(tree)(**made)
+    except TypeError:
+        return made
+
+
+def _with_fields(tree: Any, names: list[str], items: list[Any]) -> Any:
+    """Return a copy of a dataclass with other values of its fields; nothing of its own is run."""
+    made = copy.copy(tree)
+    for name, item in zip(names, items, strict=True):
+        object.__setattr__(made, name, item)  # it may be frozen
+    return made
+
+
+def refs(tree: Any) -> Iterator[int]:
+    """Yield the tensors of a structure, in order."""
+    for leaf in leaves(tree):
+        if isinstance(leaf, Ref):
+            yield leaf.index

@@ -1,0 +1,1 @@
+"""Lowering: which function turns a call of each ATen operator into algebra; `algebra.py` fills the table."""

@@ -1,0 +1,353 @@
+"""Lowerings that only relabel, select or join axes, and tensors made of indices and constants."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from itertools import accumulate
+from math import gcd, prod
+from typing import Any
+
+import torch
+
+from superopt.trace.axes import Dim
+from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.lowering.masks import choose
+from superopt.trace.lowering.table import as_sym, flat, lower
+
+__all__ = ["picked", "slice_dim"]
+
+_MOST_BLOCKS = 64  # a slice or cat of more blocks than this is data movement, not algebra
+
+
+@lower("permute")
+def _permute(b: Builder, x: Sym, order: Sequence[int]) -> Sym:
+    return replace(x, dims=tuple(x.dims[i] for i in order))
+
+
+@lower("transpose")
+def _transpose(b: Builder, x: Sym, i: int, j: int) -> Sym:
+    if not x.dims:
+        return x
+    dims = list(x.dims)
+    dims[i], dims[j] = dims[j], dims[i]
+    return replace(x, dims=tuple(dims))
+
+
+@lower("t", "numpy_T")
+def _t(b: Builder, x: Sym) -> Sym:
+    return replace(x, dims=x.dims[::-1])
+
+
+@lower("view", "_unsafe_view", "reshape", "_reshape_alias")
+def _view(b: Builder, x: Sym, shape: Sequence[int], *strides: Any) -> Sym:
+    if isinstance(shape, torch.dtype):
+        raise UnsupportedError("reinterprets the bits of another dtype")
+    count = b.axes.extent(flat(b.dims(x)))
+    known = prod(size for size in shape if size != -1)
+    sizes = tuple(count // known if size == -1 else size for size in shape)
+    if 0 in sizes:
+        return replace(x, value=b.const(0), dims=tuple(b.axes.dim(size) for size in sizes), mask=None)
+    dims = b.axes.cut(flat(x.dims), sizes)
+    if dims is None:
+        raise UnsupportedError(f"a view of {list(b.shape(x))} as {list(sizes)} cuts across an axis")
+    return replace(x, dims=dims)
+
+
+@lower("expand")
+def _expand(b: Builder, x: Sym, shape: Sequence[int], implicit: bool = False) -> Sym:
+    dims: list[Dim] = [()] * (len(shape) - len(x.dims)) + list(b.dims(x))
+    grown = [
+        b.axes.dim(size) if not dim and size not in (-1, 1) else dim
+        for dim, size in zip(dims, shape, strict=True)
+    ]
+    return replace(x, dims=tuple(grown))
+
+
+@lower("repeat")
+def _repeat(b: Builder, x: Sym, repeats: Sequence[int]) -> Sym:
+    dims: list[Dim] = [()] * (len(repeats) - len(x.dims)) + list(b.dims(x))
+    grown = [b.axes.dim(count) + dim for dim, count in zip(dims, repeats, strict=True)]
+    return replace(x, dims=tuple(grown))
+
+
+@lower("unsqueeze")
+def _unsqueeze(b: Builder, x: Sym, dim: int) -> Sym:
+    at = dim % (len(x.dims) + 1)
+    return replace(x, dims=(*x.dims[:at], (), *x.dims[at:]))
+
+
+@lower("squeeze")
+def _squeeze(b: Builder, x: Sym, dim: int | Sequence[int] | None = None) -> Sym:
+    dims = b.dims(x)
+    listed = range(len(dims)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    gone = {i % len(dims) for i in listed if dims and not dims[i]}
+    return replace(x, dims=tuple(d for i, d in enumerate(dims) if i not in gone))
+
+
+@lower("select")
+def _select(b: Builder, x: Sym, dim: int, index: int) -> Sym:
+    at = dim % len(x.dims)
+    chosen = b.dims(x)[at]
+    size = b.axes.extent(chosen)
+    places = b.axes.position(chosen, index % size if size else 0)
+    y = b.map(x, partial(b.select, at=places))
+    return replace(y, dims=(*x.dims[:at], *x.dims[at + 1 :]))
+
+
+@lower("slice")
+def _slice(
+    b: Builder, x: Sym, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Sym:
+    size = b.shape(x)[dim]
+    begin, stop, _ = slice(start, end).indices(size)
+    return slice_dim(b, x, dim, begin, max(begin, stop), step)
+
+
+@lower("split")
+def _split(b: Builder, x: Sym, length: int | Sequence[int], dim: int = 0) -> tuple[Sym, ...]:
+    size = b.shape(x)[dim]
+    if isinstance(length, int):
+        starts = range(0, size, length) if length else [0]
+        return tuple(slice_dim(b, x, dim, start, min(start + length, size), 1) for start in starts)
+    ends = list(accumulate(length))
+    return tuple(slice_dim(b, x, dim, end - own, end, 1) for own, end in zip(length, ends, strict=True))
+
+
+lower("split_with_sizes", "split_copy", "split_with_sizes_copy")(_split)
+
+
+@lower("unbind")
+def _unbind(b: Builder, x: Sym, dim: int = 0) -> tuple[Sym, ...]:
+    found = [_select(b, x, dim, i) for i in range(b.shape(x)[dim])]
+    return tuple(item for item in found if isinstance(item, Sym))
+
+
+def slice_dim(b: Builder, x: Sym, dim: int, start: int, end: int, step: int) -> Sym:
+    """Return the elements start, start + step, ... before end of a dimension."""
+    at = dim % len(x.dims)
+    size = b.shape(x)[at]
+    count = len(range(start, end, step))
+    if count == size:
+        return x
+    if count == 0:
+        return replace(x, value=b.const(0), dims=(*x.dims[:at], b.axes.dim(0), *x.dims[at + 1 :]), mask=None)
+    chosen = b.dims(x)[at]
+    if not b.covers(x.value) & set(chosen) and (x.mask is None or not b.covers(x.mask) & set(chosen)):
+        return _put(x, at, b.axes.dim(count))
+    if b.nodes[x.value].closed and len(chosen) == 1 and (x.mask is None or b.nodes[x.mask].closed):
+        made = b.axes.dim(count)
+        place = b.apply("add", b.apply("mul", b.index(made), b.const(step)), b.const(start))
+        return _put(b.map(x, partial(b.substitute, places={chosen[0]: place})), at, made)
+    if step > 1:
+        return _stride(b, x, at, start, count, step)
+    block = gcd(size, start, count)
+    if size // block > _MOST_BLOCKS:
+        raise UnsupportedError(f"a slice [{start}:{end}] of {size} is no factor of the axis")
+    parts = b.axes.cut(chosen, (size // block, block))
+    if parts is None:
+        raise UnsupportedError(f"a slice [{start}:{end}] of {size} cuts across an axis")
+    outer, inner = parts
+    if count == block:
+        places = b.axes.position(outer, start // block)
+        return _put(b.map(x, partial(b.select, at=places)), at, inner)
+    made = b.axes.dim(count // block)
+    return _put(_shift(b, b.settle(x), outer, made, start // block), at, made + inner)
+
+
+def _stride(b: Builder, x: Sym, at: int, start: int, count: int, step: int) -> Sym:
+    size = b.shape(x)[at]
+    parts = None
+    if size % step == 0 and start < step and count == size // step:
+        parts = b.axes.cut(x.dims[at], (count, step))
+    if parts is None:
+        raise UnsupportedError(f"a step of {step} from {start} does not factor an axis of {size}")
+    places = b.axes.position(parts[1], start)
+    return _put(b.map(x, partial(b.select, at=places)), at, parts[0])
+
+
+def _put(x: Sym, at: int, dim: Dim) -> Sym:
+    return replace(x, dims=(*x.dims[:at], dim, *x.dims[at + 1 :]))
+
+
+def _shift(b: Builder, x: Sym, old: Dim, new: Dim, offset: int) -> Sym:
+    """Return the value along `new`, read at `new + offset` of `old`: a product with a one-hot mask."""
+    place = b.apply("add", b.index(new), b.const(offset))
+    return replace(x, value=picked(b, x.value, old, b.apply("eq", b.index(old), place)))
+
+
+def picked(b: Builder, value: int, old: Dim, hot: int) -> int:
+    """Return a value where a one-hot mask over `old` says so; a value may lack some axes of `old`."""
+    covers = b.covers(value)
+    axes = b.axes.leaves(old)
+    lacked = [axis for axis in axes if axis not in covers]
+    if lacked:
+        hot = b.contract(hot, b.const(1), lacked)
+    return b.contract(value, hot, [axis for axis in axes if axis in covers])
+
+
+@lower("cat", "concat")
+def _cat(b: Builder, parts: Sequence[Sym], dim: int = 0) -> Sym:
+    parts = [part for part in parts if b.shape(part) != (0,)] or list(parts[:1])
+    at = dim % len(parts[0].dims)
+    parts = [part for part in parts if b.shape(part)[at]] or list(parts[:1])
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [b.shape(part)[at] for part in parts]
+    block = gcd(*sizes)
+    blocks = sum(sizes) // block
+    if blocks > _MOST_BLOCKS:
+        raise UnsupportedError(f"a cat of lengths {sizes} has no common block")
+    outer = b.axes.dim(blocks)
+    placed, offset = [], 0
+    for part, size in zip(parts, sizes, strict=True):
+        cut = b.axes.cut(part.dims[at], (size // block, block))
+        if cut is None:
+            raise UnsupportedError(f"a cat of lengths {sizes} cuts across an axis")
+        dims = (*part.dims[:at], *cut, *part.dims[at + 1 :])
+        placed.append((replace(part, dims=dims), offset))
+        offset += size // block
+    return _assemble(b, placed, at, outer)
+
+
+@lower("stack")
+def _stack(b: Builder, parts: Sequence[Sym], dim: int = 0) -> Sym:
+    at = dim % (len(parts[0].dims) + 1)
+    if len(parts) > _MOST_BLOCKS:
+        raise UnsupportedError(f"a stack of {len(parts)} tensors")
+    placed = [
+        (replace(part, dims=(*part.dims[:at], (), (), *part.dims[at:])), i) for i, part in enumerate(parts)
+    ]
+    return _assemble(b, placed, at, b.axes.dim(len(parts)))
+
+
+def _assemble(b: Builder, parts: Sequence[tuple[Sym, int]], at: int, outer: Dim) -> Sym:
+    """Return parts with dimensions [.., own block, inner, ..] joined along one axis of all blocks.
+
+    Each part counts where a one-hot mask says so: the result is `sum of eq(index[t], i) * part`.
+    """
+    rank = len(parts[0][0].dims)
+    operands = []
+    for number, (part, _) in enumerate(parts):
+        labels: list[object] = list(range(rank))
+        labels[at] = ("block", number)
+        operands.append((part, labels))
+    joined, placed = b.join(operands)
+    b.axes.meet(axis for dim in (*placed.values(), outer) for axis in dim)
+    masked = any(sym.mask is not None for sym in joined)
+    boolean = all(sym.dtype == torch.bool for sym in joined)
+    value, mask = b.const(0), b.const(0)
+    for number, (sym, (_, offset)) in enumerate(zip(joined, parts, strict=True)):
+        own = placed.get(("block", number), ())
+        place = b.apply("add", b.index(own), b.const(offset))
+        hot = b.apply("eq", b.index(outer), place)
+        if own and masked:
+            raise UnsupportedError("a cat of unequal parts that may be minus infinity")
+        if own:
+            piece = picked(b, sym.value, own, hot)
+        else:
+            piece = b.apply("mul", hot, sym.value)
+            mask = b.apply("or", mask, hot if sym.mask is None else b.apply("and", hot, sym.mask))
+        value = b.apply("or" if boolean and not own else "add", value, piece)
+    dims = [placed.get(i, ()) for i in range(rank)]
+    dims[at : at + 2] = [outer + placed.get(at + 1, ())]
+    return Sym(value, tuple(dims), parts[0][0].dtype, mask if masked else None)
+
+
+@lower("tril")
+def _tril(b: Builder, x: Sym, diagonal: int = 0) -> Sym:
+    return _triangle(b, x, "ge", diagonal)
+
+
+@lower("triu")
+def _triu(b: Builder, x: Sym, diagonal: int = 0) -> Sym:
+    return _triangle(b, x, "le", diagonal)
+
+
+def _triangle(b: Builder, x: Sym, op: str, diagonal: int) -> Sym:
+    rows, columns = b.dims(x)[-2:]
+    moved = b.apply("add", b.index(rows), b.const(diagonal))
+    kept = Sym(b.apply(op, moved, b.index(columns)), (rows, columns), torch.bool)
+    return choose(b, kept, x, b.scalar(0, x.dtype))
+
+
+@lower("arange")
+def _arange(b: Builder, *bounds: float, **options: Any) -> Sym:
+    start: float = 0 if len(bounds) == 1 else bounds[0]
+    end = bounds[0] if len(bounds) == 1 else bounds[1]
+    step = Fraction(bounds[2] if len(bounds) > 2 else options.get("step", 1))
+    count = max(0, -((Fraction(start) - Fraction(end)) // step))
+    made = b.axes.dim(int(count))
+    scaled = b.apply("mul", b.index(made), b.const(step))
+    return Sym(b.apply("add", scaled, b.const(start)), (made,), torch.int64)
+
+
+@lower("linspace")
+def _linspace(b: Builder, start: float, end: float, steps: int, **options: Any) -> Sym:
+    made = b.axes.dim(steps)
+    step = (Fraction(end) - Fraction(start)) / max(steps - 1, 1)
+    value = b.apply("add", b.apply("mul", b.index(made), b.const(step)), b.const(start))
+    return Sym(value, (made,), torch.float32)
+
+
+@lower("eye")
+def _eye(b: Builder, rows: int, columns: int | None = None, **options: Any) -> Sym:
+    i, j = b.axes.dim(rows), b.axes.dim(rows if columns is None else columns)
+    b.axes.meet(i + j)
+    return Sym(b.apply("eq", b.index(i), b.index(j)), (i, j), torch.float32)
+
+
+def _filled(b: Builder, shape: Sequence[int], value: Any) -> Sym:
+    dims = tuple(b.axes.dim(size) for size in shape)
+    return replace(value if isinstance(value, Sym) else b.scalar(value, torch.float32), dims=dims)
+
+
+@lower("full", "new_full")
+def _full(b: Builder, *arguments: Any, **options: Any) -> Sym:
+    shape, value = arguments[-2:]
+    return _filled(b, shape, value)
+
+
+@lower("scalar_tensor")
+def _scalar_tensor(b: Builder, value: Any, **options: Any) -> Sym:
+    return _filled(b, (), value)
+
+
+def _register_filled() -> None:
+    # What `empty` holds is anybody's guess, so 0 is a right one.
+    for name, value in (("ones", 1), ("zeros", 0), ("empty", 0), ("empty_strided", 0)):
+
+        def made(b: Builder, shape: Sequence[int], *strides: Any, fill: int = value, **options: Any) -> Sym:
+            return _filled(b, shape, fill)
+
+        def like(b: Builder, x: Sym, fill: int = value, **options: Any) -> Sym:
+            return replace(b.scalar(fill, x.dtype), dims=x.dims)
+
+        def new(b: Builder, x: Sym, shape: Sequence[int], fill: int = value, **options: Any) -> Sym:
+            return _filled(b, shape, fill)
+
+        lower(name)(made)
+        if name != "empty_strided":
+            lower(f"{name}_like")(like)
+            lower(f"new_{name}")(new)
+
+
+_register_filled()
+
+
+@lower("full_like", "fill")
+def _full_like(b: Builder, x: Sym, value: Any, **options: Any) -> Sym:
+    return replace(as_sym(b, value, x), dims=x.dims)
+
+
+@lower("zero")
+def _zero(b: Builder, x: Sym) -> Sym:
+    return replace(b.scalar(0, x.dtype), dims=x.dims)
+
+
+@lower("copy")
+def _copy(b: Builder, x: Sym, source: Sym, non_blocking: bool = False) -> Sym:
+    if source.dtype.is_floating_point and not x.dtype.is_floating_point:
+        raise UnsupportedError("rounds to integers")
+    (_, source), dims = b.broadcast(replace(x, value=b.const(0), mask=None), source)
+    return replace(source, dims=dims)

@@ -1,0 +1,298 @@
+"""Lowerings of elementwise operators, comparisons, casts and choices."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from superopt.ir import COMPARISONS
+from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.lowering.layout import slice_dim
+from superopt.trace.lowering.masks import add, choose, exp, pointwise, scale, sub
+from superopt.trace.lowering.table import as_sym, flat, lower
+
+__all__: list[str] = []
+
+_LONGEST_POWER = 16
+
+_UNARY = (
+    "abs", "cos", "erf", "exp2", "log", "log1p", "log2", "neg", "reciprocal", "relu", "rsqrt",
+    "sigmoid", "silu", "sin", "sqrt", "tanh",
+)  # fmt: skip
+
+
+def _register_plain() -> None:
+    for name in _UNARY:
+
+        def unary(b: Builder, x: Sym, op: str = name) -> Sym:
+            return pointwise(b, op, x)
+
+        lower(name)(unary)
+    for name in sorted(COMPARISONS):
+
+        def compare(b: Builder, x: Sym, y: Any, op: str = name) -> Sym:
+            return pointwise(b, op, x, as_sym(b, y, x))
+
+        lower(name)(compare)
+    for name in ("maximum", "minimum"):
+
+        def extremum(b: Builder, x: Sym, y: Sym, op: str = name) -> Sym:
+            return pointwise(b, op, x, y)
+
+        lower(name)(extremum)
+
+
+_register_plain()
+
+
+@lower("exp")
+def _exp(b: Builder, x: Sym) -> Sym:
+    return exp(b, x)
+
+
+@lower("expm1")
+def _expm1(b: Builder, x: Sym) -> Sym:
+    return sub(b, exp(b, x), b.scalar(1, x.dtype))
+
+
+@lower("add")
+def _add(b: Builder, x: Sym, y: Any, alpha: float = 1) -> Sym:
+    y = as_sym(b, y, x)
+    if x.dtype == y.dtype == torch.bool:
+        return pointwise(b, "or", x, y)
+    return add(b, x, y if alpha == 1 else scale(b, "mul", y, b.scalar(alpha, x.dtype)))
+
+
+@lower("sub")
+def _sub(b: Builder, x: Sym, y: Any, alpha: float = 1) -> Sym:
+    y = as_sym(b, y, x)
+    return sub(b, x, y if alpha == 1 else scale(b, "mul", y, b.scalar(alpha, x.dtype)))
+
+
+@lower("rsub")
+def _rsub(b: Builder, x: Sym, y: Any, alpha: float = 1) -> Sym:
+    return _sub(b, as_sym(b, y, x), x, alpha)
+
+
+@lower("mul")
+def _mul(b: Builder, x: Sym, y: Any) -> Sym:
+    return scale(b, "mul", x, as_sym(b, y, x))
+
+
+@lower("div", "true_divide")
+def _div(b: Builder, x: Sym, y: Any, rounding_mode: str | None = None) -> Sym:
+    if rounding_mode is not None:
+        raise UnsupportedError("rounds to integers")
+    return scale(b, "div", x, as_sym(b, y, x))
+
+
+@lower("pow")
+def _pow(b: Builder, x: Any, y: Any) -> Sym:
+    if not isinstance(x, Sym):
+        x = b.scalar(x, y.dtype)
+    exponent = b.constant(y.value) if isinstance(y, Sym) else y
+    if isinstance(exponent, int | float | Fraction) and math.isfinite(exponent):
+        power = _small_power(b, b.settle(x), Fraction(exponent))
+        if power is not None:
+            dims = b.broadcast(x, y)[1] if isinstance(y, Sym) else x.dims
+            return replace(power, dims=dims)
+    return pointwise(b, "pow", x, as_sym(b, y, x))
+
+
+def _small_power(b: Builder, x: Sym, exponent: Fraction) -> Sym | None:
+    """Return an integer power as products, ±1/2 as a root, and None for any other."""
+    if exponent < 0:
+        if exponent == Fraction(-1, 2):
+            return pointwise(b, "rsqrt", x)
+        power = _small_power(b, x, -exponent) if exponent.denominator == 1 else None
+        return None if power is None else pointwise(b, "reciprocal", power)
+    if exponent == Fraction(1, 2):
+        return pointwise(b, "sqrt", x)
+    if exponent.denominator != 1 or exponent > _LONGEST_POWER:
+        return None
+    if exponent == 0:
+        return replace(x, value=b.const(1), mask=None)
+    result, square, rest = None, x.value, int(exponent)
+    while True:
+        if rest & 1:
+            result = square if result is None else b.apply("mul", square, result)
+        rest >>= 1
+        if not rest:
+            assert result is not None
+            return replace(x, value=result)
+        square = b.apply("square", square)
+
+
+@lower("square")
+def _square(b: Builder, x: Sym) -> Sym:
+    return pointwise(b, "square", x)
+
+
+@lower("gelu")
+def _gelu(b: Builder, x: Sym, approximate: str = "none") -> Sym:
+    return pointwise(b, "gelu_tanh" if approximate == "tanh" else "gelu", x)
+
+
+@lower("leaky_relu")
+def _leaky_relu(b: Builder, x: Sym, negative_slope: float = 0.01) -> Sym:
+    below = scale(b, "mul", b.settle(x), b.scalar(negative_slope, x.dtype))
+    return choose(b, pointwise(b, "gt", x, b.scalar(0, x.dtype)), b.settle(x), below)
+
+
+@lower("softplus")
+def _softplus(b: Builder, x: Sym, beta: float = 1, threshold: float = 20) -> Sym:
+    x = b.settle(x)
+    scaled = scale(b, "mul", x, b.scalar(beta, x.dtype))
+    soft = scale(b, "div", pointwise(b, "log1p", exp(b, scaled)), b.scalar(beta, x.dtype))
+    return choose(b, pointwise(b, "gt", scaled, b.scalar(threshold, x.dtype)), x, soft)
+
+
+@lower("clamp", "hardtanh")
+def _clamp(b: Builder, x: Sym, low: Any = None, high: Any = None, **bounds: Any) -> Sym:
+    low = bounds.get("min", bounds.get("min_val", low))
+    high = bounds.get("max", bounds.get("max_val", high))
+    if low is not None:
+        x = pointwise(b, "maximum", x, as_sym(b, low, x))
+    if high is not None:
+        x = pointwise(b, "minimum", x, as_sym(b, high, x))
+    return x
+
+
+@lower("clamp_min")
+def _clamp_min(b: Builder, x: Sym, low: Any) -> Sym:
+    return _clamp(b, x, low)
+
+
+@lower("clamp_max")
+def _clamp_max(b: Builder, x: Sym, high: Any) -> Sym:
+    return _clamp(b, x, None, high)
+
+
+@lower("lerp")
+def _lerp(b: Builder, x: Sym, y: Sym, weight: Any) -> Sym:
+    return add(b, x, scale(b, "mul", as_sym(b, weight, x), sub(b, y, x)))
+
+
+@lower("addcmul")
+def _addcmul(b: Builder, x: Sym, y: Sym, z: Sym, value: float = 1) -> Sym:
+    return add(b, x, scale(b, "mul", scale(b, "mul", y, z), b.scalar(value, x.dtype)))
+
+
+@lower("addcdiv")
+def _addcdiv(b: Builder, x: Sym, y: Sym, z: Sym, value: float = 1) -> Sym:
+    return add(b, x, scale(b, "mul", scale(b, "div", y, z), b.scalar(value, x.dtype)))
+
+
+@lower("where")
+def _where(b: Builder, condition: Sym, x: Any = None, y: Any = None) -> Sym:
+    if x is None or y is None:
+        raise UnsupportedError("the positions of true elements depend on the data")
+    like = x if isinstance(x, Sym) else y if isinstance(y, Sym) else condition
+    return choose(b, truth(b, condition), as_sym(b, x, like), as_sym(b, y, like))
+
+
+@lower("masked_fill")
+def _masked_fill(b: Builder, x: Sym, mask: Sym, value: Any) -> Sym:
+    return choose(b, truth(b, mask), as_sym(b, value, x), x)
+
+
+@lower("index_put")
+def _index_put(
+    b: Builder, x: Sym, indices: Sequence[Sym | None], values: Sym, accumulate: bool = False
+) -> Sym:
+    """Return the tensor with one number in the places of a mask."""
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is None or mask.dtype != torch.bool or accumulate or b.axes.extent(flat(values.dims)) != 1:
+        raise UnsupportedError("writes to places that the data of a tensor tell")
+    missing = len(x.dims) - len(mask.dims)
+    number = replace(values, dims=())
+    return choose(b, replace(mask, dims=(*mask.dims, *[()] * missing)), number, x)
+
+
+def truth(b: Builder, x: Sym) -> Sym:
+    """Return a tensor as 0 or 1: whether it is not 0."""
+    if x.dtype == torch.bool or b.nodes[x.value].mask:
+        return x
+    return replace(pointwise(b, "ne", x, b.scalar(0, x.dtype)), dtype=torch.bool)
+
+
+def _logical(b: Builder, op: str, x: Sym, y: Any) -> Sym:
+    return pointwise(b, op, truth(b, x), truth(b, as_sym(b, y, x)))
+
+
+@lower("logical_and")
+def _logical_and(b: Builder, x: Sym, y: Sym) -> Sym:
+    return _logical(b, "and", x, y)
+
+
+@lower("logical_or")
+def _logical_or(b: Builder, x: Sym, y: Sym) -> Sym:
+    return _logical(b, "or", x, y)
+
+
+@lower("logical_xor")
+def _logical_xor(b: Builder, x: Sym, y: Sym) -> Sym:
+    return _logical(b, "ne", x, y)
+
+
+@lower("logical_not")
+def _logical_not(b: Builder, x: Sym) -> Sym:
+    return pointwise(b, "not", truth(b, x))
+
+
+def _bitwise(b: Builder, op: str, x: Sym, y: Any) -> Sym:
+    y = as_sym(b, y, x)
+    if x.dtype != torch.bool or y.dtype != torch.bool:
+        raise UnsupportedError("works on the bits of integers")
+    return pointwise(b, op, x, y)
+
+
+@lower("bitwise_and", "__and__")
+def _bitwise_and(b: Builder, x: Sym, y: Any) -> Sym:
+    return _bitwise(b, "and", x, y)
+
+
+@lower("bitwise_or", "__or__")
+def _bitwise_or(b: Builder, x: Sym, y: Any) -> Sym:
+    return _bitwise(b, "or", x, y)
+
+
+@lower("bitwise_xor", "__xor__")
+def _bitwise_xor(b: Builder, x: Sym, y: Any) -> Sym:
+    return _bitwise(b, "ne", x, y)
+
+
+@lower("bitwise_not")
+def _bitwise_not(b: Builder, x: Sym) -> Sym:
+    if x.dtype != torch.bool:
+        raise UnsupportedError("works on the bits of integers")
+    return pointwise(b, "not", x)
+
+
+@lower("_to_copy", "to")
+def _to_copy(b: Builder, x: Sym, dtype: torch.dtype | None = None, **options: Any) -> Sym:
+    """Between floats a cast is the identity of the algebra; the ports keep the dtypes."""
+    if dtype is None or dtype == x.dtype:
+        return x
+    if dtype.is_complex or x.dtype.is_complex:
+        raise UnsupportedError("complex numbers")
+    if dtype == torch.bool:
+        return truth(b, x)
+    if not dtype.is_floating_point and x.dtype.is_floating_point:
+        raise UnsupportedError("rounds to integers")
+    return x
+
+
+@lower("clone", "detach", "alias", "contiguous", "lift_fresh", "lift_fresh_copy", "lift", "positive")
+def _identity(b: Builder, x: Sym, **options: Any) -> Sym:
+    return x
+
+
+@lower("glu")
+def _glu(b: Builder, x: Sym, dim: int = -1) -> Sym:
+    half = b.shape(x)[dim] // 2
+    gate = pointwise(b, "sigmoid", slice_dim(b, x, dim, half, 2 * half, 1))
+    return scale(b, "mul", slice_dim(b, x, dim, 0, half, 1), gate)

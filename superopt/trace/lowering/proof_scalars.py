@@ -1,0 +1,139 @@
+"""Lowerings of elementwise operators for proofs: what they are by definition, whatever that costs."""
+
+from dataclasses import replace
+from fractions import Fraction
+from math import exp as exp_of
+from math import isfinite
+from typing import Any
+
+import torch
+
+from superopt.trace.builder import Builder, Sym
+from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
+from superopt.trace.lowering.table import LOWERINGS, as_sym, lower
+
+__all__: list[str] = []
+
+_LONGEST_POWER = 64
+_FINEST_ROOT = 8  # the eighth root is the last that is written as square roots
+
+
+@lower("sign", "sgn", for_proof=True)
+def _sign(b: Builder, x: Sym) -> Sym:
+    """Return 1 for positive numbers, -1 for negative ones, and 0 for 0."""
+    zero = b.scalar(0, x.dtype)
+    return sub(b, pointwise(b, "gt", x, zero), pointwise(b, "lt", x, zero))
+
+
+@lower("erfc", for_proof=True)
+def _erfc(b: Builder, x: Sym) -> Sym:
+    return sub(b, b.scalar(1, x.dtype), pointwise(b, "erf", x))
+
+
+@lower("logit", for_proof=True)
+def _logit(b: Builder, x: Sym, eps: float | None = None) -> Sym:
+    x = b.settle(x)
+    if eps is not None:
+        x = pointwise(b, "maximum", x, b.scalar(eps, x.dtype))
+        x = pointwise(b, "minimum", x, b.scalar(1 - eps, x.dtype))
+    odds = scale(b, "div", x, sub(b, b.scalar(1, x.dtype), x))
+    return pointwise(b, "log", odds)
+
+
+@lower("logaddexp", for_proof=True)
+def _logaddexp(b: Builder, x: Sym, y: Sym) -> Sym:
+    return pointwise(b, "log", add(b, exp(b, x), exp(b, y)))
+
+
+@lower("logaddexp2", for_proof=True)
+def _logaddexp2(b: Builder, x: Sym, y: Sym) -> Sym:
+    return pointwise(b, "log2", add(b, pointwise(b, "exp2", x), pointwise(b, "exp2", y)))
+
+
+@lower("log_sigmoid_forward", for_proof=True)
+def _log_sigmoid(b: Builder, x: Sym) -> tuple[Sym, None]:
+    return pointwise(b, "log", pointwise(b, "sigmoid", x)), None
+
+
+@lower("softplus", for_proof=True)
+def _softplus(b: Builder, x: Sym, beta: float = 1, threshold: float = 20) -> Sym:
+    """Return log(1 + exp(x)), which PyTorch takes for x above a threshold, where rounding loses the rest."""
+    if threshold <= 0 or exp_of(-threshold) > torch.finfo(x.dtype).eps * threshold / 4:
+        found: Sym = LOWERINGS["softplus"](b, x, beta, threshold)  # type: ignore[assignment]
+        return found
+    factor = b.scalar(beta, x.dtype)
+    grown = exp(b, scale(b, "mul", b.settle(x), factor))
+    return scale(b, "div", pointwise(b, "log1p", grown), factor)
+
+
+@lower("pow", for_proof=True)
+def _pow(b: Builder, x: Any, y: Any) -> Sym:
+    """Return a power with a number as products and square roots, of two as exp2, and others as unknown."""
+    exponent = b.constant(y.value) if isinstance(y, Sym) else y
+    base = b.constant(x.value) if isinstance(x, Sym) else x
+    if isinstance(x, Sym) and isinstance(exponent, int | float | Fraction) and isfinite(exponent):
+        power = _rational_power(b, b.settle(x), Fraction(exponent))
+        if power is not None:
+            return replace(power, dims=b.broadcast(x, y)[1]) if isinstance(y, Sym) else power
+    if isinstance(y, Sym) and base == 2 and y.dtype.is_floating_point:
+        power = pointwise(b, "exp2", y)
+        return replace(power, dims=b.broadcast(x, y)[1]) if isinstance(x, Sym) else power
+    found: Sym = LOWERINGS["pow"](b, x, y)  # type: ignore[assignment]
+    return found
+
+
+def _rational_power(b: Builder, x: Sym, exponent: Fraction) -> Sym | None:
+    """Return a power whose exponent is a multiple of an eighth, and None for any other."""
+    if exponent.denominator > _FINEST_ROOT or not 0 < abs(exponent.numerator) <= _LONGEST_POWER:
+        return None
+    if exponent < 0:
+        power = _rational_power(b, x, -exponent)
+        return None if power is None else pointwise(b, "reciprocal", power)
+    if exponent.denominator > 1 and not x.dtype.is_floating_point:
+        return None
+    root = x.value
+    for _ in range(exponent.denominator.bit_length() - 1):
+        root = b.apply("sqrt", root)
+    value = b.const(1)
+    for bit in f"{exponent.numerator:b}":
+        value = b.apply("square", value) if b.constant(value) is None else value
+        value = b.apply("mul", value, root) if bit == "1" else value
+    return replace(x, value=value)
+
+
+@lower("hypot", for_proof=True)
+def _hypot(b: Builder, x: Sym, y: Sym) -> Sym:
+    squares = add(b, pointwise(b, "square", x), pointwise(b, "square", y))
+    return pointwise(b, "sqrt", squares)
+
+
+@lower("sinh", for_proof=True)
+def _sinh(b: Builder, x: Sym) -> Sym:
+    x = b.settle(x)
+    return _half(b, sub(b, exp(b, x), exp(b, pointwise(b, "neg", x))))
+
+
+@lower("cosh", for_proof=True)
+def _cosh(b: Builder, x: Sym) -> Sym:
+    x = b.settle(x)
+    return _half(b, add(b, exp(b, x), exp(b, pointwise(b, "neg", x))))
+
+
+def _half(b: Builder, x: Sym) -> Sym:
+    return scale(b, "div", x, b.scalar(2, x.dtype))
+
+
+@lower("log10", for_proof=True)
+def _log10(b: Builder, x: Sym) -> Sym:
+    ten = b.scalar(2.302585092994046, x.dtype)  # the logarithm of 10
+    return scale(b, "div", pointwise(b, "log", x), ten)
+
+
+@lower("xlogy", for_proof=True)
+def _xlogy(b: Builder, x: Any, y: Any) -> Sym:
+    """Return x log y; 0 where x is 0, whatever y is."""
+    like = x if isinstance(x, Sym) else y
+    x, y = as_sym(b, x, like), as_sym(b, y, like)
+    product = scale(b, "mul", x, pointwise(b, "log", y))
+    nonzero = pointwise(b, "ne", x, b.scalar(0, x.dtype))
+    return pointwise(b, "guard", nonzero, product)

@@ -1,0 +1,319 @@
+"""Lowerings of reductions, norms, losses, softmax and products of matrices."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import inf
+from typing import Any
+
+import torch
+
+from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
+from superopt.trace.lowering.pointwise import truth
+from superopt.trace.lowering.table import flat, lower, normal_dims, takes_integers
+
+__all__ = ["mean", "product", "total", "zero_unless"]
+
+_Dims = int | Sequence[int] | None
+_NO_REDUCTION, _SUM = 0, 2  # of a loss, as ATen numbers them; 1 is the mean
+
+
+def _without(b: Builder, x: Sym, dims: Sequence[int], keepdim: bool) -> tuple[tuple[int, ...], ...]:
+    kept = enumerate(b.dims(x))
+    if keepdim:
+        return tuple(() if i in dims else dim for i, dim in kept)
+    return tuple(dim for i, dim in kept if i not in dims)
+
+
+def total(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
+    """Return the sum over dimensions; an axis that the value lacks counts by its size."""
+    x = b.settle(x)
+    chosen = normal_dims(dims, len(x.dims))
+    axes = flat([b.dims(x)[dim] for dim in chosen])
+    covers = b.covers(x.value)
+    value = b.reduce("sum", x.value, [axis for axis in axes if axis in covers])
+    value = b.apply("mul", value, b.size(tuple(axis for axis in axes if axis not in covers)))
+    return Sym(value, _without(b, x, chosen, keepdim), x.dtype)
+
+
+def mean(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
+    """Return the mean over dimensions; an axis that the value lacks changes nothing."""
+    x = b.settle(x)
+    chosen = normal_dims(dims, len(x.dims))
+    covers = b.covers(x.value)
+    axes = tuple(axis for axis in flat([b.dims(x)[dim] for dim in chosen]) if axis in covers)
+    value = b.apply("div", b.reduce("sum", x.value, axes), b.size(axes))
+    return Sym(value, _without(b, x, chosen, keepdim), x.dtype)
+
+
+def _largest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
+    x = b.settle(x)
+    chosen = normal_dims(dims, len(x.dims))
+    covers = b.covers(x.value)
+    axes = [axis for axis in flat([b.dims(x)[dim] for dim in chosen]) if axis in covers]
+    return Sym(b.reduce("max", x.value, axes), _without(b, x, chosen, keepdim), x.dtype)
+
+
+def _smallest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
+    return pointwise(b, "neg", _largest(b, pointwise(b, "neg", x), dims, keepdim))
+
+
+@lower("sum")
+def _sum(
+    b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Sym:
+    return total(b, x, dim, keepdim)
+
+
+@lower("mean")
+def _mean(
+    b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Sym:
+    return mean(b, x, dim, keepdim)
+
+
+@lower("amax")
+def _amax(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
+    return _largest(b, x, dim, keepdim)
+
+
+@lower("amin")
+def _amin(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
+    return _smallest(b, x, dim, keepdim)
+
+
+@lower("max")
+def _max(b: Builder, x: Sym, dim: Any = None, keepdim: bool = False) -> Sym | tuple[Sym, None]:
+    if isinstance(dim, Sym):
+        return pointwise(b, "maximum", x, dim)
+    return _largest(b, x) if dim is None else (_largest(b, x, dim, keepdim), None)
+
+
+@lower("min")
+def _min(b: Builder, x: Sym, dim: Any = None, keepdim: bool = False) -> Sym | tuple[Sym, None]:
+    if isinstance(dim, Sym):
+        return pointwise(b, "minimum", x, dim)
+    return _smallest(b, x) if dim is None else (_smallest(b, x, dim, keepdim), None)
+
+
+@lower("any")
+def _any(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
+    return _largest(b, truth(b, x), dim, keepdim)
+
+
+@lower("all")
+def _all(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
+    return pointwise(b, "not", _largest(b, pointwise(b, "not", truth(b, x)), dim, keepdim))
+
+
+def _moments(b: Builder, x: Sym, dims: _Dims, correction: float | None, keepdim: bool) -> tuple[Sym, Sym]:
+    """Return the variance and the mean."""
+    x = b.settle(x)
+    chosen = normal_dims(dims, len(x.dims))
+    middle = mean(b, x, chosen, keepdim=True)
+    squares = total(b, pointwise(b, "square", sub(b, x, middle)), chosen, keepdim)
+    count = b.size(flat([b.dims(x)[dim] for dim in chosen]))
+    freedom = b.apply("sub", count, b.const(Fraction(1 if correction is None else correction)))
+    variance = scale(b, "div", squares, Sym(freedom, (), x.dtype))
+    return variance, replace(middle, dims=_without(b, x, chosen, keepdim))
+
+
+@lower("var")
+def _var(
+    b: Builder, x: Sym, dim: _Dims = None, correction: float | None = None, keepdim: bool = False
+) -> Sym:
+    return _moments(b, x, dim, correction, keepdim)[0]
+
+
+@lower("std")
+def _std(
+    b: Builder, x: Sym, dim: _Dims = None, correction: float | None = None, keepdim: bool = False
+) -> Sym:
+    return pointwise(b, "sqrt", _moments(b, x, dim, correction, keepdim)[0])
+
+
+@lower("var_mean")
+def _var_mean(
+    b: Builder, x: Sym, dim: _Dims = None, correction: float | None = None, keepdim: bool = False
+) -> tuple[Sym, Sym]:
+    return _moments(b, x, dim, correction, keepdim)
+
+
+@lower("std_mean")
+def _std_mean(
+    b: Builder, x: Sym, dim: _Dims = None, correction: float | None = None, keepdim: bool = False
+) -> tuple[Sym, Sym]:
+    variance, middle = _moments(b, x, dim, correction, keepdim)
+    return pointwise(b, "sqrt", variance), middle
+
+
+@lower("linalg_vector_norm", "norm")
+def _norm(
+    b: Builder,
+    x: Sym,
+    order: float | None = 2,
+    dim: _Dims = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Sym:
+    if order in (2, None):
+        return pointwise(b, "sqrt", total(b, pointwise(b, "square", x), dim, keepdim))
+    if order == 1:
+        return total(b, pointwise(b, "abs", x), dim, keepdim)
+    if order == inf:
+        return _largest(b, pointwise(b, "abs", x), dim, keepdim)
+    raise UnsupportedError(f"no rule for the norm of order {order}")
+
+
+@lower("_softmax", "softmax")
+def _softmax(b: Builder, x: Sym, dim: int, half_to_float: bool = False, dtype: Any = None) -> Sym:
+    grown = exp(b, x)
+    return scale(b, "div", grown, total(b, grown, dim, keepdim=True))
+
+
+def zero_unless(b: Builder, visible: Sym, dim: int, made: Sym) -> Sym:
+    """Return what was made of rows that see anything along a dimension, and zero, not 0 / 0, elsewhere."""
+    seen = _largest(b, visible, dim, keepdim=True)
+    return replace(pointwise(b, "guard", seen, made), dtype=made.dtype)
+
+
+@lower("_safe_softmax")
+def _safe_softmax(b: Builder, x: Sym, dim: int, dtype: Any = None) -> Sym:
+    made = _softmax(b, x, dim)
+    if x.mask is None:
+        return made
+    visible = replace(x, value=x.mask, mask=None, dtype=torch.bool)
+    return zero_unless(b, visible, dim, made)
+
+
+@lower("_log_softmax", "log_softmax")
+def _log_softmax(b: Builder, x: Sym, dim: int, half_to_float: bool = False, dtype: Any = None) -> Sym:
+    return sub(b, x, pointwise(b, "log", total(b, exp(b, x), dim, keepdim=True)))
+
+
+takes_integers("nll_loss_forward")
+
+
+@lower("nll_loss_forward")
+def _nll_loss(
+    b: Builder, x: Sym, target: Sym, weight: Sym | None, reduction: int, ignore_index: int
+) -> tuple[Sym, Sym]:
+    if weight is not None:
+        raise UnsupportedError("weighs classes by the data of an index tensor")
+    x = b.settle(x)
+    classes = Sym(b.index(x.dims[-1]), (x.dims[-1],), torch.int64)
+    chosen = pointwise(b, "eq", classes, replace(target, dims=(*target.dims, ())))
+    rows = pointwise(b, "neg", total(b, scale(b, "mul", x, replace(chosen, dtype=torch.bool)), -1, False))
+    counted = pointwise(b, "ne", target, b.scalar(ignore_index, torch.int64))
+    if ignore_index >= 0:  # a class that is no class, which the sum above has met
+        rows = scale(b, "mul", rows, replace(counted, dtype=torch.bool))
+    count = total(b, replace(counted, dtype=x.dtype), None, False)
+    if reduction == _NO_REDUCTION:
+        return rows, count
+    whole = total(b, rows, None, False)
+    return (whole if reduction == _SUM else scale(b, "div", whole, count)), count
+
+
+@lower("mse_loss")
+def _mse_loss(b: Builder, x: Sym, y: Sym, reduction: int = 1) -> Sym:
+    error = pointwise(b, "square", sub(b, x, y))
+    if reduction == _NO_REDUCTION:
+        return error
+    return total(b, error) if reduction == _SUM else mean(b, error)
+
+
+@lower("logsumexp")
+def _logsumexp(b: Builder, x: Sym, dim: _Dims, keepdim: bool = False) -> Sym:
+    return pointwise(b, "log", total(b, exp(b, x), dim, keepdim))
+
+
+@lower("native_layer_norm")
+def _layer_norm(
+    b: Builder, x: Sym, shape: Sequence[int], weight: Sym | None, bias: Sym | None, eps: float
+) -> tuple[Sym, Sym, Sym]:
+    dims = range(len(x.dims) - len(shape), len(x.dims))
+    middle = mean(b, x, tuple(dims), keepdim=True)
+    centered = sub(b, x, middle)
+    variance = mean(b, pointwise(b, "square", centered), tuple(dims), keepdim=True)
+    scale_by = pointwise(b, "rsqrt", add(b, variance, b.scalar(eps, x.dtype)))
+    out = scale(b, "mul", centered, scale_by)
+    if weight is not None:
+        out = scale(b, "mul", out, weight)
+    return out if bias is None else add(b, out, bias), middle, scale_by
+
+
+@lower("_fused_rms_norm", "rms_norm")
+def _rms_norm(
+    b: Builder,
+    input: Sym,
+    normalized_shape: Sequence[int],
+    weight: Sym | None = None,
+    eps: float | None = None,
+) -> tuple[Sym, Sym]:
+    dims = tuple(range(len(input.dims) - len(normalized_shape), len(input.dims)))
+    if eps is None:
+        eps = torch.finfo(torch.float64 if input.dtype == torch.float64 else torch.float32).eps
+    power = mean(b, pointwise(b, "square", input), dims, keepdim=True)
+    scale_by = pointwise(b, "rsqrt", add(b, power, b.scalar(eps, input.dtype)))
+    out = scale(b, "mul", input, scale_by)
+    return out if weight is None else scale(b, "mul", out, weight), scale_by
+
+
+def product(b: Builder, x: Sym, x_labels: str, y: Sym, y_labels: str, out: str) -> Sym:
+    """Return the sum of products in einsum's notation; labels absent from `out` are summed."""
+    (x, y), placed = b.join([(b.settle(x), x_labels), (b.settle(y), y_labels)])
+    covers = b.covers(x.value) | b.covers(y.value)
+    summed = flat(
+        [
+            placed[label]
+            for label in dict.fromkeys(x_labels + y_labels)
+            if label in placed and label not in out
+        ]
+    )
+    value = b.contract(x.value, y.value, [axis for axis in summed if axis in covers])
+    value = b.apply("mul", value, b.size(tuple(axis for axis in summed if axis not in covers)))
+    return Sym(value, tuple(placed.get(label, ()) for label in out), x.dtype)
+
+
+@lower("mm")
+def _mm(b: Builder, x: Sym, y: Sym) -> Sym:
+    return product(b, x, "ik", y, "kj", "ij")
+
+
+@lower("bmm")
+def _bmm(b: Builder, x: Sym, y: Sym) -> Sym:
+    return product(b, x, "bik", y, "bkj", "bij")
+
+
+@lower("mv")
+def _mv(b: Builder, x: Sym, y: Sym) -> Sym:
+    return product(b, x, "ik", y, "k", "i")
+
+
+@lower("dot", "vdot")
+def _dot(b: Builder, x: Sym, y: Sym) -> Sym:
+    return product(b, x, "k", y, "k", "")
+
+
+def _plus(b: Builder, x: Sym, made: Sym, beta: float, alpha: float) -> Sym:
+    if alpha != 1:
+        made = scale(b, "mul", made, b.scalar(alpha, x.dtype))
+    if beta == 0:
+        return made
+    return add(b, made, x if beta == 1 else scale(b, "mul", x, b.scalar(beta, x.dtype)))
+
+
+@lower("addmm")
+def _addmm(b: Builder, x: Sym, y: Sym, z: Sym, beta: float = 1, alpha: float = 1) -> Sym:
+    return _plus(b, x, _mm(b, y, z), beta, alpha)
+
+
+@lower("baddbmm")
+def _baddbmm(b: Builder, x: Sym, y: Sym, z: Sym, beta: float = 1, alpha: float = 1) -> Sym:
+    return _plus(b, x, _bmm(b, y, z), beta, alpha)
+
+
+@lower("addmv")
+def _addmv(b: Builder, x: Sym, y: Sym, z: Sym, beta: float = 1, alpha: float = 1) -> Sym:
+    return _plus(b, x, _mv(b, y, z), beta, alpha)

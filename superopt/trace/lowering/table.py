@@ -1,0 +1,132 @@
+"""The table of lowerings: which function turns a call of each ATen operator into algebra."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from superopt.trace.axes import Dim
+from superopt.trace.builder import Builder, Sym
+
+__all__ = [
+    "INTEGERS",
+    "LOWERINGS",
+    "PROOF_INTEGERS",
+    "PROOF_LOWERINGS",
+    "REASONS",
+    "Lowering",
+    "as_sym",
+    "lower",
+    "normal_dims",
+    "takes_integers",
+    "unsupported",
+]
+
+Lowering = Callable[..., Sym | Sequence[Sym | None]]
+
+LOWERINGS: dict[str, Lowering] = {}
+"""By operator name without overload; a lowering takes the Builder and the call's own arguments."""
+
+PROOF_LOWERINGS: dict[str, Lowering] = {}
+"""Those used instead where programs are only compared, whatever they would cost to run."""
+
+INTEGERS: set[str] = set()
+"""Operators whose integer tensors are algebra too, since they only compare them with positions."""
+
+PROOF_INTEGERS: set[str] = set()
+"""Further ones where programs are only compared."""
+
+REASONS: dict[str, str] = {}
+"""Why an operator without a lowering has none, where there is more to say than that."""
+
+
+_L = TypeVar("_L", bound=Lowering)
+
+
+def lower(*names: str, for_proof: bool = False) -> Callable[[_L], _L]:
+    """Register a lowering for some operators."""
+    table = PROOF_LOWERINGS if for_proof else LOWERINGS
+
+    def register(function: _L) -> _L:
+        for name in names:
+            assert name not in table, name
+            table[name] = function
+        return function
+
+    return register
+
+
+def takes_integers(*names: str, for_proof: bool = False) -> None:
+    """Register operators whose integer tensors are algebra too."""
+    (PROOF_INTEGERS if for_proof else INTEGERS).update(names)
+
+
+def unsupported(reason: str, *names: str) -> None:
+    """Register operators that stay opaque, with their reason."""
+    REASONS.update(dict.fromkeys(names, reason))
+
+
+def as_sym(b: Builder, value: Any, like: Sym) -> Sym:
+    """Return an argument that is a tensor or a number as a tensor."""
+    return value if isinstance(value, Sym) else b.scalar(value, like.dtype)
+
+
+def normal_dims(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Return the dimensions of a reduction as sorted non-negative numbers; none means all."""
+    if dims is None or (not isinstance(dims, int) and not dims):
+        return tuple(range(rank))
+    listed = (dims,) if isinstance(dims, int) else dims
+    return tuple(sorted(dim % rank if rank else 0 for dim in listed))
+
+
+def flat(dims: Sequence[Dim]) -> Dim:
+    """Return all axes of some dimensions."""
+    return tuple(axis for dim in dims for axis in dim)
+
+
+unsupported(
+    "gathers by the data of an index tensor",
+    "embedding",
+    "gather",
+    "index_select",
+    "index",
+    "take",
+    "take_along_dim",
+)
+unsupported(
+    "scatters by the data of an index tensor",
+    "scatter",
+    "scatter_add",
+    "index_add",
+    "masked_scatter",
+)
+unsupported("the order depends on the data", "sort", "topk", "argsort", "kthvalue", "median", "mode")
+unsupported("the position of an extremum is no algebra", "argmax", "argmin")
+unsupported(
+    "random numbers",
+    "bernoulli",
+    "native_dropout",
+    "rand",
+    "randn",
+    "rand_like",
+    "randn_like",
+    "uniform",
+    "normal",
+    "multinomial",
+)
+unsupported("a running total along an axis", "cumsum", "cumprod", "cummax", "logcumsumexp")
+unsupported("a sliding window over an axis", "convolution", "unfold", "max_pool2d_with_indices", "avg_pool2d")
+unsupported("a diagonal makes one axis of two", "diagonal", "diag_embed", "trace")
+unsupported("reverses or rotates an axis", "flip", "roll")
+unsupported(
+    "rounds to integers",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "floor_divide",
+    "remainder",
+    "fmod",
+    "frac",
+    "sign",
+)
+unsupported("needs integer class indices", "nll_loss2d_forward")
+unsupported("reads memory by explicit strides", "as_strided")

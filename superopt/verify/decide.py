@@ -1,0 +1,233 @@
+"""Decide: the last word of floats. What differs in numbers is not equal, whatever the algebra says."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf, sqrt
+from time import perf_counter
+from typing import Any
+
+from superopt.errors import InputError
+from superopt.verify.floats.report import Counterexample, FloatReport
+from superopt.verify.programs.proof import Proof
+from superopt.verify.programs.sides import Side
+from superopt.verify.verdict import Outcome, Verdict
+
+__all__ = ["decide"]
+
+_TOO_MANY_OPERATIONS = 60_000_000_000  # of one run, above which floats are not tried
+_SECONDS = 4.0  # for each of the two comparisons, after which no further distribution is begun
+_REAL = 1e-4  # a float64 difference, as a share of a row, that no order of operations explains
+_ROUNDING = 1e-8  # one that rounding may make in float64 where numbers cancel
+
+_MODERATE = ("normal", "uniform positive", "near-zero rows", "sparse")
+"""Distributions on which exponentials keep their digits: a difference there is one of the functions."""
+
+
+def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[[str], None]) -> Verdict:
+    """Return the verdict of algebra after both programs were run on the same numbers."""
+    verdict = proof.verdict
+    if left.random or right.random:
+        return verdict  # two runs of one program would differ as well
+    operations = max(left.operations, right.operations)
+    if operations > _TOO_MANY_OPERATIONS:
+        note = f"floats not compared: {operations / 1e9:.0f}e9 operations a run; give smaller inputs"
+        return _noted(verdict, note)
+    comparison = _Comparison(left, right, seed, progress)
+    try:
+        if verdict.equal:
+            return _after_equality(verdict, comparison)
+        return _after_doubt(verdict, comparison)
+    except RuntimeError as error:  # of PyTorch: some operators insist on the dtypes they were given
+        text = str(error).strip().partition("\n")[0]
+        return _noted(verdict, f"floats not compared: a program cannot be run in float64 ({text})")
+
+
+def _after_doubt(verdict: Verdict, comparison: "_Comparison") -> Verdict:
+    """Return the verdict on programs without a proof: numbers that differ are one."""
+    found = comparison.counterexample(tolerance=None)
+    if found is not None:
+        # Notes say what kept the algebra from a proof, which is no news any more.
+        return replace(verdict, outcome="different", notes=(), counterexample=found)
+    doubtful = comparison.doubtful()
+    if doubtful is not None:
+        note = (
+            "a difference was found only where one program makes NaN or infinity and the other does not,"
+            " or where floats overflow or underflow"
+        )
+        return replace(_noted(verdict, note, *comparison.notes), counterexample=doubtful)
+    return _noted(verdict, "no float difference found above rounding", *comparison.notes)
+
+
+def _after_equality(verdict: Verdict, comparison: "_Comparison") -> Verdict:
+    """Return what is left of an equality when floats have spoken."""
+    found = comparison.counterexample(tolerance=_ROUNDING)
+    if found is not None:
+        note = (
+            "the algebra finds the programs equal, but the numbers below are not:"
+            " one of the two is at fault, please report it"
+        )
+        outcome: Outcome = (
+            "different" if comparison.counterexample(tolerance=_REAL) is not None else "unknown"
+        )
+        return replace(_noted(verdict, note), outcome=outcome, counterexample=found)
+    report = comparison.report()
+    verdict = _noted(replace(verdict, floats=report), *comparison.notes)
+    if report is None:
+        return verdict
+    worst = _worst_error(report)
+    if worst is not None:
+        note = (
+            f"equal as algebra, and not in floats: the second program errs by {worst:.1e} in {report.dtype}"
+        )
+        return replace(_noted(verdict, note), outcome="unknown")
+    if any(item.nonfinite for item in report.distributions):
+        return _noted(
+            verdict, "equal where both are finite: the second program overflows before the first does"
+        )
+    return verdict
+
+
+def _worst_error(report: FloatReport) -> float | None:
+    """Return an error in the programs' own dtype that rounding does not explain, or None.
+
+    Cancellation costs half of the digits in programs that people write; who loses more has lost the result.
+    """
+    import torch
+
+    dtype = getattr(torch, report.dtype.replace(" ", "_"), None)
+    limit = sqrt(torch.finfo(dtype).eps) if dtype is not None else 0.0
+    failed = [item for item in report.distributions if item.name in _MODERATE and item.ratio > 1]
+    failed = [item for item in failed if not item.skipped and not item.nonfinite]
+    errors = [inf if item.ratio == inf else item.candidate_error for item in failed]
+    worst = max(errors, default=0.0)
+    return worst if worst > limit else None
+
+
+def _noted(verdict: Verdict, *notes: str) -> Verdict:
+    return replace(verdict, notes=tuple(dict.fromkeys((*verdict.notes, *notes))))
+
+
+class _Comparison:
+    """Both programs, run on one distribution of inputs after the other for as long as there is time."""
+
+    def __init__(self, left: Side, right: Side, seed: int, progress: Callable[[str], None]) -> None:
+        from superopt.verify.floats.compare import tensors_of
+        from superopt.verify.floats.focus import focus_of
+
+        self.left, self.right = left, right
+        self.focus = focus_of(left.program, right.program)
+        self.seed = seed
+        self.progress = progress
+        self.notes: list[str] = []
+        self.seconds = 0.0  # that one distribution took, at most
+        if not tensors_of(left.inputs) and left.names:
+            raise InputError("no input tensors to compare floats on")
+        progress("getting ready to compare floats")
+        _warm_up()
+
+    def counterexample(self, *, tolerance: float | None) -> Counterexample | None:
+        """Return moderate inputs on which the programs differ in float64, if found.
+
+        A NaN or infinity of one side is no difference: functions are equal that are so wherever both
+        are defined. Without a tolerance, it is what their dtypes round.
+        """
+        return self._found(_MODERATE, tolerance=tolerance, finite=True)
+
+    def doubtful(self) -> Counterexample | None:
+        """Return inputs of any kind on which the programs differ in float64 in any way, if found."""
+        from superopt.verify.floats.compare import DISTRIBUTIONS
+
+        return self._found(tuple(DISTRIBUTIONS), tolerance=None, finite=False)
+
+    def _found(
+        self, distributions: tuple[str, ...], *, tolerance: float | None, finite: bool
+    ) -> Counterexample | None:
+        from superopt.verify.floats.compare import find_counterexample
+
+        settings: dict[str, Any] = {"seed": self.seed, "tolerance": tolerance, "finite": finite}
+        programs = _mixing(self.left.function), _mixing(self.right.function), self.left.inputs
+        if not self.focus.is_empty:
+            self.progress("looking for a difference where comparisons turn")
+            found = find_counterexample(*programs, distributions=(), focus=self.focus, **settings)
+            if found is not None:
+                return found
+        for name in self._in_time(distributions):
+            start = perf_counter()
+            found = find_counterexample(*programs, distributions=(name,), **settings)
+            self.seconds = max(self.seconds, perf_counter() - start)
+            if found is not None:
+                return found
+        return None
+
+    def report(self) -> FloatReport | None:
+        """Return how the second program rounds, compared with the first."""
+        from superopt.verify.floats.compare import DISTRIBUTIONS, compare_floats
+
+        # Half floats take a CPU several times as long as doubles, and an unlucky draw is judged over several.
+        count = len(DISTRIBUTIONS) if self.seconds <= 0 else int(_SECONDS / (4 * self.seconds))
+        if count < 1:
+            self.notes.append("rounding not compared: a run takes too long")
+            return None
+        names = tuple(DISTRIBUTIONS)[:count]
+        self.progress(f"comparing the rounding of both on {len(names)} input distributions")
+        programs = _mixing(self.left.function), _mixing(self.right.function), self.left.inputs
+        return compare_floats(*programs, distributions=names, seed=self.seed)
+
+    def _in_time(self, distributions: tuple[str, ...]) -> Iterator[str]:
+        """Yield distributions until time is up; says in a note where some were left out."""
+        start = perf_counter()
+        for number, name in enumerate(distributions):
+            if number and perf_counter() - start > _SECONDS:
+                note = f"only {number} of {len(distributions)} input distributions tried in {_SECONDS:.0f} s"
+                self.notes.append(note)
+                return
+            self.progress(f"looking for a difference in float64: {name}")
+            yield name
+
+
+def _warm_up() -> None:
+    """Load what PyTorch loads at the first operator in a mode, so that no program is timed with it."""
+    import torch
+
+    from superopt.verify.floats.compare import in_float64
+
+    in_float64(lambda x: x + x)(torch.zeros(1))
+
+
+def _mixing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, whose operators take float64 inputs together with parameters of other floats.
+
+    Most operators promote; convolutions and others refuse before any dispatch mode could widen them.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._pytree import tree_any, tree_map
+
+    def is_double(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.dtype == torch.float64
+
+    def widened(value: Any) -> Any:
+        narrow = isinstance(value, torch.Tensor) and value.dtype.is_floating_point
+        return value.double() if narrow and value.dtype != torch.float64 else value
+
+    class Mixing(TorchFunctionMode):
+        """Widens what an operator reads together with a float64 tensor, unless it writes there."""
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            """Call one operator."""
+            kwargs = kwargs or {}
+            name = getattr(func, "__name__", "")
+            writes = (
+                "out" in kwargs or (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+            )
+            if not writes and tree_any(is_double, (args, kwargs)):
+                args, kwargs = tree_map(widened, (args, kwargs))
+            return func(*args, **kwargs)
+
+    def run(*inputs: Any) -> Any:
+        with Mixing():
+            return function(*inputs)
+
+    return run

@@ -1,0 +1,1 @@
+"""Evaluation: graphs on tiny axes in the field, and what sizes, levels and orders make such numbers count."""

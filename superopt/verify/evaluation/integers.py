@@ -1,0 +1,173 @@
+"""Integers: which numbers tensors of integers hold in random tests.
+
+An integer that is only compared with indices and constants matters by what it is equal to, greater than or
+less than. So it is drawn from few numbers: all positions that are evaluated, all constants that anything is
+compared with, their neighbours, and one number out of range of everything. In turn each of these numbers
+is a position that is evaluated, where an axis has it. An integer that anything else is done with is a number
+like others, and then half of the elements are drawn from the whole field.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor, prod
+
+import numpy as np
+
+from superopt.dtypes import INTEGERS
+from superopt.ir import Graph, closed_values, value_axes
+from superopt.ops import OPS
+from superopt.verify.evaluation.closed import closed_numbers
+
+__all__ = ["LookUp", "drawn_integers", "integer_values", "integers_of", "look_ups", "reads_integers"]
+
+_LARGEST = 1 << 30  # of constants that integers may be
+_ORDERS = frozenset({"lt", "le", "gt", "ge"})
+_MOST_NUMBERS = 128
+
+
+def integer_values(graph: Graph) -> tuple[bool, ...]:
+    """Return for each value whether it is an input of integers, or a view of one."""
+    found = [port.dtype in INTEGERS for port in graph.inputs]
+    for step in graph.steps:
+        found.append(step.op in ("rename", "select") and found[step.inputs[0]])
+    return tuple(found)
+
+
+def reads_integers(*graphs: Graph) -> bool:
+    """Return whether anything is done with integers but to compare them with indices and constants."""
+    for graph in graphs:
+        whole, closed = integer_values(graph), closed_values(graph)
+        for at, step in enumerate(graph.steps, len(graph.inputs)):
+            if whole[at] or not any(whole[i] for i in step.inputs):
+                continue
+            compares = step.op in OPS and OPS[step.op].mask and len(step.inputs) == 2
+            if not (compares and any(closed[i] for i in step.inputs)):
+                return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Numbers made of indices that integers are compared with."""
+
+    graph: Graph
+    value: int
+    axes: tuple[str, ...]
+
+    def at(
+        self, places: Mapping[str, Sequence[int]], extents: Mapping[str, int]
+    ) -> dict[int, tuple[int, ...]] | None:
+        """Return each whole number, with where it is, and those beside the others; None where unknown."""
+        order = {axis: i for i, axis in enumerate(self.axes)}
+        own = {axis: places[axis] for axis in self.axes}
+        found = closed_numbers(self.graph, order, own, extents)[self.value]
+        if found is None:
+            return None
+        shape = tuple(len(own[axis]) for axis in self.axes)
+        numbers = np.broadcast_to(found[0, 0], shape)
+        if not np.isfinite(numbers).all():
+            return None
+        made: dict[int, tuple[int, ...]] = {}
+        for at in np.ndindex(shape):
+            place = tuple(own[axis][i] for axis, i in zip(self.axes, at, strict=True))
+            for number in {floor(numbers[at]), ceil(numbers[at])}:
+                made.setdefault(number, place)
+        return made
+
+
+def look_ups(*graphs: Graph) -> list[LookUp]:
+    """Return what integers are compared with, apart from constants."""
+    found = []
+    for graph in graphs:
+        whole, closed, axes = integer_values(graph), closed_values(graph), value_axes(graph)
+        names = [axis.name for axis in graph.axes]
+        values = {
+            i: None
+            for step in graph.steps
+            if step.op in OPS and OPS[step.op].mask and any(whole[j] for j in step.inputs)
+            for i in step.inputs
+            if closed[i] and axes[i]
+        }
+        found += [LookUp(graph, i, tuple(name for name in names if name in axes[i])) for i in values]
+    return found
+
+
+def integers_of(graphs: Sequence[Graph], constants: Iterable[Fraction]) -> set[int]:
+    """Return the numbers that integers are compared with, and those beside them where by order."""
+    found = {0, 1}
+    near = {one for c in constants for one in (floor(c), ceil(c)) if abs(c) <= _LARGEST}
+    found |= near
+    for graph in graphs:
+        whole = integer_values(graph)
+        if any(step.op in _ORDERS and any(whole[i] for i in step.inputs) for step in graph.steps):
+            found |= {number + step for number in near for step in (-1, 1)}
+    return found
+
+
+def drawn_integers(
+    graphs: Sequence[Graph],
+    constants: Iterable[Fraction],
+    places: dict[str, tuple[int, ...]],
+    groups: Mapping[str, str],
+    extents: Mapping[str, int],
+    *,
+    grow: bool = True,
+) -> tuple[tuple[int, ...], str]:
+    """Return what integers are drawn from, as many as some power of two, and what stands in the way.
+
+    Adds to the places of axes those that integers name, unless told not to let them grow: then two
+    programs may seem equal that treat one of those places apart.
+    """
+    if not any(port.dtype in INTEGERS for graph in graphs for port in graph.inputs):
+        return (0, 1, 2, 3), ""
+    numbers = integers_of(graphs, constants)
+    found = look_ups(*graphs)
+    if not grow:
+        for one in found:
+            own = {axis: places[groups[axis]] for axis in one.axes}
+            numbers |= (one.at(own, _evaluated(one, places, groups)) or {}).keys()
+        return _drawn(numbers, [*numbers, *extents.values()]), ""
+    whole = [_everywhere(one, extents) for one in found]
+    while True:
+        before = len(numbers), sum(map(len, places.values()))
+        for one, known in zip(found, whole, strict=True):
+            made = one.at({axis: places[groups[axis]] for axis in one.axes}, _evaluated(one, places, groups))
+            if known is None or made is None:
+                return (0,), "integers are compared with what no short axis shows"
+            numbers |= made.keys()
+            for number in numbers & known.keys():
+                for axis, place in zip(one.axes, known[number], strict=True):
+                    group = groups[axis]
+                    places[group] = tuple(sorted({*places[group], place}))
+        if len(numbers) > _MOST_NUMBERS:
+            return (0,), "integers are compared with too many numbers"
+        if before == (len(numbers), sum(map(len, places.values()))):
+            break
+    for one, known in zip(found, whole, strict=True):
+        made = one.at({axis: places[groups[axis]] for axis in one.axes}, _evaluated(one, places, groups))
+        if known is None or made is None or not numbers & known.keys() <= made.keys() <= known.keys():
+            return (0,), "integers are compared with what no short axis shows"
+    return _drawn(numbers, [*numbers, *extents.values(), *(n for known in whole if known for n in known)]), ""
+
+
+def _drawn(numbers: set[int], met: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers and one on either side of all that are met, some twice, a power of two in all."""
+    drawn = [*sorted(numbers), max(met) + 1, min(met) - 1]
+    while len(drawn) & (len(drawn) - 1):
+        drawn.append(drawn[len(drawn) % (len(numbers) + 2)])
+    return tuple(drawn)
+
+
+def _evaluated(
+    one: LookUp, places: Mapping[str, tuple[int, ...]], groups: Mapping[str, str]
+) -> dict[str, int]:
+    """Return the extents that a program reads where its axes are evaluated on these places."""
+    return {axis.name: len(places[groups[axis.name]]) for axis in one.graph.axes}
+
+
+def _everywhere(one: LookUp, extents: Mapping[str, int]) -> dict[int, tuple[int, ...]] | None:
+    """Return each number that a look-up has on the whole of its axes, and where."""
+    if prod(extents[axis] for axis in one.axes) > 1 << 18:
+        return None
+    return one.at({axis: range(extents[axis]) for axis in one.axes}, extents)

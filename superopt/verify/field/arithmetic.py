@@ -1,0 +1,442 @@
+"""Field: the scalar arithmetic over a tower of prime fields, one more interpreter of every operator.
+
+A value is a uint64 array of shape (levels, trials, *grid). Level 0 is the value; level i + 1 exists
+so that `exp` has an exponent: modulo prime i, exp(x) is a random element of order prime i + 1 to the
+power of level i + 1 of x. Hence exp(x + y) = exp(x) exp(y) and exp(0) = 1 hold exactly, through as
+many nested exponentials as there are levels below the first. On the last level exp is an oracle.
+The logarithm is the way back: level i + 1 of log(y) is the exponent that makes level i of y. At level 0
+it is undefined; a value is compared at the first level that it has.
+
+**Positive numbers are the squares.** Of x and -x one is a square, products of squares are squares, and so
+are exponentials and roots. So the laws of signs and orders under products, shifts and positive factors hold
+exactly: |x y| = |x| |y|, max(a + c, b + c) = max(a, b) + c, sqrt(x x) = |x|. That sums of positive numbers
+are positive, and that orders are transitive, does not: the caller dismisses trials that break it
+(`evaluation/orders.py`). Constants compare as they are.
+
+**Ties** are drawn where trials are `pooled`: inputs then hold constants of the program, 0, 1, -1 and each
+other's numbers. Where comparisons of computed numbers never come out equal by themselves, a trial can
+`declare` them to be so at random.
+
+**Undefined** is a value of its own: 1 / 0, the root or logarithm of what is no square, and all that is made
+of it, unless a mask leaves it out. It says nothing about real numbers.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from copy import copy
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superopt.errors import SuperoptError
+from superopt.verify.field.powers import LARGEST_TABLE, generators, logarithms_of, power_table, raised
+from superopt.verify.field.primes import HIGHEST
+from superopt.verify.field.residues import (
+    UNDEFINED,
+    Residues,
+    align_dims,
+    fingerprint,
+    fold,
+    inverse,
+    power,
+    reduce,
+    sum_residues,
+    widen,
+)
+from superopt.verify.field.signs import Steps, drawn_ties, known_steps, order_of
+from superopt.verify.field.source import Source, seeds_of
+
+__all__ = ["Field"]
+
+_EVEN = frozenset({"cos"})
+_ODD = frozenset({"sin", "erf"})
+
+
+class Field:
+    """One draw of all randomness, for a number of independent trials; implements Scalars[Residues].
+
+    A `sealed` field knows nothing of exp, sqrt and log: they are functions like any other. What is equal
+    there is equal for all functions in their place, and no trial is lost to a root. A `lenient` one gives
+    what is undefined a number all the same, to tell tensors apart by, and counts how often it did so.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        trials: int = 1,
+        levels: int = 2,
+        tower: tuple[int, ...] = HIGHEST,
+        extents: Mapping[str, int] | None = None,
+        groups: Mapping[str, str] | None = None,
+        positions: Mapping[str, tuple[int, ...]] | None = None,
+        integers: tuple[int, ...] = (0, 1, 2, 3),
+        wide: bool = False,
+        constants: tuple[Fraction, ...] = (),
+        sealed: bool = False,
+        narrow: bool = False,
+        pooled: bool = False,
+        lenient: bool = False,
+    ) -> None:
+        if not 1 <= levels <= len(tower):
+            raise SuperoptError(f"a field of {levels} levels; the tower has 1 to {len(tower)}")
+        self.tower = tower
+        self.primes: Residues = np.array(tower[:levels], dtype=np.uint64)
+        self.extents = dict(extents or {})
+        self.positions = dict(positions or {})
+        self.integers = integers
+        self.constants = constants
+        self.sealed = sealed
+        self.lenient = lenient
+        self.declared: frozenset[Hashable] = frozenset()  # comparisons that come out equal at random
+        self.site: Hashable = None  # the comparison that is being made, set by the interpreter
+        source = Source(
+            seeds_of(seed, trials),
+            self.primes,
+            extents=self.extents,
+            groups=dict(groups or {}),
+            positions=self.positions,
+            integers=integers,
+            wide=wide,
+            constants=constants,
+            narrow=narrow,
+            pooled=pooled,
+            lenient=lenient,
+        )
+        self._start(source)
+
+    def _start(self, source: Source) -> None:
+        self.source = source
+        self.holes = False  # whether anything undefined was made
+        self.raised: NDArray[np.bool_] = np.zeros(self.trials, dtype=np.bool_)  # that a program refuses
+        self.faults: NDArray[np.int64] = np.zeros(self.trials, dtype=np.int64)  # of each trial, if lenient
+        # Of each comparison: in how many trials it came out greater, equal, and less.
+        self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
+        self.orders: list[tuple[Residues, Residues, NDArray[np.int8], int]] | None = None
+        self._infinity: Residues | None = None
+        self.__dict__.pop("_power_tables", None)
+
+    def take(self, trials: NDArray[np.bool_] | NDArray[np.int64]) -> "Field":
+        """Return the field of some of the trials, with nothing recorded yet."""
+        other = copy(self)
+        other._start(replace(self.source, seeds=self.source.seeds[trials]))
+        return other
+
+    @property
+    def levels(self) -> int:
+        """How many primes are in use."""
+        return len(self.primes)
+
+    @property
+    def trials(self) -> int:
+        """How many independent draws are evaluated side by side."""
+        return len(self.source.seeds)
+
+    # What enters: leaves, extents, indices.
+
+    def leaf(self, name: str, shape: tuple[int, ...], dtype: str = "f64") -> Residues:
+        """Return an input tensor, determined by the seed and the name: residues, bits, or whole numbers."""
+        return self.source.leaf(name, shape, dtype)
+
+    def weights(self, axis: str, size: int) -> Residues:
+        """Return how often each position of an axis stands for itself in a sum over the axis."""
+        return self.source.weights(axis, size)
+
+    def size(self, axis: str, size: int) -> Residues:
+        """Return the extent of an axis: the sum of its weights."""
+        return sum_residues(self.weights(axis, size), (2,), self.primes, keepdims=False)
+
+    def index(self, size: int, axis: str = "") -> Residues:
+        """Return the index of each position along one dimension: 0, 1, ..., or what `positions` names."""
+        return self.source.index(size, axis)
+
+    # Scalars[Residues].
+
+    def const(self, value: Fraction) -> Residues:
+        """Return the number that a constant stands for: a rational, the root of one, or times a symbol."""
+        return self.source.const(value)
+
+    def infinity(self) -> Residues:
+        """Return a random symbol that ranks above everything, its negative below; exp(-inf) = 0."""
+        if self._infinity is None:
+            self._infinity = self.source.numbers("infinity", ())
+        return self._infinity
+
+    def add(self, a: Residues, b: Residues) -> Residues:
+        """Return a + b."""
+        a, b = align_dims(a, b)
+        total = a + b
+        # Of total and total - prime the one that did not wrap around is the smaller.
+        return self._made(np.minimum(total, total - self._prime_like(total)), a, b)
+
+    def mul(self, a: Residues, b: Residues) -> Residues:
+        """Return a * b."""
+        a, b = align_dims(a, b)
+        return self._made(reduce(a * b, self.primes), a, b)
+
+    def neg(self, a: Residues) -> Residues:
+        """Return -a."""
+        prime = self._prime_like(a)
+        opposite = prime - a
+        return self._made(np.minimum(opposite, opposite - prime), a)
+
+    def inv(self, a: Residues) -> Residues:
+        """Return 1 / a; of 0 it is undefined."""
+        bad = (a == 0) | (a >= UNDEFINED)
+        if not bad.any():
+            return inverse(a, self.primes)
+        made = inverse(np.where(bad, np.uint64(1), a), self.primes)
+        made[bad] = 0
+        return self._without(bad, made)
+
+    def exp(self, a: Residues) -> Residues:
+        """Return a random element of the next prime's order to the power of the next level of a."""
+        a = np.broadcast_to(a, (a.shape[0], self.trials, *a.shape[2:]))
+        if self.sealed:
+            return self._without_infinity(self._oracle("exp", (a,)), a, shift=0)
+        result = np.empty(a.shape, dtype=np.uint64)
+        rows = np.arange(self.trials).reshape(-1, *(1,) * (a.ndim - 2))
+        for level, table in enumerate(self._power_tables):
+            prime = self.primes[level : level + 1]
+            result[level] = raised(table, a[level + 1], prime, rows)
+        result[-1] = self._oracle("exp", (a,))[-1]
+        if self.holes:
+            result[:-1][a[1:] >= UNDEFINED] = UNDEFINED
+        return self._without_infinity(result, a, shift=1)
+
+    def _without_infinity(self, result: Residues, a: Residues, shift: int) -> Residues:
+        """Set e to the minus infinity to 0."""
+        if self._infinity is None:
+            return result
+        below = align_dims(self.neg(self._infinity), a)[0]
+        if shift:
+            result[:-1][a[1:] == below[1:]] = 0
+            result[-1][a[-1] == below[-1]] = 0
+        else:
+            result[:, (a == below).all(axis=0)] = 0
+        return result
+
+    def log(self, a: Residues) -> Residues:
+        """Return the exponents that make the levels of a, one level further down; undefined at the first."""
+        if self.sealed or self.lenient or self.levels == 1 or self.tower[0] > LARGEST_TABLE:
+            return self._oracle("function log", (a,))
+        a = np.broadcast_to(a, (a.shape[0], self.trials, *a.shape[2:]))
+        result = np.full(a.shape, UNDEFINED, dtype=np.uint64)
+        self.holes = True
+        for level in range(self.levels - 1):
+            result[level + 1] = logarithms_of(
+                a[level], self.tower[level], self.primes[level + 1], self._generator(level)
+            )
+        return result
+
+    def sqrt(self, a: Residues) -> Residues:
+        """Return a to the power (prime + 1) / 4: the root of a square that is itself one."""
+        if self.sealed:
+            return self._oracle("function sqrt", (a,))
+        known = np.where(a >= UNDEFINED, np.uint64(0), a) if self.holes else a
+        root = power(known, tuple((int(prime) + 1) // 4 for prime in self.primes), self.primes)
+        bad = reduce(root * root, self.primes) != a
+        return self._without(bad, root) if bad.any() else root
+
+    def maximum(self, a: Residues, b: Residues) -> Residues:
+        """Return the larger of a and b, with all its levels."""
+        a, b = align_dims(a, b)
+        return self._made(np.where((self._order(a, b) > 0)[None], b, a), a, b)
+
+    def less(self, a: Residues, b: Residues) -> Residues:
+        """Return 1 where a is smaller than b, else 0."""
+        a, b = align_dims(a, b)
+        return self._mask(self._compared(a, b) > 0, a, b)
+
+    def equal(self, a: Residues, b: Residues) -> Residues:
+        """Return 1 where a = b, else 0."""
+        a, b = align_dims(a, b)
+        return self._mask(self._compared(a, b) == 0, a, b)
+
+    def where(self, mask: Residues, a: Residues, b: Residues) -> Residues:
+        """Return a where the mask is 1 and b elsewhere, whatever the other one is."""
+        if not self.holes:
+            # m (a - b) + b with one product fewer than m a + (1 - m) b.
+            return self.add(self.mul(mask, self.add(a, self.neg(b))), b)
+        ndim = max(mask.ndim, a.ndim, b.ndim)
+        mask, a, b = (widen(one, ndim) for one in (mask, a, b))
+        return self._made(np.where(mask == 0, b, a), mask)
+
+    def select(self, mask: Residues, a: Residues) -> Residues:
+        """Return a where the mask is 1 and 0 elsewhere: the product with a mask."""
+        if not self.holes:
+            return self.mul(mask, a)
+        mask, a = align_dims(mask, a)
+        return self._made(np.where(mask == 0, np.uint64(0), a), mask)
+
+    def function(self, name: str, *args: Residues) -> Residues:
+        """Return what is known of a function: logarithms, odd and even ones; else a random oracle."""
+        match name:
+            case "log":
+                return self.log(args[0])
+            case "log2":
+                return self.mul(self.log(args[0]), self.inv(self.source.symbol("ln 2")))
+            case "log1p":
+                return self.log(self.add(widen(self.const(Fraction(1)), args[0].ndim), args[0]))
+            case "guard":
+                return self.select(*args)
+        if name not in _EVEN and name not in _ODD:
+            return self._oracle(f"function {name}", args)
+        opposite = self.neg(args[0])
+        smaller = self._first_level(args[0]) <= self._first_level(opposite)
+        made = self._oracle(f"function {name}", (np.where(smaller[None], args[0], opposite),))
+        if name in _EVEN:
+            return made
+        turned = np.where(smaller[None], made, self.neg(made))
+        return np.where((self._first_level(args[0]) == 0)[None], np.uint64(0), turned)
+
+    # Reductions and identities of whole tensors.
+
+    def sum_mod(self, a: Residues, axes: int | tuple[int, ...], *, keepdims: bool = False) -> Residues:
+        """Return the plain sum over array dimensions."""
+        dims = (axes,) if isinstance(axes, int) else axes
+        if self.holes:
+            bad = np.asarray((a >= UNDEFINED).any(axis=dims, keepdims=keepdims))
+            if bad.any():
+                known = np.where(a >= UNDEFINED, np.uint64(0), a)
+                return self._without(bad, sum_residues(known, dims, self.primes, keepdims=keepdims))
+        return sum_residues(a, dims, self.primes, keepdims=keepdims)
+
+    def max_over(self, a: Residues, axes: int | tuple[int, ...], *, keepdims: bool = False) -> Residues:
+        """Return the largest element over array dimensions; of none, minus infinity."""
+        dims = sorted(axis % a.ndim for axis in ((axes,) if isinstance(axes, int) else axes))
+        if 0 in (a.shape[dim] for dim in dims):
+            shape = [1 if i in dims else extent for i, extent in enumerate(a.shape)]
+            below = self.neg(self.infinity()).reshape(*a.shape[:2], *(1,) * (a.ndim - 2))
+            a = np.broadcast_to(below, shape)
+            return a if keepdims else a.squeeze(tuple(dims))
+        for dim in reversed(dims):
+            best = a.take([0], axis=dim)
+            for place in range(1, a.shape[dim]):
+                best = self.maximum(best, a.take([place], axis=dim))
+            a = best
+        return a if keepdims else a.squeeze(tuple(dims))
+
+    def fingerprint(self, a: Residues) -> NDArray[np.uint64]:
+        """Return 128 bits for each row of a batch: a is (levels, trials, rows, *grid), the result (rows, 2).
+
+        Two rows get the same bits if their shapes and first levels agree in all trials, and others by an
+        accident of 2^-128.
+        """
+        return fingerprint(np.moveaxis(self._first_level(a), 1, 0), fold(f"{a.shape[1]} {a.shape[3:]}"))
+
+    # How it is done.
+
+    def _oracle(self, name: str, args: tuple[Residues, ...]) -> Residues:
+        ndim = max(a.ndim for a in args)
+        firsts = [self._first_level(widen(arg, ndim)) for arg in args]
+        result = self.source.oracle(name, firsts)
+        if not self.holes:
+            return result
+        bad: NDArray[np.bool_] = np.zeros(result.shape[1:], dtype=np.bool_)
+        for first in firsts:
+            bad = bad | (first >= UNDEFINED)
+        return self._without(np.broadcast_to(bad[None], result.shape), result) if bad.any() else result
+
+    def _first_level(self, a: Residues) -> Residues:
+        """Return for each element its residue at the first level where it has one."""
+        first: Residues = a[0]
+        if not self.holes:
+            return first
+        for level in range(1, len(a)):
+            bad = first >= UNDEFINED
+            if not bad.any():
+                break
+            first = np.where(bad, a[level], first)
+        return first
+
+    def _compared(self, a: Residues, b: Residues) -> NDArray[np.int8]:
+        """Return the order of a and b where ties count, and note it."""
+        order = self._order(a, b)
+        if self.site is not None:
+            known = np.ones(order.shape, dtype=np.bool_)
+            if self.holes:
+                known = (self._first_level(a) < UNDEFINED) & (self._first_level(b) < UNDEFINED)
+            rest = tuple(range(1, order.ndim))
+            for way in (-1, 0, 1):
+                self.met[self.site][way + 1] += int(((order == way) & known).any(axis=rest).sum())
+            if self.site in self.declared:
+                difference = self._first_level(self.add(a, self.neg(b)))
+                tied = drawn_ties(difference, self._first_prime(a, b), self.source.seeds)
+                order = np.where(tied, np.int8(0), order)
+        return order
+
+    def _first_prime(self, a: Residues, b: Residues) -> np.uint64:
+        """Return the prime of the first level at which both arrays have numbers."""
+        level = 0
+        if self.holes:
+            while level + 1 < len(a) and ((a[level] >= UNDEFINED).all() or (b[level] >= UNDEFINED).all()):
+                level += 1
+        return np.uint64(self.primes[level])
+
+    def _order(self, a: Residues, b: Residues) -> NDArray[np.int8]:
+        """Return 1 where a < b, 0 where a = b, -1 where a > b, at the first level that both have."""
+        level = int(np.argmax(self.primes == self._first_prime(a, b)))
+        prime = int(self.primes[level])
+        x, y = np.broadcast_arrays(a[level], b[level])
+        x, y = (
+            np.broadcast_to(x, (self.trials, *x.shape[1:])),
+            np.broadcast_to(y, (self.trials, *y.shape[1:])),
+        )
+        undefined = (x >= UNDEFINED) | (y >= UNDEFINED) if self.holes else None
+        infinity = None if self._infinity is None else self._infinity[level]
+        order = order_of(x, y, prime, self._known_steps[level], infinity=infinity, undefined=undefined)
+        if self.orders is not None:
+            self.orders.append((x, y, order, prime))
+        return order
+
+    @cached_property
+    def _known_steps(self) -> list[Steps]:
+        """For each level: the differences between the constants of the programs, and their signs."""
+        return known_steps({*self.constants, *map(Fraction, self.integers), Fraction(0)}, self.primes)
+
+    def _mask(self, truth: NDArray[np.bool_], *args: Residues) -> Residues:
+        mask = np.broadcast_to(truth.astype(np.uint64), (self.levels, *truth.shape))
+        if not self.holes:
+            return mask
+        bad: NDArray[np.bool_] = np.zeros(truth.shape, dtype=np.bool_)
+        for arg in args:
+            bad = bad | (self._first_level(arg) >= UNDEFINED)
+        return np.where(bad[None], UNDEFINED, mask) if bad.any() else mask
+
+    def _made(self, result: Residues, *args: Residues) -> Residues:
+        """Return a result, undefined where an operand is."""
+        if self.holes:
+            for arg in args:
+                bad = arg >= UNDEFINED
+                if bad.any():
+                    result = np.where(bad, UNDEFINED, result)
+        return result
+
+    def _without(self, bad: NDArray[np.bool_], result: Residues) -> Residues:
+        """Return a result that is undefined in places, and note that there are such."""
+        if self.lenient:
+            self.faults += np.broadcast_to(bad, (self.levels, self.trials, *bad.shape[2:])).sum(
+                axis=(0, *range(2, bad.ndim))
+            )
+            return result
+        self.holes = True
+        return np.where(bad, UNDEFINED, result)
+
+    def _prime_like(self, a: Residues) -> Residues:
+        return self.primes.reshape(-1, *(1,) * (a.ndim - 1))
+
+    @cached_property
+    def _power_tables(self) -> list[list[Residues]]:
+        """For each level but the last: for each byte of an exponent, all 256 powers in each trial."""
+        return [
+            power_table(self._generator(level), self.primes[level : level + 1])
+            for level in range(self.levels - 1)
+        ]
+
+    def _generator(self, level: int) -> Residues:
+        """Return a random element for each trial whose order is exactly the next prime."""
+        return generators(self.source.words("generator", ())[level], self.primes[level])

@@ -1,0 +1,396 @@
+"""Floats: a candidate and PyTorch itself against float64, over kind and hostile inputs.
+
+Knows nothing of the finite field. A candidate is accepted on a distribution of inputs if its error
+against float64 is at most `FACTOR` times PyTorch's own plus `FLOOR` units in the last place, and if
+it makes no NaN or infinity that PyTorch doesn't. Errors are shares of the largest magnitude in the
+same row (the last dimension), so a small row counts as much as a large one.
+
+Where there are few rows, one unlucky rounding decides: a logit of a hundred is off by more than the
+rest of an attention does. So who errs too much on one draw of the inputs is judged by the largest
+errors of both sides over `DRAWS` draws. Kernels of mqa-decode whose errors are three quarters of
+PyTorch's fail on 9 of 100 single draws, and on 1 of 150 of these; kernels with eight times the errors
+fail on 85 and on 78 of 100.
+
+A program with comparisons is also run on inputs that are aimed at them, and every comparison must be seen
+both ways where results show it. Elements that hang on a comparison which rounding may turn are not judged.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from superopt.errors import InputError
+from superopt.ir import Graph
+from superopt.verify.floats.coverage import Watch, unit_of
+from superopt.verify.floats.errors import (
+    FOUND,
+    ROUNDING,
+    Errors,
+    errors_of,
+    judged,
+    largest_error,
+    may_hang,
+    scale_of,
+)
+from superopt.verify.floats.focus import Focus
+from superopt.verify.floats.report import Counterexample, DistributionReport, FloatReport
+from superopt.verify.floats.samples import DIRECTED, DISTRIBUTIONS, ONLY_FINITE, sample, tensors_of, typical
+from superopt.verify.floats.seek import seek
+from superopt.verify.floats.wide import in_float64
+
+__all__ = [
+    "DIRECTED",
+    "DISTRIBUTIONS",
+    "DRAWS",
+    "FACTOR",
+    "FLOOR",
+    "ONLY_FINITE",
+    "check_trace",
+    "compare_floats",
+    "compare_many",
+    "find_counterexample",
+    "in_float64",
+    "sample",
+    "tensors_of",
+    "typical",
+]
+
+Function: TypeAlias = Callable[..., Any]
+
+FACTOR = 2.0
+"""How many times PyTorch's own error a candidate may make."""
+
+FLOOR = 4.0
+"""Units in the last place that a candidate may err in any case."""
+
+DRAWS = 8
+"""Draws of the inputs by which a candidate is judged that errs too much on the first one."""
+
+_HOPELESS = 16.0  # times what is allowed: no bad luck makes so much
+_CANCELLING = frozenset({"constant rows"})  # where equal functions may differ by rounding alone
+_SPARED = DIRECTED[-1]  # the distribution that is left out where the others have shown everything
+_FEW, _LARGE = 16, 2**16  # elements of a small input, and of the inputs of a program that is not small
+_COVERING = 2  # draws of a directed distribution that may show nothing new before it is left
+_NOTHING = 2.0**-44  # of the largest input: what is left of it where it cancels in float64
+_PRINTED = 6  # elements at each end of a long tensor in a counterexample
+
+
+def compare_floats(
+    reference: Function,
+    candidate: Function,
+    inputs: Sequence[Any],
+    *,
+    eager: Function | None = None,
+    factor: float = FACTOR,
+    floor: float = FLOOR,
+    distributions: Iterable[str] | None = None,
+    seed: int = 0,
+    focus: Focus | None = None,
+) -> FloatReport:
+    """Return how the candidate's errors compare with PyTorch's, each against float64.
+
+    `reference` is the program as written: it runs in float64 for the truth, and as it is for
+    PyTorch's own error, unless `eager` does that. With a `focus` (of the reference, traced), inputs
+    are aimed at its comparisons too, and the candidate only passes if each was seen both ways.
+    """
+    [report] = compare_many(
+        in_float64(reference),
+        eager or reference,
+        [candidate],
+        inputs,
+        factor=factor,
+        floor=floor,
+        distributions=distributions,
+        seed=seed,
+        focus=focus,
+    )
+    return report
+
+
+def compare_many(
+    exact: Function,
+    eager: Function,
+    candidates: Sequence[Function],
+    inputs: Sequence[Any],
+    *,
+    factor: float = FACTOR,
+    floor: float = FLOOR,
+    distributions: Iterable[str] | None = None,
+    seed: int = 0,
+    focus: Focus | None = None,
+) -> list[FloatReport]:
+    """Return how the errors of each candidate compare with those of `eager`; `exact` computes the truth.
+
+    The distributions are all of `DISTRIBUTIONS`, unless they are given, and the directed ones where the
+    focus has comparisons.
+    """
+    focus = None if focus is None or focus.is_empty else focus
+    names = list(DISTRIBUTIONS if distributions is None else distributions)
+    contest = _Contest(exact, eager, candidates, factor, floor, focus, inputs)
+    if focus is not None:
+        contest.judge_directed(inputs, seed)
+        names = [name for name in names if name not in DIRECTED]
+    for name in names:
+        contest.judge(name, inputs, seed)
+    if contest.watch is not None and not contest.watch.complete:
+        contest.judge_found(seek(contest.watch, inputs, seed=seed), seed)
+    return contest.reports
+
+
+class _Contest:
+    """Candidates judged on one distribution after another."""
+
+    def __init__(
+        self,
+        exact: Function,
+        eager: Function,
+        candidates: Sequence[Function],
+        factor: float,
+        floor: float,
+        focus: Focus | None,
+        inputs: Sequence[Any],
+    ) -> None:
+        self.exact, self.eager, self.candidates = exact, eager, candidates
+        self.factor, self.floor = factor, floor
+        self.focus = focus
+        self.watch = None if focus is None else Watch(focus, unit_of(tensors_of(inputs)))
+        self.found: list[list[DistributionReport]] = [[] for _ in candidates]
+        self.dtype = "no floats"
+        # A tensor of few elements holds few of the numbers at which it is aimed.
+        sizes = [one.numel() for one in tensors_of(inputs)]
+        self.is_small = bool(sizes) and min(sizes) < _FEW and sum(sizes) < _LARGE
+
+    @property
+    def reports(self) -> list[FloatReport]:
+        """The verdicts."""
+        uncovered = () if self.watch is None else self.watch.coverage.uncovered
+        return [FloatReport(self.dtype, self.factor, tuple(found), uncovered) for found in self.found]
+
+    def judge(self, name: str, inputs: Sequence[Any], seed: int) -> None:
+        """Judge all candidates on one distribution."""
+        errors = self._blank()
+        self._compare(name, sample(name, inputs, seed=seed, focus=self.focus), seed, self._everyone, errors)
+        self._close(name, errors, inputs, seed)
+
+    def judge_directed(self, inputs: Sequence[Any], seed: int) -> None:
+        """Judge all candidates on directed distributions, as long as draws show more."""
+        errors = {name: self._blank() for name in DIRECTED}
+        for draw in range(DRAWS):
+            met = False
+            for name in DIRECTED:
+                if self.is_small or self._is_open or (draw == 0 and (name != _SPARED or self._has_ties)):
+                    drawn = sample(name, inputs, seed=seed + draw, focus=self.focus)
+                    met |= self._compare(name, drawn, seed + draw, self._everyone, errors[name])
+            if not self.is_small and not (self._is_open and (met or draw < _COVERING)):
+                break
+        for name, several in errors.items():
+            self._close(name, several, inputs, seed)
+
+    def judge_found(self, draws: Iterable[Sequence[Any]], seed: int) -> None:
+        """Judge all candidates on inputs that show comparisons as no distribution did."""
+        errors = self._blank()
+        for drawn in draws:
+            self._compare(FOUND, drawn, seed, self._everyone, errors)
+        for at, several in enumerate(errors):
+            self.found[at] += [self._judged(FOUND, several)] if several else []
+
+    def _blank(self) -> list[list[Errors]]:
+        return [[] for _ in self.candidates]
+
+    @property
+    def _everyone(self) -> range:
+        return range(len(self.candidates))
+
+    @property
+    def _has_ties(self) -> bool:
+        return self.focus is not None and self.focus.ties
+
+    @property
+    def _is_open(self) -> bool:
+        return self.watch is not None and not self.watch.complete
+
+    def _compare(
+        self,
+        name: str,
+        drawn: Sequence[Any],
+        seed: int,
+        which: Sequence[int],
+        errors: Sequence[list[Errors]],
+    ) -> bool:
+        """Note the errors of some candidates on one draw; return whether it showed something new."""
+        with torch.no_grad():
+            truth, own = (_made(run, drawn, seed) for run in (self.exact, self.eager))
+        floating = [value for value in own if value.dtype.is_floating_point]
+        if floating:
+            self.dtype = str(floating[0].dtype).removeprefix("torch.")
+        made: dict[int, list[Tensor]] = {}
+        for at in which:
+            with torch.no_grad():
+                made[at] = _made(self.candidates[at], drawn, seed)
+            _check_shapes(own, made[at])
+        found = {at: errors_of(truth, own, made[at], None) for at in which}
+        met = False
+        if self.watch is not None and (self._is_open or any(map(may_hang, found.values()))):
+            usable = [a.isfinite() & b.isfinite() for a, b in zip(truth, own, strict=True)]
+            sight = self.watch.see(drawn, usable, overflowing=name in ONLY_FINITE)
+            self.watch.record(sight)
+            met = bool(sight.met)
+            if sight.certain is not None:
+                found = {at: errors_of(truth, own, made[at], sight.certain) for at in which}
+        for at in which:
+            errors[at].append(found[at])
+        return met
+
+    def _judged(self, name: str, several: Sequence[Errors]) -> DistributionReport:
+        return judged(name, several, self.factor, self.floor)
+
+    def _close(self, name: str, errors: Sequence[list[Errors]], inputs: Sequence[Any], seed: int) -> None:
+        """Report on a distribution, after several draws for candidates that err too much on the first."""
+        unlucky = [at for at, several in enumerate(errors) if several and self._is_unlucky(name, several)]
+        drawn_before = len(errors[0]) if errors else 0
+        for draw in range(drawn_before, DRAWS if unlucky else 0):
+            drawn = sample(name, inputs, seed=seed + draw, focus=self.focus)
+            self._compare(name, drawn, seed + draw, unlucky, errors)
+        for at, several in enumerate(errors):
+            self.found[at] += [self._judged(name, several)] if several else []
+
+    def _is_unlucky(self, name: str, errors: Sequence[Errors]) -> bool:
+        found = self._judged(name, errors)
+        return 1 < found.ratio < _HOPELESS and not found.nonfinite
+
+
+def find_counterexample(
+    f: Function,
+    g: Function,
+    inputs: Sequence[Any],
+    *,
+    distributions: Iterable[str] | None = None,
+    tolerance: float | None = None,
+    finite: bool = False,
+    seed: int = 0,
+    focus: Focus | None = None,
+) -> Counterexample | None:
+    """Return inputs on which two functions differ in float64, if found: by more than their dtype rounds.
+
+    `tolerance` is another share of a row's largest magnitude to tell them apart by; with `finite`, a
+    NaN or infinity on one side does not. With a `focus` (of both, traced), inputs are aimed at their
+    comparisons too, and elements that hang on a comparison which rounding may turn tell nothing.
+    """
+    left, right = in_float64(f), in_float64(g)
+    if tolerance is None:
+        tolerance = ROUNDING * max((_unit(value) for value in tensors_of(inputs)), default=2.0**-52)
+    names = [
+        one for one in (DISTRIBUTIONS if distributions is None else distributions) if one not in _CANCELLING
+    ]
+    if focus is not None and not focus.is_empty and not focus.fragile:
+        names = [*DIRECTED, *(name for name in names if name not in DIRECTED)]
+    watch = Watch(focus, 2.0**-52) if focus is not None and focus.jumps else None
+    for name in names:
+        drawn = sample(name, inputs, seed=seed, focus=focus)
+        try:
+            with torch.no_grad():
+                made, other = tensors_of(left(*drawn)), tensors_of(right(*drawn))
+        except IndexError:  # whole numbers aimed at comparisons may be no valid indices
+            if name in DIRECTED:
+                continue
+            raise
+        _check_shapes(made, other)
+        least = _NOTHING * max((float(one.abs().max()) for one in _floating(drawn)), default=1.0)
+        differ = [
+            _differ(a.double(), b.double(), tolerance, least, finite)
+            for a, b in zip(made, other, strict=True)
+        ]
+        if watch is not None and any(bool(one.any()) for one in differ):
+            certain = watch.see(drawn).certain
+            differ = [a & b for a, b in zip(differ, certain, strict=True)] if certain else differ
+        for number, (a, b, where) in enumerate(zip(made, other, differ, strict=True)):
+            if not bool(where.any()):
+                continue
+            place = tuple(int(i) for i in where.nonzero()[0])
+            return Counterexample(
+                name,
+                tuple(_show(i, value) for i, value in enumerate(tensors_of(drawn))),
+                f"output {number}",
+                place,
+                float(a[place]),
+                float(b[place]),
+            )
+    return None
+
+
+def _floating(inputs: Sequence[Any]) -> list[Tensor]:
+    return [one for one in tensors_of(inputs) if one.dtype.is_floating_point and one.numel()]
+
+
+def _differ(a: Tensor, b: Tensor, tolerance: float, least: float, finite: bool) -> Tensor:
+    """Return where two results differ; by less than `least` they do where all that is left is rounding."""
+    differ = ((a - b).abs() > tolerance * scale_of(a)) & ((a - b).abs() > least)
+    differ &= a.isfinite() & b.isfinite()
+    return differ if finite else differ | (a.isfinite() != b.isfinite())
+
+
+def check_trace(
+    graph: Graph,
+    function: Function,
+    inputs: Sequence[Tensor],
+    *,
+    distributions: Iterable[str] = tuple(DISTRIBUTIONS),
+    tolerance: float = 1e-8,
+    seed: int = 0,
+) -> FloatReport:
+    """Return how far a graph, evaluated in float64, is from the function that it was traced from.
+
+    `inputs` are the tensors of the graph's inputs, in order. The algebra takes exponentials without
+    first subtracting a maximum, which code generation adds later; so a distribution on which the
+    graph overflows where the function doesn't is skipped, and said to be.
+    """
+    from superopt.trace.run import run_graph
+
+    exact = in_float64(function)
+    names = [port.name for port in graph.inputs]
+    reports = []
+    for name in distributions:
+        drawn = sample(name, inputs, seed=seed)
+        with torch.no_grad():
+            truth = tensors_of(exact(*drawn))
+            outputs = run_graph(graph, dict(zip(names, drawn, strict=True)), torch.float64)
+        found = [outputs[output.port.name] for output in graph.outputs]
+        if any(bool((~b.isfinite() & a.isfinite()).any()) for a, b in zip(truth, found, strict=True)):
+            skipped = "exponentials without a maximum overflow even in float64"
+            reports.append(DistributionReport(name, 0.0, 0.0, 0.0, skipped=skipped))
+            continue
+        error = max((largest_error(a.double(), b) for a, b in zip(truth, found, strict=True)), default=0.0)
+        reports.append(DistributionReport(name, 0.0, error, error / tolerance))
+    return FloatReport("float64", 1.0, tuple(reports))
+
+
+def _made(function: Function, inputs: Sequence[Any], seed: int) -> list[Tensor]:
+    """Return the tensors that a function makes; random numbers that it draws are the same for all."""
+    devices = {tensor.device for tensor in tensors_of(inputs) if tensor.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes longer than a small program
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        return tensors_of(function(*inputs))
+
+
+def _check_shapes(a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
+    shapes = [[list(value.shape) for value in values] for values in (a, b)]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"the functions return tensors of different shapes: {shapes[0]} and {shapes[1]}")
+
+
+def _unit(value: Tensor) -> float:
+    return float(torch.finfo(value.dtype).eps) if value.dtype.is_floating_point else 2.0**-52
+
+
+def _show(number: int, value: Tensor) -> str:
+    shape = ", ".join(map(str, value.shape))
+    dtype = str(value.dtype).removeprefix("torch.")
+    numbers = [f"{x:.6g}" for x in value.flatten()[: 2 * _PRINTED + 1].tolist()]
+    if value.numel() > 2 * _PRINTED:
+        last = [f"{x:.6g}" for x in value.flatten()[-_PRINTED:].tolist()]
+        numbers = [*numbers[:_PRINTED], "...", *last]
+    return f"input {number}: {dtype}[{shape}] = {' '.join(numbers)}"

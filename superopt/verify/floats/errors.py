@@ -1,0 +1,110 @@
+"""Errors: how far results are from float64, by rows, and when that is too far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from superopt.verify.floats.report import DistributionReport
+from superopt.verify.floats.samples import DIRECTED, ONLY_FINITE
+
+__all__ = ["FOUND", "ROUNDING", "Errors", "errors_of", "judged", "largest_error", "may_hang", "scale_of"]
+
+ROUNDING = 64.0
+"""Units in the last place below which two functions count as the same."""
+
+FOUND = "inputs found for comparisons"
+"""The name under which inputs are judged that were searched for."""
+
+_AIMED = frozenset({*DIRECTED, FOUND})
+_COARSE = 0.03  # share of a row that is no rounding in any dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """What one draw of the inputs shows: PyTorch's error and the candidate's, and a unit, by output."""
+
+    outputs: tuple[tuple[float, float, float], ...]
+    equal: bool  # what are no floats
+    nonfinite: bool
+    compared: bool
+    doubtful: int  # elements that are not judged
+
+
+def errors_of(
+    truth: Sequence[Tensor], own: Sequence[Tensor], found: Sequence[Tensor], certain: Sequence[Tensor] | None
+) -> Errors:
+    """Return the errors of one draw; `certain` tells which elements are judged, None that all are."""
+    outputs: list[tuple[float, float, float]] = []
+    nonfinite = compared = False
+    equal = True
+    doubtful = 0
+    for at, (exact, eager, made) in enumerate(zip(truth, own, found, strict=True)):
+        counted = (
+            torch.ones_like(eager, dtype=torch.bool) if certain is None else certain[at].to(eager.device)
+        )
+        doubtful += 0 if certain is None else int((~counted).sum())
+        if not eager.dtype.is_floating_point:
+            equal &= eager.dtype == made.dtype and bool(((eager == made) | ~counted).all())
+            compared |= bool(counted.any()) or counted.numel() == 0
+            continue
+        # An infinity is no fault where the exact result rounds to just that one: PyTorch's number is wrong
+        # there, by chance of its own roundings. A NaN, or the other infinity, is one.
+        rounded = exact.to(eager.dtype)
+        nonfinite |= bool((counted & eager.isfinite() & ~made.isfinite() & (made != rounded)).any())
+        usable = counted & exact.isfinite() & eager.isfinite()
+        compared |= bool(usable.any()) or usable.numel() == 0
+        unit = torch.finfo(eager.dtype).eps
+        exact, eager, made = (
+            torch.where(usable & made.isfinite(), value.double(), 0.0) for value in (exact, eager, made)
+        )
+        outputs.append((largest_error(exact, eager), largest_error(exact, made), unit))
+    return Errors(tuple(outputs), equal, nonfinite, compared, doubtful)
+
+
+def may_hang(errors: Errors) -> bool:
+    """Whether one side errs by more than roundings make: comparisons may have turned on it."""
+    coarse = any(max(eager, made) > ROUNDING * unit for eager, made, unit in errors.outputs)
+    return coarse or errors.nonfinite or not errors.equal
+
+
+def _why_skipped(draw: Errors) -> str:
+    return "all hangs on roundings" if draw.doubtful else "PyTorch's own result is not finite"
+
+
+def judged(name: str, draws: Sequence[Errors], factor: float, floor: float) -> DistributionReport:
+    """Return the verdict on the largest errors over all draws."""
+    if not any(one.compared for one in draws):
+        return DistributionReport(name, 0.0, 0.0, 0.0, draws[0].nonfinite, _why_skipped(draws[0]))
+    ratio = 0.0 if all(one.equal for one in draws) else float("inf")
+    eager_error = candidate_error = 0.0
+    for output in zip(*(one.outputs for one in draws), strict=True):
+        eager, made = max(one[0] for one in output), max(one[1] for one in output)
+        eager_error, candidate_error = max(eager_error, eager), max(candidate_error, made)
+        unit = output[0][2]
+        if name in _AIMED:  # made to tell functions apart: roundings are judged on the others
+            floor = max(floor, min(ROUNDING, _COARSE / unit))
+        ratio = max(ratio, made / (factor * eager + floor * unit))
+    if name in ONLY_FINITE and ratio != float("inf"):
+        ratio = 0.0
+    nonfinite = any(one.nonfinite for one in draws)
+    doubtful = sum(one.doubtful for one in draws)
+    return DistributionReport(name, eager_error, candidate_error, ratio, nonfinite, doubtful=doubtful)
+
+
+def largest_error(exact: Tensor, found: Tensor) -> float:
+    """Return the largest error as a share of its row's largest magnitude."""
+    if exact.numel() == 0:
+        return 0.0
+    share = (found - exact).abs() / scale_of(exact)
+    return float(torch.where(share.isnan(), 0.0, share).max())
+
+
+def scale_of(exact: Tensor) -> Tensor:
+    """Return the largest magnitude of each row."""
+    finite = torch.where(exact.isfinite(), exact, 0.0).abs()
+    row = finite.amax(-1, keepdim=True) if finite.ndim and finite.numel() else finite
+    # A row of exact zeros is judged by the whole tensor.
+    whole = finite.max() if finite.numel() else finite.sum()
+    return torch.where(row == 0, torch.where(whole == 0, 1.0, whole), row)

@@ -1,0 +1,78 @@
+"""Wide: functions carried out in float64, which is what errors are told against."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+__all__ = ["Float64", "in_float64"]
+
+Function: TypeAlias = Callable[..., Any]
+
+_LARGE = 2**16  # elements from which memory is used again
+
+
+def in_float64(function: Function) -> Function:
+    """Return the function with every operator carried out in float64, casts within it included."""
+    widened = _Widened()
+
+    def run(*inputs: Any) -> Any:
+        with torch.no_grad():
+            wide = widened(inputs)
+            with Float64():  # type: ignore[no-untyped-call]
+                return widened.apart(function(*wide))
+
+    return run
+
+
+class _Widened:
+    """Inputs as float64, large ones in the same memory each time: fresh memory takes longer than a matmul."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Tensor] = {}
+
+    def __call__(self, inputs: Any) -> Any:
+        leaves, tree = tree_flatten(inputs)
+        return tree_unflatten([self._wide(at, value) for at, value in enumerate(leaves)], tree)
+
+    def apart(self, made: Any) -> Any:
+        """Return what a function makes, copied where it lies in what is used again."""
+        held = {tensor.untyped_storage().data_ptr() for tensor in self._held.values()}
+
+        def own(value: Any) -> Any:
+            shared = isinstance(value, Tensor) and value.untyped_storage().data_ptr() in held
+            return value.clone() if shared else value
+
+        return tree_map(own, made)
+
+    def _wide(self, at: int, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point or value.numel() < _LARGE:
+            return _double(value)
+        held = self._held.get(at)
+        if held is None or held.shape != value.shape or held.device != value.device:
+            held = self._held[at] = torch.empty_like(value, dtype=torch.float64)
+        return held.copy_(value)
+
+
+class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Widens whatever tensors an operator reads or makes, parameters and closed-over ones too."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operator in float64."""
+        args, kwargs = tree_map(_double, (args, kwargs or {}))
+        return tree_map(_double, func(*args, **kwargs))
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype.is_floating_point:
+        if value.dtype.itemsize == 2:  # by way of float32 it takes a third of the time
+            value = value.float()
+        return value if value.dtype == torch.float64 else value.to(torch.float64)
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    return value

@@ -1,0 +1,1 @@
+"""Graphs: whether two graphs are equal, by random tests over the field with a bound on their error."""

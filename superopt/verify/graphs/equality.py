@@ -1,0 +1,126 @@
+"""Equality of two graphs as exact algebra: random tests over finite fields, with an error bound."""
+
+from dataclasses import replace
+from math import ceil, log2
+from time import perf_counter
+
+from superopt.ir import Graph, live_graph, release_shifts
+from superopt.seeds import fresh_seed
+from superopt.verify.evaluation.defined import defined_less_often
+from superopt.verify.field.residues import mix_seed
+from superopt.verify.graphs.align import Aligned, align_graphs
+from superopt.verify.graphs.facts import Facts
+from superopt.verify.graphs.rounds import Finding, random_rounds
+from superopt.verify.graphs.setting import Setting
+from superopt.verify.graphs.shared import cut_shared, same_outputs
+from superopt.verify.graphs.ties import tied_rounds
+from superopt.verify.graphs.trials import Tally
+from superopt.verify.verdict import ENOUGH, Verdict
+
+__all__ = ["equal_graphs"]
+
+_BITS = 60
+_VARIANTS = (0, 1)
+_DEFINED = 4000
+
+
+def equal_graphs(
+    a: Graph,
+    b: Graph,
+    *,
+    trials: int | None = None,
+    seed: int | None = None,
+    bits: int = _BITS,
+) -> Verdict:
+    """Return whether two graphs compute the same from the same inputs, as exact algebra.
+
+    Inputs are matched by name, or by position where the names differ; outputs by position. A constant
+    is the simple number it stands for, which makes 1/sqrt(128) and 128**-0.5 the same. Without
+    `trials`, as many are drawn as bring the chance of error below 2^-bits, up to a limit.
+
+    "different" is said only where the field refutes exactly; a difference that rests on orders, roots,
+    unknown functions or rounded constants leaves it "unknown", with the witness.
+    """
+    start = perf_counter()
+    seed = fresh_seed() if seed is None else seed
+    # A maximum that exponentials are shifted by, and that cancels, takes one comparison for each pair.
+    aligned = align_graphs(release_shifts(live_graph(a)), release_shifts(live_graph(b)))
+    left, right = aligned.left, aligned.right
+    if same_outputs(left, right):
+        names = tuple(sorted(Facts(aligned).functions))
+        verdict = Verdict("equal", error_bound=0.0, oracles=names, seed=seed)
+        return replace(verdict, seconds=perf_counter() - start)
+    verdict = _tried(aligned, trials, seed, bits)
+    cut = cut_shared(left, right) if verdict.unknown else None
+    if cut is not None:
+        rest = _tried(Aligned(*cut, aligned.links), trials, seed, bits)
+        verdict = rest if rest.equal else verdict
+    if verdict.equal and defined_less_often(left, right, aligned.links, mix_seed(seed, _DEFINED)):
+        note = "equal, but the second takes roots or logarithms of negative numbers where the first does not"
+        verdict = replace(verdict, outcome="unknown", notes=(*verdict.notes, note))
+    return replace(verdict, seconds=perf_counter() - start)
+
+
+def _tried(aligned: Aligned, trials: int | None, seed: int, bits: int) -> Verdict:
+    """Return the verdict of random tests."""
+    facts = Facts(aligned)
+    if not facts.opened:
+        return _decide(facts, trials, seed, bits, sealed=False)
+    # Most equal programs are so for any functions in the place of exp, sqrt and log, and that is
+    # shown with fewer trials, none of them lost to the root of a non-square.
+    closed = _decide(facts, trials, seed, bits, sealed=True)
+    if closed.equal:
+        return closed
+    verdict = _decide(facts, trials, seed, bits, sealed=False)
+    # Where squares for all roots are not to be had, this is the only place that was seen to differ.
+    return replace(verdict, witness=verdict.witness or closed.witness) if verdict.unknown else verdict
+
+
+def _decide(facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: bool) -> Verdict:
+    """Return the verdict of one kind of field."""
+    bounds: list[float | None] = []
+    notes: dict[str, None] = {}
+    total = 0
+    witness = None
+    exact = True
+    for variant in _VARIANTS:
+        setting = Setting(facts, variant, seed, bits, sealed=sealed)
+        tally = Tally()
+        finding = _compared(setting, tally, trials)
+        witness = finding.witness
+        total += tally.kept
+        notes |= dict.fromkeys(finding.notes)
+        bounds.append(finding.error)
+        exact &= setting.exact
+        if witness is not None or finding.error is None:
+            break
+    known = [bound for bound in bounds if bound is not None]
+    bound = max(known) if witness is None and len(known) == len(bounds) else None
+    if witness is not None and not exact:
+        notes["the field tells them apart, but it does not know every law of real numbers"] = None
+    elif bound is not None and bound > ENOUGH:
+        notes[f"no bound below 2^-40: the chance of error is only below 2^{ceil(log2(bound))}"] = None
+    return Verdict(
+        "different"
+        if witness is not None and exact
+        else "equal"
+        if bound is not None and bound <= ENOUGH
+        else "unknown",
+        trials=total,
+        error_bound=bound,
+        witness=witness,
+        oracles=tuple(sorted(facts.functions)),
+        notes=tuple(notes),
+        seed=seed,
+    )
+
+
+def _compared(setting: Setting, tally: Tally, trials: int | None) -> Finding:
+    """Return what all trials of one setting say."""
+    if setting.obstacle:
+        return Finding(notes=(f"not compared: {setting.obstacle}",))
+    found = random_rounds(setting, tally, trials)
+    if found.error is None or found.error > ENOUGH or not tally.met:
+        return found
+    tied = tied_rounds(setting, tally, found.error)
+    return replace(tied, notes=(*found.notes, *tied.notes))

@@ -1,0 +1,84 @@
+"""Equality of many graphs to one: all are evaluated together, the steps that they share once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from superopt.ir import Axis, Graph, Output, Step, live_graph, refine_axis
+from superopt.verify.graphs.equality import equal_graphs
+from superopt.verify.verdict import Verdict
+
+__all__ = ["equal_to_all"]
+
+
+def equal_to_all(goal: Graph, graphs: Sequence[Graph], *, seed: int | None = None) -> list[Verdict]:
+    """Return for each graph whether it computes the same as the goal.
+
+    The graphs have the goal's ports, though they may write an axis as a product of others. Without a
+    `seed` the random tests are fresh.
+    """
+    if not graphs:
+        return []
+    parts: dict[str, tuple[Axis, ...]] = {}
+    for graph in graphs:
+        parts |= _split_axes(goal, graph)
+    together = equal_graphs(
+        _repeated(_refined(goal, parts), len(graphs)),
+        _bundle([_refined(graph, parts) for graph in graphs]),
+        seed=seed,
+    )
+    if together.equal:
+        return [together] * len(graphs)
+    # One that is not equal spoils the verdict on all: look at each alone.
+    return [equal_graphs(goal, graph, seed=seed) for graph in graphs]
+
+
+def _split_axes(goal: Graph, graph: Graph) -> dict[str, tuple[Axis, ...]]:
+    """Return the axes of the goal that a graph writes as products, with their parts."""
+    found: dict[str, tuple[Axis, ...]] = {}
+    whole, fine = goal.sizes, graph.sizes
+    for port, other in zip(goal.inputs, graph.inputs, strict=True):
+        for dim, parts in zip(port.dims, other.dims, strict=True):
+            rest = list(parts)
+            for axis in dim:
+                taken = [rest.pop(0)]
+                if taken == [axis]:
+                    continue
+                extent = fine[taken[0]]
+                while extent < whole[axis]:
+                    taken.append(rest.pop(0))
+                    extent *= fine[taken[-1]]
+                found[axis] = tuple(Axis(name, fine[name]) for name in taken)
+    return found
+
+
+def _refined(graph: Graph, parts: dict[str, tuple[Axis, ...]]) -> Graph:
+    """Return the graph with these axes split, where it has them whole."""
+    for axis, pieces in parts.items():
+        if axis in graph.sizes:
+            graph = refine_axis(graph, axis, pieces)
+    return graph
+
+
+def _repeated(goal: Graph, count: int) -> Graph:
+    """Return the goal with its outputs written down once for each graph."""
+    return replace(goal, outputs=tuple(_numbered(output, i) for i in range(count) for output in goal.outputs))
+
+
+def _bundle(graphs: Sequence[Graph]) -> Graph:
+    """Return graphs over the same inputs as one, equal steps made one."""
+    first = len(graphs[0].inputs)
+    steps: list[Step] = []
+    outputs: list[Output] = []
+    for number, graph in enumerate(graphs):
+        shift = len(steps)
+
+        def moved(value: int, shift: int = shift) -> int:
+            return value if value < first else value + shift
+
+        steps += [replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps]
+        outputs += [replace(_numbered(output, number), value=moved(output.value)) for output in graph.outputs]
+    return live_graph(replace(graphs[0], steps=tuple(steps), outputs=tuple(outputs)))
+
+
+def _numbered(output: Output, number: int) -> Output:
+    return replace(output, port=replace(output.port, name=f"{output.port.name}_{number}"))

@@ -1,0 +1,93 @@
+"""Rounds: random trials of two graphs, drawn until the chance of error is small enough."""
+
+from dataclasses import dataclass
+
+from superopt.verify.field.arithmetic import Field
+from superopt.verify.graphs.setting import Setting
+from superopt.verify.graphs.trials import Tally, batches, compare
+from superopt.verify.verdict import Witness
+
+__all__ = ["Finding", "random_rounds"]
+
+_MOST_DRAWS = 1 << 20  # trials times elements of the cheapest root
+_ROUNDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the trials of one setting say: a place where the graphs differ, or a bound on the error."""
+
+    witness: Witness | None = None
+    error: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding:
+    """Compare on numbers drawn at random, which are never equal by accident."""
+    roots = setting.roots
+    wanted = trials or setting.wanted(_per_trial(setting, tally, 1.0))
+    count = 2 * wanted
+    limit = max(count, _MOST_DRAWS // (setting.levels * roots.least_work))
+    for number in range(_ROUNDS):
+        found = tally.rooted
+        witness = _round(setting, setting.field(number, count), tally, wanted)
+        if witness is not None:
+            return Finding(witness)
+        if trials is None:
+            wanted = setting.wanted(_per_trial(setting, tally, tally.share))
+        if tally.kept >= wanted or (number and tally.rooted and not tally.kept):
+            break
+        if _hopeless(setting, tally, wanted - tally.kept):
+            break
+        scarce = tally.rooted - found < wanted - tally.kept
+        count = min(limit, count * 8) if scarce else count
+    if roots.stages and not tally.rooted:
+        return Finding(notes=("undecided: too many square roots to draw squares for all",))
+    return _concluded(setting, tally)
+
+
+def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int) -> Witness | None:
+    """Compare the good trials of one field."""
+    good = setting.roots.good(drawn)
+    tally.drawn += drawn.trials
+    tally.rooted += good.size
+    for batch in batches(setting, drawn, good[: wanted - tally.kept]):
+        witness = compare(setting, batch, tally)
+        if witness is not None:
+            return witness
+    return None
+
+
+def _hopeless(setting: Setting, tally: Tally, wanted: int) -> bool:
+    """Return whether squares for all roots are too rare to find as many trials as are wanted."""
+    work = setting.levels * setting.roots.least_work
+    if not tally.rooted:
+        return tally.drawn * work > _MOST_DRAWS >> 3
+    return wanted * tally.drawn * work > (_MOST_DRAWS << 2) * tally.rooted
+
+
+def _per_trial(setting: Setting, tally: Tally, kept: float) -> float:
+    """Return the bound for one trial when a fraction of all is kept."""
+    return setting.bound.per_trial(kept=kept, dismissed=tally.dismissed > 0)
+
+
+def _concluded(setting: Setting, tally: Tally) -> Finding:
+    """Return the bound on the error of all trials, none of which told the graphs apart."""
+    error = _per_trial(setting, tally, tally.share)
+    if tally.kept <= 0:
+        return Finding(notes=(_why_none(tally),))
+    if error < 1:
+        return Finding(error=error**tally.kept)
+    reason = setting.bound.reason or "too many terms"
+    return Finding(notes=(f"no bound: {reason} at the smallest sizes",))
+
+
+def _why_none(tally: Tally) -> str:
+    """Return why no trial was defined everywhere."""
+    always = [bool(count) and count >= tally.compared for count in tally.undefined]
+    if always == [True, True]:
+        return "both programs divide by zero on every input"
+    if any(always):
+        one, other = ("first", "second") if always[0] else ("second", "first")
+        return f"the {one} program divides by zero on every input, the {other} does not"
+    return "no trial was free of divisions by zero"

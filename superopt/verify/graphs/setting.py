@@ -1,0 +1,144 @@
+"""Setting: the tiny sizes and the field that two graphs are compared in, and the bound that holds there."""
+
+from fractions import Fraction
+from math import log2
+
+from superopt.verify.evaluation.classes import draws_for, value_classes
+from superopt.verify.evaluation.draws import Roots, batch_size, elements
+from superopt.verify.evaluation.levels import first_levels, levels_of
+from superopt.verify.evaluation.tiny import tiny_sizes
+from superopt.verify.field.arithmetic import Field
+from superopt.verify.field.primes import HIGHEST, choose_tower
+from superopt.verify.field.residues import mix_seed
+from superopt.verify.graphs.bound import error_bound
+from superopt.verify.graphs.facts import Facts
+from superopt.verify.verdict import ENOUGH
+
+__all__ = ["Setting"]
+
+_LEAST_TRIALS = 8
+_DOUBTFUL_TRIALS = 256  # where equality is out of reach, and only a difference is looked for
+_MOST_TRIALS = 1 << 17
+_MOST_WORK = 1 << 24  # trials times elements of the largest value
+_MOST_ELEMENTS = 1 << 23  # of one value
+_CLASS_ROUND = 1000
+
+
+class Setting:
+    """One choice of tiny sizes, levels and primes, with the bound on the error of one trial."""
+
+    def __init__(self, facts: Facts, variant: int, seed: int, bits: int, *, sealed: bool) -> None:
+        self.facts = facts
+        self.variant = variant
+        self.seed = seed
+        self.sealed = sealed
+        self._bits = bits
+        left, right = facts.graphs
+        logarithms = facts.logarithms and not sealed
+        limit = 3 if logarithms else len(HIGHEST)
+        self.levels = 1 if sealed else levels_of(left, right, limit=limit)
+        self.firsts = _first_levels(facts, sealed=sealed)
+        self._choose()
+        error = self.bound.per_trial()
+        if error >= 1 or self._needed(error) > _MOST_TRIALS // 8:
+            self._choose(smallest=True)
+
+    def _choose(self, *, smallest: bool = False) -> None:
+        facts = self.facts
+        left, right = facts.graphs
+        self.tiny = tiny_sizes(
+            left, right, variant=self.variant, links=facts.links, narrow=True, smallest=smallest
+        )
+        numbers = facts.constants | {abs(one) for one in self.tiny.compared}
+        numbers |= {Fraction(extent) for extent in self.tiny.extents.values() if extent}
+        self.tower, self.suits = choose_tower(
+            mix_seed(self.seed, self.variant),
+            self.levels,
+            numbers,
+            logarithms=facts.logarithms and not self.sealed,
+            signs=facts.ordered,
+        )
+        start = min(max(self.firsts, default=0), len(self.tower) - 2)
+        roots = () if self.sealed else facts.graphs
+        self.roots = Roots(roots, self.tiny.sizes, self.levels)
+        self.bound = error_bound(
+            left,
+            right,
+            self.tiny.sizes,
+            tower=self.tower[start : max(self.levels, start + 2)],
+            classes=value_classes(
+                facts.graphs,
+                self.field(_CLASS_ROUND, draws_for(self.roots)),
+                self.roots,
+                self.tiny.sizes,
+            )
+            if self.largest <= _MOST_ELEMENTS
+            else None,
+            sealed=self.sealed,
+            integers=len(self.tiny.integers),
+            wide=self.tiny.wide,
+        )
+
+    @property
+    def obstacle(self) -> str:
+        """Why nothing is compared, or nothing."""
+        if self.tiny.missing:
+            return self.tiny.missing
+        if not self.suits:
+            return "no field at hand keeps the constants apart and their signs"
+        if self.largest > _MOST_ELEMENTS:
+            return f"a value takes {self.largest} elements to show all masks"
+        return ""
+
+    @property
+    def exact(self) -> bool:
+        """Whether a difference over the field is one of real numbers."""
+        sizes, extents = self.tiny.sizes, self.tiny.extents
+        real = self.facts.left.sizes | self.facts.right.sizes
+        whole = all(
+            sizes[axis] == size or (extents.get(axis) == size and size >= self.bound.degree)
+            for axis, size in real.items()
+        )
+        return self.facts.algebraic and not self.sealed and whole and self.levels < len(self.tower)
+
+    @property
+    def largest(self) -> int:
+        """The number of elements of the largest value."""
+        return max(elements(graph, self.tiny.sizes) for graph in self.facts.graphs)
+
+    @property
+    def batch(self) -> int:
+        """How many trials are evaluated at once."""
+        return batch_size(self.largest, self.levels)
+
+    @property
+    def most_trials(self) -> int:
+        """How many trials are affordable."""
+        return max(1 << 12, min(_MOST_TRIALS, _MOST_WORK // self.largest))
+
+    def field(self, number: int, trials: int, *, pooled: bool = False) -> Field:
+        """Return a field of many trials, another for each number."""
+        seed = mix_seed(mix_seed(self.seed, self.variant), number)
+        return self.tiny.field(
+            seed, trials=trials, levels=self.levels, tower=self.tower, sealed=self.sealed, pooled=pooled
+        )
+
+    def wanted(self, error: float) -> int:
+        """Return how many trials it takes when one is wrong with some probability."""
+        if error >= 1:
+            return _LEAST_TRIALS
+        if error > 0 and log2(ENOUGH) / log2(error) > self.most_trials:
+            return _DOUBTFUL_TRIALS
+        return max(_LEAST_TRIALS, min(self._needed(error), self.most_trials))
+
+    def _needed(self, error: float) -> int:
+        return 1 if error <= 0 else int(self._bits / -log2(error)) + 1
+
+
+def _first_levels(facts: Facts, *, sealed: bool) -> list[int]:
+    """Return for each output the first level that it has in both graphs."""
+    left, right = facts.graphs
+    if sealed:
+        return [0] * len(left.outputs)
+    one, other = first_levels(left), first_levels(right)
+    return [max(one[x.value], other[y.value]) for x, y in zip(left.outputs, right.outputs, strict=True)]

@@ -1,0 +1,124 @@
+"""Shared: what two graphs compute in the very same way.
+
+Outputs that both make by the same steps are equal, whatever the steps are. Where whole programs are too
+much for a bound, what they share is cut off: both then read it as a tensor that enters. If they are equal
+for any such tensor, they are equal for this one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from superopt.ir import (
+    COMMUTATIVE,
+    Graph,
+    Port,
+    Step,
+    check_graph,
+    closed_values,
+    live_graph,
+    mask_values,
+    value_axes,
+)
+
+__all__ = ["cut_shared", "same_outputs"]
+
+
+def same_outputs(left: Graph, right: Graph) -> bool:
+    """Return whether two aligned graphs make all their outputs by the same steps."""
+    one, other = _numbered(left, right)
+    return all(
+        one[x.value] == other[y.value] and x.port.dims == y.port.dims
+        for x, y in zip(left.outputs, right.outputs, strict=True)
+    )
+
+
+def cut_shared(left: Graph, right: Graph) -> tuple[Graph, Graph] | None:
+    """Return two aligned graphs that read what they share as inputs, or None where they share nothing."""
+    one, other = _numbered(left, right)
+    shared = set(one) & set(other)
+    cuts: dict[int, _Cut] = {}
+    for graph, numbers in ((left, one), (right, other)):
+        closed, axes, masks = closed_values(graph), value_axes(graph), mask_values(graph)
+        first = len(graph.inputs)
+        for value in range(first, first + len(graph.steps)):
+            number = numbers[value]
+            if number not in shared or closed[value]:
+                continue
+            readers = [
+                at
+                for at, step in enumerate(graph.steps, first)
+                if value in step.inputs and numbers[at] not in shared
+            ]
+            if readers or any(output.value == value for output in graph.outputs):
+                cuts.setdefault(number, _Cut(tuple(sorted(axes[value])), masks[value]))
+    # Axes of one side alone have no twin: such a value stays where it is.
+    names = {axis.name for axis in left.axes} & {axis.name for axis in right.axes}
+    cuts = {number: cut for number, cut in cuts.items() if set(cut.axes) <= names}
+    if not cuts:
+        return None
+    return _cut(left, one, cuts), _cut(right, other, cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A value that becomes an input: its axes, and whether it is a mask."""
+
+    axes: tuple[str, ...]
+    mask: bool
+
+
+def _cut(graph: Graph, numbers: Sequence[int], cuts: Mapping[int, _Cut]) -> Graph:
+    """Return the graph with some of its values as inputs; both sides get the same ports."""
+    wide = any(port.dtype == "f64" for port in graph.inputs)
+    ports = [
+        Port(
+            f"shared_{number}",
+            "bool" if cut.mask else "f64" if wide else "f32",
+            tuple((a,) for a in cut.axes),
+        )
+        for number, cut in cuts.items()
+    ]
+    place = {number: len(graph.inputs) + at for at, number in enumerate(cuts)}
+    first, shift = len(graph.inputs), len(ports)
+
+    def moved(value: int) -> int:
+        if value >= first and numbers[value] in place:
+            return place[numbers[value]]
+        return value if value < first else value + shift
+
+    made = replace(
+        graph,
+        inputs=(*graph.inputs, *ports),
+        steps=tuple(replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps),
+        outputs=tuple(replace(output, value=moved(output.value)) for output in graph.outputs),
+    )
+    return check_graph(live_graph(made))
+
+
+def _numbered(left: Graph, right: Graph) -> tuple[list[int], list[int]]:
+    """Return a number for each value of both graphs, the same where the same steps make it."""
+    known: dict[object, int] = {}
+    shared = {axis.name for axis in left.axes} & {axis.name for axis in right.axes}
+    return _numbers(left, known, shared), _numbers(right, known, shared)
+
+
+def _numbers(graph: Graph, known: dict[object, int], shared: set[str]) -> list[int]:
+    sizes = graph.sizes
+    own: dict[str, str] = {}
+
+    def name(axis: str) -> str:
+        # Axes inside a program are known by the order in which they come up.
+        return axis if axis in shared else own.setdefault(axis, f"#{len(own)} {sizes[axis]}")
+
+    numbers = [known.setdefault(("input", port.name), len(known)) for port in graph.inputs]
+    for step in graph.steps:
+        numbers.append(known.setdefault(_key(step, [numbers[i] for i in step.inputs], name), len(known)))
+    return numbers
+
+
+def _key(step: Step, inputs: list[int], name: Callable[[str], str]) -> object:
+    axes = tuple(sorted(map(name, step.axes)))
+    mapping = tuple(
+        sorted((name(old), name(new) if isinstance(new, str) else new) for old, new in step.mapping)
+    )
+    return step.op, tuple(sorted(inputs) if step.op in COMMUTATIVE else inputs), axes, mapping, step.value

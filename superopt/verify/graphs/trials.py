@@ -1,0 +1,131 @@
+"""Trials: both graphs evaluated in one field, and a place where they differ."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superopt.verify.evaluation.interpret import interpret, output_tensor
+from superopt.verify.evaluation.orders import RISING, nonnegative_values, sound_trials
+from superopt.verify.field.arithmetic import Field
+from superopt.verify.field.residues import UNDEFINED, Residues
+from superopt.verify.graphs.setting import Setting
+from superopt.verify.verdict import Witness
+
+__all__ = ["Tally", "batches", "compare"]
+
+_Pairs: TypeAlias = list[tuple[Residues, Residues]]
+_JUDGED = 32  # trials that disagree whose orders are looked at
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many trials were drawn, had roots of squares only, were compared, were defined everywhere."""
+
+    drawn: int = 0
+    rooted: int = 0
+    compared: int = 0
+    kept: int = 0
+    dismissed: int = 0  # disagreed, but in an order that real numbers do not have
+    undefined: list[int] = field(default_factory=lambda: [0, 0])  # had a division by zero, in each graph
+    met: Counter[Hashable] = field(default_factory=Counter)  # came out equal, of each comparison
+
+    @property
+    def share(self) -> float:
+        """The fraction of all trials that is kept; never 0."""
+        rooted = max(self.rooted, 1) / max(self.drawn, 1)
+        return min(1.0, rooted * max(self.kept, 1) / max(self.compared, 1))
+
+
+def batches(setting: Setting, drawn: Field, good: NDArray[np.int64]) -> Iterator[Field]:
+    """Yield the fields of some trials, as many at a time as memory is good for."""
+    for start in range(0, good.size, setting.batch):
+        yield drawn.take(good[start : start + setting.batch])
+
+
+def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True) -> Witness | None:
+    """Return a place where the programs differ in some trial, unless it breaks the laws of orders."""
+    pairs, raised = _outputs(setting, drawn)
+    for site, (_, tied, _) in drawn.met.items():
+        tally.met[site] += int(tied)
+    tally.compared += drawn.trials
+    whole = ~raised[0]
+    differ: list[NDArray[np.bool_]] = []
+    for u, v in pairs:
+        known = u < UNDEFINED, v < UNDEFINED
+        rest = tuple(range(1, u.ndim))
+        for side in (0, 1):
+            tally.undefined[side] += int((~known[side]).any(axis=rest).sum())
+        whole &= (known[0] & known[1]).all(axis=rest)
+        # Where numbers are chosen, 1 / 0 on one side alone is no accident.
+        unlike = (u != v) & ((known[0] & known[1]) | setting.facts.chooses)
+        refused, only = (one.reshape(-1, *(1,) * len(rest)) for one in (raised[0], raised[1]))
+        differ.append((unlike | only) & ~refused)
+    tally.kept += int(whole.sum())
+    disagree = np.zeros(drawn.trials, dtype=np.bool_)
+    for one in differ:
+        disagree |= one.any(axis=tuple(range(1, one.ndim)))
+    if not disagree.any():
+        return None
+    places = np.flatnonzero(disagree)
+    if judged and setting.facts.ordered:
+        sound = _sound(setting, drawn, places[:_JUDGED])
+        tally.dismissed += int((~sound).sum())
+        places = places[:_JUDGED][sound]
+    if not places.size:
+        return None
+    return _witness(setting, int(places[0]), pairs, differ)
+
+
+def _outputs(setting: Setting, drawn: Field) -> tuple[_Pairs, list[NDArray[np.bool_]]]:
+    """Return the outputs of both programs, each at the first level that both have, and who raises."""
+    tiny = setting.tiny
+    one, other = setting.facts.graphs
+    left = interpret(one, drawn, tiny.sizes)
+    raised = [drawn.raised]
+    drawn.raised = np.zeros_like(drawn.raised)
+    right = interpret(other, drawn, tiny.sizes)
+    raised.append(drawn.raised)
+    found = []
+    for x, y, level in zip(one.outputs, other.outputs, setting.firsts, strict=True):
+        u = output_tensor(one, x, left[x.value], tiny.sizes)[level]
+        v = output_tensor(other, y, right[y.value], tiny.sizes)[level]
+        both = np.broadcast_arrays(u, v)
+        shape = (drawn.trials, *both[0].shape[1:])
+        found.append((np.broadcast_to(both[0], shape), np.broadcast_to(both[1], shape)))
+    return found, raised
+
+
+def _sound(setting: Setting, drawn: Field, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of some trials real numbers could have as well."""
+    again = drawn.take(places)
+    again.orders = []
+    values: list[Residues] = []
+    rising: list[tuple[str, Residues, Residues]] = []
+    for graph in setting.facts.graphs:
+        made = interpret(graph, again, setting.tiny.sizes)
+        for at, step in enumerate(graph.steps, len(graph.inputs)):
+            if step.op in RISING:
+                argument, result = made[step.inputs[0]], made[at]
+                rising.append((step.op, _spread(argument, again), _spread(result, again)))
+        sure = nonnegative_values(graph)
+        values += [_spread(one, again) for one, known in zip(made, sure, strict=True) if known]
+    return sound_trials(again, again.orders, values, rising)
+
+
+def _spread(value: Residues, drawn: Field) -> Residues:
+    return np.broadcast_to(value, (drawn.levels, drawn.trials, *value.shape[2:]))
+
+
+def _witness(setting: Setting, trial: int, pairs: _Pairs, differ: list[NDArray[np.bool_]]) -> Witness:
+    for output, (u, v), where in zip(setting.facts.left.outputs, pairs, differ, strict=True):
+        if where[trial].any():
+            position = tuple(int(i) for i in np.argwhere(where[trial])[0])
+            place = (trial, *position)
+            return Witness(
+                output.port.name, position, int(u[place]), int(v[place]), setting.seed, setting.variant
+            )
+    raise AssertionError("no output differs")

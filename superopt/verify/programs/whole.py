@@ -1,0 +1,232 @@
+"""Whole: a traced program as one graph, whose opaque calls read some of its outputs and make inputs of it.
+
+An opaque call is an unknown function of its tensors. What it computes apart from them is its signature:
+two calls of one signature make the same of the same tensors, in the same places among its arguments.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from superopt.dtypes import DTYPES
+from superopt.errors import GraphError
+from superopt.ir import Axis, Graph, Output, Port, Region, Step, check_graph
+
+if TYPE_CHECKING:
+    from superopt.trace import Traced
+    from superopt.trace.algebra import OpaqueCall
+
+__all__ = ["OpaqueUse", "Whole", "add_inputs", "rename_inputs", "whole_graph", "whole_program"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueUse:
+    """One opaque call of a program: where in the graph its arguments and its results are."""
+
+    name: str
+    target: str
+    signature: str  # calls of equal signatures make the same of the same tensors
+    arguments: tuple[int, ...]  # outputs of the graph, one for each place of a tensor among the arguments
+    results: tuple[str, ...]  # inputs of the graph
+    random: bool = False  # whether it draws random numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A program as one graph: first what its opaque calls read, then what it returns."""
+
+    graph: Graph
+    calls: tuple[OpaqueUse, ...] = ()
+    results: tuple[int, ...] = ()  # outputs of the graph that the program returns
+
+    @staticmethod
+    def of_graph(graph: Graph) -> "Whole":
+        """Return a graph as a program without opaque calls."""
+        return Whole(graph, (), tuple(range(len(graph.outputs))))
+
+
+def whole_program(traced: "Traced", shapes: Mapping[str, tuple[int, ...]]) -> Whole:
+    """Return the program as one graph around its opaque calls; `shapes` are those of its inputs, by name."""
+    from superopt.trace.capture.tape import refs
+
+    leaving: list[str] = []
+    calls: list[OpaqueUse] = []
+    for node in traced.program.opaque:
+        made = traced.calls[node.name]
+        reads = [traced.names[index] for index in refs((made.call.args, made.call.kwargs))]
+        places = tuple(range(len(leaving), len(leaving) + len(reads)))
+        leaving += reads
+        calls.append(
+            OpaqueUse(node.name, node.target, _signature(made), places, node.outputs, _is_random(made))
+        )
+    outputs = tuple(range(len(leaving), len(leaving) + len(traced.program.outputs)))
+    return Whole(whole_graph(traced, shapes, tuple(leaving)), tuple(calls), outputs)
+
+
+def whole_graph(
+    traced: "Traced", shapes: Mapping[str, tuple[int, ...]], leaving: tuple[str, ...] = ()
+) -> Graph:
+    """Return the program as one graph, into which the results of opaque calls enter.
+
+    Outputs are the `leaving` tensors, then what the program returns, named by position: equal tensors
+    that leave twice are two outputs.
+    """
+    from superopt.trace.run import dtype_name
+
+    program = traced.program
+    builder = _Builder(program.name)
+    for port in program.inputs:
+        builder.enter(replace(port, dtype=_known(port.dtype)), shapes[port.name])
+    for call in program.opaque:
+        opaque = traced.calls[call.name]
+        for name, (index, _) in zip(call.outputs, opaque.outputs, strict=True):
+            meta = opaque.metas[index]
+            builder.enter(Port(name, _known(dtype_name(meta.dtype) or ""), ()), meta.shape)
+    for node in program.nodes:
+        if isinstance(node, Region):
+            builder.append(node.graph)
+    return builder.graph([*leaving, *program.outputs])
+
+
+def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """Return the graph with inputs under other names."""
+    ports = tuple(replace(port, name=names.get(port.name, port.name)) for port in graph.inputs)
+    return check_graph(replace(graph, inputs=ports))
+
+
+def add_inputs(graph: Graph, ports: Mapping[str, tuple[str, tuple[int, ...]]]) -> Graph:
+    """Return the graph with more inputs, by name with dtype and shape, that nothing reads."""
+    axes, inputs = list(graph.axes), list(graph.inputs)
+    for name, (dtype, shape) in ports.items():
+        dims = [Axis(f"{name}.{i}", size) for i, size in enumerate(shape)]
+        axes += dims
+        inputs.append(Port(name, dtype, tuple((axis.name,) for axis in dims)))
+    shift = len(inputs) - len(graph.inputs)
+    first = len(graph.inputs)
+
+    def moved(value: int) -> int:
+        return value if value < first else value + shift
+
+    steps = (replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps)
+    outputs = (replace(output, value=moved(output.value)) for output in graph.outputs)
+    return check_graph(Graph(graph.name, tuple(axes), tuple(inputs), tuple(steps), tuple(outputs)))
+
+
+def _known(dtype: str) -> str:
+    """Return the dtype where the algebra has it; others only pass from one opaque call to the next."""
+    return dtype if dtype in DTYPES else "f64"
+
+
+def _signature(opaque: "OpaqueCall") -> str:
+    """Return what a call does apart from the numbers in its tensors."""
+    from superopt.trace.capture.tape import Ref, map_leaves, refs
+
+    call = opaque.call
+    read = list(refs((call.args, call.kwargs)))
+    views = _is_view(call.function)
+
+    def text(leaf: Any) -> str:
+        if not isinstance(leaf, Ref):
+            return f"{type(leaf).__name__} {leaf!r}"
+        meta = opaque.metas[leaf.index]
+        # A view reads the memory behind a tensor, so there the strides are part of what it does.
+        return f"tensor {meta} {meta.strides}" if views else f"tensor {meta}"
+
+    arguments = map_leaves(text, (call.args, call.kwargs))
+    made = [None if index is None else str(opaque.metas.get(index)) for index in call.outputs]
+    # What is written into is also read under its other names, so there it counts which are the same.
+    written = [[read.index(index) for index in (*call.mutated, *read)]] if call.mutated else []
+    return f"{call.target} {arguments!r} -> {made} {written}"
+
+
+def _is_view(function: Any) -> bool:
+    """Return whether an operator returns memory of its arguments."""
+    schema = getattr(function, "_schema", None)
+    made = () if schema is None else schema.returns
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in made)
+
+
+_RANDOM = ("bernoulli", "dropout", "rand", "multinomial", "normal", "uniform", "exponential_", "poisson")
+
+
+def _is_random(opaque: "OpaqueCall") -> bool:
+    """Return whether a call draws random numbers."""
+    import torch
+
+    if torch.Tag.nondeterministic_seeded in getattr(opaque.call.function, "tags", ()):
+        return True
+    name = opaque.call.target.split(".")[1 if "." in opaque.call.target else 0]
+    return any(name.startswith(word) for word in _RANDOM)
+
+
+class _Builder:
+    """Regions put one behind the other; a tensor between two of them becomes a value."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.axes: dict[str, int] = {}
+        self.entering: dict[str, Port] = {}  # tensors that enter, with the shape of their own
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.ports: dict[str, Port] = {}  # those that some region reads, on the axes that it reads them on
+        self.made: dict[str, Output] = {}  # tensors that regions make; values count inputs from -1 down
+        self.steps: list[Step] = []
+
+    def enter(self, port: Port, shape: tuple[int, ...]) -> None:
+        """Note a tensor that enters the program, or comes out of an opaque call."""
+        self.entering[port.name] = port
+        self.shapes[port.name] = shape
+
+    def append(self, graph: Graph) -> None:
+        """Add the steps of a region, whose inputs enter or were made by regions before it."""
+        for axis in graph.axes:
+            if self.axes.setdefault(axis.name, axis.size) != axis.size:
+                raise GraphError(f"program {self.name!r}: two regions disagree on the size of {axis.name!r}")
+        # Inputs are numbered -1, -2, ... in the order of `ports`, steps from 0, until all are known.
+        position: list[int] = []
+        for port in graph.inputs:
+            if port.name in self.made:
+                if self.made[port.name].port.dims != port.dims:
+                    raise GraphError(f"program {self.name!r}: two regions read {port.name!r} differently")
+                position.append(self.made[port.name].value)
+                continue
+            known = self.ports.get(port.name)
+            if known is None or not known.dims:
+                self.ports[port.name] = port
+            elif known.dims != port.dims:
+                raise GraphError(f"program {self.name!r}: two regions read {port.name!r} differently")
+            position.append(-1 - list(self.ports).index(port.name))
+        for step in graph.steps:
+            self.steps.append(replace(step, inputs=tuple(position[i] for i in step.inputs)))
+            position.append(len(self.steps) - 1)
+        for output in graph.outputs:
+            self.made[output.port.name] = replace(output, value=position[output.value])
+
+    def graph(self, leaving: list[str]) -> Graph:
+        """Return all regions as one graph with these outputs."""
+        for name in [*self.ports, *sorted(self.entering.keys() - self.ports.keys())]:
+            port = self.ports.get(name) or replace(self.entering[name], dims=(), strides=None)
+            shape = self.shapes.get(name, ())
+            if not port.dims and shape:  # no region reads it
+                dims = [(f"{name}.{i}",) if size != 1 else () for i, size in enumerate(shape)]
+                self.axes |= {f"{name}.{i}": size for i, size in enumerate(shape) if size != 1}
+                port = replace(port, dims=tuple(dims))
+            self.ports[name] = port
+        names = list(self.ports)
+        places = {name: i for i, name in enumerate(names)}
+
+        def settled(value: int) -> int:
+            return -1 - value if value < 0 else len(names) + value
+
+        outputs = []
+        for number, name in enumerate(leaving):
+            made = self.made.get(name) or Output(self.ports[name], -1 - places[name])
+            outputs.append(Output(replace(made.port, name=f"out{number}", strides=None), settled(made.value)))
+        return check_graph(
+            Graph(
+                self.name,
+                tuple(Axis(name, size) for name, size in self.axes.items()),
+                tuple(self.ports.values()),
+                tuple(replace(step, inputs=tuple(map(settled, step.inputs))) for step in self.steps),
+                tuple(outputs),
+            )
+        )

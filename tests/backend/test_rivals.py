@@ -1,0 +1,125 @@
+"""What there is to beat: the library calls of a region, as Inductor makes them too, and nothing else."""
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from superopt.aten import kinds_of
+from superopt.backend.pieces import pieces_of
+from superopt.backend.subgraph import subgraph_of
+from superopt.rivals.library_calls import LibraryCalls, library_calls
+from superopt.rivals.opponents import Opponents
+from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS
+from superopt.targets import pick_target
+
+from .test_pieces import functional
+
+
+def region(function: Any, *shapes: tuple[int, ...]) -> tuple[torch.fx.GraphModule, tuple[Tensor, ...]]:
+    """Return a function as the module of a region, and inputs of it."""
+    graph = functional(function, *(torch.ones(shape) for shape in shapes))
+    kinds = kinds_of(graph, "cpu")
+    [piece] = pieces_of(graph, kinds)
+    subgraph = subgraph_of(piece, kinds)
+    return subgraph.module, tuple(torch.randn(one.shape) for one in subgraph.example())
+
+
+X, W, B, HEADS, KEYS = (4, 8), (8, 8), (8,), (3, 4, 8), (3, 8, 5)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "calls"),
+    [
+        (lambda x, w: torch.relu(x @ w) @ w, (X, W), [torch.mm] * 2),
+        (lambda x, w, b: torch.relu(F.linear(x, w, b)), (X, W, B), [torch.mm]),  # the bias may be fused
+        (lambda q, k: torch.relu(q @ k), (HEADS, KEYS), [torch.bmm]),
+        (lambda q, k: torch.relu(q[:, :1] @ k), (HEADS, KEYS), []),  # Inductor adds up products itself
+        (lambda x: x.softmax(-1), (X,), []),
+    ],
+)
+def test_products_of_matrices_are_library_calls(
+    function: Any, shapes: tuple[tuple[int, ...], ...], calls: list[Any]
+) -> None:
+    assert [call for call, *_ in library_calls(*region(function, *shapes))] == calls
+
+
+def test_attention_is_a_library_call_on_cpus() -> None:
+    graph = torch.fx.Graph()
+    made = graph.call_function(
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+        tuple(graph.placeholder(name) for name in "qkv"),
+    )
+    graph.output(graph.call_function(torch.relu, (graph.call_function(operator.getitem, (made, 0)),)))
+    given = tuple(torch.randn(1, 2, 4, 8) for _ in range(3))
+    [(call, arguments, _)] = library_calls(torch.fx.GraphModule({}, graph), given)
+    assert "flash_attention_for_cpu" in str(call)
+    assert all(one is other for one, other in zip(arguments, given, strict=True))
+
+
+def test_calls_read_what_they_read_in_the_region() -> None:
+    module, (x, w) = region(lambda x, w: torch.relu(x @ w) @ w, X, W)
+    calls = LibraryCalls(module, [(x, w)])
+    [made] = calls._calls.values()
+    results = [named["out"] for _, _, named in made]
+    for result in results:
+        result.zero_()
+    calls(x, w)
+    torch.testing.assert_close(results[0], x @ w)
+    torch.testing.assert_close(results[1], torch.relu(x @ w) @ w)
+
+
+LONG, SQUARE = (512, 256), (256, 256)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "calls"),
+    [
+        (lambda x, w: torch.relu(x @ w) @ w, (LONG, SQUARE), "mm copy_ mm"),
+        (lambda x, w: torch.relu(x) @ w, (LONG, SQUARE), "copy_ mm"),
+        (lambda x, w: ((x @ w).sigmoid() * (x @ w.T)) @ w, (LONG, SQUARE), "mm mm add mm"),
+        (lambda x, w: x + x @ w, (LONG, SQUARE), "mm add"),
+        (lambda x, w: x @ w @ w, (LONG, SQUARE), "mm mm"),  # the second reads the result of the first
+        (
+            lambda x, w: (x @ w).view(2, 256, 256).transpose(1, 2) @ w.expand(2, -1, -1),
+            (LONG, SQUARE),
+            "mm bmm",
+        ),
+        (lambda x, w: torch.relu(x @ w)[:8] @ w, (LONG, SQUARE), "mm mm"),  # Inductor computes eight rows
+        (lambda x, w: torch.relu(x @ w) @ w, ((8, 256), SQUARE), "mm mm"),  # too short to tell
+        (lambda x: x.softmax(-1), (LONG,), ""),
+    ],
+)
+def test_what_must_be_read_and_written_between_calls_is(
+    function: Any, shapes: tuple[tuple[int, ...], ...], calls: str
+) -> None:
+    module, given = region(function, *shapes)
+    made = LibraryCalls(module, [given])
+    assert " ".join(call.__name__ for call, *_ in library_calls(module, given)) == calls
+    assert bool(made) == bool(calls)
+    made(*given)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_rival_draws_its_copies_when_they_are_asked_for(plain: bool) -> None:
+    module, given = region(lambda x, w: torch.relu(x @ w), X, W)
+    drawn = []
+
+    def draw() -> list[tuple[Tensor, ...]]:
+        drawn.append(1)
+        return [given, tuple(map(torch.clone, given))]
+
+    rival = Opponents(module, draw, pick_target("cpu"), {} if plain else {"max_autotune": True})
+    assert rival.has_library == plain
+    assert rival.most_us > 0
+    assert len(rival.copies) == 2
+    assert len(drawn) == 1
+    assert rival.has_made(LIBRARY_CALLS) == plain
+    assert not rival.has_made(INDUCTOR)
+    rival.give_up_copies()
+    assert not rival.has_made(LIBRARY_CALLS)
+    assert len(rival.copies) == 2
+    assert len(drawn) == 2

@@ -1,0 +1,104 @@
+"""Tracing in inference mode: what is inside it, or was made inside it, is traced as under no_grad."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import superopt
+from superopt.ir import print_program
+from superopt.trace import trace
+
+
+class Attention(nn.Module):
+    """Composite operators of several kinds, some of which read nothing but parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48, bias=False)
+        self.out = nn.Linear(16, 16)
+        self.norm = nn.LayerNorm(16)
+        self.register_buffer("scale", torch.full((16,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        weights = torch.matmul(q, k.transpose(-2, -1)).softmax(-1)
+        mixed = torch.matmul(self.out.weight, torch.diag(self.scale).t())
+        return F.linear(weights @ v, mixed, self.out.bias).flatten(0, 1).view_as(x)
+
+
+@torch.inference_mode()
+def decorated(x: Tensor, w: Tensor) -> Tensor:
+    return torch.matmul(x, w).reshape(-1, 4).contiguous().softmax(-1)
+
+
+def plain(x: Tensor, w: Tensor) -> Tensor:
+    return torch.matmul(x, w).reshape(-1, 4).contiguous().softmax(-1)
+
+
+def made(inside: bool) -> tuple[nn.Module, Tensor]:
+    """Return the same module and input, made in inference mode or not."""
+    with torch.inference_mode(inside):
+        torch.manual_seed(0)
+        return Attention().eval(), torch.randn(2, 8, 16)
+
+
+@pytest.mark.parametrize("traced_inside", [False, True])
+@pytest.mark.parametrize("module_inside", [False, True])
+@pytest.mark.parametrize("input_inside", [False, True])
+def test_modules_are_traced_as_without(traced_inside: bool, module_inside: bool, input_inside: bool) -> None:
+    module, x = made(False)
+    with torch.no_grad():
+        wanted = trace(module, x)
+        value = module(x)
+    module, _ = made(module_inside)
+    _, x = made(input_inside)
+    with torch.inference_mode(traced_inside), torch.no_grad():
+        found = trace(module, x)
+        assert print_program(found.program) == print_program(wanted.program)
+        assert found.constants.keys() == wanted.constants.keys()
+        torch.testing.assert_close(found.run(x), value)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_function_that_enters_inference_mode_itself(inside: bool) -> None:
+    wanted = trace(plain, torch.randn(2, 4, 8), torch.randn(8, 4), name="one")
+    with torch.inference_mode(inside):
+        found = trace(decorated, torch.randn(2, 4, 8), torch.randn(8, 4), name="one")
+    assert print_program(found.program) == print_program(wanted.program)
+
+
+def test_no_composite_operator_is_left() -> None:
+    with torch.inference_mode():
+        weight = torch.randn(8, 8)
+        found = trace(lambda x: x + torch.matmul(weight, weight.t()).reshape(64), torch.randn(3, 64))
+    assert not found.program.opaque
+
+
+def test_inputs_alone_are_still_refused_where_they_are_written() -> None:
+    with torch.inference_mode(), pytest.raises(superopt.errors.TraceError, match="writes into an input"):
+        trace(lambda x: x.add_(1), torch.randn(4))
+
+
+def test_equivalent_and_search_agree() -> None:
+    inputs = torch.randn(4, 8), torch.randn(8, 6), torch.ones(4, 1)
+    options = superopt.SearchOptions(max_graphs=4)
+
+    def first(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+        return torch.matmul(x / s, w)
+
+    def second(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+        return torch.matmul(x, w) / s
+
+    def third(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+        return torch.matmul(x, w) * s
+
+    wanted = superopt.search(first, *inputs, options=options)
+    with torch.inference_mode():
+        inside = tuple(one.clone() for one in inputs)
+        for given in (inputs, inside):
+            assert superopt.equivalent(first, second, *given).equal
+            assert not superopt.equivalent(first, third, *given).equal
+            found = superopt.search(first, *given, options=options)
+            assert [len(one.found) for one in found.regions] == [len(one.found) for one in wanted.regions]
+    assert superopt.equivalent(first, second, *inside).equal

@@ -1,0 +1,100 @@
+"""Every operator that only proofs know: what its algebra computes is what PyTorch computes, in float64."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from superopt.trace import trace
+
+_NUMBERS: dict[str, Callable[[Tensor], Any]] = {
+    "sign": lambda x: torch.sign(x * (x > 0)) - torch.sgn(x),
+    "erfc": torch.erfc,
+    "logit": lambda x: x.sigmoid().logit(),
+    "logit within bounds": lambda x: torch.logit(x, eps=0.1),
+    "logaddexp": lambda x: torch.logaddexp(x, 2 * x[:, :1]),
+    "logaddexp2": lambda x: torch.logaddexp2(x, 2 * x[:1]),
+    "log sigmoid": F.logsigmoid,
+    "powers of roots": lambda x: x.abs() ** 1.5 + x.abs() ** 0.25 - x.abs() ** -2.125,
+    "long powers": lambda x: (x / 3) ** 24 + x**-3 + x**1,
+    "no power": lambda x: x**0 + x,
+    "another power": lambda x: x.abs() ** 1.7,
+    "powers of two": lambda x: 2.0**x + torch.pow(torch.tensor(2.0), x),
+    "powers of three": lambda x: 3.0**x,
+    "product of a row": lambda x: x.prod(-1),
+    "product kept": lambda x: x.prod(0, keepdim=True),
+    "product of all": lambda x: x[:2].prod(),
+    "product of rows on two axes": lambda x: x.reshape(12).prod(0) * x,
+    "product of equal numbers": lambda x: x[:, :1].expand(3, 4).prod(-1),
+    "hypot": lambda x: torch.hypot(x, x + 1),
+    "hyperbolic": lambda x: x.sinh() + x.cosh(),
+    "log10": lambda x: x.abs().log10(),
+    "xlogy": lambda x: torch.xlogy(x.relu(), x.relu()),
+}
+
+
+@pytest.mark.parametrize("name", _NUMBERS)
+def test_a_proof_has_the_numbers_of_pytorch(name: str) -> None:
+    function = _NUMBERS[name]
+    x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    traced = trace(function, x, for_proof=True)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(x), function(x), rtol=1e-9, atol=1e-9)
+
+
+def test_a_long_product_stays_a_call() -> None:
+    traced = trace(lambda x: x.prod(-1), torch.randn(17), for_proof=True)
+    assert [node.target for node in traced.program.opaque] == ["aten.prod.dim_int"]
+
+
+_LOOK_UPS: dict[str, Callable[..., Any]] = {
+    "embedding": lambda x, i, j, k: F.embedding(i, x),
+    "embedding of a matrix of numbers": lambda x, i, j, k: F.embedding(k, x),
+    "index": lambda x, i, j, k: x[i] * x[i - 5],
+    "index of columns": lambda x, i, j, k: x[:, j],
+    "indices side by side": lambda x, i, j, k: x[i, j],
+    "indices that broadcast": lambda x, i, j, k: x[i[:, None], j],
+    "indices in the middle": lambda x, i, j, k: torch.stack([x, -x], -1)[i[:, None], j],
+    "index of a folded axis": lambda x, i, j, k: x.reshape(20)[i * 4 + j],
+    "index select": lambda x, i, j, k: x.index_select(1, j),
+    "gather": lambda x, i, j, k: x.gather(0, k),
+    "index add": lambda x, i, j, k: x.index_add(1, j, x[:, :3], alpha=2),
+    "one hot": lambda x, i, j, k: F.one_hot(i, 5).double() @ x,
+    "nll": lambda x, i, j, k: F.nll_loss(x[:3], j, reduction="none"),
+    "nll of one row": lambda x, i, j, k: F.nll_loss(x[0], j[0]),
+    "nll with weights": lambda x, i, j, k: F.nll_loss(x[:3], j, x[4].exp()),
+    "nll with a class ignored": lambda x, i, j, k: F.nll_loss(x[:3], j, ignore_index=3),
+    "arithmetic": lambda x, i, j, k: (i + 1 - j * 2) ** 2 - (-i),
+    "counts": lambda x, i, j, k: (k > 1).long().sum(-1) + (k == 0).sum(-1),
+    "casts": lambda x, i, j, k: x[:3, 0] * i * (j / 2) + i.bool() * j.to(x.dtype),
+    "comparisons": lambda x, i, j, k: (i < j) | (i == 2) | (j >= 3),
+}
+
+
+@pytest.mark.parametrize("name", _LOOK_UPS)
+def test_a_proof_looks_up_what_pytorch_does(name: str) -> None:
+    function = _LOOK_UPS[name]
+    x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    i, j = torch.tensor([4, 0, 2]), torch.tensor([3, 3, 1])
+    k = torch.tensor([[0, 4, 1, 2], [3, 3, 0, 4]])
+    traced = trace(function, x, i, j, k, for_proof=True)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(x, i, j, k), function(x, i, j, k), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda i, k: i + i,
+        lambda i, k: i[:2] - i[1:],
+        lambda i, k: (i[None] * 2).float(),
+        lambda i, k: k.to(torch.int32),
+    ],
+)
+def test_integers_that_wrap_around_at_a_few_bits_are_no_numbers(function: Callable[..., Any]) -> None:
+    i, k = torch.tensor([200, 100, 1], dtype=torch.uint8), torch.tensor([1, 2])
+    traced = trace(function, i, k, for_proof=True)
+    assert traced.program.opaque

@@ -1,0 +1,10 @@
+"""Products with masks: what a mask hides adds nothing, infinities included."""
+
+import pytest
+from masks import CHOSEN
+
+
+@pytest.mark.parametrize("configs", ["default", "random"])
+@pytest.mark.parametrize("text", CHOSEN.values(), ids=CHOSEN.keys())
+def test_masks_hide_infinities(agrees, text, configs):
+    agrees("text", text=text, domain=[90, 200], configs=configs)

@@ -1,0 +1,111 @@
+"""Integers that come as data: what is proven of look-ups by them, and what may not be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from superopt import equivalent
+from superopt.ir import parse_graph
+from superopt.verify.evaluation.tiny import tiny_sizes
+
+_W, _I = torch.randn(10, 3), torch.tensor([1, 7, 3, 9])
+
+
+def _outcome(f: Callable[..., Any], g: Callable[..., Any], *inputs: Any) -> str:
+    return equivalent(f, g, *(inputs or (_W, _I)), floats=False, seed=0).outcome
+
+
+def test_what_raises_out_of_range_may_become_what_does_not() -> None:
+    def embedding(w, i):
+        return F.embedding(i, w)
+
+    def index(w, i):
+        return w[i]  # negative numbers count from the end
+
+    assert _outcome(embedding, index) == "equal"
+    assert _outcome(index, embedding) == "unknown"
+
+
+def test_a_look_up_raises_where_its_result_is_masked() -> None:
+    def masked(w, i):
+        return torch.where(i[:, None] < 10, F.embedding(i, w), 0.0)
+
+    def clamped(w, i):
+        return torch.where(i[:, None] < 10, F.embedding(i.clamp(max=9), w), 0.0)
+
+    assert _outcome(clamped, masked) == "unknown"
+
+
+@pytest.mark.parametrize("number", [0, 3, 7, 9, -1, -3])
+def test_each_row_counts(number: int) -> None:
+    apart = torch.arange(10)[:, None] != number % 10
+    assert _outcome(lambda w, i: w[i], lambda w, i: (w * apart)[i]) == "unknown"
+    assert _outcome(lambda w, i: w[i], lambda w, i: w[i] * (i != number)[:, None]) == "unknown"
+    masked = _outcome(
+        lambda w, i: w[i] * (i != number)[:, None],
+        lambda w, i: torch.where((i == number)[:, None], 0.0, w[i]),
+    )
+    assert masked == "equal"
+
+
+def test_all_positions_that_integers_name_are_evaluated() -> None:
+    graph = parse_graph(
+        "graph g\naxes m=4 n=900\nin w: f32[n]\nin y: i64[m]\nt2 = index[n]()\nt3 = eq(t2, y)\n"
+        "t4 = mul(t3, w)\nt5 = sum[n](t4)\nt6 = const[500]()\nt7 = lt(y, t6)\nt8 = mul(t7, t5)\n"
+        "out o: f32[m] = t8\n"
+    )
+    tiny = tiny_sizes(graph)
+    assert not tiny.missing
+    assert {499, 500, 501} < set(tiny.positions["n"]) < set(tiny.integers)
+    assert min(tiny.integers) < 0
+    assert max(tiny.integers) > 900
+    assert len(tiny.integers) & (len(tiny.integers) - 1) == 0
+
+
+def test_integers_that_are_computed_with_are_any_numbers() -> None:
+    product = "graph g\naxes m=4\nin y: i64[m]\nt1 = mul(y, y)\nout o: i64[m] = t1\n"
+    compared = "graph g\naxes m=4\nin y: i64[m]\nt1 = const[3]()\nt2 = lt(y, t1)\nout o: bool[m] = t2\n"
+    assert tiny_sizes(parse_graph(product)).wide
+    assert not tiny_sizes(parse_graph(compared)).wide
+
+
+def test_a_power_of_two_that_wraps_around_is_no_difference() -> None:
+    assert _outcome(lambda i: i * 2**62 * 4, lambda i: i * 0, _I) == "unknown"
+
+
+_COUNTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "a count of masks": (lambda b, x: x * (_first_half(b).sum() > 10), lambda b, x: x * 0),
+    "a count of comparisons": (lambda b, x: x * (_first_half(x > 0).sum() > 10), lambda b, x: x * 0),
+    "a count clamped": (
+        lambda b, x: x * _first_half(b).sum().clamp(max=20),
+        lambda b, x: x * _first_half(b).sum(),
+    ),
+    "a count that is relu": (lambda b, x: x * (_first_half(b).float().sum() - 9).relu(), lambda b, x: x * 0),
+    "a polynomial of a count": (
+        lambda b, x: x * _four_roots(_first_half(b).float().sum()),
+        lambda b, x: x * 0,
+    ),
+    "a sum of positions": (lambda b, x: x * (_first_half(b | ~b).sum() > 10), lambda b, x: x * 0),
+}
+
+
+def _first_half(mask: torch.Tensor) -> torch.Tensor:
+    return mask & (torch.arange(100) < 50)
+
+
+def _four_roots(count: torch.Tensor) -> torch.Tensor:
+    return count * (count - 1) * (count - 2) * (count - 3)
+
+
+@pytest.mark.parametrize("name", _COUNTS)
+def test_a_count_may_exceed_the_positions_that_are_evaluated(name: str) -> None:
+    f, g = _COUNTS[name]
+    assert _outcome(f, g, torch.rand(100) > 0.5, torch.randn(100)) == "unknown"
+
+
+def test_bytes_wrap_around() -> None:
+    a, b = torch.tensor([3, 5], dtype=torch.uint8), torch.tensor([5, 3], dtype=torch.uint8)
+    assert _outcome(lambda a, b: (a - b).float(), lambda a, b: a.float() - b.float(), a, b) == "unknown"
