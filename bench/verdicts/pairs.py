@@ -99,7 +99,7 @@ def draw(inputs: Sequence[Input], constants: Sequence[float], seed: int) -> Iter
     shares = (0.5, 0.5, 0.15, 0.85, 0.5, 0.0, 0.5, 1.0, 0.5)
     for number, make in enumerate(floats):
         made = [
-            make(one.shape) if one.dtype.is_floating_point else _whole(random, one, shares[number])
+            make(one.shape) if one.dtype.is_floating_point else _whole(random, one, shares[number], constants)
             for one in inputs
         ]
         yield tuple(made)
@@ -143,10 +143,16 @@ def _mixed(random: torch.Generator, pool: Tensor, shape: tuple[int, ...]) -> Ten
     return torch.where(normal, _normal(random, 1.0, shape), _chosen(random, pool, shape))
 
 
-def _whole(random: torch.Generator, one: Input, share: float) -> Tensor:
+def _whole(random: torch.Generator, one: Input, share: float, constants: Sequence[float]) -> Tensor:
+    """Return booleans, or whole numbers below the input's bound, many of them of the program's constants."""
     if one.dtype == torch.bool:
         return torch.rand(one.shape, generator=random) < share
-    return torch.randint(0, one.below, one.shape, generator=random)
+    drawn = torch.randint(0, one.below, one.shape, generator=random)
+    named = [int(value) for value in constants if value == int(value) and 0 <= value < one.below]
+    if not named:
+        return drawn
+    chosen = torch.rand(one.shape, generator=random) < 0.25
+    return torch.where(chosen, _chosen(random, torch.tensor(named), one.shape), drawn)
 
 
 def _tied(random: torch.Generator, made: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -141,7 +141,7 @@ def test_a_full_disk(one, random, monkeypatch, caplog) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("superopt.codegen.cpp.compile.shutil.copy", full)
+    monkeypatch.setattr("superopt.codegen.cpp.compile.Path.write_text", full)
     inputs = random((6, 32), (32,))
     best = superopt.optimize(norm, *inputs, options=one)
     is_right(best, inputs)
