@@ -92,8 +92,8 @@ def _decide(facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: b
         notes |= dict.fromkeys(finding.notes)
         bounds.append(finding.error)
         exact &= setting.exact
-        if witness is not None or finding.error is None:
-            break
+        if witness is not None or finding.error is None or finding.error > ENOUGH:
+            break  # another choice of sizes would not make them equal
     known = [bound for bound in bounds if bound is not None]
     bound = max(known) if witness is None and len(known) == len(bounds) else None
     if witness is not None and not exact:

@@ -30,7 +30,7 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
     limit = max(count, _MOST_DRAWS // (setting.levels * roots.least_work))
     for number in range(_ROUNDS):
         found = tally.rooted
-        witness = _round(setting, setting.field(number, count), tally, wanted)
+        witness = _round(setting, setting.field(number, count), tally, wanted, fixed=trials is not None)
         if witness is not None:
             return Finding(witness)
         if trials is None:
@@ -46,15 +46,21 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
     return _concluded(setting, tally)
 
 
-def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int) -> Witness | None:
-    """Compare the good trials of one field."""
+def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: bool) -> Witness | None:
+    """Compare the good trials of one field; where not so many are asked for, until one is dismissed first.
+
+    From then on each trial says less, and how many are wanted is worked out anew.
+    """
     good = setting.roots.good(drawn)
     tally.drawn += drawn.trials
     tally.rooted += good.size
+    dismissed = tally.dismissed > 0
     for batch in batches(setting, drawn, good[: wanted - tally.kept]):
         witness = compare(setting, batch, tally)
         if witness is not None:
             return witness
+        if tally.dismissed and not dismissed and not fixed:
+            break
     return None
 
 
