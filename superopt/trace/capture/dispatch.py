@@ -43,8 +43,8 @@ def capture(
     """Return the tape of one run, or raise the one error that says why there is none.
 
     With `live`, 0-d tensors of real numbers on such a device are constants like others, not inlined;
-    `for_proof`, operators that the algebra lacks are taken apart where PyTorch knows how, and short
-    tensors that the function makes of numbers are kept as what they hold.
+    `for_proof`, operators that also write their arguments are taken apart where PyTorch knows how, and
+    short tensors that the function makes of numbers are kept as what they hold.
     """
     parameters = _bind(function, inputs, name)
     recorder = Recorder(name, function, live, for_proof=for_proof)
@@ -92,6 +92,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.for_proof = for_proof
+        self.apart = 0  # operators that are being taken apart, each within the one before
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -108,9 +109,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._can_decompose():  # no autograd was there to do so: the function is in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
-        if self.for_proof and func._opname in DECOMPOSED:
-            with self:
-                return decomposition_of(func)(*args, **kwargs)
+        if func._opname in DECOMPOSED and (self.for_proof or self.apart or not func._schema.is_mutable):
+            self.apart += 1
+            try:
+                with self:
+                    return decomposition_of(func)(*args, **kwargs)
+            finally:
+                self.apart -= 1
         see = self.recorder.see
         args = tuple(map_leaves(lambda leaf: see(leaf) if isinstance(leaf, Tensor) else leaf, args))
         kwargs = {

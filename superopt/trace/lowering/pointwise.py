@@ -291,6 +291,47 @@ def _identity(b: Builder, x: Sym, **options: Any) -> Sym:
     return x
 
 
+@lower("sign", "sgn")
+def _sign(b: Builder, x: Sym) -> Sym:
+    """Return 1 for positive numbers, -1 for negative ones, and 0 for 0."""
+    zero = b.scalar(0, x.dtype)
+    return sub(b, pointwise(b, "gt", x, zero), pointwise(b, "lt", x, zero))
+
+
+@lower("logit")
+def _logit(b: Builder, x: Sym, eps: float | None = None) -> Sym:
+    x = b.settle(x)
+    if eps is not None:
+        x = pointwise(b, "maximum", x, b.scalar(eps, x.dtype))
+        x = pointwise(b, "minimum", x, b.scalar(1 - eps, x.dtype))
+    odds = scale(b, "div", x, sub(b, b.scalar(1, x.dtype), x))
+    return pointwise(b, "log", odds)
+
+
+@lower("log10")
+def _log10(b: Builder, x: Sym) -> Sym:
+    ten = b.scalar(2.302585092994046, x.dtype)  # the logarithm of 10
+    return scale(b, "div", pointwise(b, "log", x), ten)
+
+
+@lower("xlogy")
+def _xlogy(b: Builder, x: Any, y: Any) -> Sym:
+    """Return x log y; 0 where x is 0, whatever y is."""
+    like = x if isinstance(x, Sym) else y
+    x, y = as_sym(b, x, like), as_sym(b, y, like)
+    product = scale(b, "mul", x, pointwise(b, "log", y))
+    nonzero = pointwise(b, "ne", x, b.scalar(0, x.dtype))
+    return pointwise(b, "guard", nonzero, product)
+
+
+@lower("log_sigmoid_forward")
+def _log_sigmoid(b: Builder, x: Sym) -> tuple[Sym, None]:
+    """Return the logarithm of the sigmoid, such that large numbers of either sign keep their digits."""
+    size = pointwise(b, "abs", x)
+    rest = pointwise(b, "log1p", exp(b, pointwise(b, "neg", size)))
+    return sub(b, pointwise(b, "minimum", x, b.scalar(0, x.dtype)), rest), None
+
+
 @lower("glu")
 def _glu(b: Builder, x: Sym, dim: int = -1) -> Sym:
     half = b.shape(x)[dim] // 2

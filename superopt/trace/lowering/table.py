@@ -113,7 +113,7 @@ unsupported(
     "multinomial",
 )
 unsupported("a running total along an axis", "cumsum", "cumprod", "cummax", "logcumsumexp")
-unsupported("a sliding window over an axis", "convolution", "unfold", "max_pool2d_with_indices", "avg_pool2d")
+unsupported("a sliding window over an axis", "convolution", "unfold", "im2col")
 unsupported("a diagonal makes one axis of two", "diagonal", "diag_embed", "trace")
 unsupported("reverses or rotates an axis", "flip", "roll")
 unsupported(
@@ -126,7 +126,6 @@ unsupported(
     "remainder",
     "fmod",
     "frac",
-    "sign",
 )
 unsupported("needs integer class indices", "nll_loss2d_forward")
 unsupported("reads memory by explicit strides", "as_strided")
