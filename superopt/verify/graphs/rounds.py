@@ -11,6 +11,7 @@ __all__ = ["Finding", "random_rounds"]
 
 _MOST_DRAWS = 1 << 20  # trials times elements of the cheapest root
 _ROUNDS = 12
+_CAREFUL = 256  # trials at a time where many disagree, of which only the first are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: 
     tally.drawn += drawn.trials
     tally.rooted += good.size
     dismissed = tally.dismissed > 0
-    for batch in batches(setting, drawn, good[: wanted - tally.kept]):
+    for batch in batches(setting, drawn, good[: wanted - tally.kept], _CAREFUL if dismissed else None):
         witness = compare(setting, batch, tally)
         if witness is not None:
             return witness
-        if tally.dismissed and not dismissed and not fixed:
+        if tally.kept >= wanted or (tally.dismissed and not dismissed and not fixed):
             break
     return None
 
