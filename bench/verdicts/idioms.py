@@ -11,7 +11,17 @@ from superopt.bench.verdicts.numbers import (
     sums,
 )
 from superopt.bench.verdicts.pairs import Pair
-from superopt.bench.verdicts.tensors import attention, calls, causal, layers, losses, places, shapes, windows
+from superopt.bench.verdicts.tensors import (
+    attention,
+    calls,
+    causal,
+    layers,
+    losses,
+    places,
+    positions,
+    shapes,
+    windows,
+)
 
 __all__ = ["IDIOMS", "WRONG"]
 
@@ -31,6 +41,7 @@ _FAMILIES = (
     losses,
     calls,
     places,
+    positions,
     windows,
 )
 
