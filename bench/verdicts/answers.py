@@ -119,6 +119,6 @@ def _say(f: Function, g: Function, inputs: str, seed: int) -> tuple[str, str]:
     reasons = list(verdict.notes)
     if verdict.counterexample is not None:
         reasons.append(str(verdict.counterexample).splitlines()[0])
-    elif verdict.witness is not None:
+    elif verdict.witness is not None and not verdict.unknown:
         reasons.append(str(verdict.witness))
     return verdict.outcome, "; ".join(reasons)

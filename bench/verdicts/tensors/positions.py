@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,8 @@ __all__ = ["IDIOMS", "WRONG"]
 equal = partial(Pair, family="positions")
 wrong = partial(Pair, equal=False, family="positions")
 
+_Number = TypeVar("_Number", int, float)
+
 cat, tensor, where = torch.cat, torch.tensor, torch.where
 _TABLE = "f32[1000,3] i64[4]<1000"
 
@@ -21,11 +24,11 @@ def _mixed(count: int) -> list[int]:
     return [(37 * i + 11) % count for i in range(count)]
 
 
-def _changed(places: Sequence[int], at: int, to: int) -> list[int]:
+def _changed(places: Sequence[_Number], at: int, to: _Number) -> list[_Number]:
     return [to if i == at else place for i, place in enumerate(places)]
 
 
-def _swapped(places: Sequence[int], a: int, b: int) -> list[int]:
+def _swapped(places: Sequence[_Number], a: int, b: int) -> list[_Number]:
     other = {a: b, b: a}
     return [places[other.get(i, i)] for i in range(len(places))]
 
@@ -231,7 +234,7 @@ WRONG = (
     wrong(
         "one factor of many changed",
         lambda x: x * torch.arange(100.0),
-        lambda x: x * tensor(_changed(_NUMBERS, 77, 78)),
+        lambda x: x * tensor(_changed(_NUMBERS, 77, 78.0)),
         "f32[2,100]",
     ),
     wrong(

@@ -10,6 +10,7 @@ from superopt.verify.graphs.rounds import Finding
 from superopt.verify.graphs.setting import Setting
 from superopt.verify.graphs.trials import Tally, batches, compare
 from superopt.verify.verdict import Witness
+from superopt.verify.words import called
 
 __all__ = ["tied_rounds"]
 
@@ -25,7 +26,7 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     share = 2.0 ** -min(setting.bound.outcomes if tally.dismissed else setting.bound.bits, 30)
     wanted = ceil(_TIE_BITS / -log2(1 - share / 2))
     if wanted > setting.most_trials:
-        return Finding(error=1.0, notes=("no bound: too many comparisons to draw equal numbers for all",))
+        return Finding(error=1.0, notes=("no proof: too many comparisons to try equal numbers in each",))
     witness = _pooled(setting, tally.met, wanted)
     if witness is not None:
         return Finding(witness)
@@ -35,7 +36,7 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     if left_out and _declared(setting, left_out, wanted) is not None:
         error = 1.0
         compared = _operators(setting.facts, left_out)
-        notes = (f"undecided: they may differ where {compared} of equal numbers",)
+        notes = (f"no proof where {compared} compares equal numbers: no such inputs could be made up",)
     return Finding(error=error + (1 - share / 2) ** wanted, notes=notes)
 
 
@@ -69,11 +70,11 @@ def _declared(setting: Setting, sites: frozenset[Hashable], wanted: int) -> Witn
 
 
 def _operators(facts: Facts, sites: frozenset[Hashable]) -> str:
-    """Return the operators of some comparisons, such as `gt`."""
+    """Return the operators of some comparisons, such as `>`."""
     graphs = {id(graph): graph for graph in facts.graphs}
     found = set()
     for site in sites:
         if isinstance(site, tuple):
             step = graphs[site[0]].step_of(site[1])
             found.add(step.op if step is not None else "")
-    return " and ".join(sorted(found))
+    return called(sorted(found))
