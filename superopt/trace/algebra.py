@@ -19,6 +19,7 @@ from superopt.trace.lowering import (
     proof_scalars,
     proof_scans,
     proof_windows,
+    proof_writes,
     reduce,
 )
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, PROOF_INTEGERS, PROOF_LOWERINGS, REASONS, flat
@@ -36,6 +37,7 @@ _FAMILIES = (
     proof_scalars,
     proof_scans,
     proof_windows,
+    proof_writes,
 )  # importing them fills the table
 
 
