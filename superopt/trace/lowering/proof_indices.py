@@ -14,6 +14,7 @@ import torch
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import add, pointwise, scale
+from superopt.trace.lowering.proof_extrema import extremum_at
 from superopt.trace.lowering.reduce import product, total
 from superopt.trace.lowering.table import as_sym, lower, takes_integers
 
@@ -124,6 +125,9 @@ def _gather(b: Builder, x: Sym, dim: int, index: Sym, *, sparse_grad: bool = Fal
     shape, wanted = b.shape(x), b.shape(index)
     if any(i != dim and size != wanted[i] for i, size in enumerate(shape)):
         raise UnsupportedError("gathers from a part of a tensor")
+    found = extremum_at(b, x, dim, index)
+    if found is not None:
+        return found
     labels, new = _LETTERS[: len(x.dims)], _LETTERS[len(x.dims)]
     own = labels.replace(labels[dim], new)
     return _looked_up(b, x, one_hot(b, index, x.dims[dim]), labels, own + labels[dim], own)
