@@ -58,8 +58,8 @@ def seed_of(name: str, seed: int) -> int:
 
 def known() -> dict[str, Pair]:
     """Return all pairs that have a name of their own."""
-    from superopt.bench.verdicts.equations import EQUATIONS
     from superopt.bench.verdicts.idioms import IDIOMS, WRONG
+    from superopt.bench.verdicts.tensors.equations import EQUATIONS
 
     return {**IDIOMS, **WRONG, **EQUATIONS}
 
@@ -72,7 +72,7 @@ def ask_by_name(names: Sequence[str], seed: int) -> list[Answer]:
 
 def ask_random(numbers: Sequence[int], seed: int, *, largest: int | None = None) -> list[Answer]:
     """Return the answers on random pairs, or on those of them that have few nodes."""
-    from superopt.bench.verdicts.randompairs import random_pair
+    from superopt.bench.verdicts.programs.pairs import random_pair
 
     answers = []
     for number in numbers:
@@ -119,6 +119,6 @@ def _say(f: Function, g: Function, inputs: str, seed: int) -> tuple[str, str]:
     reasons = list(verdict.notes)
     if verdict.counterexample is not None:
         reasons.append(str(verdict.counterexample).splitlines()[0])
-    elif verdict.witness is not None:
+    elif verdict.witness is not None and not verdict.unknown:
         reasons.append(str(verdict.witness))
     return verdict.outcome, "; ".join(reasons)

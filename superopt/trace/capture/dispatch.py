@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from superopt.errors import InputError, SuperoptError, TraceError
 from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
-from superopt.trace.capture.recorder import META, Recorder, location
+from superopt.trace.capture.recorder import META, Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
 from superopt.trace.capture.tape import Meta, Tape, map_leaves
 
@@ -46,6 +46,28 @@ def capture(
     `for_proof`, operators that also write their arguments are taken apart where PyTorch knows how, and
     short tensors that the function makes of numbers are kept as what they hold.
     """
+    try:
+        return _captured(function, function, inputs, name, live, for_proof=for_proof)
+    except StaleError as stale:
+        # Writes to views become operators on the tensors that the views are of.
+        try:
+            return _captured(
+                function, torch.func.functionalize(function), inputs, name, live, for_proof=for_proof
+            )
+        except TraceError:
+            raise stale from None
+
+
+def _captured(
+    function: Callable[..., Any] | nn.Module,
+    run: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    name: str,
+    live: str | None,
+    *,
+    for_proof: bool,
+) -> Tape:
+    """Return the tape of a run of a function, in a form that computes the same."""
     parameters = _bind(function, inputs, name)
     recorder = Recorder(name, function, live, for_proof=for_proof)
     with torch.inference_mode(False), torch.no_grad():  # in inference mode nothing would be decomposed
@@ -54,7 +76,7 @@ def capture(
             arguments.append(recorder.enter(parameter, value))
         try:
             with _Functions(recorder), _Operators(recorder, for_proof=for_proof):
-                result = function(*arguments)
+                result = run(*arguments)
             return recorder.finish(result)
         except SuperoptError:
             raise

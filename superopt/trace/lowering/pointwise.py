@@ -12,7 +12,7 @@ from superopt.ir import COMPARISONS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import slice_dim
 from superopt.trace.lowering.masks import add, choose, exp, pointwise, scale, sub
-from superopt.trace.lowering.table import as_sym, flat, lower
+from superopt.trace.lowering.table import as_sym, flat, held, lower
 
 __all__: list[str] = []
 
@@ -99,7 +99,10 @@ def _pow(b: Builder, x: Any, y: Any) -> Sym:
         if power is not None:
             dims = b.broadcast(x, y)[1] if isinstance(y, Sym) else x.dims
             return replace(power, dims=dims)
-    return pointwise(b, "pow", x, as_sym(b, y, x))
+    y = as_sym(b, y, x)
+    if not (x.dtype.is_floating_point or y.dtype.is_floating_point):
+        raise UnsupportedError("rounds powers of integers whose exponents may be negative")
+    return pointwise(b, "pow", x, y)
 
 
 def _small_power(b: Builder, x: Sym, exponent: Fraction) -> Sym | None:
@@ -196,7 +199,7 @@ def _where(b: Builder, condition: Sym, x: Any = None, y: Any = None) -> Sym:
 
 @lower("masked_fill")
 def _masked_fill(b: Builder, x: Sym, mask: Sym, value: Any) -> Sym:
-    return choose(b, truth(b, mask), as_sym(b, value, x), x)
+    return choose(b, truth(b, mask), held(b, value, x.dtype), x)
 
 
 @lower("index_put")
@@ -208,7 +211,7 @@ def _index_put(
     if mask is None or mask.dtype != torch.bool or accumulate or b.axes.extent(flat(values.dims)) != 1:
         raise UnsupportedError("writes to places that the data of a tensor tell")
     missing = len(x.dims) - len(mask.dims)
-    number = replace(values, dims=())
+    number = replace(held(b, values, x.dtype), dims=())
     return choose(b, replace(mask, dims=(*mask.dims, *[()] * missing)), number, x)
 
 

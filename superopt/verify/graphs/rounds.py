@@ -43,7 +43,7 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
         scarce = tally.rooted - found < wanted - tally.kept
         count = min(limit, count * 8) if scarce else count
     if roots.stages and not tally.rooted:
-        return Finding(notes=("undecided: too many square roots to draw squares for all",))
+        return Finding(notes=("no proof: too many square roots for random numbers to have them all",))
     return _concluded(setting, tally)
 
 
@@ -86,15 +86,15 @@ def _concluded(setting: Setting, tally: Tally) -> Finding:
     if error < 1:
         return Finding(error=error**tally.kept)
     reason = setting.bound.reason or "too many terms"
-    return Finding(notes=(f"no bound: {reason} at the smallest sizes",))
+    return Finding(notes=(f"no proof: random tests agree, but no chance of error is known with {reason}",))
 
 
 def _why_none(tally: Tally) -> str:
     """Return why no trial was defined everywhere."""
     always = [bool(count) and count >= tally.compared for count in tally.undefined]
     if always == [True, True]:
-        return "both programs divide by zero on every input"
+        return "no proof: both programs divide by zero on every input"
     if any(always):
         one, other = ("first", "second") if always[0] else ("second", "first")
-        return f"the {one} program divides by zero on every input, the {other} does not"
-    return "no trial was free of divisions by zero"
+        return f"no proof: the {one} program divides by zero on every input, the {other} does not"
+    return "no proof: every random test met a division by zero, or an index that is out of range"

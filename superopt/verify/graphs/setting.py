@@ -87,9 +87,9 @@ class Setting:
         if self.tiny.missing:
             return self.tiny.missing
         if not self.suits:
-            return "no field at hand keeps the constants apart and their signs"
+            return "its arithmetic does not keep all constants of the programs apart"
         if self.largest > _MOST_ELEMENTS:
-            return f"a value takes {self.largest} elements to show all masks"
+            return f"a tensor takes {self.largest} elements to show every outcome of its masks"
         return ""
 
     @property

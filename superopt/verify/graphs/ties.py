@@ -10,6 +10,7 @@ from superopt.verify.graphs.rounds import Finding
 from superopt.verify.graphs.setting import Setting
 from superopt.verify.graphs.trials import Tally, batches, compare
 from superopt.verify.verdict import Witness
+from superopt.verify.words import called
 
 __all__ = ["tied_rounds"]
 
@@ -26,7 +27,7 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     share = 2.0 ** -min(setting.bound.outcomes if tally.dismissed else setting.bound.bits, 30)
     wanted = ceil(_TIE_BITS / -log2(1 - share / 2))
     if wanted > setting.most_trials:
-        return Finding(error=1.0, notes=("no bound: too many comparisons to draw equal numbers for all",))
+        return Finding(error=1.0, notes=("no proof: too many comparisons to try equal numbers in each",))
     search = _Search(setting, tally.met, wanted)
     witness = search.draw(_FIRST)
     if witness is not None:
@@ -47,7 +48,8 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
 
 def _undecided(facts: Facts, sites: frozenset[Hashable]) -> Finding:
     compared = _operators(facts, sites)
-    return Finding(error=1.0, notes=(f"undecided: they may differ where {compared} of equal numbers",))
+    note = f"no proof where {compared} compares equal numbers: no such inputs could be made up"
+    return Finding(error=1.0, notes=(note,))
 
 
 class _Search:
@@ -104,11 +106,11 @@ def _declared(setting: Setting, sites: frozenset[Hashable], wanted: int) -> Witn
 
 
 def _operators(facts: Facts, sites: frozenset[Hashable]) -> str:
-    """Return the operators of some comparisons, such as `gt`."""
+    """Return the operators of some comparisons, such as `>`."""
     graphs = {id(graph): graph for graph in facts.graphs}
     found = set()
     for site in sites:
         if isinstance(site, tuple):
             step = graphs[site[0]].step_of(site[1])
             found.add(step.op if step is not None else "")
-    return " and ".join(sorted(found))
+    return called(sorted(found))
