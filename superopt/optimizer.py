@@ -162,6 +162,7 @@ def _program(
     if last is not None and last.fault:
         regions, kernels, floats = [withdrawn(one, last.fault) for one in regions], {}, None
     found = [replace(one, floor_us=state.target.floor_us(one.goal)) for one in regions]
+    won = last.confirmed if last else None
     result = Result(
         state.traced.program,
         state.target,
@@ -182,6 +183,9 @@ def _program(
         versions=versions(),
         interrupted=state.interrupted,
         stood_in=last is not None and function is None,
+        ratio=won.speed_of("superopt") if won else None,
+        interval=won.interval if won and won.winner == "superopt" else None,
+        unsettled=last.unsettled if last else "",
     )
     compiled = last.contenders.get(last.winner) if last and function else None
     return Optimized(

@@ -65,10 +65,13 @@ def _headline(result: Result) -> str:
         line = f"<b>{result.speedup:.2f}×</b> faster than {theirs}"
         if result.speedup < 1:
             line = f"<b>{result.speedup:.2f}×</b> the speed of {theirs}"
+        if result.interval is not None:
+            line += " ({:.2f} to {:.2f})".format(*result.interval)
     elif result.winner == "superopt":
         line = "superopt's program is the fastest"
     else:
-        line = f"<b>{escape(result.winner)}</b> stays the fastest; nothing found beats it"
+        why = result.unsettled or "nothing found beats it"
+        line = f"<b>{escape(result.winner)}</b> stays the fastest; {escape(why)}"
     tags = [f"target {result.target.name}"]
     if result.device:
         tags.append(f"measured on {result.device}")

@@ -67,6 +67,9 @@ def result_json(result: Result) -> dict[str, Any]:
         "regions": [_region_json(one) for one in result.regions],
         "winner": result.winner,
         "speedup": result.speedup,
+        "ratio": result.ratio,
+        "interval": None if result.interval is None else list(result.interval),
+        "unsettled": result.unsettled,
         "measurements": {name: asdict(one) for name, one in result.measurements.items()},
         "floor_us": result.floor_us,
         "predicted_us": result.predicted_us,
@@ -152,6 +155,9 @@ def _result(data: Mapping[str, Any], place: str) -> Result:
         versions={str(name): str(one) for name, one in data["versions"].items()},
         interrupted=bool(data.get("interrupted")),
         stood_in=bool(data.get("stood_in")),
+        ratio=number(data, "ratio"),
+        interval=_interval(data.get("interval")),
+        unsettled=str(data.get("unsettled") or ""),
     )
 
 
@@ -236,6 +242,14 @@ def _typed(kind: type[T], data: Mapping[str, Any]) -> T:
         if bad or (type(value) in (int, float) and not value >= 0):
             raise InputError(f"{one.name} is {value!r}; the file is damaged")
     return made
+
+
+def _interval(data: Any) -> tuple[float, float] | None:
+    if data is None:
+        return None
+    if not isinstance(data, list) or len(data) != 2 or any(type(one) not in (int, float) for one in data):
+        raise InputError(f"interval is {data!r}; the file is damaged")
+    return data[0], data[1]
 
 
 def _ranked_by(data: Any) -> RankedBy | None:

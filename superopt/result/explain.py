@@ -21,6 +21,8 @@ def explained(result: Result, elsewhere: Mapping[str, str]) -> Iterator[str]:
     yield _headline(result)
     for name, one in sorted(result.measurements.items(), key=lambda item: item[1].median_us):
         yield f"  {name:13} {one.median_us:10.1f} µs  ({one.low_us:.1f} to {one.high_us:.1f})"
+    if result.unsettled:
+        yield f"  {result.unsettled}"
     if result.interrupted:
         yield "  interrupted: this is the best so far"
     if result.floor_us is not None:
@@ -49,7 +51,10 @@ def _headline(result: Result) -> str:
         where = result.target.name
         return f"{name}: a plan for {where}: {us}predicted, not measured; calls run the original"
     against = "PyTorch's stand-in for the original" if result.stood_in else "the best of PyTorch's"
-    return f"{name}: {result.winner}, {result.speedup:.2f} times {against}"
+    between = ""
+    if result.winner == "superopt" and result.interval is not None:
+        between = " ({:.2f} to {:.2f})".format(*result.interval)
+    return f"{name}: {result.winner}, {result.speedup:.2f}{between} times {against}"
 
 
 def _region(region: RegionCandidates, *, planned: bool) -> Iterator[str]:

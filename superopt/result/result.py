@@ -41,6 +41,9 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=dict)
     interrupted: bool = False
     stood_in: bool = False  # PyTorch raced with a stand-in: the original was not known
+    ratio: float | None = None  # of the best of PyTorch's times to ours, where the two raced alone
+    interval: tuple[float, float] | None = None  # in which that ratio surely lies
+    unsettled: str = ""  # why ours is not taken though it may be faster
 
     @property
     def name(self) -> str:
@@ -59,7 +62,7 @@ class Result:
         ours = self.measurements.get("superopt")
         if self.winner != "superopt" or not times or not ours:
             return 1.0
-        return min(times) / ours.median_us
+        return self.ratio or min(times) / ours.median_us
 
     @property
     def predicted_us(self) -> float | None:

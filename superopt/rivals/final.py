@@ -22,6 +22,8 @@ __all__ = ["FinalRace", "final_race", "withdrawn"]
 log = logging.getLogger("superopt")
 
 _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
+_UNSTEADY = 2.0  # times as long, that slow calls take on a machine that is busy
+_LONGER = 3.0  # times as long as planned, for a race that is not decided
 _HASTE_S = 1.0  # seconds of the last race, once Ctrl-C asked to stop
 
 
@@ -41,15 +43,30 @@ class FinalRace:
         return min(times, key=lambda name: times[name], default=EAGER.name)
 
     @property
+    def ahead(self) -> bool:
+        """Whether ours is the fastest in the race of all."""
+        ours, theirs = self.measurements.get("superopt"), self.measurements.get(self.best_rival)
+        if self.fault or ours is None or theirs is None:
+            return False
+        return ours.median_us * _WIN < theirs.median_us
+
+    @property
     def winner(self) -> str:
-        """The fastest, ours only if it is faster by more than noise."""
-        best = self.best_rival
-        ours, theirs = self.measurements.get("superopt"), self.measurements.get(best)
-        if self.fault or ours is None or theirs is None or ours.median_us * _WIN >= theirs.median_us:
-            return best
+        """The fastest, ours only if it is surely faster, by more than noise."""
         won = self.confirmed
-        sure = won is None or (won.winner == "superopt" and won.speedup > _WIN)
-        return "superopt" if sure else best
+        ours = self.ahead and won is not None and won.winner == "superopt" and won.speedup > _WIN
+        return "superopt" if ours and won is not None and won.sure else self.best_rival
+
+    @property
+    def unsettled(self) -> str:
+        """Why ours is not taken though it may well be faster, or nothing."""
+        won = self.confirmed
+        if not self.ahead or won is None or won.winner != "superopt" or won.sure:
+            return ""
+        advice = "close other programs, or give --seconds more"
+        if won.spread < _UNSTEADY:
+            return f"superopt was ahead in {won.share:.0%} of the rounds only: {advice}"
+        return f"times vary {won.spread:.0f} times, which leaves the race undecided: {advice}"
 
 
 def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool) -> FinalRace:
@@ -84,10 +101,16 @@ def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool
                     measurements=measure_together(contenders, copies, seconds=seconds * 0.7, times=times),
                 )
                 _check_floor(found, floor)
-                if found.winner == "superopt":  # ours once more against the best of PyTorch
-                    best = found.best_rival
+                if found.ahead:  # ours once more against the best of PyTorch
+                    state.tell(f"racing against {found.best_rival} alone")
                     confirmed = confirm(
-                        contenders, "superopt", best, copies, seconds=seconds * 0.3, times=times
+                        contenders,
+                        "superopt",
+                        found.best_rival,
+                        copies,
+                        seconds=seconds * 0.3,
+                        most_seconds=0.0 if state.interrupted else seconds * 0.3 * _LONGER,
+                        times=times,
                     )
                     found = replace(found, confirmed=confirmed)
                     _check_floor(found, floor)

@@ -10,8 +10,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import log, sqrt
+from dataclasses import dataclass, replace
+from math import floor, inf, log, sqrt
 from typing import Any, Literal
 
 from superopt.errors import InputError
@@ -24,9 +24,9 @@ Method = Literal["clock", "events", "graph"]
 _LEAST_ROUNDS = 5
 _MOST_ROUNDS = 400
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-_FEWEST = 4  # rounds whose ratios tell anything
-_APART = 8.0  # standard errors of a mean: by chance, of so few rounds, as rare as _SURE
-_SURE = 3.0  # standard deviations of a fair coin by which the rounds won must differ from a half
+_FEWEST = 5  # rounds whose ratios tell anything
+_APART = 10.0  # standard errors of a mean: by chance, of so few rounds, as rare as _SURE
+_SURE = 4.0  # standard deviations of a fair coin by which the rounds won must differ from a half
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,16 @@ class HeadToHead:
     share: float  # of the rounds that the winner won
     sure: bool  # whether chance would hardly give that share, or these ratios
     measurements: Mapping[str, Measurement]
+    interval: tuple[float, float] = (0.0, inf)  # in which the speedup surely lies
 
     def speed_of(self, name: str) -> float:
         """Return how fast one of the two is, in speeds of the other."""
         return self.speedup if name == self.winner else 1 / self.speedup
+
+    @property
+    def spread(self) -> float:
+        """How many times as long the slow calls take as the fast ones, of the contender that varies less."""
+        return min(one.high_us / one.low_us for one in self.measurements.values())
 
 
 def confirm(
@@ -144,20 +150,39 @@ def confirm(
     inputs: Sequence[tuple[Any, ...]],
     *,
     seconds: float,
+    most_seconds: float = 0.0,
     times: Callable[..., Mapping[str, Times]] = times_together,
 ) -> HeadToHead:
-    """Return which of two contenders is faster, from a new measurement of the two in turns by `times`."""
+    """Return which of two contenders is faster, from a new measurement of the two in turns by `times`.
+
+    Where chance may have decided, the two are measured again, up to `most_seconds` in all.
+    """
     if first == second or not {first, second} <= set(contenders):
         raise InputError(f"cannot confirm {first!r} against {second!r}; there are {', '.join(contenders)}")
     pair = {name: contenders[name] for name in (first, second)}
     taken = times(pair, inputs, seconds=seconds)
-    measured = {name: found.summary() for name, found in taken.items()}
-    ratios = [b / a for a, b in zip(taken[first].us, taken[second].us, strict=True)]
-    ratio = statistics.median(ratios)
-    winner, loser = (first, second) if ratio >= 1 else (second, first)
-    won = sum((one > 1) if ratio >= 1 else (one < 1) for one in ratios)
-    sure = won - len(ratios) / 2 >= _SURE * sqrt(len(ratios)) / 2 or _apart(ratios)
-    return HeadToHead(winner, loser, max(ratio, 1 / ratio), won / len(ratios), sure, measured)
+    found, spent = _head_to_head(first, second, taken), seconds
+    while not found.sure and spent < most_seconds:
+        more = min(spent, most_seconds - spent)
+        again = times(pair, inputs, seconds=more)
+        taken = {name: replace(one, us=one.us + again[name].us) for name, one in taken.items()}
+        found, spent = _head_to_head(first, second, taken), spent + more
+    return found
+
+
+def _head_to_head(first: str, second: str, taken: Mapping[str, Times]) -> HeadToHead:
+    """Return what the times of two contenders say, round by round."""
+    ratios = sorted(b / a for a, b in zip(taken[first].us, taken[second].us, strict=True))
+    if statistics.median(ratios) < 1:
+        first, second, ratios = second, first, [1 / one for one in reversed(ratios)]
+    count, ratio = len(ratios), statistics.median(ratios)
+    won = sum(one > 1 for one in ratios)
+    sure = won - count / 2 >= _SURE * sqrt(count) / 2 or _apart(ratios)
+    # So many of the ratios lie, by chance alone, on one side of their true median.
+    least = max(0, floor(count / 2 - _SURE * sqrt(count) / 2))
+    measured = {name: one.summary() for name, one in taken.items()}
+    interval = ratios[least], ratios[count - 1 - least]
+    return HeadToHead(first, second, ratio, won / count, sure, measured, interval)
 
 
 def _apart(ratios: Sequence[float]) -> bool:

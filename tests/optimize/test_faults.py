@@ -22,6 +22,7 @@ from superopt.codegen.cpp import find_compiler
 from superopt.codegen.cpp.launch import CppMuGraph
 from superopt.fate import Kind
 from superopt.funnel import Limits, State
+from superopt.result import read_result
 from superopt.rivals import final
 from superopt.targets.cpu import CpuTarget
 from superopt.trace import trace
@@ -323,6 +324,29 @@ def test_a_last_race_that_is_won_in_no_time(
     else:
         assert best.winner == "superopt"
         assert not warnings_in(caplog)
+
+
+def test_a_last_race_that_noise_leaves_undecided(one, random, monkeypatch, tmp_path: Path) -> None:
+    busy = {"eager": Times([100.0, 900.0] * 6), "superopt": Times([880.0, 90.0] * 5 + [90.0, 90.0])}
+    stand(monkeypatch, lambda: timed(eager=100.0, superopt=50.0), *[lambda: busy] * 9)
+    inputs = random((6, 32), (32,))
+    best = superopt.optimize(norm, *inputs, options=one)
+    is_right(best, inputs)
+    assert best.winner != "superopt"
+    assert "which leaves the race undecided: close other programs" in best.explain()
+    best.save(tmp_path / "result.json")
+    assert read_result(tmp_path / "result.json").unsettled == best.result.unsettled
+
+
+def test_a_ratio_comes_with_its_interval(one, random, monkeypatch, tmp_path: Path) -> None:
+    last = {"eager": Times([98.0, 100.0, 102.0] * 5), "superopt": Times([50.0] * 15)}
+    stand(monkeypatch, lambda: last, lambda: last)
+    best = superopt.optimize(norm, *random((6, 32), (32,)), options=one)
+    assert best.winner == "superopt"
+    assert "superopt, 2.00 (1.96 to 2.04) times the best of PyTorch's" in best.explain()
+    best.save(tmp_path / "result.json")
+    again = read_result(tmp_path / "result.json")
+    assert (again.speedup, again.interval) == (2.0, (1.96, 2.04))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Measurement and racing, on functions whose times are known."""
 
 import pkgutil
+import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -57,6 +60,55 @@ def test_the_winner_is_confirmed() -> None:
     assert (found.winner, found.loser) == ("fast", "slow")
     assert found.speed_of("fast") == found.speedup > 1.5
     assert found.speed_of("slow") == pytest.approx(1 / found.speedup)
+
+
+def planted(ratio: float, *, noise: float, rounds: int, seed: int) -> Callable[..., dict[str, Times]]:
+    """Times of two contenders, the second `ratio` times as long, on a machine that interrupts calls."""
+    draw = random.Random(seed)
+
+    def times(contenders: Mapping[str, object], inputs: object, *, seconds: float) -> dict[str, Times]:
+        def call(us: float) -> float:
+            return us * draw.uniform(1, 1 + noise) * (draw.choice((3, 10, 40)) if draw.random() < 0.3 else 1)
+
+        return {
+            name: Times([call(us) for _ in range(rounds)])
+            for name, us in zip(contenders, (100.0, 100.0 * ratio), strict=True)
+        }
+
+    return times
+
+
+@pytest.mark.parametrize("rounds", [5, 12, 60, 400])
+def test_noise_wins_no_race(rounds: int) -> None:
+    wrong = missed = 0
+    for seed in range(200):
+        ratio = (0.7, 0.9, 1.0, 1.0, 1.3)[seed % 5]
+        times = planted(ratio, noise=0.5, rounds=rounds, seed=seed)
+        found = confirm({"a": len, "b": len}, "a", "b", [((),)], seconds=1.0, times=times)
+        low, high = found.interval
+        assert low <= found.speedup <= high
+        won = found.sure and found.winner == "a" and found.speedup > 1.02
+        wrong += won and ratio <= 1
+        missed += not won and ratio > 1
+    assert wrong == 0
+    assert rounds < 400 or missed == 0
+
+
+def test_an_undecided_race_goes_on_as_long_as_it_may() -> None:
+    asked: list[float] = []
+    take = planted(1.05, noise=0.4, rounds=9, seed=0)
+
+    def times(*arguments: Any, seconds: float) -> dict[str, Times]:
+        asked.append(seconds)
+        return take(*arguments, seconds=seconds)
+
+    contenders = {"a": len, "b": len}
+    found = confirm(contenders, "a", "b", [((),)], seconds=1.0, most_seconds=3.5, times=times)
+    assert asked == [1.0, 1.0, 1.5]
+    assert not found.sure
+    assert found.measurements["a"].rounds == 27
+    assert found.interval[0] < 1 < found.interval[1]
+    assert found.spread > 2
 
 
 def test_tuning_imports_neither_egglog_nor_z3() -> None:
