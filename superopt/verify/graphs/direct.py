@@ -16,7 +16,7 @@ from superopt.ops import OPS
 from superopt.verify.evaluation.closed import constants_of
 from superopt.verify.evaluation.integers import integer_values
 
-__all__ = ["direct_sites"]
+__all__ = ["constant_difference", "direct_sites", "linear_forms"]
 
 _MOST_FORMS = 8
 
@@ -55,8 +55,7 @@ _Forms: TypeAlias = frozenset[_Form] | None
 def direct_sites(graph: Graph) -> frozenset[int]:
     """Return the comparisons of a graph whose ties can be drawn."""
     whole = integer_values(graph)
-    closed, known, masks = closed_values(graph), constants_of(graph, narrow=False)[2], mask_values(graph)
-    forms: list[_Forms] = [frozenset({_Form((((port.name,), Fraction(1)),))}) for port in graph.inputs]
+    closed, masks, forms = closed_values(graph), mask_values(graph), linear_forms(graph)
     found = set()
     for at, step in enumerate(graph.steps, len(graph.inputs)):
         args = [forms[i] for i in step.inputs]
@@ -67,13 +66,32 @@ def direct_sites(graph: Graph) -> frozenset[int]:
         # Integers are drawn from the positions and constants that they are compared with.
         if compares and any(whole[i] for i in step.inputs) and any(closed[i] for i in step.inputs):
             found.add(at)
+    return frozenset(found)
+
+
+def linear_forms(graph: Graph, *, exact: bool = False) -> list[_Forms]:
+    """Return for each value which sums of inputs it may be, piece by piece.
+
+    A maximum of an axis may be each of its elements; it is no form of them where that has to be `exact`.
+    """
+    closed, known = closed_values(graph), constants_of(graph, narrow=False)[2]
+    forms: list[_Forms] = [frozenset({_Form((((port.name,), Fraction(1)),))}) for port in graph.inputs]
+    for at, step in enumerate(graph.steps, len(graph.inputs)):
         if at in known:
             forms.append(frozenset({_Form(constant=known[at])}))
-        elif closed[at]:
+        elif closed[at] or (exact and step.op == "max"):
             forms.append(None)
         else:
-            forms.append(_forms(step, args))
-    return frozenset(found)
+            forms.append(_forms(step, [forms[i] for i in step.inputs]))
+    return forms
+
+
+def constant_difference(a: _Forms, b: _Forms) -> Fraction | None:
+    """Return by how much two values always differ, or None where that depends on the inputs."""
+    if a is None or b is None or len(a) != 1 or len(b) != 1:
+        return None  # of several pieces, each value may be another one
+    [form] = _combined(a, b, lambda x, y: x.plus(y.times(Fraction(-1)))) or [_Form(((None, Fraction(1)),))]
+    return None if form.terms else form.constant
 
 
 def _all_direct(a: _Forms, b: _Forms) -> bool:
