@@ -5,7 +5,7 @@ reach that plane, whatever else depends on the comparison. A comparison of compu
 several reasons, as x * y = x is for x = 0 and for y = 1, of which draws may never meet the one that matters.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -39,21 +39,21 @@ class _Form:
         terms = tuple((name, own * factor) for name, own in self.terms) if factor else ()
         return _Form(terms, self.constant * factor)
 
-    @property
-    def direct(self) -> bool:
-        """Whether it is zero on a plane that draws reach."""
+    def is_direct(self, shifts: Collection[Fraction]) -> bool:
+        """Whether it is zero on a plane that draws reach, in which two inputs may be a shift apart."""
         factors = [factor for _, factor in self.terms]
         if len(factors) < 2:
             return True
-        return len(factors) == 2 and sum(factors) == 0 and self.constant == 0
+        apart = abs(self.constant / factors[0])
+        return len(factors) == 2 and sum(factors) == 0 and (apart == 0 or apart in shifts)
 
 
 _Forms: TypeAlias = frozenset[_Form] | None
 """What a value may be, piece by piece; None where it is computed in another way."""
 
 
-def direct_sites(graph: Graph) -> frozenset[int]:
-    """Return the comparisons of a graph whose ties can be drawn."""
+def direct_sites(graph: Graph, shifts: Collection[Fraction] = ()) -> frozenset[int]:
+    """Return the comparisons of a graph whose ties can be drawn, with inputs that are some shifts apart."""
     whole = integer_values(graph)
     closed, masks, forms = closed_values(graph), mask_values(graph), linear_forms(graph)
     found = set()
@@ -61,7 +61,7 @@ def direct_sites(graph: Graph) -> frozenset[int]:
         args = [forms[i] for i in step.inputs]
         compares = step.op in OPS and OPS[step.op].mask and len(args) == 2
         # Of zeros and ones, equal ones are drawn all the time.
-        if compares and (all(masks[i] for i in step.inputs) or _all_direct(args[0], args[1])):
+        if compares and (all(masks[i] for i in step.inputs) or _all_direct(args[0], args[1], shifts)):
             found.add(at)
         # Integers are drawn from the positions and constants that they are compared with.
         if compares and any(whole[i] for i in step.inputs) and any(closed[i] for i in step.inputs):
@@ -94,9 +94,9 @@ def constant_difference(a: _Forms, b: _Forms) -> Fraction | None:
     return None if form.terms else form.constant
 
 
-def _all_direct(a: _Forms, b: _Forms) -> bool:
+def _all_direct(a: _Forms, b: _Forms, shifts: Collection[Fraction]) -> bool:
     difference = _combined(a, b, lambda x, y: x.plus(y.times(Fraction(-1))))
-    return difference is not None and all(form.direct for form in difference)
+    return difference is not None and all(form.is_direct(shifts) for form in difference)
 
 
 def _forms(step: Step, args: list[_Forms]) -> _Forms:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Hashable
 from math import ceil, log2
 
+from superopt.verify.field.source import tied_shifts
 from superopt.verify.graphs.direct import direct_sites
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.graphs.rounds import Finding
@@ -31,7 +32,8 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     if witness is not None:
         return Finding(witness)
     notes: tuple[str, ...] = ()
-    direct = {(id(graph), site) for graph in setting.facts.graphs for site in direct_sites(graph)}
+    shifts = tied_shifts(setting.tiny.compared)
+    direct = {(id(graph), site) for graph in setting.facts.graphs for site in direct_sites(graph, shifts)}
     left_out = frozenset(site for site, count in tally.met.items() if site not in direct or count < wanted)
     if left_out and _declared(setting, left_out, wanted) is not None:
         error = 1.0
