@@ -41,6 +41,17 @@ def shifted_log_softmax(x):
 
 
 EQUAL = {
+    "no jump where inputs are two apart": (
+        lambda x, y: torch.where(x - y <= 2, x, y + 2),
+        lambda x, y: torch.where(x - y < 2, x, y + 2),
+        (X, X),
+    ),
+    "Huber, ties turned": (
+        lambda x, y: F.huber_loss(x, y, delta=1.5),
+        lambda x, y: torch.where((x - y).abs() <= 1.5, (x - y) ** 2 / 2, 1.5 * (x - y).abs() - 1.125).mean(),
+        (ROWS, ROWS),
+    ),
+    "a mask and one": (lambda x: x * (1 + (x > 0)), lambda x: torch.where(x > 0, 2 * x, x), (X,)),
     "relu of a multiple": (lambda x: torch.relu(2 * x), lambda x: 2 * torch.relu(x), (X,)),
     "a maximum moved": (
         lambda a, b, c: torch.maximum(a + c, b + c),
@@ -135,6 +146,17 @@ EQUAL = {
 }
 
 DIFFERENT = {
+    "inputs two apart": (
+        lambda x, y: torch.where(x - y <= 2, x, y),
+        lambda x, y: torch.where(x - y < 2, x, y),
+        (X, X),
+    ),
+    "a jump where inputs are one apart": (
+        lambda x, y: torch.where((x - y).abs() <= 1, (x - y).square(), 2 * (x - y).abs()),
+        lambda x, y: torch.where((x - y).abs() < 1, (x - y).square(), 2 * (x - y).abs()),
+        (X, X),
+    ),
+    "a mask and one for one": (lambda x: x * (1 + (x > 0)), lambda x: x * 1, (X,)),
     "a dropped float mask": (
         lambda s, b, v: torch.softmax(s.masked_fill(b == 1, -INF), -1) @ v,
         lambda s, b, v: torch.softmax(s, -1) @ v,

@@ -16,9 +16,9 @@ _UNKNOWN = {
         "only one of the programs calls sort",
     ),
     "an order": (
-        lambda x: torch.where(x.abs() + x > 3 + x.sin(), x, 0),
-        lambda x: torch.where(x.abs() + x > 3 + x.sin(), x, x * (x.square() < -1)),
-        "no proof",
+        lambda x: torch.maximum(x.logsumexp(-1), x.amax(-1)),
+        lambda x: x.logsumexp(-1),
+        "knows only some laws of comparisons and maxima",
     ),
     "constants": (
         lambda x: x * EYE[0] * EYE[0],

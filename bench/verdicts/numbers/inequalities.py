@@ -18,6 +18,17 @@ _FOUR = "f32[5] f32[5] f32[5] f32[5]"
 
 
 IDIOMS = (
+    equal("unequal squares", lambda x, a: a * (x * x != 4), lambda x, a: a * (x.abs() != 2), _TWO),
+    equal("equal exps", lambda x, y, a: a * (x.exp() == y.exp()), lambda x, y, a: a * (x == y), _THREE),
+    equal(
+        "a root of one and more",
+        lambda x: (1 + x * x).sqrt().clamp(min=1),
+        lambda x: (1 + x * x).sqrt(),
+        "f32[6]",
+    ),
+    equal(
+        "a share of a sum", lambda x: (x.exp() / x.exp().sum()).clamp(max=1), lambda x: x.softmax(0), "f32[6]"
+    ),
     equal("a square is not negative", lambda x, a, b: where(x * x >= 0, a, b), lambda x, a, b: a * 1, _THREE),
     equal(
         "a square and one are positive",
@@ -154,6 +165,38 @@ IDIOMS = (
 )
 
 WRONG = (
+    wrong("a square and one are above one", lambda x, a: a * (x * x + 1 > 1), lambda x, a: a * 1, _TWO),
+    wrong("a root above one", lambda x, a: a * ((1 + x * x).sqrt() > 1), lambda x, a: a * 1, _TWO),
+    wrong("a share below one", lambda x, a: a * (1 / (1 + x * x) < 1), lambda x, a: a * 1, _TWO),
+    wrong(
+        "sigmoid of relu above a half", lambda x, a: a * (x.relu().sigmoid() > 0.5), lambda x, a: a * 1, _TWO
+    ),
+    wrong("exp of relu above one", lambda x, a: a * (x.relu().exp() > 1), lambda x, a: a * 1, _TWO),
+    wrong("log of one and more above zero", lambda x, a: a * (x.abs().log1p() > 0), lambda x, a: a * 1, _TWO),
+    wrong(
+        "a maximum of a row above its first",
+        lambda x: x[:, 0] * (x.amax(-1) > x[:, 0]),
+        lambda x: x[:, 0] * 1,
+        "f32[4,6]",
+    ),
+    wrong(
+        "a maximum of a row as any of it",
+        lambda x: maximum(x.amax(-1, True), x),
+        lambda x: x * 1,
+        "f32[4,6]",
+    ),
+    wrong("one more of another is more", lambda x, y: x * (x + 1 > y), lambda x, y: x * 1, _TWO),
+    wrong(
+        "an interval with one end",
+        lambda x, a: a * ((x - 4).abs() < 2),
+        lambda x, a: a * ((x > 2) & (x <= 6)),
+        _TWO,
+    ),
+    wrong("an interval turned", lambda x, a: a * ((4 - x) > 2), lambda x, a: a * (x > 2), _TWO),
+    wrong(
+        "a square above four, ties kept", lambda x, a: a * (x * x > 4), lambda x, a: a * (x.abs() >= 2), _TWO
+    ),
+    wrong("an equal square", lambda x, a: a * (x * x == 4), lambda x, a: a * (x == 2), _TWO),
     wrong("a square is positive", lambda x, a, b: where(x * x > 0, a, b), lambda x, a, b: a * 1, _THREE),
     wrong(
         "a square less one is not negative",

@@ -17,6 +17,12 @@ where, maximum, minimum = torch.where, torch.maximum, torch.minimum
 
 IDIOMS = (
     equal(
+        "no jump two apart",
+        lambda x, y: where(x - y <= 2, x, y + 2),
+        lambda x, y: where(x - y < 2, x, y + 2),
+        "f32[5] f32[5]",
+    ),
+    equal(
         "where turned",
         lambda m, a, b: where(m, a, b),
         lambda m, a, b: where(~m, b, a),
@@ -146,6 +152,19 @@ IDIOMS = (
 )
 
 WRONG = (
+    wrong(
+        "a tie two apart",
+        lambda x, y: where(x - y <= 2, x, y),
+        lambda x, y: where(x - y < 2, x, y),
+        "f32[5] f32[5]",
+        pool=(4.0, 5.0),
+    ),
+    wrong(
+        "a jump at a distance of one",
+        lambda x, y: where((x - y).abs() <= 1, (x - y).square(), 2 * (x - y).abs()),
+        lambda x, y: where((x - y).abs() < 1, (x - y).square(), 2 * (x - y).abs()),
+        "f32[5] f32[5]",
+    ),
     wrong("one more where positive", lambda x: x * 1, lambda x: x * (1 + (x > 0)), "f32[6]"),
     wrong("two added to a mask", lambda x: (x > 0) + 1, lambda x: (x > 0) + 2, "f32[6]"),
     wrong("bits of a mask", lambda x: (x > 0) | 2, lambda x: (x > 0) | 1, "f32[6]"),

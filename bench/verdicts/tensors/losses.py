@@ -27,6 +27,14 @@ def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> Tensor:
 
 
 IDIOMS = (
+    equal(
+        "Huber with its delta",
+        lambda x, y: F.huber_loss(x, y, delta=1.5),
+        lambda x, y: torch.where(
+            (x - y).abs() <= 1.5, 0.5 * (x - y) ** 2, 1.5 * (x - y).abs() - 1.125
+        ).mean(),
+        "f32[4,5] f32[4,5]",
+    ),
     equal("mean squared error", F.mse_loss, lambda x, y: (x - y).square().mean(), "f32[4,5] f32[4,5]"),
     equal("mean squared error turned", F.mse_loss, lambda x, y: F.mse_loss(y, x), "f32[4,5] f32[4,5]"),
     equal("mean absolute error", F.l1_loss, lambda x, y: (x - y).abs().mean(), "f32[4,5] f32[4,5]"),

@@ -1,6 +1,6 @@
 """Source: all that enters a field, determined by a seed and by names: inputs, weights, constants, oracles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -13,7 +13,9 @@ from superopt.errors import SuperoptError
 from superopt.verify.field.constants import exact_constant
 from superopt.verify.field.residues import Residues, fold, inverse, mix, power, reduce, sum_residues
 
-__all__ = ["Source", "seeds_of"]
+__all__ = ["Source", "seeds_of", "tied_shifts"]
+
+_MOST_SHIFTS = 3
 
 
 def seeds_of(seed: int, trials: int) -> NDArray[np.uint64]:
@@ -84,7 +86,9 @@ class Source:
         """Return drawn numbers with some of them replaced by constants, or by a number that inputs share."""
         shared = self.numbers("shared number", (1,))[:, :, 0]
         known = dict.fromkeys([*map(Fraction, (0, 1, -1)), *self.constants])
-        pool = np.stack([*(np.broadcast_to(self.const(one), shared.shape) for one in known), shared], axis=2)
+        constants = [np.broadcast_to(self.const(one), shared.shape) for one in known]
+        apart = [reduce(shared + self.const(one), self.primes) for one in tied_shifts(self.constants)]
+        pool = np.stack([*constants, shared, *apart], axis=2)
         return _from_pool(pool, values, self.words(f"pool {name}", (2,))[0], mix(mix(words[0])))
 
     def weights(self, axis: str, size: int) -> Residues:
@@ -141,6 +145,11 @@ class Source:
         """Return a random square, and so positive, which stands for a number such as pi."""
         words = self.numbers(f"symbol {name}", ())
         return reduce(words * words, self.primes)
+
+
+def tied_shifts(constants: Iterable[Fraction]) -> tuple[Fraction, ...]:
+    """Return by how much inputs are apart in trials with ties: |x - y| and 1 are equal where x is y + 1."""
+    return tuple(dict.fromkeys(abs(one) for one in constants if one))[:_MOST_SHIFTS]
 
 
 def _from_pool(

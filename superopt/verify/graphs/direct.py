@@ -5,7 +5,7 @@ reach that plane, whatever else depends on the comparison. A comparison of compu
 several reasons, as x * y = x is for x = 0 and for y = 1, of which draws may never meet the one that matters.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -16,7 +16,7 @@ from superopt.ops import OPS
 from superopt.verify.evaluation.closed import constants_of
 from superopt.verify.evaluation.integers import integer_values
 
-__all__ = ["direct_sites"]
+__all__ = ["constant_difference", "direct_sites", "linear_forms"]
 
 _MOST_FORMS = 8
 
@@ -39,46 +39,64 @@ class _Form:
         terms = tuple((name, own * factor) for name, own in self.terms) if factor else ()
         return _Form(terms, self.constant * factor)
 
-    @property
-    def direct(self) -> bool:
-        """Whether it is zero on a plane that draws reach."""
+    def is_direct(self, shifts: Collection[Fraction]) -> bool:
+        """Whether it is zero on a plane that draws reach, in which two inputs may be a shift apart."""
         factors = [factor for _, factor in self.terms]
         if len(factors) < 2:
             return True
-        return len(factors) == 2 and sum(factors) == 0 and self.constant == 0
+        apart = abs(self.constant / factors[0])
+        return len(factors) == 2 and sum(factors) == 0 and (apart == 0 or apart in shifts)
 
 
 _Forms: TypeAlias = frozenset[_Form] | None
 """What a value may be, piece by piece; None where it is computed in another way."""
 
 
-def direct_sites(graph: Graph) -> frozenset[int]:
-    """Return the comparisons of a graph whose ties can be drawn."""
+def direct_sites(graph: Graph, shifts: Collection[Fraction] = ()) -> frozenset[int]:
+    """Return the comparisons of a graph whose ties can be drawn, with inputs that are some shifts apart."""
     whole = integer_values(graph)
-    closed, known, masks = closed_values(graph), constants_of(graph, narrow=False)[2], mask_values(graph)
-    forms: list[_Forms] = [frozenset({_Form((((port.name,), Fraction(1)),))}) for port in graph.inputs]
+    closed, masks, forms = closed_values(graph), mask_values(graph), linear_forms(graph)
     found = set()
     for at, step in enumerate(graph.steps, len(graph.inputs)):
         args = [forms[i] for i in step.inputs]
         compares = step.op in OPS and OPS[step.op].mask and len(args) == 2
         # Of zeros and ones, equal ones are drawn all the time.
-        if compares and (all(masks[i] for i in step.inputs) or _all_direct(args[0], args[1])):
+        if compares and (all(masks[i] for i in step.inputs) or _all_direct(args[0], args[1], shifts)):
             found.add(at)
         # Integers are drawn from the positions and constants that they are compared with.
         if compares and any(whole[i] for i in step.inputs) and any(closed[i] for i in step.inputs):
             found.add(at)
-        if at in known:
-            forms.append(frozenset({_Form(constant=known[at])}))
-        elif closed[at]:
-            forms.append(None)
-        else:
-            forms.append(_forms(step, args))
     return frozenset(found)
 
 
-def _all_direct(a: _Forms, b: _Forms) -> bool:
+def linear_forms(graph: Graph, *, exact: bool = False) -> list[_Forms]:
+    """Return for each value which sums of inputs it may be, piece by piece.
+
+    A maximum of an axis may be each of its elements; it is no form of them where that has to be `exact`.
+    """
+    closed, known = closed_values(graph), constants_of(graph, narrow=False)[2]
+    forms: list[_Forms] = [frozenset({_Form((((port.name,), Fraction(1)),))}) for port in graph.inputs]
+    for at, step in enumerate(graph.steps, len(graph.inputs)):
+        if at in known:
+            forms.append(frozenset({_Form(constant=known[at])}))
+        elif closed[at] or (exact and step.op == "max"):
+            forms.append(None)
+        else:
+            forms.append(_forms(step, [forms[i] for i in step.inputs]))
+    return forms
+
+
+def constant_difference(a: _Forms, b: _Forms) -> Fraction | None:
+    """Return by how much two values always differ, or None where that depends on the inputs."""
+    if a is None or b is None or len(a) != 1 or len(b) != 1:
+        return None  # of several pieces, each value may be another one
+    [form] = _combined(a, b, lambda x, y: x.plus(y.times(Fraction(-1)))) or [_Form(((None, Fraction(1)),))]
+    return None if form.terms else form.constant
+
+
+def _all_direct(a: _Forms, b: _Forms, shifts: Collection[Fraction]) -> bool:
     difference = _combined(a, b, lambda x, y: x.plus(y.times(Fraction(-1))))
-    return difference is not None and all(form.direct for form in difference)
+    return difference is not None and all(form.is_direct(shifts) for form in difference)
 
 
 def _forms(step: Step, args: list[_Forms]) -> _Forms:

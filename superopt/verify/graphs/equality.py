@@ -6,8 +6,10 @@ from time import perf_counter
 from superopt.ir import Graph, live_graph, release_shifts
 from superopt.seeds import fresh_seed
 from superopt.verify.evaluation.defined import defined_less_often
+from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.field.residues import mix_seed
 from superopt.verify.graphs.align import Aligned, align_graphs
+from superopt.verify.graphs.decided import decide_orders
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.graphs.rounds import Finding, random_rounds
 from superopt.verify.graphs.setting import Setting
@@ -47,11 +49,14 @@ def equal_graphs(
     aligned = align_graphs(release_shifts(live_graph(a)), release_shifts(live_graph(b)))
     left, right = aligned.left, aligned.right
     if same_outputs(left, right):
-        names = functions(Facts(aligned).functions)
-        verdict = Verdict("equal", error_bound=0.0, oracles=names, seed=seed)
-        return replace(verdict, seconds=perf_counter() - start)
+        return replace(_same(aligned, seed), seconds=perf_counter() - start)
     verdict = _tried(aligned, trials, seed, bits)
-    cut = cut_shared(left, right) if verdict.unknown else None
+    decided = _decided(left, right) if verdict.unknown else (left, right)
+    if decided != (left, right):
+        again = Aligned(*decided, aligned.links)
+        rest = _same(again, seed) if same_outputs(*decided) else _tried(again, trials, seed, bits)
+        verdict = rest if rest.equal else verdict
+    cut = cut_shared(*decided) if verdict.unknown else None
     if cut is not None:
         rest = _tried(Aligned(*cut, aligned.links), trials, seed, bits)
         verdict = rest if rest.equal else verdict
@@ -59,6 +64,18 @@ def equal_graphs(
         note = "equal, but the second takes roots or logarithms of negative numbers where the first does not"
         verdict = replace(verdict, outcome="unknown", notes=(*verdict.notes, note))
     return replace(verdict, seconds=perf_counter() - start)
+
+
+def _same(aligned: Aligned, seed: int) -> Verdict:
+    """Return the verdict on two graphs that take the same steps."""
+    names = functions(Facts(aligned).functions)
+    return Verdict("equal", error_bound=0.0, oracles=names, seed=seed)
+
+
+def _decided(left: Graph, right: Graph) -> tuple[Graph, Graph]:
+    """Return the graphs with what the order of real numbers decides taken as decided."""
+    narrow = is_narrow(left, right)
+    return decide_orders(left, narrow=narrow) or left, decide_orders(right, narrow=narrow) or right
 
 
 def _tried(aligned: Aligned, trials: int | None, seed: int, bits: int) -> Verdict:

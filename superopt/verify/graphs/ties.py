@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Hashable
 from math import ceil, log2
 
+from superopt.verify.field.source import tied_shifts
 from superopt.verify.graphs.direct import direct_sites
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.graphs.rounds import Finding
@@ -32,7 +33,8 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     witness = search.draw(_FIRST)
     if witness is not None:
         return Finding(witness)
-    direct = {(id(graph), site) for graph in setting.facts.graphs for site in direct_sites(graph)}
+    shifts = tied_shifts(setting.tiny.compared)
+    direct = {(id(graph), site) for graph in setting.facts.graphs for site in direct_sites(graph, shifts)}
     # The comparisons whose ties cannot be drawn are looked at first: what they leave open stays so.
     hidden = frozenset(site for site in tally.met if site not in direct)
     if hidden and _declared(setting, hidden, wanted) is not None:
