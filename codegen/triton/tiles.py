@@ -250,17 +250,9 @@ class Tiles:
 
     def _raw_loads(self) -> set[int]:
         """Return the values that are kept in their own dtype, because a matrix product reads them."""
-        renamed: dict[int, int] = {}
-        for statement, _ in self.program.flat():
-            if isinstance(statement, Compute) and statement.step.mapping:
-                renamed[statement.value] = statement.step.inputs[0]
-        found = set()
-        for product in self.plan.products.values():
-            for i in (product.lhs, product.rhs):
-                tensor = self.loaded.get(renamed.get(i, i))
-                if tensor is not None and tensor.dtype in HALVES | FP8:
-                    found.add(i)
-        return found
+        products = self.plan.products.values()
+        operands = {i for product in products for i in (product.lhs, product.rhs)}
+        return {i for i in operands if self.plan.dtypes.get(i) in HALVES | FP8}
 
 
 def _watched(statements: Sequence[Statement]) -> frozenset[int]:

@@ -12,6 +12,7 @@ times are rough.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, prod
+from typing import Literal
 
 from superopt.codegen.statements import (
     Compute,
@@ -25,9 +26,10 @@ from superopt.codegen.statements import (
 )
 from superopt.cost.devices import Device
 from superopt.cost.estimates import drawn, product_sides, sizes_of
-from superopt.cost.work import exp_axes, find_masks, kept_share, matrix_dtype, scalar_work, work_axes
+from superopt.cost.work import exp_axes, find_masks, kept_share, scalar_work, work_axes
 from superopt.dtypes import DTYPES
-from superopt.ir import value_axes
+from superopt.ir import Step, value_axes
+from superopt.precision import is_wide, operand_dtypes, product_dtype
 
 __all__ = ["TileConfig", "config_us"]
 
@@ -35,6 +37,7 @@ _LATENCY_S = 0.7e-6  # of a read from a GPU's memory, and of a program's start
 _TURN_S = 0.04e-6  # of the branch, addresses and barriers of one turn of a loop
 _SECTOR = 64  # bytes: memory hands out two sectors of a cache line at a time
 _MATRIX_SIDE = 16  # positions that a matrix product of tiles has at least on either side
+_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}  # of a number that a matrix unit reads
 _BUSY_WARPS = 8  # so many keep a core's units busy
 _MOST_PROGRAMS = 32  # of a core at a time
 _LANE_BYTES = 255 * 4  # registers of a thread
@@ -51,6 +54,8 @@ class TileConfig:
     stages: int = 3
     shared_bytes: int = 0  # of one program
     register_bytes: int = 0
+    precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
+    half_products: bool = True  # operands that may be of any size are rounded to fp16; else they are tf32
 
 
 def config_us(
@@ -84,6 +89,9 @@ class _Model:
         self.sizes = sizes
         self.axes = value_axes(self.graph)
         self.tensors = {tensor.value: tensor for tensor in program.loads}
+        steps = ((one.value, one.step) for one, _ in program.flat() if isinstance(one, Compute))
+        memory = {tensor.value: tensor.dtype for tensor in program.loads}
+        self.dtypes = operand_dtypes(self.graph, steps, memory)
         self.masks = find_masks(self.graph, sizes)
         self.programs = prod(self._count(axis) for axis in program.grid)
         self.resident = self._resident()
@@ -164,16 +172,26 @@ class _Model:
         """Add the arithmetic of a step in so many turns, that of padding included."""
         axes = work_axes(self.graph, self.axes, one.value, one.step, loaded)
         flops = turns * self._points(axes) * scalar_work(one.step.op).flops
-        dtype = matrix_dtype(self.graph, one.step) if one.step.op == "contract" else None
-        sides = self._sides(one) if dtype else (1, 1)
-        if dtype and min(sides) >= _MATRIX_SIDE and self.device.kind != "cpu":
-            work.matrix_s += flops / self.device.matrix_flops[dtype]
+        dtype, times = self._multiplied(one.step) if one.step.op == "contract" else ("", 0)
+        sides = self._sides(one) if times else (1, 1)
+        if times and min(sides) >= _MATRIX_SIDE and self.device.kind != "cpu":
+            work.matrix_s += times * flops / self.device.matrix_flops[dtype]
             # A tile product of M x N x K reads MK and KN numbers.
-            work.shared += flops / 2 * (1 / sides[0] + 1 / sides[1]) * (1 if dtype == "f8" else 2)
+            work.shared += times * flops / 2 * (1 / sides[0] + 1 / sides[1]) * _BYTES[dtype]
         else:
             work.vector += flops
             special = exp_axes(self.axes, one.step, axes)
             work.exps += turns * self._points(special) * scalar_work(one.step.op).exps
+
+    def _multiplied(self, step: Step) -> tuple[str, int]:
+        """Return the rate at which a contraction multiplies, and how often; never for the vector units."""
+        dtype = product_dtype(self.graph, step, self.dtypes)
+        if dtype in ("f32", "f64"):
+            return "tf32", {"ieee": 0, "tf32": 1, "tf32x3": 3}[self.config.precision]
+        wide = any(is_wide(self.graph, i, self.dtypes) for i in step.inputs)
+        if dtype == "f16" and wide and not self.config.half_products:
+            return "tf32", 1
+        return dtype, 1
 
     def _points(self, axes: frozenset[str]) -> float:
         """Return the positions of a tile along these axes that no mask spares."""

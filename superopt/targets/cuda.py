@@ -305,5 +305,11 @@ def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":
 
     held = footprint(program, config)
     return TileConfig(
-        config.blocks, config.num_warps, config.num_stages, held.shared_bytes, held.register_bytes
+        config.blocks,
+        config.num_warps,
+        config.num_stages,
+        held.shared_bytes,
+        held.register_bytes,
+        config.precision,
+        config.half_products,
     )
