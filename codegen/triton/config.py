@@ -39,6 +39,11 @@ class TritonConfig:
         return dict(self.tiles)[axis]
 
     @property
+    def rounding(self) -> tuple[str, bool]:
+        """What decides how products are rounded: kernels that agree in it err alike."""
+        return self.precision, self.half_products
+
+    @property
     def blocks(self) -> Mapping[str, int]:
         """The tile of each axis."""
         return dict(self.tiles)
