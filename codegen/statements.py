@@ -13,6 +13,7 @@ others are, is the code generator's and the tuner's affair.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 from superopt.ir import REDUCTIONS, Graph, Port, Split, Step, closed_values, growths, value_axes, value_names
 from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, running_path
@@ -33,6 +34,7 @@ __all__ = [
     "axis_strides",
     "lower_block",
     "split_extents",
+    "traced_strides",
 ]
 
 
@@ -213,6 +215,15 @@ def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -
             found[axis] = stride
             stride *= sizes[axis]
     return found
+
+
+def traced_strides(tensor: Tensor, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the strides that a tensor had when the program was traced, or those of a contiguous one."""
+    if tensor.port is not None and tensor.port.strides is not None:
+        return axis_strides(tensor.port, tensor.port.strides, sizes)
+    return {
+        axis: prod(max(sizes[one], 1) for one in tensor.axes[at + 1 :]) for at, axis in enumerate(tensor.axes)
+    }
 
 
 def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> dict[str, int]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from superopt.codegen.statements import KernelProgram, Load, Tensor, axis_strides
+from superopt.codegen.statements import KernelProgram, Load, Tensor, traced_strides
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.plan import Plan, kept_splits, make_plan
 from superopt.dtypes import DTYPES, FLOATS, FP8
@@ -125,7 +125,7 @@ def _largest_loop_tile(program: KernelProgram, config: TritonConfig, sizes: Mapp
             tensor = tensors[statement.value]
             seen = describe(program, plan, config, tensor, {axis: axis for axis in tensor.axes})
             if isinstance(seen, Descriptor) and not layout_refusal(
-                tensor.name, tensor.dtype, sizes, _strides(tensor, sizes), seen.axes, aligned=True
+                tensor.name, tensor.dtype, sizes, traced_strides(tensor, sizes), seen.axes, aligned=True
             ):
                 largest = max(largest, prod(seen.block) * DTYPES[tensor.dtype].bytes)
     return largest
@@ -133,14 +133,5 @@ def _largest_loop_tile(program: KernelProgram, config: TritonConfig, sizes: Mapp
 
 def _memory_order(graph: Graph, tensor: Tensor, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return axes as the tensor lay in memory when the program was traced, neighbours last."""
-    strides = _strides(tensor, graph.sizes)
+    strides = traced_strides(tensor, graph.sizes)
     return tuple(sorted(axes, key=lambda axis: -strides[axis]))
-
-
-def _strides(tensor: Tensor, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the strides that a tensor had when the program was traced, or those of a contiguous one."""
-    if tensor.port is not None and tensor.port.strides is not None:
-        return axis_strides(tensor.port, tensor.port.strides, sizes)
-    return {
-        axis: prod(max(sizes[one], 1) for one in tensor.axes[at + 1 :]) for at, axis in enumerate(tensor.axes)
-    }
