@@ -13,6 +13,7 @@ from superopt.bench.harness.records import Record, first_line
 from superopt.bench.planned.loaded import Loaded
 from superopt.candidates import Candidate
 from superopt.codegen.statements import Compute, KernelProgram, Load, lower_block
+from superopt.codegen.triton.choices import exact_axes
 from superopt.codegen.triton.run.machine_code import MachineCode, read_machine_code
 from superopt.cost import Device
 from superopt.dtypes import DTYPES, HALVES
@@ -40,6 +41,7 @@ FINDINGS = {
 _MOST_INSTRUCTIONS = 60.0  # of a warp for each KB
 _MANY_ROWS = 64  # of a tile, from which on wgmma has its shape
 _STAGES = 3
+_SMALL = 1 << 20  # bytes that a kernel reads and writes
 _WGMMA_FROM = 90
 _REGISTERS = 65536  # of a multiprocessor
 _JOB_S = 120.0
@@ -69,7 +71,7 @@ def audit(
     workers: int,
     tell: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Record]:
-    """Return the record of each case: its floor, and what is wrong with the kernels of its best candidates."""
+    """Return the record of each case: its floor, its best kernels, and what is wrong with them."""
     cases: dict[str, Record] = {}
     jobs: dict[str, tuple[TritonJob | str, _Kernel]] = {}
     for one in loaded:
@@ -168,6 +170,7 @@ def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) 
     code = read_machine_code(made.ptx, made.sass)
     program = lower_block(mugraph, kernel.number)
     device = target.cost_device()
+    exact = exact_axes(config, mugraph.graph.sizes, program.splits)
     turn = _turn_bytes(program, config)
     copied = code.loop_copies or code.loop_tensor_copies
     ahead = max(config.num_stages - 1, 1) if copied else 1
@@ -187,19 +190,24 @@ def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) 
         "barriers": code.loop_barriers,
         "shuffles": code.loop_shuffles,
         "divides": code.loop_divides,
-        "masked": sorted(
-            axis for axis in program.looped if axis not in config.exact and config.tile(axis) > 1
-        ),
+        "masked": sorted(set(program.looped) & set(config.blocks) - exact),
         "instructions_per_kib": None if instructions is None else round(instructions, 1),
         "in_flight_kib": round(resident * ahead * turn / 1024, 1),
     }
-    return record | {"findings": _findings(program, config, code, record, target)}
+    least = target.reports(mugraph, kernel.candidate.configs)[kernel.number].bytes or 0
+    return record | {"findings": _findings(program, config, code, record, target, small=least < _SMALL)}
 
 
 def _findings(
-    program: KernelProgram, config: Any, code: MachineCode, record: Record, target: CudaTarget
+    program: KernelProgram,
+    config: Any,
+    code: MachineCode,
+    record: Record,
+    target: CudaTarget,
+    *,
+    small: bool,
 ) -> list[str]:
-    """Return what is wrong with a kernel, in the order of `FINDINGS`."""
+    """Return what is wrong with a kernel, in the order of `FINDINGS`; a small one may wait for its loads."""
     found = set()
     rows = _rows(program, config)
     is_half = half_of(program.graph) in HALVES
@@ -213,7 +221,7 @@ def _findings(
             found.add("old")
         if not (record["tensor_copies"] or (record["copies"] and config.num_stages >= _STAGES)):
             found.add("waits")
-    if program.looped and not many and code.loop:
+    if program.looped and not many and code.loop and not small:
         if not (record["copies"] or record["tensor_copies"]) and config.num_stages > 1:
             found.add("synchronous")
         if (record["instructions_per_kib"] or 0) > _MOST_INSTRUCTIONS:

@@ -114,8 +114,11 @@ def configs(
 
 def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool) -> Iterator[TritonConfig]:
     if not _shape(program).matrix:
-        for flat, near, warps in combinations((256, 1024, 2048, 4096, 8192), (32, 64, 128), (1, 2, 4, 8)):
-            config = _config(program, sizes, 64, 64, 32, warps, 2)
+        looped = any(isinstance(one, Load) and loops for one, loops in program.flat())
+        for flat, near, warps, stages in combinations(
+            (256, 1024, 2048, 4096, 8192), (32, 64, 128), (1, 2, 4, 8), (2, 4, 6) if looped else (2,)
+        ):
+            config = _config(program, sizes, 64, 64, 32, warps, stages)
             yield _flattened(program, sizes, config, flat, near)
         return
     tiles = (16, 32, 64, 128)
@@ -344,7 +347,7 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
             size = elements(statement.value) * DTYPES[tensors[statement.value].dtype].bytes
             shared += size * (config.num_stages if loops else 1)
         elif isinstance(statement, Start):
-            kept += elements(statement.value) * 4
+            kept += max(elements(statement.value), _late(program, config, statement.value)) * 4
         elif isinstance(statement, Compute):
             size = elements(statement.value)
             if statement.step.op == "contract" and selects(program.graph, statement.step):
@@ -354,6 +357,18 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
                 )
             largest = max(largest, size * 4)
     return Footprint(shared, kept + 2 * largest)
+
+
+def _late(program: KernelProgram, config: TritonConfig, value: int) -> int:
+    """Return the elements of an accumulator that is reduced after its loop; 0 where it is reduced in it."""
+    step = program.graph.step_of(value)
+    assert step is not None
+    axes = value_axes(program.graph)
+    if step.op == "contract" and all(axes[a] - axes[b] for a, b in (step.inputs, step.inputs[::-1])):
+        return 0
+    wide = frozenset[str]().union(*(axes[i] for i in step.inputs))
+    size = prod(config.blocks.get(axis, 1) for axis in wide)
+    return size if config.is_late(size, beside_products=_shape(program).matrix) else 0
 
 
 def _multiplied(made: int, summed: int, lanes: int) -> int:

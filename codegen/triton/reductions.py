@@ -15,7 +15,6 @@ from superopt.precision import is_wide, product_dtype
 
 __all__ = ["TYPES", "Reductions"]
 
-LATE_REGISTERS = 16  # of a thread: so large may an accumulator be that is reduced after its loop
 TYPES = {name: f"tl.{DTYPES[name].torch}" for name in FLOATS if DTYPES[name].triton}
 
 
@@ -51,7 +50,7 @@ class Reductions(Tiles):
         if value in self.plan.products or wide == axes or value in self.watched:
             return axes
         size = prod(self.config.tile(axis) for axis in wide)
-        if size > LATE_REGISTERS * 32 * self.config.num_warps:
+        if not self.config.is_late(size, beside_products=bool(self.plan.products)):
             return axes
         self.late.add(value)
         return wide

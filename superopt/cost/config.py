@@ -3,7 +3,8 @@
 It adds up what the busiest core does, padded tiles and idle last wave included, and what all programs
 read through the shared cache and from memory. A turn of a loop waits for what it reads unless stages
 ask for it ahead; stages and programs that share a core let memory, matrix units and vector units work
-at the same time.
+at the same time. A core issues a few instructions per clock, and small tiles take many: each turn has
+its own, and where a product has fewer matrix tiles than a program has warps, several compute the same.
 
 The model ranks configurations, so that a tuner need not compile and measure all of them; its absolute
 times are rough.
@@ -37,6 +38,15 @@ _LATENCY_S = 0.7e-6  # of a read from a GPU's memory, and of a program's start
 _TURN_S = 0.04e-6  # of the branch, addresses and barriers of one turn of a loop
 _SECTOR = 64  # bytes: memory hands out two sectors of a cache line at a time
 _MATRIX_SIDE = 16  # positions that a matrix product of tiles has at least on either side
+# Instructions of a warp, as counted in the machine code of 32 kernels of few rows: in a turn of a loop, with
+# a copy of 512 bytes, with a product of 16 x 8 x 16 numbers, and with an operation on 32 numbers.
+_TURN, _COPY, _PRODUCT, _OPERATION = 30.0, 2.7, 2.2, 2.0
+_COPIED = 512  # bytes
+_SCHEDULERS = 4  # of a core, each of which issues an instruction per clock at most
+_ISSUING = 0.6  # of which they do so much
+_SPECIAL = 16  # special functions that a core takes per clock
+_UNHIDDEN = 0.1  # of the shorter of memory's time and arithmetic's
+_WIDE_ROWS = 64  # of a product that four warps compute together
 _BYTES = {"f16": 2, "bf16": 2, "tf32": 4}  # of a number that a matrix unit reads
 _BUSY_WARPS = 8  # so many keep a core's units busy
 _MOST_PROGRAMS = 32  # of a core at a time
@@ -56,6 +66,7 @@ class TileConfig:
     register_bytes: int = 0
     precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
     half_products: bool = True  # operands that may be of any size are rounded to fp16; else they are tf32
+    descriptors: bool = False  # tiles are copied by tensor descriptors, which takes no instructions
 
 
 def config_us(
@@ -63,6 +74,12 @@ def config_us(
 ) -> float:
     """Return the modelled time of a kernel; infinite where a program does not fit on a core."""
     return _Model(program, config, device, sizes_of(program.graph, sizes, program.splits)).us()
+
+
+def _issue_rate(device: Device) -> float:
+    """Return the instructions of warps that a device issues in a second."""
+    clocks = device.exp_per_s / _SPECIAL  # of all cores together
+    return _ISSUING * _SCHEDULERS * clocks
 
 
 @dataclass(slots=True)
@@ -74,6 +91,7 @@ class _Program:
     exps: float = 0.0
     shared: float = 0.0  # bytes between shared memory and the matrix units
     turns: int = 0  # of all loops
+    issued: float = 0.0  # instructions of all its warps
 
 
 class _Model:
@@ -110,6 +128,7 @@ class _Model:
         # One program alone on a core: on either kind of units, and waiting for memory.
         matrix = device.cores * max(work.matrix_s, work.shared / (device.shared_gbs * 1e9))
         vector = device.cores * (work.vector / device.vector_flops + work.exps / device.exp_per_s)
+        issued = 0.0 if device.kind == "cpu" else device.cores * work.issued / _issue_rate(device)
         if device.kind == "cpu":
             alone, together, arrival, turns = 1.0, 1.0, 0.0, 0.0
         else:
@@ -119,10 +138,12 @@ class _Model:
             arrival = work.turns * _LATENCY_S / max(config.stages - 1, 1)
             turns = 2 * _LATENCY_S + work.turns * _TURN_S
         # Units overlap where programs share a core, memory and arithmetic where there are stages, too.
-        compute = rounds * max(matrix, vector) / together + waves * min(matrix, vector) / alone
+        compute = rounds * max(matrix, vector, issued) / together + waves * min(matrix, vector) / alone
         memory = max(self._memory_s(work, active), waves * arrival)
         exposed = waves * min(max(matrix, vector) / alone, arrival) / config.stages
-        return device.launch_us + (max(memory, compute) + exposed + waves * turns) * 1e6
+        # Not all of the shorter time is hidden: of two kernels that wait for memory the simpler is better.
+        rest = 0.0 if device.kind == "cpu" else _UNHIDDEN * min(memory, compute)
+        return device.launch_us + (max(memory, compute) + rest + exposed + waves * turns) * 1e6
 
     def _tile(self, axis: str) -> int:
         return max(self.config.tiles.get(axis, self.sizes[axis]), 1)
@@ -160,10 +181,14 @@ class _Model:
 
     def _work(self) -> _Program:
         work = _Program(turns=self._turns_of(self.program.statements))
+        work.issued = _TURN * self.config.warps * max(work.turns, 1)
         loaded = frozenset(self.tensors)
         for one, loops in self.program.flat():
             if isinstance(one, Compute):
                 self._add(work, one, self._turns(loops), loaded)
+            elif isinstance(one, Load) and not self.config.descriptors:
+                copied = self._turns(loops) * self._tile_bytes(self.tensors[one.value])
+                work.issued += _COPY * copied / _COPIED
             elif isinstance(one, Move):
                 self._add_move(work, one, self._turns(loops))
         return work
@@ -178,10 +203,21 @@ class _Model:
             work.matrix_s += times * flops / self.device.matrix_flops[dtype]
             # A tile product of M x N x K reads MK and KN numbers.
             work.shared += times * flops / 2 * (1 / sides[0] + 1 / sides[1]) * _BYTES[dtype]
+            work.issued += times * turns * self._products(one.step, sides) * _BYTES[dtype] / 2
         else:
             work.vector += flops
+            work.issued += _OPERATION * flops / self.device.lanes_per_warp
             special = exp_axes(self.axes, one.step, axes)
             work.exps += turns * self._points(special) * scalar_work(one.step.op).exps
+
+    def _products(self, step: Step, sides: tuple[int, int]) -> float:
+        """Return the instructions of all warps that multiply tiles with these sides."""
+        inner = prod(map(self._tile, step.axes)) / 16
+        if min(sides) >= _WIDE_ROWS and self.device.capability == "90":
+            return _PRODUCT * 4 * inner * max(sides) / _WIDE_ROWS
+        rows, columns = ceil(min(sides) / 16), ceil(max(sides) / 8)
+        alike = max(self.config.warps / (rows * columns), 1.0)
+        return _PRODUCT * rows * columns * inner * alike
 
     def _multiplied(self, step: Step) -> tuple[str, int]:
         """Return the rate at which a contraction multiplies, and how often; never for the vector units."""

@@ -33,6 +33,7 @@ from superopt.precision import library_dtype, operand_dtypes, product_dtype
 __all__ = ["Estimate", "KernelEstimate", "drawn", "estimate", "floor_us"]
 
 SMALLEST_TILE = 16  # positions of an axis of a matrix product, or of neighbours in memory
+WIDE_TILE = 64  # of the longer side of a matrix product on a GPU: smaller tiles take too many instructions
 LARGEST_TILE = 256  # positions
 _DRAW = 2.0  # so many times its equal part of the rate of memory can a core draw where most others are idle
 
@@ -334,33 +335,35 @@ class _Kernel:
             return library_dtype({self.memory.get(i, "f32") for i in step.inputs})
         return product_dtype(self.graph, step, self.dtypes)
 
-    def _narrow(self) -> list[frozenset[str]]:
-        """Return groups of grid axes that a tile takes several positions of; never of parts."""
-        groups: list[frozenset[str]] = []
+    def _narrow(self) -> list[tuple[frozenset[str], int]]:
+        """Return groups of grid axes that a tile takes several positions of, and how many; never of parts."""
+        groups: list[tuple[frozenset[str], int]] = []
         left = set(self.program.grid) - {split.outer for split in self.program.splits}
         for one in self.computed:
             if self._is_matrix(one):
-                for side in product_sides(self.graph, self.axes, one.step.inputs):
-                    groups.append(side & left)
+                sides = product_sides(self.graph, self.axes, one.step.inputs)
+                longer = max(sides, key=lambda side: _volume(side, self.sizes))
+                for side in sides:
+                    wide = side is longer and self.device.kind != "cpu"
+                    groups.append((side & left, WIDE_TILE if wide else SMALLEST_TILE))
                     left -= side
         tensors = (*self.program.loads, *self.program.stores)
         largest = max(tensors, key=lambda one: prod(self.sizes[axis] for axis in one.axes), default=None)
         if largest is not None:
-            groups.append(frozenset(largest.axes[-1:]) & left)
-            left -= groups[-1]
-        return [group for group in groups if group]
+            groups.append((frozenset(largest.axes[-1:]) & left, SMALLEST_TILE))
+        return [(group, tile) for group, tile in groups if group]
 
     def _programs(self) -> int:
         groups = self._narrow()
-        alone = set(self.program.grid).difference(*groups)
-        tiled = (ceil(_volume(group, self.sizes) / SMALLEST_TILE) for group in groups)
+        alone = set(self.program.grid).difference(*(group for group, _ in groups))
+        tiled = (ceil(_volume(group, self.sizes) / tile) for group, tile in groups)
         return prod((self.sizes[axis] for axis in alone), start=prod(tiled))
 
     def _onchip(self) -> int:
         """Return the bytes of accumulators, the largest tile beside them, and tiles read in loops."""
         grid = set(self.program.grid)
         looped = {axis for _, loops in self.program.flat() for axis in loops}
-        narrow = frozenset[str]().union(*self._narrow())
+        narrow = frozenset[str]().union(*(group for group, _ in self._narrow()))
 
         def length(axis: str) -> int:
             if axis in grid and axis not in narrow:

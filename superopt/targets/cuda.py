@@ -324,4 +324,5 @@ def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":
         held.register_bytes,
         config.precision,
         config.half_products,
+        config.descriptors,
     )
