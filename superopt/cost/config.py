@@ -45,7 +45,9 @@ _COPIED = 512  # bytes
 _SCHEDULERS = 4  # of a core, each of which issues an instruction per clock at most
 _ISSUING = 0.6  # of which they do so much
 _SPECIAL = 16  # special functions that a core takes per clock
-_UNHIDDEN = 0.1  # of the shorter of memory's time and arithmetic's
+# Not all of a shorter time is hidden beneath the longest: of two kernels that wait alike the simpler is
+# better.
+_UNHIDDEN = 0.1
 _WIDE_ROWS = 64  # of a product that four warps compute together
 _BYTES = {"f16": 2, "bf16": 2, "tf32": 4}  # of a number that a matrix unit reads
 _BUSY_WARPS = 8  # so many keep a core's units busy
@@ -138,10 +140,12 @@ class _Model:
             arrival = work.turns * _LATENCY_S / max(config.stages - 1, 1)
             turns = 2 * _LATENCY_S + work.turns * _TURN_S
         # Units overlap where programs share a core, memory and arithmetic where there are stages, too.
-        compute = rounds * max(matrix, vector, issued) / together + waves * min(matrix, vector) / alone
+        longest = max(matrix, vector, issued)
+        if device.kind != "cpu":
+            longest += _UNHIDDEN * (matrix + vector + issued - longest)
+        compute = rounds * longest / together + waves * min(matrix, vector) / alone
         memory = max(self._memory_s(work, active), waves * arrival)
         exposed = waves * min(max(matrix, vector) / alone, arrival) / config.stages
-        # Not all of the shorter time is hidden: of two kernels that wait for memory the simpler is better.
         rest = 0.0 if device.kind == "cpu" else _UNHIDDEN * min(memory, compute)
         return device.launch_us + (max(memory, compute) + rest + exposed + waves * turns) * 1e6
 

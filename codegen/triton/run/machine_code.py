@@ -70,10 +70,13 @@ def _hot_loop(lines: list[tuple[int, str]]) -> list[str]:
         if branch is not None and int(branch[1], 16) < address:
             start = int(branch[1], 16)
             loops.append([other for at, other in lines if start <= at <= address])
+    at_work = [(one, heat) for one in loops if any((heat := _heat(one))[:2])]  # others wait for a barrier
     innermost = [
-        one for one in loops if not any(other is not one and set(other) < set(one) for other in loops)
+        (one, heat)
+        for one, heat in at_work
+        if not any(other is not one and set(other) < set(one) for other, _ in at_work)
     ]
-    return max(innermost or loops, key=_heat, default=[])
+    return max(innermost, key=lambda pair: pair[1], default=([], (0, 0, 0)))[0]
 
 
 def _heat(loop: list[str]) -> tuple[int, int, int]:
