@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +91,8 @@ def _others(candidate: Candidate, target: Any, place: int) -> list[list[dict[str
     found = []
     for number, config in enumerate(candidate.configs):
         several = [] if config is None else likely(candidate, number, order, _OTHERS)
-        if several and all(one.half_products for one in (config, *several)):
-            ranked = order.ranked(candidate.mugraph, candidate.configs, number)
-            several[-1] = next(one for one, _ in ranked if not one.half_products)
+        if several and all(one.rounds_operands for one in (config, *several)):
+            several[-1] = likely(replace(candidate, wide=True), number, order, 1)[0]
         found.append([_short(one) for one in several])
     return found
 

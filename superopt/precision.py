@@ -11,7 +11,7 @@ fits, rounding it to fp16 is a choice, which the check in floats judges on hosti
 candidate that keeps fp32.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -26,6 +26,7 @@ __all__ = [
     "is_wide",
     "library_dtype",
     "mixed_product",
+    "multiplied_in",
     "needs_wide",
     "operand_dtypes",
     "product_dtype",
@@ -71,6 +72,28 @@ def library_dtype(dtypes: frozenset[str] | set[str]) -> str:
 def is_wide(graph: Graph, value: int, memory: Mapping[int, str]) -> bool:
     """Return whether an operand of a product in fp16 is computed, and may be of any size."""
     return memory.get(value) not in {"f16", *FP8} and not fits_f16(graph, value)
+
+
+def multiplied_in(mugraph: MuGraph, rounds: Sequence[bool]) -> dict[int, str]:
+    """Return the half type to which the operands of each contraction are rounded that rounds any.
+
+    `rounds` says of each kernel whether it rounds operands to fp16 that may not fit.
+    """
+    graph = mugraph.graph
+    first = len(graph.inputs)
+    memory = {i: port.dtype for i, port in enumerate(graph.inputs)} | dict(mugraph.rounded)
+    axes = value_axes(graph)
+    found: dict[int, str] = {}
+    for kernel, rounding in zip(mugraph.kernels, rounds, strict=True):
+        steps = {tile.value: graph.steps[tile.value - first] for tile, _ in walk(kernel)}
+        known = operand_dtypes(graph, steps.items(), memory)
+        for value, step in steps.items() if isinstance(kernel, Block) else ():
+            a, b = (axes[i] for i in step.inputs) if step.op == "contract" else (frozenset(), frozenset())
+            dtype = product_dtype(graph, step, known) if a - b and b - a else "f32"
+            wide = dtype == "f16" and any(is_wide(graph, i, known) for i in step.inputs)
+            if dtype in HALVES and (rounding or not wide):
+                found[value] = dtype
+    return found
 
 
 # -- what lies between kernels

@@ -47,6 +47,11 @@ class CppConfig:
         return dict(self.tiles)[axis]
 
     @property
+    def rounds_operands(self) -> bool:
+        """Whether operands are rounded to fp16 that may not fit: they never are."""
+        return False
+
+    @property
     def rounding(self) -> tuple[()]:
         """What decides how products are rounded: nothing does, all of them are of fp32 numbers."""
         return ()

@@ -46,6 +46,11 @@ class TritonConfig:
         return elements <= most * 32 * self.num_warps
 
     @property
+    def rounds_operands(self) -> bool:
+        """Whether operands are rounded to fp16 that may not fit."""
+        return self.half_products
+
+    @property
     def rounding(self) -> tuple[str, bool]:
         """What decides how products are rounded: kernels that agree in it err alike."""
         return self.precision, self.half_products

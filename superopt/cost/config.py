@@ -208,6 +208,10 @@ class _Model:
             # A tile product of M x N x K reads MK and KN numbers.
             work.shared += times * flops / 2 * (1 / sides[0] + 1 / sides[1]) * _BYTES[dtype]
             work.issued += times * turns * self._products(one.step, sides) * _BYTES[dtype] / 2
+            if (
+                dtype == "tf32" and self.config.precision == "ieee"
+            ):  # of a program in fp16, whose range is less
+                work.issued += turns * self._conversions(one.step, sides)
         else:
             work.vector += flops
             work.issued += _OPERATION * flops / self.device.lanes_per_warp
@@ -222,6 +226,12 @@ class _Model:
         rows, columns = ceil(min(sides) / 16), ceil(max(sides) / 8)
         alike = max(self.config.warps / (rows * columns), 1.0)
         return _PRODUCT * rows * columns * inner * alike
+
+    def _conversions(self, step: Step, sides: tuple[int, int]) -> float:
+        """Return the instructions that make tf32 of tiles of fp16: every warp does so with the rows."""
+        inner = prod(map(self._tile, step.axes)) / self.device.lanes_per_warp
+        rows, columns = min(sides), max(sides)
+        return _OPERATION * inner * (columns + rows * min(self.config.warps, max(columns / 8, 1)))
 
     def _multiplied(self, step: Step) -> tuple[str, int]:
         """Return the rate at which a contraction multiplies, and how often; never for the vector units."""
