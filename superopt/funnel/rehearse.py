@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["rehearse", "rehearsed"]
+__all__ = ["rehearse", "rehearsed", "rounding_fault"]
 
 _DISTRIBUTIONS = ("normal", "offset", "near-zero rows", "wide range", "large", "huge")
 _MOST_OPERATIONS = 130_000  # of one run
@@ -56,38 +56,46 @@ def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidat
             return found
         judged = 0
         for at, one in enumerate(found):
-            if one.is_kept and judged < _ROUNDED and (rounds_operands(one) or needs_wide(one.mugraph)):
+            if one.is_kept and judged < _ROUNDED and (_may_round(one.mugraph) or needs_wide(one.mugraph)):
                 judged += 1
                 found[at] = _rounded(one, small, context)
         return found
 
 
-def rounds_operands(candidate: Candidate) -> bool:
-    """Return whether a kernel rounds operands to fp16 that may not fit."""
-    return any(config is not None and config.rounds_operands for config in candidate.configs)
+def _may_round(mugraph: MuGraph) -> bool:
+    """Return whether a configuration may round operands to fp16 that may not fit."""
+    every, none = ([choice] * len(mugraph.kernels) for choice in (True, False))
+    return multiplied_in(mugraph, every) != multiplied_in(mugraph, none)
 
 
 def _rounded(candidate: Candidate, goal: Graph, context: Context) -> Candidate:
-    """Return a candidate as it may round: as it does, or in configurations that do not; or refused."""
-    state = context.state
-    fault = rounding_fault(candidate, goal, seed=state.options.seed)
-    if fault and rounds_operands(candidate):
-        wide = as_predicted(replace(candidate, wide=True, kernels=(), sources=()), state.target, state.order)
-        candidate = write([predicted(wide, state.target)], context)[0]
-        fault = rounding_fault(candidate, goal, seed=state.options.seed) if candidate.is_kept else ""
+    """Return a candidate as it may round: in any configuration, or in those that do not; or refused."""
+    state, seed = context.state, context.state.options.seed
+    fault = rounding_fault(candidate.mugraph, goal, seed=seed, operands=True)
+    if fault and _may_round(candidate.mugraph):
+        rounds = any(config is not None and config.rounds_operands for config in candidate.configs)
+        candidate = replace(candidate, wide=True)
+        if rounds:
+            likeliest = as_predicted(replace(candidate, kernels=(), sources=()), state.target, state.order)
+            candidate = write([predicted(likeliest, state.target)], context)[0]
+        fault = (
+            rounding_fault(candidate.mugraph, goal, seed=seed, operands=False) if candidate.is_kept else ""
+        )
     return candidate.ended("rehearse", Kind.REFUSED, fault) if fault else candidate
 
 
-def rounding_fault(candidate: Candidate, goal: Graph, *, seed: int) -> str:
-    """Return how a candidate errs more than a program that rounds every tensor; else nothing."""
+def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, operands: bool) -> str:
+    """Return how a muGraph errs more than a program that rounds every tensor; else nothing.
+
+    `operands` says whether products round operands to fp16 that may not fit.
+    """
     import torch
 
     from superopt.verify.floats.compare import compare_many
 
-    mugraph, half = candidate.mugraph, half_of(goal)
+    half = half_of(goal)
     assert half is not None
-    rounds = [config is not None and config.rounds_operands for config in candidate.configs]
-    operands = multiplied_in(mugraph, rounds or [False] * len(mugraph.kernels))
+    multiplied = multiplied_in(mugraph, [operands] * len(mugraph.kernels))
     written = prepared(goal, ()).graph
     try:
         small = mugraph_for(mugraph, goal).graph
@@ -100,7 +108,7 @@ def rounding_fault(candidate: Candidate, goal: Graph, *, seed: int) -> str:
         [report] = compare_many(
             _run(goal, torch.float64),
             _run_rounded(written, everything, {}),
-            [_run_rounded(small, dict(mugraph.rounded), operands)],
+            [_run_rounded(small, dict(mugraph.rounded), multiplied)],
             _inputs(goal),
             distributions=_DISTRIBUTIONS,
             seed=seed,
