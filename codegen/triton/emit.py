@@ -234,7 +234,7 @@ class _Emitter(Frame, Reductions):
         """Read a tile, each axis of the tensor at an axis of the kernel or at one position."""
         if tensor.dtype not in FLOATS | INTEGERS | {"bool"}:
             raise UnsupportedError(f"{self.program.name}: no loads of {tensor.name} in {tensor.dtype}")
-        axes = self.plan.tile_axes(str(place) for place in places.values())
+        axes = self.turned.get(value) or self.plan.tile_axes(str(place) for place in places.values())
         name = self.variables[value]
         kind: Literal["float", "int", "mask"] = "float"
         dtype, tail = "f32", ""
