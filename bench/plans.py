@@ -92,7 +92,7 @@ def _others(candidate: Candidate, target: Any, place: int) -> list[list[dict[str
     for number, config in enumerate(candidate.configs):
         several = [] if config is None else likely(candidate, number, order, _OTHERS)
         if several and all(one.rounds_operands for one in (config, *several)):
-            several[-1] = likely(replace(candidate, wide=True), number, order, 1)[0]
+            several[-1] = likely(replace(candidate, wide=(number,)), number, order, 1)[0]
         found.append([_short(one) for one in several])
     return found
 

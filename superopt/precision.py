@@ -27,9 +27,9 @@ __all__ = [
     "library_dtype",
     "mixed_product",
     "multiplied_in",
-    "needs_wide",
     "operand_dtypes",
     "product_dtype",
+    "wide_values",
     "with_rounding",
 ]
 
@@ -133,12 +133,13 @@ def operand_dtypes(
     return known
 
 
-def needs_wide(mugraph: MuGraph) -> bool:
-    """Return whether a value is rounded to fp16 between kernels that may be too large for it."""
+def wide_values(mugraph: MuGraph) -> frozenset[int]:
+    """Return the values that kernels of ours round to fp16 between them, and that may be too large for it."""
     made = {i for kernel in mugraph.kernels if isinstance(kernel, Block) for i in mugraph.stores(kernel)}
-    return any(
-        dtype == "f16" and value in made and not fits_f16(mugraph.graph, value)
+    return frozenset(
+        value
         for value, dtype in mugraph.rounded
+        if dtype == "f16" and value in made and not fits_f16(mugraph.graph, value)
     )
 
 

@@ -11,8 +11,8 @@ from superopt.precision import (
     half_of,
     library_dtype,
     mixed_product,
-    needs_wide,
     product_dtype,
+    wide_values,
     with_rounding,
 )
 
@@ -99,8 +99,8 @@ def test_a_library_makes_what_it_reads():
 
 
 def test_what_may_be_too_large_for_fp16_needs_another_candidate():
-    assert needs_wide(with_rounding(kernels(in_dtype(MLP, "f16"), cuts=[3])))
-    assert not needs_wide(with_rounding(kernels(in_dtype(MLP, "bf16"), cuts=[3])))
+    assert wide_values(with_rounding(kernels(in_dtype(MLP, "f16"), cuts=[3])))
+    assert not wide_values(with_rounding(kernels(in_dtype(MLP, "bf16"), cuts=[3])))
     gated = """graph gated
 axes m=16 k=64 n=32
 in x: f16[m, k]
@@ -111,7 +111,7 @@ out o: f16[m, n] = t3
 """
     mugraph = with_rounding(kernels(parse_graph(gated), cuts=[2]))
     assert mugraph.rounded == ((2, "f16"),)
-    assert not needs_wide(mugraph)
+    assert not wide_values(mugraph)
 
 
 RANGES = """graph ranges

@@ -232,11 +232,11 @@ def likely(base: Candidate, number: int, order: ConfigurationOrder, count: int) 
     """Return the configurations of one kernel worth compiling, the likeliest first."""
     current = base.configs[number]
     ranked = order.ranked(base.mugraph, base.configs, number)
-    return [config for config, _ in ranked if config != current and _is_allowed(base, config)][:count]
+    return [config for config, _ in ranked if config != current and _is_allowed(base, number, config)][:count]
 
 
-def _is_allowed(base: Candidate, config: Any) -> bool:
-    return not (base.wide and config.rounds_operands)
+def _is_allowed(base: Candidate, number: int, config: Any) -> bool:
+    return not (number in base.wide and config.rounds_operands)
 
 
 def as_predicted(candidate: Candidate, target: Target, order: ConfigurationOrder) -> Candidate:
@@ -246,6 +246,6 @@ def as_predicted(candidate: Candidate, target: Target, order: ConfigurationOrder
     for number, default in enumerate(configs):
         if default is not None:
             ranked = order.ranked(candidate.mugraph, configs, number)
-            config, us = next(one for one in ranked if _is_allowed(candidate, one[0]))
+            config, us = next(one for one in ranked if _is_allowed(candidate, number, one[0]))
             best[number] = default if us is None else config
     return replace(candidate, configs=tuple(best))

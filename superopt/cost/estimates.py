@@ -33,7 +33,7 @@ from superopt.precision import library_dtype, operand_dtypes, product_dtype
 __all__ = ["Estimate", "KernelEstimate", "drawn", "estimate", "floor_us"]
 
 SMALLEST_TILE = 16  # positions of an axis of a matrix product, or of neighbours in memory
-WIDE_TILE = 64  # of the longer side of a matrix product on a GPU: smaller tiles take too many instructions
+WIDE_TILE = 64  # of a side of a product on a GPU, where it is so long: smaller ones waste instructions
 LARGEST_TILE = 256  # positions
 _DRAW = 2.0  # so many times its equal part of the rate of memory can a core draw where most others are idle
 
@@ -341,10 +341,8 @@ class _Kernel:
         left = set(self.program.grid) - {split.outer for split in self.program.splits}
         for one in self.computed:
             if self._is_matrix(one):
-                sides = product_sides(self.graph, self.axes, one.step.inputs)
-                longer = max(sides, key=lambda side: _volume(side, self.sizes))
-                for side in sides:
-                    wide = side is longer and self.device.kind != "cpu"
+                for side in product_sides(self.graph, self.axes, one.step.inputs):
+                    wide = self.device.kind != "cpu" and _volume(side, self.sizes) >= WIDE_TILE
                     groups.append((side & left, WIDE_TILE if wide else SMALLEST_TILE))
                     left -= side
         tensors = (*self.program.loads, *self.program.stores)

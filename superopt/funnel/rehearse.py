@@ -23,7 +23,7 @@ from superopt.funnel.predict import predicted
 from superopt.funnel.state import Context
 from superopt.funnel.write import write
 from superopt.ir import Graph, MuGraph, Step, value_axes
-from superopt.precision import half_of, multiplied_in, needs_wide
+from superopt.precision import half_of, mixed_product, multiplied_in, wide_values
 from superopt.schedule.recipe import prepared
 
 if TYPE_CHECKING:
@@ -56,38 +56,65 @@ def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidat
             return found
         judged = 0
         for at, one in enumerate(found):
-            if one.is_kept and judged < _ROUNDED and (_may_round(one.mugraph) or needs_wide(one.mugraph)):
+            if (
+                one.is_kept
+                and judged < _ROUNDED
+                and (_rounding_kernels(one.mugraph) or wide_values(one.mugraph))
+            ):
                 judged += 1
                 found[at] = _rounded(one, small, context)
         return found
 
 
-def _may_round(mugraph: MuGraph) -> bool:
-    """Return whether a configuration may round operands to fp16 that may not fit."""
-    every, none = ([choice] * len(mugraph.kernels) for choice in (True, False))
-    return multiplied_in(mugraph, every) != multiplied_in(mugraph, none)
+def _rounding_kernels(mugraph: MuGraph) -> tuple[int, ...]:
+    """Return the kernels of which a configuration may round operands to fp16 that may not fit."""
+    numbers = range(len(mugraph.kernels))
+    none = multiplied_in(mugraph, [False for _ in numbers])
+    return tuple(one for one in numbers if multiplied_in(mugraph, [at == one for at in numbers]) != none)
 
 
 def _rounded(candidate: Candidate, goal: Graph, context: Context) -> Candidate:
-    """Return a candidate as it may round: in any configuration, or in those that do not; or refused."""
-    state, seed = context.state, context.state.options.seed
-    fault = rounding_fault(candidate.mugraph, goal, seed=seed, operands=True)
-    if fault and _may_round(candidate.mugraph):
-        rounds = any(config is not None and config.rounds_operands for config in candidate.configs)
-        candidate = replace(candidate, wide=True)
-        if rounds:
-            likeliest = as_predicted(replace(candidate, kernels=(), sources=()), state.target, state.order)
-            candidate = write([predicted(likeliest, state.target)], context)[0]
-        fault = (
-            rounding_fault(candidate.mugraph, goal, seed=seed, operands=False) if candidate.is_kept else ""
-        )
-    return candidate.ended("rehearse", Kind.REFUSED, fault) if fault else candidate
+    """Return a candidate as it may round: as much as passes, between kernels and in products; or refused."""
+    faults = []
+    for mugraph in _less_rounded(candidate.mugraph):
+        rounding = _rounding_kernels(mugraph)
+        for wide in dict.fromkeys(((), *((one,) for one in rounding), rounding)):
+            fault = rounding_fault(mugraph, goal, seed=context.state.options.seed, wide=wide)
+            if not fault:
+                return _limited(candidate, mugraph, context, wide)
+            faults.append(fault)
+    return candidate.ended("rehearse", Kind.REFUSED, faults[0])
 
 
-def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, operands: bool) -> str:
+def _less_rounded(mugraph: MuGraph) -> Iterator[MuGraph]:
+    """Yield a muGraph, then with one value or all in fp32 between kernels that may not fit fp16."""
+    yield mugraph
+    unsure = [(value, dtype) for value, dtype in mugraph.rounded if value in wide_values(mugraph)]
+    kept = [tuple(pair for pair in mugraph.rounded if pair != one) for one in unsure]
+    kept.append(tuple(pair for pair in mugraph.rounded if pair not in unsure))
+    for rounded in dict.fromkeys(kept if unsure else ()):
+        less = replace(mugraph, rounded=rounded)
+        if not mixed_product(less):
+            yield less
+
+
+def _limited(candidate: Candidate, mugraph: MuGraph, context: Context, wide: tuple[int, ...]) -> Candidate:
+    """Return a candidate that rounds less, in the likeliest configurations that may do so."""
+    limited = replace(candidate, mugraph=mugraph, wide=wide)
+    rounds = any(
+        number in wide and one.rounds_operands for number, one in enumerate(candidate.configs) if one
+    )
+    if mugraph == candidate.mugraph and not rounds:
+        return limited
+    target, order = context.state.target, context.state.order
+    likeliest = as_predicted(replace(limited, kernels=(), sources=()), target, order)
+    return write([predicted(likeliest, target)], context)[0]
+
+
+def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection[int]) -> str:
     """Return how a muGraph errs more than a program that rounds every tensor; else nothing.
 
-    `operands` says whether products round operands to fp16 that may not fit.
+    Kernels in `wide` do not round operands of products to fp16 that may not fit, the others do.
     """
     import torch
 
@@ -95,7 +122,7 @@ def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, operands: bool) 
 
     half = half_of(goal)
     assert half is not None
-    multiplied = multiplied_in(mugraph, [operands] * len(mugraph.kernels))
+    multiplied = multiplied_in(mugraph, [at not in wide for at in range(len(mugraph.kernels))])
     written = prepared(goal, ()).graph
     try:
         small = mugraph_for(mugraph, goal).graph

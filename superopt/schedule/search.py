@@ -16,7 +16,7 @@ from superopt.cost import Device, Estimate, estimate
 from superopt.errors import GraphError, InputError
 from superopt.fate import Fate, Kind
 from superopt.ir import Graph, MuGraph, Split
-from superopt.precision import needs_wide
+from superopt.precision import wide_values
 from superopt.schedule.moves import Refused, matmuls_of, moves_from, shapes_of, splits_from
 from superopt.schedule.recipe import Prepared, Recipe, followed, prepared, recipe_name
 
@@ -270,7 +270,7 @@ class _Explorer:
 
         There is one where fp16 may lack the range, and on a processor, which computes in fp32.
         """
-        wanted = needs_wide(one.mugraph) or (self.device.kind == "cpu" and one.mugraph.rounded)
+        wanted = wide_values(one.mugraph) or (self.device.kind == "cpu" and one.mugraph.rounded)
         if not wanted or one.recipe.wide:
             return None
         return self._try(replace(one.recipe, wide=True), surely=True)
