@@ -129,6 +129,7 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
             yield _flattened(program, sizes, config, flat, near)
         return
     tiles = (16, 32, 64, 128)
+    wide = has_wide_products(program)
     usual = combinations(tiles, tiles, tiles, (2, 4, 8), (2, 3, 4))
     for rows, columns, inner, warps, stages in (*usual, *_LARGE, *_FEW_ROWS):
         config = _config(program, sizes, rows, columns, inner, warps, stages)
@@ -141,7 +142,7 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
                 yield from [replace(config, precision="tf32")] if tf32 else []
         if config.group > 1:
             yield replace(config, group=1)
-        if has_wide_products(program):
+        if wide:
             yield replace(config, half_products=True)
 
 
@@ -358,7 +359,10 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
             shared += size * (config.num_stages if loops else 1)
             beside += 0 if loops or not filled else size
         elif isinstance(statement, Start):
-            kept += max(elements(statement.value), _late(program, config, statement.value)) * 4
+            size = elements(statement.value)
+            if statement.value not in products:
+                size = max(size, _late(program, config, statement.value, beside_products=bool(products)))
+            kept += size * 4
         elif isinstance(statement, Compute):
             filled |= bool(statement.accumulates)
             if filled and not loops:
@@ -387,16 +391,14 @@ def _products(program: KernelProgram) -> frozenset[int]:
     )
 
 
-def _late(program: KernelProgram, config: TritonConfig, value: int) -> int:
+def _late(program: KernelProgram, config: TritonConfig, value: int, *, beside_products: bool) -> int:
     """Return the elements of an accumulator that is reduced after its loop; 0 where it is reduced in it."""
     step = program.graph.step_of(value)
     assert step is not None
     axes = value_axes(program.graph)
-    if value in _products(program):
-        return 0
     wide = frozenset[str]().union(*(axes[i] for i in step.inputs))
     size = prod(config.blocks.get(axis, 1) for axis in wide)
-    return size if config.is_late(size, beside_products=_shape(program).matrix) else 0
+    return size if config.is_late(size, beside_products=beside_products) else 0
 
 
 def _multiplied(made: int, summed: int, lanes: int) -> int:
