@@ -16,9 +16,11 @@ the cases that it has, and then races those that did not meet max-autotune.
     python -m bench.gpu --dry-run [--check]                        all but launching; kernels run once, small
     python -m bench.gpu --kernel rmsnorm-linear --case decode-8 --profile
                                                                    every candidate of one case
+    python -m bench.gpu --audit [--json OUT]                       what the compiler makes of the best kernels
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -252,6 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--check", action="store_true", help="run every kernel once at small sizes")
     add("--kernel", metavar="NAME", default="", help="measure all candidates of one workload")
     add("--profile", action="store_true", help="with --kernel: registers, and each kernel's time")
+    add("--audit", action="store_true", help="compile the best kernels without a GPU, and read their code")
+    add("--device", default="h200", help="with --audit: for which device (default: h200)")
+    add("--best", type=int, default=5, help="with --audit: candidates of a region (default: 5)")
     add("--list", action="store_true", help="print the cases")
     return parser.run(arguments, lambda options: _run(options, arguments))
 
@@ -277,6 +282,8 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         ("eager", *(name for name in listed(options.peers) if name != "eager")),
         options.seed,
     )
+    if options.audit:
+        return _audit(cases, settings, options)
     if options.dry_run or options.check:
         return dry_run(cases, settings, check=options.check)
     if not options.kernel and options.json is None:
@@ -289,6 +296,41 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         settings = replace(settings, trials=options.trials or 64)
         return max(profile(case, settings, minutes=options.minutes, tell=tell) for case in cases[:1])
     return _measure(cases, settings, options, arguments)
+
+
+def _audit(cases: list[Case], settings: "Settings", options: argparse.Namespace) -> int:
+    """Audit the kernels of all cases that have a plan; return 1 where there is a finding."""
+    from superopt.bench.planned.audit import FINDINGS, audit, summary
+    from superopt.bench.planned.loaded import load_case
+    from superopt.files import replace_text
+    from superopt.targets import pick_target
+    from superopt.targets.cuda import CudaTarget
+
+    target = pick_target(options.device)
+    if not isinstance(target, CudaTarget):
+        raise InputError(f"--device {options.device!r} is no CUDA device; give h200 or a100")
+    settings = replace(settings, trials=options.trials or options.best)
+    found = audit(
+        (load_case(case, settings) for case in cases),
+        target,
+        best=options.best,
+        workers=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2,
+        tell=tell,
+    )
+    text = summary(found)
+    print(text, end="")
+    if options.json is not None:
+        document = {
+            "benchmark": "gpu-audit",
+            "device": target.device_name,
+            "target": target.name,
+            "dtype": settings.dtype,
+            "best": options.best,
+            "findings": FINDINGS,
+            "cases": found,
+        }
+        replace_text(options.json, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+    return 0 if text.endswith("fine\n") else 1
 
 
 def _measure(

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +79,22 @@ def _short(config: Any) -> dict[str, Any]:
 
 
 def _others(candidate: Candidate, target: Any, place: int) -> list[list[dict[str, Any]]]:
-    """Return the configurations of each kernel that are predicted to be the next best."""
+    """Return the configurations of each kernel that are predicted to be the next best.
+
+    The last one keeps the range of fp32 where the others round to fp16: they may be refused.
+    """
     from superopt.candidates.order import ConfigurationOrder, likely
 
     if place >= _WIDE:
         return []
     order = ConfigurationOrder(target)
-    return [
-        [] if config is None else [_short(one) for one in likely(candidate, number, order, _OTHERS)]
-        for number, config in enumerate(candidate.configs)
-    ]
+    found = []
+    for number, config in enumerate(candidate.configs):
+        several = [] if config is None else likely(candidate, number, order, _OTHERS)
+        if several and all(one.rounds_operands for one in (config, *several)):
+            several[-1] = likely(replace(candidate, wide=(number,)), number, order, 1)[0]
+        found.append([_short(one) for one in several])
+    return found
 
 
 def write_plan(data: dict[str, Any], place: Path) -> None:
@@ -113,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("plans", __doc__)
     add = parser.add_argument
     parser.add_cases(SUITES, DTYPES, "f16", "decode-8")
-    add("--target", default="cuda:90", help="the device to plan for (default: cuda:90)")
+    add("--target", default="h200", help="the device to plan for (default: h200)")
     add("--out", type=Path, default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER.name}")
     add("--missing", action="store_true", help="make only the plans that are not there yet")
     add("--list", action="store_true", help="print the cases")

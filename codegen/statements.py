@@ -13,6 +13,7 @@ others are, is the code generator's and the tuner's affair.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 from superopt.ir import REDUCTIONS, Graph, Port, Split, Step, closed_values, growths, value_axes, value_names
 from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, running_path
@@ -33,6 +34,7 @@ __all__ = [
     "axis_strides",
     "lower_block",
     "split_extents",
+    "traced_strides",
 ]
 
 
@@ -194,16 +196,15 @@ class KernelProgram:
         return tuple(one.step for one, _ in self.flat() if isinstance(one, (Compute, Move)))
 
 
-def lower_block(mugraph: MuGraph, number: int, *, between: str = "f32", alike: bool = False) -> KernelProgram:
-    """Return one block kernel of a muGraph as statements; values between kernels have a given dtype.
+def lower_block(mugraph: MuGraph, number: int, *, alike: bool = False) -> KernelProgram:
+    """Return one block kernel of a muGraph as statements.
 
-    Their axes lie in memory in the order of the graph, or `alike` those of what they are read with.
+    The axes of values between kernels lie in memory in the order of the graph, or `alike` those of what they
+    are read with.
     """
     block = mugraph.kernels[number]
     assert isinstance(block, Block)
-    return _Lowering(mugraph, block, between, alike).program(
-        f"{mugraph.graph.name.replace('.', '_')}_{number}"
-    )
+    return _Lowering(mugraph, block, alike).program(f"{mugraph.graph.name.replace('.', '_')}_{number}")
 
 
 def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -214,6 +215,15 @@ def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -
             found[axis] = stride
             stride *= sizes[axis]
     return found
+
+
+def traced_strides(tensor: Tensor, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the strides that a tensor had when the program was traced, or those of a contiguous one."""
+    if tensor.port is not None and tensor.port.strides is not None:
+        return axis_strides(tensor.port, tensor.port.strides, sizes)
+    return {
+        axis: prod(max(sizes[one], 1) for one in tensor.axes[at + 1 :]) for at, axis in enumerate(tensor.axes)
+    }
 
 
 def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> dict[str, int]:
@@ -230,14 +240,14 @@ def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> 
 class _Lowering:
     """What one kernel's statements are made from."""
 
-    def __init__(self, mugraph: MuGraph, block: Block, between: str, alike: bool) -> None:
+    def __init__(self, mugraph: MuGraph, block: Block, alike: bool) -> None:
         self.mugraph = mugraph
         self.graph = mugraph.graph
         self.block = block
         self.axes = value_axes(self.graph)
         self.names = value_names(self.graph)
         self.closed = closed_values(self.graph)
-        self.between = between
+        self.rounded = dict(mugraph.rounded)
         self.alike = alike
         self.loads = set(mugraph.loads(block))
         self.stored = set(mugraph.stores(block))
@@ -376,7 +386,8 @@ class _Lowering:
         return self._between(value)
 
     def _between(self, value: int) -> Tensor:
-        return Tensor(value, self.names[value], self.between, self._order(value), None)
+        dtype = self.rounded.get(value, "f32")
+        return Tensor(value, self.names[value], dtype, self._order(value), None)
 
     def _order(self, value: int) -> tuple[str, ...]:
         """Return the axes of a value in memory, in the order of the graph or `alike` what it is read with.

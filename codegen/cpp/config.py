@@ -46,6 +46,16 @@ class CppConfig:
         """Return the tile length of an axis."""
         return dict(self.tiles)[axis]
 
+    @property
+    def rounds_operands(self) -> bool:
+        """Whether operands are rounded to fp16 that may not fit: they never are."""
+        return False
+
+    @property
+    def rounding(self) -> tuple[()]:
+        """What decides how products are rounded: nothing does, all of them are of fp32 numbers."""
+        return ()
+
 
 def default_config(
     program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2, memory: "_Memory | None" = None

@@ -33,6 +33,7 @@ class LibraryCall:
                 name = "an input" if step is None else step.op
                 raise UnsupportedError(f"{self._graph.name}: a library call of {name}; known: contract")
             self._steps.append((tile.value, step))
+        self._dtypes = {value: torch_dtypes()[dtype] for value, dtype in mugraph.rounded}
         writes = set(mugraph.stores(call))
         self._outputs = [output for output in self._graph.outputs if output.value in writes]
 
@@ -57,7 +58,7 @@ class LibraryCall:
                 made, dict(zip(axes, made.stride(), strict=True)), output.port, sizes
             )
         for value, _ in self._steps:
-            values[value] = values[value].float().contiguous()
+            values[value] = values[value].to(self._dtypes.get(value, torch.float32)).contiguous()
 
     def shapes(self, sizes: Mapping[str, int]) -> dict[int, tuple[int, ...]]:
         """Return the shape of each value that it computes, one dimension for each axis."""

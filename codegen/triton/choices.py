@@ -42,12 +42,19 @@ _FROM_LARGE_TO_SMALL = (
 )
 
 
+# More tiles of rows, columns and inner axes, warps and stages: large ones for tensor cores that read shared
+# memory, and for few rows those that ask for much at a time.
+_LARGE = tuple(combinations((64, 128), (256,), (32, 64), (8,), (3, 4)))
+_FEW_ROWS = tuple(combinations((16,), (64, 128), (64, 128), (4,), (5, 6)))
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What a program of a kernel holds on chip."""
 
     shared_bytes: int  # tiles that loops prefetch
-    register_bytes: int  # accumulators, and the two largest tiles or the operands of a product beside them
+    register_bytes: int  # accumulators, and the two largest tiles or the operands of a product beside them;
+    # what is computed from accumulators after their loop takes their place
 
     def fits(self, config: TritonConfig, shared_bytes: int = SHARED_BYTES) -> bool:
         """Return whether it can run without spilling, as far as an estimate can say."""
@@ -114,12 +121,17 @@ def configs(
 
 def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool) -> Iterator[TritonConfig]:
     if not _shape(program).matrix:
-        for flat, near, warps in combinations((256, 1024, 2048, 4096, 8192), (32, 64, 128), (1, 2, 4, 8)):
-            config = _config(program, sizes, 64, 64, 32, warps, 2)
+        looped = any(isinstance(one, Load) and loops for one, loops in program.flat())
+        for flat, near, warps, stages in combinations(
+            (256, 1024, 2048, 4096, 8192), (32, 64, 128), (1, 2, 4, 8), (2, 4, 6) if looped else (2,)
+        ):
+            config = _config(program, sizes, 64, 64, 32, warps, stages)
             yield _flattened(program, sizes, config, flat, near)
         return
     tiles = (16, 32, 64, 128)
-    for rows, columns, inner, warps, stages in combinations(tiles, tiles, tiles, (2, 4, 8), (2, 3, 4)):
+    wide = has_wide_products(program)
+    usual = combinations(tiles, tiles, tiles, (2, 4, 8), (2, 3, 4))
+    for rows, columns, inner, warps, stages in (*usual, *_LARGE, *_FEW_ROWS):
         config = _config(program, sizes, rows, columns, inner, warps, stages)
         yield config
         if stages == USUAL_STAGES:
@@ -130,7 +142,7 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
                 yield from [replace(config, precision="tf32")] if tf32 else []
         if config.group > 1:
             yield replace(config, group=1)
-        if has_wide_products(program):
+        if wide:
             yield replace(config, half_products=True)
 
 
@@ -332,8 +344,10 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
     def elements(value: int) -> int:
         return prod(blocks.get(axis, 1) for axis in axes[value])
 
-    shared = largest = 0
+    shared = largest = beside = 0
+    filled = False  # whether accumulators are there, and what fills them has ended
     kept = _kept_operands(program, config)
+    products = _products(program)
     for rows, columns, inner in _contractions(program) if not _half(program) else ():
         if rows and columns and config.precision == "ieee":
             made = prod(blocks.get(axis, 1) for axis in (*rows, *columns))
@@ -343,9 +357,18 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
         if isinstance(statement, Load):
             size = elements(statement.value) * DTYPES[tensors[statement.value].dtype].bytes
             shared += size * (config.num_stages if loops else 1)
+            beside += 0 if loops or not filled else size
         elif isinstance(statement, Start):
-            kept += elements(statement.value) * 4
+            size = elements(statement.value)
+            if statement.value not in products:
+                size = max(size, _late(program, config, statement.value, beside_products=bool(products)))
+            kept += size * 4
         elif isinstance(statement, Compute):
+            filled |= bool(statement.accumulates)
+            if filled and not loops:
+                continue
+            if statement.value in products and statement.accumulates:
+                continue  # the accumulator itself
             size = elements(statement.value)
             if statement.step.op == "contract" and selects(program.graph, statement.step):
                 size = prod(
@@ -353,7 +376,29 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
                     for axis in axes[statement.step.inputs[0]] | axes[statement.step.inputs[1]]
                 )
             largest = max(largest, size * 4)
-    return Footprint(shared, kept + 2 * largest)
+    return Footprint(shared, kept + max(2 * largest, beside))
+
+
+def _products(program: KernelProgram) -> frozenset[int]:
+    """Return the values of contractions that are matrix products."""
+    axes = value_axes(program.graph)
+    return frozenset(
+        one.value
+        for one, _ in program.flat()
+        if isinstance(one, Compute) and one.step.op == "contract" and not selects(program.graph, one.step)
+        if axes[one.step.inputs[0]] - axes[one.step.inputs[1]]
+        if axes[one.step.inputs[1]] - axes[one.step.inputs[0]]
+    )
+
+
+def _late(program: KernelProgram, config: TritonConfig, value: int, *, beside_products: bool) -> int:
+    """Return the elements of an accumulator that is reduced after its loop; 0 where it is reduced in it."""
+    step = program.graph.step_of(value)
+    assert step is not None
+    axes = value_axes(program.graph)
+    wide = frozenset[str]().union(*(axes[i] for i in step.inputs))
+    size = prod(config.blocks.get(axis, 1) for axis in wide)
+    return size if config.is_late(size, beside_products=beside_products) else 0
 
 
 def _multiplied(made: int, summed: int, lanes: int) -> int:

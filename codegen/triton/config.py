@@ -6,6 +6,8 @@ from typing import Literal
 
 __all__ = ["Role", "TritonConfig", "next_power"]
 
+LATE_REGISTERS = 64  # of a thread: so large may an accumulator be that is reduced after its loop
+LATE_REGISTERS_BESIDE_PRODUCTS = 16  # where those of matrix products take registers as well
 Role = Literal["single", "tile", "whole"]
 
 
@@ -37,6 +39,21 @@ class TritonConfig:
     def tile(self, axis: str) -> int:
         """Return the positions of an axis in a tile."""
         return dict(self.tiles)[axis]
+
+    def is_late(self, elements: int, *, beside_products: bool) -> bool:
+        """Return whether an accumulator of so many elements is reduced after its loop."""
+        most = LATE_REGISTERS_BESIDE_PRODUCTS if beside_products else LATE_REGISTERS
+        return elements <= most * 32 * self.num_warps
+
+    @property
+    def rounds_operands(self) -> bool:
+        """Whether operands are rounded to fp16 that may not fit."""
+        return self.half_products
+
+    @property
+    def rounding(self) -> tuple[str, bool]:
+        """What decides how products are rounded: kernels that agree in it err alike."""
+        return self.precision, self.half_products
 
     @property
     def blocks(self) -> Mapping[str, int]:

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from superopt.codegen.statements import KernelProgram, Load, Tensor, axis_strides
+from superopt.codegen.statements import KernelProgram, Load, Tensor, traced_strides
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.plan import Plan, kept_splits, make_plan
 from superopt.dtypes import DTYPES, FLOATS, FP8
 from superopt.ir import Graph
 
-__all__ = ["Descriptor", "describe", "described", "layout_refusal", "normal_strides"]
+__all__ = ["Descriptor", "describe", "described", "layout_refusal", "memory_order", "normal_strides"]
 
 _READ = frozenset(name for name in FLOATS | FP8 if DTYPES[name].triton)
 MOST_DIMS = 5
-LONGEST_SIDE = 256  # of a tile, in elements
+LONGEST_SIDE = 512  # of a tile, in elements: Triton copies a long one piece by piece
 LEAST_BYTES = 16  # of a row of a tile
 ALIGNED = 16  # bytes: what a tensor's start, and its strides, are multiples of
 MOST_BYTES = 2**40  # of a stride
@@ -48,7 +48,7 @@ def describe(
         return f"{tensor.name} holds {tensor.dtype}; descriptors are for floating point"
     if len(places) > MOST_DIMS:
         return f"{tensor.name} has {len(places)} axes; a descriptor has at most {MOST_DIMS}"
-    axes = _memory_order(program.graph, tensor, tuple(places))
+    axes = memory_order(program.graph, tensor, tuple(places))
     at = tuple(places[axis] for axis in axes)
     block = tuple(
         1 if isinstance(place, int) or plan.roles[place] == "single" else config.tile(place) for place in at
@@ -125,22 +125,13 @@ def _largest_loop_tile(program: KernelProgram, config: TritonConfig, sizes: Mapp
             tensor = tensors[statement.value]
             seen = describe(program, plan, config, tensor, {axis: axis for axis in tensor.axes})
             if isinstance(seen, Descriptor) and not layout_refusal(
-                tensor.name, tensor.dtype, sizes, _strides(tensor, sizes), seen.axes, aligned=True
+                tensor.name, tensor.dtype, sizes, traced_strides(tensor, sizes), seen.axes, aligned=True
             ):
                 largest = max(largest, prod(seen.block) * DTYPES[tensor.dtype].bytes)
     return largest
 
 
-def _memory_order(graph: Graph, tensor: Tensor, axes: tuple[str, ...]) -> tuple[str, ...]:
+def memory_order(graph: Graph, tensor: Tensor, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return axes as the tensor lay in memory when the program was traced, neighbours last."""
-    strides = _strides(tensor, graph.sizes)
+    strides = traced_strides(tensor, graph.sizes)
     return tuple(sorted(axes, key=lambda axis: -strides[axis]))
-
-
-def _strides(tensor: Tensor, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the strides that a tensor had when the program was traced, or those of a contiguous one."""
-    if tensor.port is not None and tensor.port.strides is not None:
-        return axis_strides(tensor.port, tensor.port.strides, sizes)
-    return {
-        axis: prod(max(sizes[one], 1) for one in tensor.axes[at + 1 :]) for at, axis in enumerate(tensor.axes)
-    }

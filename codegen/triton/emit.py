@@ -142,8 +142,20 @@ class _Emitter(Frame, Reductions):
         body = self._statements(loop.body)
         places = self.mentioned(self.place_definitions(axis, lambda: f"{counter} + "))
         self.mentions.found |= outside
-        head = f"for {counter} in range({start}, {end}, {self.block[axis]}):"
+        reach = f"{start}, {end}, {self.block[axis]}"
+        # Triton asks ahead for what feeds a product; other loops must say so.
+        ahead = self.config.num_stages > 1 and self._only_loads(loop)
+        ranged = f"tl.range({reach}, num_stages={self.config.num_stages})" if ahead else f"range({reach})"
+        head = f"for {counter} in {ranged}:"
         return [head, *(f"    {line}" for line in (*places, *body))]
+
+    def _only_loads(self, loop: LoopStatement) -> bool:
+        """Return whether a loop reads tiles, and has neither a matrix product nor another loop in it."""
+        return (
+            any(isinstance(one, Load) for one in loop.body)
+            and not any(isinstance(one, LoopStatement) for one in loop.body)
+            and not any(one.value in self.plan.products for one in _computes(loop))
+        )
 
     def _only_hides(self, mask: int, loop: LoopStatement) -> bool:
         """Return whether a loop uses a mask only as `_unmasked` leaves it out."""
@@ -222,7 +234,7 @@ class _Emitter(Frame, Reductions):
         """Read a tile, each axis of the tensor at an axis of the kernel or at one position."""
         if tensor.dtype not in FLOATS | INTEGERS | {"bool"}:
             raise UnsupportedError(f"{self.program.name}: no loads of {tensor.name} in {tensor.dtype}")
-        axes = self.plan.tile_axes(str(place) for place in places.values())
+        axes = self.turned.get(value) or self.plan.tile_axes(str(place) for place in places.values())
         name = self.variables[value]
         kind: Literal["float", "int", "mask"] = "float"
         dtype, tail = "f32", ""

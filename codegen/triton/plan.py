@@ -11,18 +11,17 @@ from itertools import pairwise
 from superopt.codegen.statements import Compute, KernelProgram, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
 from superopt.codegen.triton.errors import UnsupportedError
-from superopt.dtypes import FP8, HALVES
-from superopt.ir import Graph, Split, mask_values, selects, value_axes
-from superopt.ops import OPS
+from superopt.ir import Split, mask_values, selects, value_axes
+from superopt.precision import is_wide, operand_dtypes, product_dtype
 
 __all__ = [
     "Plan",
     "Product",
-    "bounded",
     "has_wide_products",
     "kept_axes",
     "kept_splits",
     "make_plan",
+    "read_dtypes",
     "sources",
 ]
 
@@ -47,7 +46,7 @@ class Plan:
     order: tuple[str, ...]  # of the axes in every tile
     products: dict[int, Product]  # value of a contraction -> the matrix product that computes it
     masks: tuple[bool, ...]  # of each value, whether it holds only zeros and ones
-    low: str | None  # the half precision of the program, if it has one
+    dtypes: dict[int, str]  # of the program's tensors, and of what was rounded, that the kernel reads
 
     def tile_axes(self, axes: Iterable[str]) -> tuple[str, ...]:
         """Return the axes that a tile of a value with these axes has, in order."""
@@ -107,7 +106,7 @@ def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
     tiled = [axis for axis in roles if roles[axis] != "single"]
     base = _base_order(program, tiled)
     products = _products(program, base)
-    return Plan(roles, _order(base, products), products, mask_values(program.graph), _low(program))
+    return Plan(roles, _order(base, products), products, mask_values(program.graph), read_dtypes(program))
 
 
 def _check_loops(program: KernelProgram, looped: set[str]) -> None:
@@ -178,34 +177,18 @@ def _order(base: list[str], products: dict[int, Product]) -> tuple[str, ...]:
     return tuple(order)
 
 
-def bounded(graph: Graph, value: int) -> bool:
-    """Return whether a value is surely between -1 and 1: a mask, or exp(x - c) with c the largest x."""
-    step = graph.step_of(value)
-    if step is None:
-        return graph.inputs[value].dtype == "bool"
-    if step.op in ("exp", "exp2"):
-        inner = graph.step_of(step.inputs[0])
-        shift = graph.step_of(inner.inputs[1]) if inner is not None and inner.op == "sub" else None
-        return shift is not None and shift.op in ("max", "maximum")
-    if step.op in ("mul", "rename", "select"):
-        return all(bounded(graph, i) for i in step.inputs)
-    return step.op in OPS and (OPS[step.op].bounded or OPS[step.op].mask)
+def read_dtypes(program: KernelProgram) -> dict[int, str]:
+    """Return the dtypes of the program's tensors, and of what was rounded, that a kernel reads."""
+    steps = ((one.value, one.step) for one, _ in program.flat() if isinstance(one, Compute))
+    return operand_dtypes(program.graph, steps, {one.value: one.dtype for one in program.loads})
 
 
 def has_wide_products(program: KernelProgram) -> bool:
     """Return whether a matrix product of fp16 has an operand that is computed and may be of any size."""
-    loaded = sources(program)
-    if _low(program) != "f16":
-        return False
+    dtypes = read_dtypes(program)
     return any(
-        not (i in loaded and loaded[i].dtype in {"f16", *FP8}) and not bounded(program.graph, i)
+        product_dtype(program.graph, one.step, dtypes) == "f16"
+        and any(is_wide(program.graph, i, dtypes) for i in one.step.inputs)
         for one, _ in program.flat()
         if isinstance(one, Compute) and one.step.op == "contract"
-        for i in one.step.inputs
     )
-
-
-def _low(program: KernelProgram) -> str | None:
-    """Return the half precision in which the program's tensors come, unless one comes in fp32."""
-    dtypes = {port.dtype for port in program.graph.inputs}
-    return next(iter(dtypes & HALVES)) if len(dtypes & HALVES) == 1 else None

@@ -6,15 +6,15 @@ from math import prod
 from superopt.codegen.statements import Compute
 from superopt.codegen.triton.expression import Expression, apply, as_float, atom
 from superopt.codegen.triton.padding import Lanes, after_operator
-from superopt.codegen.triton.plan import Product, bounded
+from superopt.codegen.triton.plan import Product
 from superopt.codegen.triton.text import Lines
 from superopt.codegen.triton.tiles import Held, Tiles, transposed
-from superopt.dtypes import DTYPES, FLOATS, FP8, HALVES
+from superopt.dtypes import DTYPES, FLOATS
 from superopt.ir import Step, selects
+from superopt.precision import is_wide, product_dtype
 
 __all__ = ["TYPES", "Reductions"]
 
-LATE_REGISTERS = 16  # of a thread: so large may an accumulator be that is reduced after its loop
 TYPES = {name: f"tl.{DTYPES[name].torch}" for name in FLOATS if DTYPES[name].triton}
 
 
@@ -50,7 +50,7 @@ class Reductions(Tiles):
         if value in self.plan.products or wide == axes or value in self.watched:
             return axes
         size = prod(self.config.tile(axis) for axis in wide)
-        if size > LATE_REGISTERS * 32 * self.config.num_warps:
+        if not self.config.is_late(size, beside_products=bool(self.plan.products)):
             return axes
         self.late.add(value)
         return wide
@@ -118,7 +118,7 @@ class Reductions(Tiles):
 
     def _dot(self, lines: Lines, compute: Compute, product: Product, axes: tuple[str, ...]) -> None:
         name, comment = self.variables[compute.value], self.comment(compute.step)
-        dtype = self._dot_dtype(product)
+        dtype, precision = self._dot_dtype(compute.step)
         hidden = self._hidden_of_product(product.lhs, product.rhs, product.inner)
         lhs_axes = (product.batch, product.rows, product.inner)
         rhs_axes = (product.batch, product.inner, product.columns)
@@ -126,15 +126,15 @@ class Reductions(Tiles):
             self._dot_operand(product.lhs, lhs_axes, hidden[0], dtype),
             self._dot_operand(product.rhs, rhs_axes, hidden[1], dtype),
         ]
-        precision = [] if dtype != "f32" else [f'input_precision="{self._precision(product)}"']
+        options = [f'input_precision="{precision}"'] if dtype == "f32" else []
         groups = (product.rows, product.columns)
         made = (*product.batch, *product.rows, *product.columns)
         several = any(len(group) > 1 for group in (product.batch, *groups))
         if made == axes and not several:
             into = [name] if compute.accumulates else []
-            lines.call(f"{name} = ", "tl.dot", [*arguments, *into, *precision], "", comment)
+            lines.call(f"{name} = ", "tl.dot", [*arguments, *into, *options], "", comment)
             return
-        text = f"tl.dot({', '.join([*arguments, *precision])})"
+        text = f"tl.dot({', '.join([*arguments, *options])})"
         if several:
             text = f"tl.reshape({text}, {self.shape(made)})"
         text = transposed(text, made, axes)
@@ -143,30 +143,16 @@ class Reductions(Tiles):
         else:
             lines.assign(name, text, comment)
 
-    def _dot_dtype(self, product: Product) -> str:
-        """Return the dtype of a matrix product's operands: a half precision that holds them, or fp32."""
-        low = self._low_dtype(product)
-        return "f32" if low == "f16" and self._needs_range(product) else low
+    def _dot_dtype(self, step: Step) -> tuple[str, str]:
+        """Return the dtype of a matrix product's operands, and how they are multiplied where that is fp32.
 
-    def _low_dtype(self, product: Product) -> str:
-        dtypes = {self.held[i].dtype for i in (product.lhs, product.rhs)}
-        low = dtypes & HALVES
-        if len(low) == 1:
-            return next(iter(low))
-        return self.plan.low or ("f16" if dtypes <= FP8 else "f32")
-
-    def _needs_range(self, product: Product) -> bool:
-        """Whether an operand is computed, and may be too large or too small for fp16."""
-        if self.config.half_products:
-            return False
-        return any(
-            self.held[i].dtype not in {"f16", *FP8} and not bounded(self.graph, i)
-            for i in (product.lhs, product.rhs)
-        )
-
-    def _precision(self, product: Product) -> str:
-        """Return how fp32 operands are multiplied: in tf32, as exact as fp16, where fp16 lacks the range."""
-        return "tf32" if self._low_dtype(product) == "f16" else self.config.precision
+        Where fp16 lacks the range it is tf32, which is as exact.
+        """
+        dtype = product_dtype(self.graph, step, self.plan.dtypes)
+        wide = any(is_wide(self.graph, i, self.plan.dtypes) for i in step.inputs)
+        if dtype == "f16" and wide and not self.config.half_products:
+            return "f32", "tf32"
+        return dtype, self.config.precision
 
     def _dot_operand(
         self, value: int, groups: tuple[tuple[str, ...], ...], hidden: Sequence[str], dtype: str

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from superopt.codegen.statements import KernelProgram, traced_strides
 from superopt.codegen.triton.config import TritonConfig
 
 __all__ = ["DESCRIPTORS_FROM", "Argument", "TritonSource"]
@@ -49,6 +50,17 @@ class TritonSource:
             if one.dtype == "f8e4m3" and capability < E4M3_FROM:
                 return f"{one.tensor} holds float8_e4m3fn, which Triton reads on cuda:{E4M3_FROM} and later"
         return None
+
+    def numbers(self, program: KernelProgram, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the numbers of a call on tensors that lie in memory as they were traced."""
+        strides = {one.name: traced_strides(one, sizes) for one in (*program.loads, *program.stores)}
+        return {
+            one.name: strides[one.tensor or ""][one.axis or ""]
+            if one.kind == "stride"
+            else sizes[one.axis or ""]
+            for one in self.arguments
+            if one.kind in ("stride", "extent")
+        }
 
     def programs(self, sizes: Mapping[str, int]) -> int:
         """Return how many programs have something to do at these sizes."""

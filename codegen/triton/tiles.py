@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Tensor
+from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Store, Tensor
 from superopt.codegen.triton.config import TritonConfig
-from superopt.codegen.triton.descriptors import Descriptor, describe
+from superopt.codegen.triton.descriptors import Descriptor, describe, memory_order
 from superopt.codegen.triton.expression import Expression, as_float, as_mask, atom
 from superopt.codegen.triton.padding import Lanes
 from superopt.codegen.triton.plan import Plan, kept_splits, make_plan, sources
@@ -80,6 +80,7 @@ class Tiles:
                 self.place[axis] = self.pid[axis]
         self.looped = set(program.looped)
         self.raw = self._raw_loads()
+        self.turned = self._turned_loads()
         self.hoisted = {name: self.shared_places(tensor) for name, tensor in tensors.items()}
         self.described: dict[tuple[str, tuple[tuple[str, int], ...]], Argument] = {}
         self.bases = table(self.pointers)  # from where a program counts its places
@@ -250,16 +251,33 @@ class Tiles:
 
     def _raw_loads(self) -> set[int]:
         """Return the values that are kept in their own dtype, because a matrix product reads them."""
-        renamed: dict[int, int] = {}
-        for statement, _ in self.program.flat():
-            if isinstance(statement, Compute) and statement.step.mapping:
-                renamed[statement.value] = statement.step.inputs[0]
-        found = set()
-        for product in self.plan.products.values():
-            for i in (product.lhs, product.rhs):
-                tensor = self.loaded.get(renamed.get(i, i))
-                if tensor is not None and tensor.dtype in HALVES | FP8:
-                    found.add(i)
+        products = self.plan.products.values()
+        operands = {i for product in products for i in (product.lhs, product.rhs)}
+        return {i for i in operands if self.plan.dtypes.get(i) in HALVES | FP8}
+
+    def _turned_loads(self) -> dict[int, tuple[str, ...]]:
+        """Return the tiles that matrix products read in several orders, in the order of memory.
+
+        Each product then reads them where they are on chip, as they are or transposed.
+        """
+        orders: dict[int, set[tuple[str, ...]]] = {}
+        for one in self.plan.products.values():
+            orders.setdefault(one.lhs, set()).add((*one.batch, *one.rows, *one.inner))
+            orders.setdefault(one.rhs, set()).add((*one.batch, *one.inner, *one.columns))
+        products = self.plan.products
+        elsewhere = {
+            i
+            for one, _ in self.program.flat()
+            if isinstance(one, (Compute, Move)) and one.value not in products
+            for i in one.step.inputs
+        } | {one.value for one, _ in self.program.flat() if isinstance(one, Store)}
+        found = {}
+        for value, several in orders.items():
+            if len(several) > 1 and value in self.raw - elsewhere and value in self.loaded:
+                tensor = self.loaded[value]
+                kept = self.plan.tile_axes(tensor.axes)
+                order = memory_order(self.graph, tensor, tensor.axes)
+                found[value] = tuple(axis for axis in order if axis in kept)
         return found
 
 

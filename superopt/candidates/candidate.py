@@ -29,6 +29,7 @@ class Candidate:
     variant: str = ""  # in which way its configurations are not the default ones, to be read
     verdict: Any = None
     library: bool = False  # matmuls are calls of a library
+    wide: tuple[int, ...] = ()  # kernels that may not round operands to fp16 in any configuration
     sources: tuple[str, ...] = ()
     kernels: tuple[KernelReport, ...] = ()
     predicted_us: float | None = None

@@ -46,6 +46,7 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "variant": candidate.variant,
         "fate": asdict(candidate.fate),
         "library": candidate.library,
+        "wide": list(candidate.wide),
         **runnable_json(candidate),
         "sources": list(candidate.sources),
         "kernels": [
@@ -106,6 +107,7 @@ def candidate_from_json(data: Any, target: Target) -> Candidate:
         schedule=str(data.get("schedule", "")),
         variant=str(data.get("variant", "")),
         library=bool(data.get("library")),
+        wide=tuple(one for one in data.get("wide") or () if type(one) is int),
         sources=tuple(map(str, data.get("sources") or ())),
         kernels=tuple(_report(one) for one in data.get("kernels") or ()),
         predicted_us=number(data, "predicted_us"),

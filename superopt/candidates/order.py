@@ -232,7 +232,11 @@ def likely(base: Candidate, number: int, order: ConfigurationOrder, count: int) 
     """Return the configurations of one kernel worth compiling, the likeliest first."""
     current = base.configs[number]
     ranked = order.ranked(base.mugraph, base.configs, number)
-    return [config for config, _ in ranked if config != current][:count]
+    return [config for config, _ in ranked if config != current and _is_allowed(base, number, config)][:count]
+
+
+def _is_allowed(base: Candidate, number: int, config: Any) -> bool:
+    return not (number in base.wide and config.rounds_operands)
 
 
 def as_predicted(candidate: Candidate, target: Target, order: ConfigurationOrder) -> Candidate:
@@ -241,6 +245,7 @@ def as_predicted(candidate: Candidate, target: Target, order: ConfigurationOrder
     best = list(configs)
     for number, default in enumerate(configs):
         if default is not None:
-            config, us = order.ranked(candidate.mugraph, configs, number)[0]
+            ranked = order.ranked(candidate.mugraph, configs, number)
+            config, us = next(one for one in ranked if _is_allowed(candidate, number, one[0]))
             best[number] = default if us is None else config
     return replace(candidate, configs=tuple(best))

@@ -3,7 +3,8 @@
 It adds up what the busiest core does, padded tiles and idle last wave included, and what all programs
 read through the shared cache and from memory. A turn of a loop waits for what it reads unless stages
 ask for it ahead; stages and programs that share a core let memory, matrix units and vector units work
-at the same time.
+at the same time. A core issues a few instructions per clock, and small tiles take many: each turn has
+its own, and where a product has fewer matrix tiles than a program has warps, several compute the same.
 
 The model ranks configurations, so that a tuner need not compile and measure all of them; its absolute
 times are rough.
@@ -12,6 +13,7 @@ times are rough.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, prod
+from typing import Literal
 
 from superopt.codegen.statements import (
     Compute,
@@ -25,9 +27,10 @@ from superopt.codegen.statements import (
 )
 from superopt.cost.devices import Device
 from superopt.cost.estimates import drawn, product_sides, sizes_of
-from superopt.cost.work import exp_axes, find_masks, kept_share, matrix_dtype, scalar_work, work_axes
+from superopt.cost.work import exp_axes, find_masks, kept_share, scalar_work, work_axes
 from superopt.dtypes import DTYPES
-from superopt.ir import value_axes
+from superopt.ir import Step, value_axes
+from superopt.precision import is_wide, operand_dtypes, product_dtype
 
 __all__ = ["TileConfig", "config_us"]
 
@@ -35,6 +38,18 @@ _LATENCY_S = 0.7e-6  # of a read from a GPU's memory, and of a program's start
 _TURN_S = 0.04e-6  # of the branch, addresses and barriers of one turn of a loop
 _SECTOR = 64  # bytes: memory hands out two sectors of a cache line at a time
 _MATRIX_SIDE = 16  # positions that a matrix product of tiles has at least on either side
+# Instructions of a warp, as counted in the machine code of 32 kernels of few rows: in a turn of a loop, with
+# a copy of 512 bytes, with a product of 16 x 8 x 16 numbers, and with an operation on 32 numbers.
+_TURN, _COPY, _PRODUCT, _OPERATION = 30.0, 2.7, 2.2, 2.0
+_COPIED = 512  # bytes
+_SCHEDULERS = 4  # of a core, each of which issues an instruction per clock at most
+_ISSUING = 0.6  # of which they do so much
+_SPECIAL = 16  # special functions that a core takes per clock
+# Not all of a shorter time is hidden beneath the longest: of two kernels that wait alike the simpler is
+# better.
+_UNHIDDEN = 0.1
+_WIDE_ROWS = 64  # of a product that four warps compute together
+_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}  # of a number that a matrix unit reads
 _BUSY_WARPS = 8  # so many keep a core's units busy
 _MOST_PROGRAMS = 32  # of a core at a time
 _LANE_BYTES = 255 * 4  # registers of a thread
@@ -51,6 +66,9 @@ class TileConfig:
     stages: int = 3
     shared_bytes: int = 0  # of one program
     register_bytes: int = 0
+    precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
+    half_products: bool = True  # operands that may be of any size are rounded to fp16; else they are tf32
+    descriptors: bool = False  # tiles are copied by tensor descriptors, which takes no instructions
 
 
 def config_us(
@@ -58,6 +76,12 @@ def config_us(
 ) -> float:
     """Return the modelled time of a kernel; infinite where a program does not fit on a core."""
     return _Model(program, config, device, sizes_of(program.graph, sizes, program.splits)).us()
+
+
+def _issue_rate(device: Device) -> float:
+    """Return the instructions of warps that a device issues in a second."""
+    clocks = device.exp_per_s / _SPECIAL  # of all cores together
+    return _ISSUING * _SCHEDULERS * clocks
 
 
 @dataclass(slots=True)
@@ -69,6 +93,7 @@ class _Program:
     exps: float = 0.0
     shared: float = 0.0  # bytes between shared memory and the matrix units
     turns: int = 0  # of all loops
+    issued: float = 0.0  # instructions of all its warps
 
 
 class _Model:
@@ -84,6 +109,9 @@ class _Model:
         self.sizes = sizes
         self.axes = value_axes(self.graph)
         self.tensors = {tensor.value: tensor for tensor in program.loads}
+        steps = ((one.value, one.step) for one, _ in program.flat() if isinstance(one, Compute))
+        memory = {tensor.value: tensor.dtype for tensor in program.loads}
+        self.dtypes = operand_dtypes(self.graph, steps, memory)
         self.masks = find_masks(self.graph, sizes)
         self.programs = prod(self._count(axis) for axis in program.grid)
         self.resident = self._resident()
@@ -102,6 +130,7 @@ class _Model:
         # One program alone on a core: on either kind of units, and waiting for memory.
         matrix = device.cores * max(work.matrix_s, work.shared / (device.shared_gbs * 1e9))
         vector = device.cores * (work.vector / device.vector_flops + work.exps / device.exp_per_s)
+        issued = 0.0 if device.kind == "cpu" else device.cores * work.issued / _issue_rate(device)
         if device.kind == "cpu":
             alone, together, arrival, turns = 1.0, 1.0, 0.0, 0.0
         else:
@@ -111,10 +140,14 @@ class _Model:
             arrival = work.turns * _LATENCY_S / max(config.stages - 1, 1)
             turns = 2 * _LATENCY_S + work.turns * _TURN_S
         # Units overlap where programs share a core, memory and arithmetic where there are stages, too.
-        compute = rounds * max(matrix, vector) / together + waves * min(matrix, vector) / alone
+        longest = max(matrix, vector, issued)
+        if device.kind != "cpu":
+            longest += _UNHIDDEN * (matrix + vector + issued - longest)
+        compute = rounds * longest / together + waves * min(matrix, vector) / alone
         memory = max(self._memory_s(work, active), waves * arrival)
         exposed = waves * min(max(matrix, vector) / alone, arrival) / config.stages
-        return device.launch_us + (max(memory, compute) + exposed + waves * turns) * 1e6
+        rest = 0.0 if device.kind == "cpu" else _UNHIDDEN * min(memory, compute)
+        return device.launch_us + (max(memory, compute) + rest + exposed + waves * turns) * 1e6
 
     def _tile(self, axis: str) -> int:
         return max(self.config.tiles.get(axis, self.sizes[axis]), 1)
@@ -152,10 +185,14 @@ class _Model:
 
     def _work(self) -> _Program:
         work = _Program(turns=self._turns_of(self.program.statements))
+        work.issued = _TURN * self.config.warps * max(work.turns, 1)
         loaded = frozenset(self.tensors)
         for one, loops in self.program.flat():
             if isinstance(one, Compute):
                 self._add(work, one, self._turns(loops), loaded)
+            elif isinstance(one, Load) and not self.config.descriptors:
+                copied = self._turns(loops) * self._tile_bytes(self.tensors[one.value])
+                work.issued += _COPY * copied / _COPIED
             elif isinstance(one, Move):
                 self._add_move(work, one, self._turns(loops))
         return work
@@ -164,16 +201,47 @@ class _Model:
         """Add the arithmetic of a step in so many turns, that of padding included."""
         axes = work_axes(self.graph, self.axes, one.value, one.step, loaded)
         flops = turns * self._points(axes) * scalar_work(one.step.op).flops
-        dtype = matrix_dtype(self.graph, one.step) if one.step.op == "contract" else None
-        sides = self._sides(one) if dtype else (1, 1)
-        if dtype and min(sides) >= _MATRIX_SIDE and self.device.kind != "cpu":
-            work.matrix_s += flops / self.device.matrix_flops[dtype]
+        dtype, times = self._multiplied(one.step) if one.step.op == "contract" else ("", 0)
+        sides = self._sides(one) if times else (1, 1)
+        if times and min(sides) >= _MATRIX_SIDE and self.device.kind != "cpu":
+            work.matrix_s += times * flops / self.device.matrix_flops[dtype]
             # A tile product of M x N x K reads MK and KN numbers.
-            work.shared += flops / 2 * (1 / sides[0] + 1 / sides[1]) * (1 if dtype == "f8" else 2)
+            work.shared += times * flops / 2 * (1 / sides[0] + 1 / sides[1]) * _BYTES[dtype]
+            work.issued += times * turns * self._products(one.step, sides) * _BYTES[dtype] / 2
+            if (
+                dtype == "tf32" and self.config.precision == "ieee"
+            ):  # of a program in fp16, whose range is less
+                work.issued += turns * self._conversions(one.step, sides)
         else:
             work.vector += flops
+            work.issued += _OPERATION * flops / self.device.lanes_per_warp
             special = exp_axes(self.axes, one.step, axes)
             work.exps += turns * self._points(special) * scalar_work(one.step.op).exps
+
+    def _products(self, step: Step, sides: tuple[int, int]) -> float:
+        """Return the instructions of all warps that multiply tiles with these sides."""
+        inner = prod(map(self._tile, step.axes)) / 16
+        if min(sides) >= _WIDE_ROWS and self.device.capability == "90":
+            return _PRODUCT * 4 * inner * max(sides) / _WIDE_ROWS
+        rows, columns = ceil(min(sides) / 16), ceil(max(sides) / 8)
+        alike = max(self.config.warps / (rows * columns), 1.0)
+        return _PRODUCT * rows * columns * inner * alike
+
+    def _conversions(self, step: Step, sides: tuple[int, int]) -> float:
+        """Return the instructions that make tf32 of tiles of fp16: every warp does so with the rows."""
+        inner = prod(map(self._tile, step.axes)) / self.device.lanes_per_warp
+        rows, columns = min(sides), max(sides)
+        return _OPERATION * inner * (columns + rows * min(self.config.warps, max(columns / 8, 1)))
+
+    def _multiplied(self, step: Step) -> tuple[str, int]:
+        """Return the rate at which a contraction multiplies, and how often; never for the vector units."""
+        dtype = product_dtype(self.graph, step, self.dtypes)
+        if dtype in ("f32", "f64"):
+            return "tf32", {"ieee": 0, "tf32": 1, "tf32x3": 3}[self.config.precision]
+        wide = any(is_wide(self.graph, i, self.dtypes) for i in step.inputs)
+        if dtype == "f16" and wide and not self.config.half_products:
+            return "tf32", 1
+        return dtype, 1
 
     def _points(self, axes: frozenset[str]) -> float:
         """Return the positions of a tile along these axes that no mask spares."""

@@ -19,20 +19,21 @@ from superopt.cost.devices import Device
 from superopt.cost.work import (
     Mask,
     exp_axes,
+    fastest_dtype,
     find_masks,
     kept_share,
-    matrix_dtype,
     scalar_work,
     tensor_bytes,
     work_axes,
 )
 from superopt.errors import InputError
-from superopt.ir import REDUCTIONS, Block, Graph, MuGraph, Split, closed_values, live_graph, value_axes
+from superopt.ir import REDUCTIONS, Block, Graph, MuGraph, Split, Step, closed_values, live_graph, value_axes
+from superopt.precision import library_dtype, operand_dtypes, product_dtype
 
 __all__ = ["Estimate", "KernelEstimate", "drawn", "estimate", "floor_us"]
 
-BETWEEN = "f32"  # dtype of values between kernels
 SMALLEST_TILE = 16  # positions of an axis of a matrix product, or of neighbours in memory
+WIDE_TILE = 64  # of a side of a product on a GPU, where it is so long: smaller ones waste instructions
 LARGEST_TILE = 256  # positions
 _DRAW = 2.0  # so many times its equal part of the rate of memory can a core draw where most others are idle
 
@@ -117,7 +118,7 @@ def floor_us(
     for value, step in enumerate(graph.steps, len(graph.inputs)):
         work = work_axes(graph, axes, value, step, frozenset())
         if step.op == "contract" and not closed[value]:
-            rate = device.matrix_flops[matrix_dtype(graph, step) or "tf32"]
+            rate = device.matrix_flops[fastest_dtype(graph, step)]
             spared = sum(1 - mask.least for mask in masks if mask.axes <= work)
             arithmetic += 2 * _volume(work, known) * max(1 - spared, 0.0) / max(rate, device.vector_flops)
     cached = 0 if cold else min(moved, device.l2_bytes)
@@ -178,7 +179,7 @@ def _kernel(
 ) -> KernelEstimate:
     kernel = mugraph.kernels[number]
     if isinstance(kernel, Block):
-        return _Kernel(lower_block(mugraph, number, between=BETWEEN), device, sizes, masks).cost(number)
+        return _Kernel(lower_block(mugraph, number), device, sizes, masks).cost(number)
     # A library spreads its work as is best.
     stored = mugraph.stores(kernel)
     grid = tuple(value_axes(mugraph.graph)[stored[0]]) if stored else ()
@@ -187,8 +188,8 @@ def _kernel(
         Block(tuple(sorted(grid)), kernel.body),
         *mugraph.kernels[number + 1 :],
     )
-    program = lower_block(replace(mugraph, kernels=kernels), number, between=BETWEEN)
-    return _Kernel(program, device, sizes, masks, least_programs=device.cores).cost(number)
+    program = lower_block(replace(mugraph, kernels=kernels), number)
+    return _Kernel(program, device, sizes, masks, least_programs=device.cores, library=True).cost(number)
 
 
 class _Kernel:
@@ -201,6 +202,8 @@ class _Kernel:
         sizes: Mapping[str, int],
         masks: tuple[Mask, ...],
         least_programs: int = 1,
+        *,
+        library: bool = False,
     ) -> None:
         self.program = program
         self.graph = program.graph
@@ -208,10 +211,14 @@ class _Kernel:
         self.sizes = sizes
         self.masks = masks
         self.least_programs = least_programs
+        self.library = library
         self.axes = value_axes(self.graph)
         self.closed = closed_values(self.graph)
         self.loaded = frozenset(tensor.value for tensor in program.loads)
         self.computed = [one for one, _ in program.flat() if isinstance(one, Compute)]
+        self.memory = {tensor.value: tensor.dtype for tensor in program.loads}
+        steps = ((one.value, one.step) for one in self.computed)
+        self.dtypes = operand_dtypes(self.graph, steps, self.memory)
 
     def cost(self, number: int) -> KernelEstimate:
         device = self.device
@@ -295,8 +302,8 @@ class _Kernel:
             seen.add(one.value)
             if self.closed[one.value]:
                 continue  # what reads no tensor is a few instructions for each tile
-            dtype = matrix_dtype(self.graph, one.step) if self._is_matrix(one) else None
-            if dtype is not None:
+            dtype = self._multiplied(one.step) if self._is_matrix(one) else "f32"
+            if dtype in self.device.matrix_flops:
                 matrix += flops * repeats
                 seconds += flops * repeats / self.device.matrix_flops[dtype]
             else:
@@ -322,33 +329,39 @@ class _Kernel:
         sides = product_sides(self.graph, self.axes, one.step.inputs)
         return all(_volume(side, self.sizes) > 1 for side in sides)
 
-    def _narrow(self) -> list[frozenset[str]]:
-        """Return groups of grid axes that a tile takes several positions of; never of parts."""
-        groups: list[frozenset[str]] = []
+    def _multiplied(self, step: Step) -> str:
+        """Return the dtype in which a contraction multiplies: fp32 is left to the vector units."""
+        if self.library:
+            return library_dtype({self.memory.get(i, "f32") for i in step.inputs})
+        return product_dtype(self.graph, step, self.dtypes)
+
+    def _narrow(self) -> list[tuple[frozenset[str], int]]:
+        """Return groups of grid axes that a tile takes several positions of, and how many; never of parts."""
+        groups: list[tuple[frozenset[str], int]] = []
         left = set(self.program.grid) - {split.outer for split in self.program.splits}
         for one in self.computed:
             if self._is_matrix(one):
                 for side in product_sides(self.graph, self.axes, one.step.inputs):
-                    groups.append(side & left)
+                    wide = self.device.kind != "cpu" and _volume(side, self.sizes) >= WIDE_TILE
+                    groups.append((side & left, WIDE_TILE if wide else SMALLEST_TILE))
                     left -= side
         tensors = (*self.program.loads, *self.program.stores)
         largest = max(tensors, key=lambda one: prod(self.sizes[axis] for axis in one.axes), default=None)
         if largest is not None:
-            groups.append(frozenset(largest.axes[-1:]) & left)
-            left -= groups[-1]
-        return [group for group in groups if group]
+            groups.append((frozenset(largest.axes[-1:]) & left, SMALLEST_TILE))
+        return [(group, tile) for group, tile in groups if group]
 
     def _programs(self) -> int:
         groups = self._narrow()
-        alone = set(self.program.grid).difference(*groups)
-        tiled = (ceil(_volume(group, self.sizes) / SMALLEST_TILE) for group in groups)
+        alone = set(self.program.grid).difference(*(group for group, _ in groups))
+        tiled = (ceil(_volume(group, self.sizes) / tile) for group, tile in groups)
         return prod((self.sizes[axis] for axis in alone), start=prod(tiled))
 
     def _onchip(self) -> int:
         """Return the bytes of accumulators, the largest tile beside them, and tiles read in loops."""
         grid = set(self.program.grid)
         looped = {axis for _, loops in self.program.flat() for axis in loops}
-        narrow = frozenset[str]().union(*self._narrow())
+        narrow = frozenset[str]().union(*(group for group, _ in self._narrow()))
 
         def length(axis: str) -> int:
             if axis in grid and axis not in narrow:
@@ -363,7 +376,7 @@ class _Kernel:
             if isinstance(one, Load):
                 held += tensor_bytes(self.axes[one.value], dtypes[one.value], tile)
             elif isinstance(one, Start):
-                held += tensor_bytes(self.axes[one.value], BETWEEN, tile)
+                held += tensor_bytes(self.axes[one.value], "f32", tile)
             elif isinstance(one, Compute) and one.step.op not in REDUCTIONS:
-                largest = max(largest, tensor_bytes(self.axes[one.value], BETWEEN, tile))
+                largest = max(largest, tensor_bytes(self.axes[one.value], "f32", tile))
         return held + largest

@@ -17,9 +17,9 @@ __all__ = [
     "Mask",
     "ScalarWork",
     "exp_axes",
+    "fastest_dtype",
     "find_masks",
     "kept_share",
-    "matrix_dtype",
     "scalar_work",
     "tensor_bytes",
     "work_axes",
@@ -98,8 +98,8 @@ def exp_axes(axes: tuple[frozenset[str], ...], step: Step, work: frozenset[str])
     return axes[step.inputs[1]] if step.op == "div" else work
 
 
-def matrix_dtype(graph: Graph, step: Step) -> str | None:
-    """Return which rate of the matrix units a contraction runs at; None for fp32, exact on vector units."""
+def fastest_dtype(graph: Graph, step: Step) -> str:
+    """Return the fastest rate of the matrix units that any kernel may multiply a contraction at."""
     operands = {graph.inputs[i].dtype for i in step.inputs if i < len(graph.inputs)}
     if all(i < len(graph.inputs) for i in step.inputs) and all(one.startswith("f8") for one in operands):
         return "f8"
@@ -107,7 +107,7 @@ def matrix_dtype(graph: Graph, step: Step) -> str | None:
     for half in ("f16", "bf16"):
         if half in dtypes and not operands & {"f32", "f64"}:
             return half
-    return None
+    return "tf32"
 
 
 def tensor_bytes(axes: frozenset[str] | tuple[str, ...], dtype: str, sizes: Mapping[str, int]) -> int:

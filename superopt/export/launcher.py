@@ -106,7 +106,7 @@ class Launcher:
             self.results[tensor.name] = left_text(held.variable, held.axes, tensor.port, self.sizes)
 
     def call(self, kernel: Call, *, ordered: bool) -> None:
-        """Add the steps of a library call; with `ordered`, results lie contiguous in fp32, axes in order."""
+        """Add the steps of a library call; with `ordered`, what kernels read of it lies contiguous."""
         self.lines.append(f"# {', '.join(self._shown(kernel))}")
         printer = Printer(self.sizes, self.device, "torch.float32")
         for tile, _ in walk(kernel):
@@ -119,9 +119,13 @@ class Launcher:
                 if output.value == value:
                     text = left_text(held.variable, held.axes, output.port, self.sizes)
                     self.results[output.port.name] = f"{text}.to({torch_dtype(output.port.dtype)})"
-            if ordered and self._read_later(value, kernel):
-                self.lines.append(f"{held.variable} = {held.variable}.float().contiguous()")
-                held.dtype = "f32"
+            if self._read_later(value, kernel):
+                dtype = dict(self.mugraph.rounded).get(value, "f32")
+                cast = "" if held.dtype == dtype else f".to({torch_dtype(dtype)})"
+                ending = cast + (".contiguous()" if ordered else "")
+                if ending:
+                    self.lines.append(f"{held.variable} = {held.variable}{ending}")
+                held.dtype = dtype
 
     def _shown(self, kernel: Kernel) -> list[str]:
         shown = []

@@ -44,7 +44,7 @@ def _descriptor(tensor, shape, strides, block):
         and tensor.data_ptr() % 16 == 0
         and last == 1
         and all(0 < step * width < 2**40 and step * width % 16 == 0 for step in outer)
-        and max(block) <= 256
+        and max(block) <= 512
         and max(shape) < 2**31
     )
     return TensorDescriptor(tensor, list(shape), [*outer, last], list(block)) if fits else None

@@ -8,7 +8,6 @@ from superopt.candidates.candidate import Candidate
 from superopt.fate import Kind
 from superopt.funnel.assembly import assemble
 from superopt.funnel.state import Context, failed
-from superopt.ir import MuGraph
 from superopt.targets import Kernel
 from superopt.verify.floats.report import FloatReport
 
@@ -28,17 +27,18 @@ def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     with state.clock.phase("check"):
         focus = focus_of(state.traced)
         judged: list[Candidate] = []
-        faults: dict[MuGraph, tuple[Kind, str]] = {}  # in another configuration it fails alike
+        faults: dict[object, tuple[Kind, str]] = {}  # in a configuration that rounds alike it fails alike
         untested = ""  # why no candidate can be told from a wrong one
         for one in candidates:
+            rounding = one.mugraph, tuple(config and config.rounding for config in one.configs)
             if not one.is_kept or one.measurement is None:
                 pass
             elif one.us > state.limits.beat_us:
                 one = one.ended("check", Kind.SLOWER, "slower than what there is to beat")
             elif context.checked is not None:
                 pass
-            elif untested or one.mugraph in faults:
-                kind, why = faults.get(one.mugraph, (Kind.REFUSED, untested))
+            elif untested or rounding in faults:
+                kind, why = faults.get(rounding, (Kind.REFUSED, untested))
                 one = one.ended("check", kind, why)
             elif state.lost or len(faults) >= _MOST_CHECKS:
                 why = f"not checked in floats: {len(faults)} faster ones failed"
@@ -48,13 +48,13 @@ def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
                 report = _compared(trial, focus, context)
                 if isinstance(report, str):  # what cannot be checked is not chosen
                     log.warning("%s: skip %s: %s", goal.name, one.name, report)
-                    faults[one.mugraph] = Kind.FAILED, report
+                    faults[rounding] = Kind.FAILED, report
                     one = failed(one, "check", report)
                     state.interrupted |= state.lost
                 elif report.ok:
                     context.checked, state.kernels, state.floats = one.id, trial, report
                 else:
-                    faults[one.mugraph] = Kind.REFUSED, str(report)
+                    faults[rounding] = Kind.REFUSED, str(report)
                     untested = str(report) if report.uncovered else ""
                     one = one.ended("check", Kind.REFUSED, str(report))
             judged.append(one)

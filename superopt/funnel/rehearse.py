@@ -3,30 +3,39 @@
 Equal algebra may round worse: a variance as the mean of squares less the square of the mean is equal to
 one of differences, and has no digit left where the mean is large. What a device would show, torch shows
 at small sizes in fp32, in which kernels accumulate. It says nothing of how a kernel is written.
+
+What a candidate rounds to half precision is rounded here as well, and compared with a program that rounds
+every tensor. Where rounding operands to fp16 is refused, configurations that do not round take their place.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from superopt.candidates.candidate import Candidate
+from superopt.candidates.order import as_predicted
 from superopt.candidates.sizes import mugraph_for, resized
-from superopt.errors import InputError
+from superopt.errors import GraphError, InputError
 from superopt.fate import Kind
+from superopt.funnel.predict import predicted
 from superopt.funnel.state import Context
-from superopt.ir import Graph, MuGraph, value_axes
+from superopt.funnel.write import write
+from superopt.ir import Graph, MuGraph, Step, value_axes
+from superopt.precision import half_of, mixed_product, multiplied_in, wide_values
 from superopt.schedule.recipe import prepared
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["rehearse", "rehearsed"]
+__all__ = ["rehearse", "rehearsed", "rounding_fault"]
 
 _DISTRIBUTIONS = ("normal", "offset", "near-zero rows", "wide range", "large", "huge")
 _MOST_OPERATIONS = 130_000  # of one run
 _LENGTHS = (256, 128, 64, 32, 16, 8, 4)  # that axes are cut to, until a run is small enough
+_ROUNDED = 16  # candidates whose rounding is judged, the best first
 _GRAPHS = 16  # that are run, the best candidates' first
 _SAME = 1e-6  # error in fp64 that only rounding makes
 
@@ -39,8 +48,135 @@ def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidat
     if context.recalled:
         return list(candidates)
     entering = {*state.traced.input_names, *state.traced.constants}
+    seed = state.options.seed
     with state.clock.phase("floats"):
-        return rehearsed(context.goal, candidates, entering, seed=state.options.seed)
+        found = rehearsed(context.goal, candidates, entering, seed=seed)
+        small = _small(context.goal)
+        if small is None or any(port.name not in entering for port in context.goal.inputs):
+            return found
+        judged = 0
+        for at, one in enumerate(found):
+            if (
+                one.is_kept
+                and judged < _ROUNDED
+                and (_rounding_kernels(one.mugraph) or wide_values(one.mugraph))
+            ):
+                judged += 1
+                found[at] = _rounded(one, small, context)
+        return found
+
+
+def _rounding_kernels(mugraph: MuGraph) -> tuple[int, ...]:
+    """Return the kernels of which a configuration may round operands to fp16 that may not fit."""
+    numbers = range(len(mugraph.kernels))
+    none = multiplied_in(mugraph, [False for _ in numbers])
+    return tuple(one for one in numbers if multiplied_in(mugraph, [at == one for at in numbers]) != none)
+
+
+def _rounded(candidate: Candidate, goal: Graph, context: Context) -> Candidate:
+    """Return a candidate as it may round: as much as passes, between kernels and in products; or refused."""
+    faults = []
+    for mugraph in _less_rounded(candidate.mugraph):
+        rounding = _rounding_kernels(mugraph)
+        for wide in dict.fromkeys(((), *((one,) for one in rounding), rounding)):
+            fault = rounding_fault(mugraph, goal, seed=context.state.options.seed, wide=wide)
+            if not fault:
+                return _limited(candidate, mugraph, context, wide)
+            faults.append(fault)
+    return candidate.ended("rehearse", Kind.REFUSED, faults[0])
+
+
+def _less_rounded(mugraph: MuGraph) -> Iterator[MuGraph]:
+    """Yield a muGraph, then with one value or all in fp32 between kernels that may not fit fp16."""
+    yield mugraph
+    unsure = [(value, dtype) for value, dtype in mugraph.rounded if value in wide_values(mugraph)]
+    kept = [tuple(pair for pair in mugraph.rounded if pair != one) for one in unsure]
+    kept.append(tuple(pair for pair in mugraph.rounded if pair not in unsure))
+    for rounded in dict.fromkeys(kept if unsure else ()):
+        less = replace(mugraph, rounded=rounded)
+        if not mixed_product(less):
+            yield less
+
+
+def _limited(candidate: Candidate, mugraph: MuGraph, context: Context, wide: tuple[int, ...]) -> Candidate:
+    """Return a candidate that rounds less, in the likeliest configurations that may do so."""
+    limited = replace(candidate, mugraph=mugraph, wide=wide)
+    rounds = any(
+        number in wide and one.rounds_operands for number, one in enumerate(candidate.configs) if one
+    )
+    if mugraph == candidate.mugraph and not rounds:
+        return limited
+    target, order = context.state.target, context.state.order
+    likeliest = as_predicted(replace(limited, kernels=(), sources=()), target, order)
+    return write([predicted(likeliest, target)], context)[0]
+
+
+def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection[int]) -> str:
+    """Return how a muGraph errs more than a program that rounds every tensor; else nothing.
+
+    Kernels in `wide` do not round operands of products to fp16 that may not fit, the others do.
+    """
+    import torch
+
+    from superopt.verify.floats.compare import compare_many
+
+    half = half_of(goal)
+    assert half is not None
+    multiplied = multiplied_in(mugraph, [at not in wide for at in range(len(mugraph.kernels))])
+    written = prepared(goal, ()).graph
+    try:
+        small = mugraph_for(mugraph, goal).graph
+        if any(small.shape(a) != goal.shape(b) for a, b in zip(small.inputs, goal.inputs, strict=True)):
+            return ""
+    except (InputError, GraphError):  # axes in parts that do not divide the small sizes
+        return ""
+    everything = dict.fromkeys(range(len(written.inputs), len(written.inputs) + len(written.steps)), half)
+    with _one_thread():
+        [report] = compare_many(
+            _run(goal, torch.float64),
+            _run_rounded(written, everything, {}),
+            [_run_rounded(small, dict(mugraph.rounded), multiplied)],
+            _inputs(goal),
+            distributions=_DISTRIBUTIONS,
+            seed=seed,
+        )
+    return "" if all(one.ok for one in report.distributions) else f"its rounding at small sizes: {report}"
+
+
+def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int, str]) -> Run:
+    """Return a graph as a function in fp32 that rounds some values, and the operands of some contractions."""
+    import torch
+
+    from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
+
+    first = len(graph.inputs)
+    rounded = {id(graph.steps[i - first]): TORCH_DTYPES[dtype] for i, dtype in values.items()}
+    multiplied = {id(graph.steps[i - first]): TORCH_DTYPES[dtype] for i, dtype in operands.items()}
+    names = [port.name for port in graph.inputs]
+    dtypes = {one.port.name: TORCH_DTYPES[one.port.dtype] for one in graph.outputs}
+
+    def as_half(value: Value, dtype: "torch.dtype") -> Value:
+        return replace(value, tensor=value.tensor.to(dtype).to(torch.float32))
+
+    class Rounded(Evaluation):
+        """An evaluation that rounds."""
+
+        def step(self, step: Step, fused: Mapping[int, Step]) -> Value:
+            """Return the value of a step, rounded where it is to be."""
+            if id(step) in multiplied:
+                a, b = (as_half(self.values[i], multiplied[id(step)]) for i in step.inputs)
+                made = self.contract(a, b, step.axes)
+            else:
+                made = super().step(step, fused)
+            is_closed = not made.axes and step.op in ("const", "infinity", "size")
+            return as_half(made, rounded[id(step)]) if id(step) in rounded and not is_closed else made
+
+    def run(*inputs: "Tensor") -> "tuple[Tensor, ...]":
+        evaluation = Rounded(graph, torch.float32, torch.device("cpu"), finite=False)
+        made = evaluation.outputs(dict(zip(names, inputs, strict=True)))
+        return tuple(made[name].to(dtype) for name, dtype in dtypes.items())
+
+    return run
 
 
 def rehearsed(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from superopt.errors import GraphError
 from superopt.ir import (
     FusionChoices,
     Graph,
@@ -15,6 +16,7 @@ from superopt.ir import (
     uneven,
     value_names,
 )
+from superopt.precision import mixed_product, with_rounding
 
 __all__ = ["Prepared", "Recipe", "followed", "prepared", "recipe_name"]
 
@@ -36,11 +38,19 @@ class Recipe:
     called: frozenset[int] = frozenset()  # values that a library computes
     repeated: bool = False  # programs may all compute what only the first of them stores
     held: int = _HELD  # positions of whole axes: kernels end where a program would hold more
+    wide: bool = False  # what crosses kernels stays in fp32, in a program in half precision
 
     @property
     def changes(self) -> int:
         """In how many ways it differs from the default."""
-        flags = (not self.online, self.joined, self.tile != _TILE, self.repeated, self.held != _HELD)
+        flags = (
+            not self.online,
+            self.joined,
+            self.tile != _TILE,
+            self.repeated,
+            self.held != _HELD,
+            self.wide,
+        )
         sets = (self.splits, self.looped, self.whole, self.cuts, self.called)
         return sum(flags) + sum(len(one) for one in sets)
 
@@ -52,6 +62,7 @@ class Recipe:
             "passes": not self.online,
             "cuts": bool(self.cuts),
             "library": bool(self.called),
+            "fp32": self.wide,
         }
         return tuple(name for name, present in found.items() if present) or ("plain",)
 
@@ -69,6 +80,7 @@ class Recipe:
             called=frozenset({-1} if self.called else ()),
             repeated=self.repeated,
             held=self.held,
+            wide=self.wide,
         )
 
     @property
@@ -103,7 +115,7 @@ def prepared(graph: Graph, splits: tuple[tuple[str, int], ...], halves: Sequence
 
 def followed(ready: Prepared, recipe: Recipe) -> MuGraph:
     """Return the muGraph of a recipe; raises GraphError where it leads to none."""
-    return fuse(
+    mugraph = fuse(
         ready.graph,
         library=lambda graph, value: value in recipe.called,
         splits=ready.splits,
@@ -118,6 +130,10 @@ def followed(ready: Prepared, recipe: Recipe) -> MuGraph:
             held=recipe.held,
         ),
     )
+    rounded = with_rounding(mugraph, wide=recipe.wide)
+    if recipe.wide and mixed_product(rounded):
+        raise GraphError(f"graph {ready.graph.name!r}: a library would multiply fp32 by half precision")
+    return rounded
 
 
 def recipe_name(start: str, recipe: Recipe, graph: Graph, matmuls: frozenset[int]) -> str:
@@ -136,6 +152,8 @@ def recipe_name(start: str, recipe: Recipe, graph: Graph, matmuls: frozenset[int
         name += ", reductions joined"
     if recipe.tile != _TILE:
         name += ", wide grid" if recipe.tile > _TILE else ", narrow grid"
+    if recipe.wide:
+        name += ", fp32 between kernels"
     if recipe.repeated:
         name += ", small sums repeated"
     if recipe.held != _HELD:

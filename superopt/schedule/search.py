@@ -15,7 +15,8 @@ from typing import Protocol
 from superopt.cost import Device, Estimate, estimate
 from superopt.errors import GraphError, InputError
 from superopt.fate import Fate, Kind
-from superopt.ir import Graph, Kernel, MuGraph, Split
+from superopt.ir import Graph, MuGraph, Split
+from superopt.precision import wide_values
 from superopt.schedule.moves import Refused, matmuls_of, moves_from, shapes_of, splits_from
 from superopt.schedule.recipe import Prepared, Recipe, followed, prepared, recipe_name
 
@@ -30,6 +31,8 @@ _GRAPH = 0.02  # and by each one of its graph
 _WORK = 1500  # recipes tried for one graph, times its steps
 _CHANGED = 2  # of the best recipes, changed further
 _SMALLER = (512, 64, 1)  # positions of whole axes, tried in turn where a program would hold too much
+_LOOKED_AT = 12  # schedules of several kernels, for some with fp32 between them
+_WIDENED = 2  # schedules that are kept with fp32 between their kernels as well
 _GRAPHS = 3  # of the best graphs, changed further
 
 
@@ -107,7 +110,8 @@ def schedules(
         raise explorer.refused
     explorer.begin()
     explorer.change()
-    return _selected([explorer], keep, required=[explorer.default])
+    required = [explorer.default, *_widened([explorer])]
+    return _selected([explorer], keep, required[:keep])
 
 
 def rank(
@@ -153,6 +157,7 @@ def rank(
     if device.kind == "cpu" and called:
         required.append(min(called, key=_order))
     required.append(min((explorer.default for explorer in explorers), key=_order))
+    required += _widened(explorers)
     best = _selected(explorers, keep, required[: max(keep, len(originals))])
     return replace(best, dropped=(*refused, *best.dropped))
 
@@ -199,7 +204,7 @@ class _Explorer:
         self.unfit: Scheduled | None = None  # the default one, of smaller kernels if it has them
         self.ready: dict[tuple[tuple[str, int], ...], Prepared | GraphError] = {}
         self.tried: set[Recipe] = set()
-        self.seen: dict[tuple[tuple[tuple[str, int], ...], tuple[Kernel, ...]], str | None] = {}
+        self.seen: dict[object, str | None] = {}  # by what makes a muGraph: why it does not fit
         self.made: dict[Recipe, Scheduled] = {}
         self.untried = 0
         self.ids = 0
@@ -260,6 +265,16 @@ class _Explorer:
             why = f"{self.untried} more schedules were not tried"
             self.dropped[name] = _dropped(f"{self.number}.more", name, Kind.NO_TIME, why)
 
+    def widened(self, one: Scheduled) -> Scheduled | None:
+        """Return a schedule with fp32 between its kernels.
+
+        There is one where fp16 may lack the range, and on a processor, which computes in fp32.
+        """
+        wanted = wide_values(one.mugraph) or (self.device.kind == "cpu" and one.mugraph.rounded)
+        if not wanted or one.recipe.wide:
+            return None
+        return self._try(replace(one.recipe, wide=True), surely=True)
+
     def _split(self, one: Scheduled) -> None:
         ready = self._prepared(one.recipe.splits)
         assert isinstance(ready, Prepared)
@@ -278,11 +293,14 @@ class _Explorer:
                 self.ready[splits] = error
         return self.ready[splits]
 
-    def _try(self, recipe: Recipe) -> Scheduled | None:
-        """Return the schedule of a recipe, unless there is none or another recipe led to the same."""
+    def _try(self, recipe: Recipe, *, surely: bool = False) -> Scheduled | None:
+        """Return the schedule of a recipe, unless there is none or another recipe led to the same.
+
+        Where many were tried before, only simple ones are, unless this one is to be tried `surely`.
+        """
         if recipe in self.tried:
             return self.made.get(recipe)
-        if len(self.tried) * len(self.graph.steps) > _WORK and recipe.changes > 1:
+        if not surely and len(self.tried) * len(self.graph.steps) > _WORK and recipe.changes > 1:
             self.untried += 1
             return None
         self.tried.add(recipe)
@@ -295,7 +313,7 @@ class _Explorer:
         except GraphError as error:
             self._drop(recipe, ready, str(error))
             return None
-        same = recipe.splits, mugraph.kernels
+        same = recipe.splits, mugraph.kernels, mugraph.rounded
         known = same in self.seen
         reason = self.seen[same] = self.seen[same] if known else self.misfit(mugraph)
         if reason is None:
@@ -334,6 +352,20 @@ class _Explorer:
         """Return an id that no schedule has yet."""
         self.ids += 1
         return f"{self.number}.{self.ids}"
+
+
+def _widened(explorers: Sequence[_Explorer]) -> list[Scheduled]:
+    """Return the best schedules with fp32 between their kernels, where rounding there may be refused."""
+    made = [(one, explorer) for explorer in explorers for one in explorer.made.values()]
+    made.sort(key=lambda pair: _order(pair[0]))
+    found: list[Scheduled] = []
+    several = [pair for pair in made if pair[0].mugraph.rounded]
+    for one, explorer in several[:_LOOKED_AT]:
+        wide = explorer.widened(one)
+        found += [wide] if wide is not None else []
+        if len(found) == _WIDENED:
+            break
+    return found
 
 
 def _dropped(id: str, name: str, kind: Kind, reason: str) -> Dropped:

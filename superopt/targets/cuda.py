@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from superopt.codegen.statements import KernelProgram
     from superopt.cost import Device, TileConfig
     from superopt.tune.measure import Times
+    from superopt.tune.pool import TritonJob
 
 __all__ = ["CudaTarget"]
 
@@ -189,16 +190,27 @@ class CudaTarget:
         """Return the least time that a graph can take there."""
         return floor(graph, self.cost_device(), kept=kept)
 
+    def job(
+        self, name: str, mugraph: MuGraph, number: int, config: Any, *, texts: bool = False
+    ) -> "TritonJob":
+        """Return the work of compiling one kernel as it is called at the sizes of its muGraph."""
+        from superopt.codegen.statements import lower_block
+        from superopt.tune.pool import TritonJob
+
+        source = self._source(mugraph, number, config)
+        numbers = source.numbers(lower_block(mugraph, number), mugraph.graph.sizes)
+        return TritonJob(name, source, self.name, numbers=numbers, texts=texts)
+
     def compile_ahead(
         self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]
     ) -> None:
         """Compile kernels in processes of their own, and hand over each one's report."""
-        from superopt.tune.pool import Outcome, TritonJob, compile_all
+        from superopt.tune.pool import Outcome, compile_all
 
         waiting = []
         for at, (mugraph, number, config) in enumerate(jobs):
             try:
-                waiting.append(TritonJob(str(at), self._source(mugraph, number, config), self.name))
+                waiting.append(self.job(str(at), mugraph, number, config))
             except SuperoptError as error:
                 on_done(at, str(error).splitlines()[0])
         deadline = time.monotonic() + seconds
@@ -305,5 +317,12 @@ def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":
 
     held = footprint(program, config)
     return TileConfig(
-        config.blocks, config.num_warps, config.num_stages, held.shared_bytes, held.register_bytes
+        config.blocks,
+        config.num_warps,
+        config.num_stages,
+        held.shared_bytes,
+        held.register_bytes,
+        config.precision,
+        config.half_products,
+        config.descriptors,
     )

@@ -74,11 +74,18 @@ class TritonJob:
     source: "TritonSource"
     target: str = "cuda:90"
     aligned: bool = True
+    numbers: Mapping[str, int] | None = None  # those of the call that it is compiled for
+    texts: bool = False  # whether the report has the assembly
 
     def run(self, worker: Worker, limit_seconds: float) -> "CompileReport":
         """Compile by the worker's server."""
         return worker.compiler.compile(
-            self.source, target=self.target, aligned=self.aligned, limit_seconds=limit_seconds
+            self.source,
+            target=self.target,
+            aligned=self.aligned,
+            numbers=self.numbers,
+            texts=self.texts,
+            limit_seconds=limit_seconds,
         )
 
 

@@ -155,7 +155,7 @@ TILES = {
     "bytes": ("i8[m, k]", {}, "x holds i8; descriptors are for floating point"),
     "too many axes": ("f16[a, b, c, d, m, k]", {}, "x has 6 axes; a descriptor has at most 5"),
     "a vector": ("f16[m, k]", {"m": 1}, "the tile of x is no matrix"),
-    "a long tile": ("f16[m, k]", {"m": 512}, "the tile of x is 512 long; a side has at most 256"),
+    "a long tile": ("f16[m, k]", {"m": 1024}, "the tile of x is 1024 long; a side has at most 512"),
     "a narrow tile": ("f16[m, k]", {"k": 4}, "rows of the tile of x have less than 16 bytes"),
 }
 

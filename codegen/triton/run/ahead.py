@@ -64,19 +64,28 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
             "seconds": seconds,
             "tensor_copies": compiled.asm["ptx"].count("cp.async.bulk.tensor"),
             **_resources(compiled.asm["cubin"], Path(folder, "kernel.cubin")),
+            **(_texts(compiled.asm["ptx"], Path(folder, "kernel.cubin")) if request["texts"] else {}),
         }
 
 
 def _resources(cubin: Any, path: Path) -> dict[str, int]:
     """Return the registers of a thread and the bytes that it spills, as the machine code has them."""
-    import triton
-
     path.write_bytes(cubin)
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    command = [str(tool), "-res-usage", str(path)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    text = _dumped("-res-usage", path)
     numbers = {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
     return {"registers": numbers["REG"], "spill_bytes": numbers["STACK"] + numbers["LOCAL"]}
+
+
+def _texts(ptx: str, path: Path) -> dict[str, str]:
+    """Return the assembly of a kernel, as the compiler wrote it and as the machine has it."""
+    return {"ptx": ptx, "sass": _dumped("-sass", path)}
+
+
+def _dumped(option: str, path: Path) -> str:
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    return subprocess.run([str(tool), option, str(path)], capture_output=True, text=True, check=True).stdout
 
 
 def _one_line(error: BaseException) -> str:

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +17,10 @@ from superopt.errors import InputError
 __all__ = ["AheadCompiler", "CompileReport", "compile_ahead"]
 
 
+_DIVISOR = 16  # Triton compiles another kernel for a number that this divides
+_WIDE_FROM = 2**31
+
+
 @dataclass(frozen=True, slots=True)
 class CompileReport:
     """What the compiler made of a kernel."""
@@ -26,6 +31,8 @@ class CompileReport:
     ptx_bytes: int
     seconds: float
     tensor_copies: int = 0  # instructions that copy a tile by a tensor descriptor
+    ptx: str = field(default="", repr=False)  # where it was asked for
+    sass: str = field(default="", repr=False)
 
 
 class AheadCompiler:
@@ -49,14 +56,19 @@ class AheadCompiler:
         *,
         target: str = "cuda:90",
         aligned: bool = True,
+        numbers: Mapping[str, int] | None = None,
+        texts: bool = False,
         limit_seconds: float = 120.0,
     ) -> CompileReport:
-        """Return the report of compiling a kernel, or raise CompileError; see `compile_ahead`."""
+        """Return the report of compiling a kernel, or raise CompileError; see `compile_ahead`.
+
+        With `numbers`, those of a call, it is compiled as at that call. The report has `texts` if wanted.
+        """
         capability = _capability(target)
         reason = source.refusal(capability)
         if reason is not None:
             raise CompileError(f"{source.name}: not for {target}: {reason}")
-        request = {**_request(source, aligned), "capability": capability}
+        request = {**_request(source, aligned, numbers), "capability": capability, "texts": texts}
         try:
             answer = self._server.ask(request, limit_seconds=limit_seconds)
         except LateError as error:
@@ -96,8 +108,11 @@ def _capability(target: str) -> int:
     return int(capability)
 
 
-def _request(source: TritonSource, aligned: bool) -> dict[str, Any]:
-    """Return what the compiling process needs to know."""
+def _request(source: TritonSource, aligned: bool, numbers: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Return what the compiling process needs to know.
+
+    Of a number at a call Triton knows whether it is 1, and whether it is a multiple of 16.
+    """
     signature: dict[str, str] = {}
     constants: dict[str, int] = {}
     divisible: list[int] = []
@@ -108,9 +123,19 @@ def _request(source: TritonSource, aligned: bool) -> dict[str, Any]:
         elif one.kind == "descriptor":
             sides = ", ".join(str(side) for _, side in one.seen)
             signature[one.name] = f"tensordesc<{DTYPES[one.dtype or ''].triton}[{sides}]>"
-        elif one.kind == "block" or one.innermost:
+        elif one.kind == "block":
             signature[one.name] = "constexpr"
-            constants[one.name] = 1 if one.innermost else source.config.tile(one.axis or "")
+            constants[one.name] = source.config.tile(one.axis or "")
+        elif numbers is not None:
+            number = numbers[one.name]
+            signature[one.name] = "constexpr" if number == 1 else "i32" if number < _WIDE_FROM else "i64"
+            if number == 1:
+                constants[one.name] = 1
+            elif number % _DIVISOR == 0:
+                divisible.append(at)
+        elif one.innermost:
+            signature[one.name] = "constexpr"
+            constants[one.name] = 1
         else:
             signature[one.name] = "i32"
             exact = one.axis in source.config.exact and source.config.tile(one.axis) % 16 == 0

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from superopt.codegen.triton.errors import UnsupportedError
+from superopt.dtypes import torch_dtypes
 from superopt.ir import Graph, Step
-from superopt.ir.mugraph import Kernel, walk
+from superopt.ir.mugraph import Kernel, MuGraph, walk
 from superopt.ops import OPS
 
 __all__ = ["LibraryCall"]
 
+_DTYPES = torch_dtypes()
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 Axes = tuple[str, ...]
@@ -28,14 +30,19 @@ class LibraryCall:
 
     def __init__(
         self,
-        graph: Graph,
+        mugraph: MuGraph,
         kernel: Kernel,
         loaded: Mapping[int, Axes],
         stored: Sequence[int],
         sizes: Mapping[str, int],
     ) -> None:
         self._steps: list[tuple[int, Function, tuple[int, ...]]] = []
-        self._stored = tuple(stored)
+        graph, rounded = mugraph.graph, dict(mugraph.rounded)
+        # Kernels read what crosses to them in the dtype that the muGraph states, whatever torch makes.
+        read = {value for other in mugraph.kernels if other is not kernel for value in mugraph.loads(other)}
+        self._stored = tuple(
+            (value, _DTYPES[rounded.get(value, "f32")] if value in read else None) for value in stored
+        )
         axes = dict(loaded)
         for tile, _ in walk(kernel):
             step = graph.step_of(tile.value)
@@ -49,7 +56,10 @@ class LibraryCall:
         values = dict(loaded)
         for value, function, inputs in self._steps:
             values[value] = function(*(values[i] for i in inputs))
-        return [values[value].contiguous() for value in self._stored]
+        return [
+            (values[value] if dtype is None else values[value].to(dtype)).contiguous()
+            for value, dtype in self._stored
+        ]
 
 
 def _spread(tensor: Tensor, axes: Sequence[str], wanted: Sequence[str]) -> Tensor:

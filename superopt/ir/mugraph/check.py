@@ -1,5 +1,6 @@
 """The rules that a muGraph must keep, each with an error that names the kernel and the value."""
 
+from superopt.dtypes import HALVES
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values
@@ -31,6 +32,7 @@ def check_mugraph(mugraph: MuGraph) -> MuGraph:
     for number, kernel in enumerate(mugraph.kernels):
         checker.check_kernel(number, kernel)
     checker.where = ""
+    checker.check_rounded()
     first = len(mugraph.graph.inputs)
     for value in range(first, first + len(mugraph.graph.steps)):
         checker.require(value in checker.done, f"no kernel computes {checker.names[value]}")
@@ -72,6 +74,20 @@ class _Checker:
             for step in self.graph.steps:
                 mapped = {axis for pair in step.mapping for axis in pair}
                 self.require(not parts & mapped, f"{split.axis!r} is split, and read at other places")
+
+    def check_rounded(self) -> None:
+        """Require that what is rounded crosses kernels, once, in half precision."""
+        read = {value for kernel in self.mugraph.kernels for value in self.mugraph.loads(kernel)}
+        values = [value for value, _ in self.mugraph.rounded]
+        for value, dtype in self.mugraph.rounded:
+            known = len(self.graph.inputs) <= value < len(self.names)
+            self.require(known, f"it rounds value {value}, which is no step of the graph")
+            name = self.names[value]
+            self.require(
+                dtype in HALVES, f"it rounds {name} to {dtype}; it is one of {', '.join(sorted(HALVES))}"
+            )
+            self.require(value in read, f"it rounds {name}, which no kernel reads from another one")
+            self.require(values.count(value) == 1, f"it rounds {name} twice")
 
     def check_kernel(self, number: int, kernel: Kernel) -> None:
         self.where = f"kernel {number}: "

@@ -24,7 +24,8 @@ What a kernel stores may lack an axis of its grid: all programs along it compute
 
 `loop[t] running t8` uses the shift t8, made from maxima over t, while they are still growing, and
 rescales what was accumulated under the shift before (see `running`). `split t into t_part t_at` states
-that positions of t are walked in parts, the last of which may be shorter.
+that positions of t are walked in parts, the last of which may be shorter. `round t3 to f16` states that
+a value lies between kernels in half precision; all others do so in fp32.
 """
 
 from collections.abc import Iterator
@@ -104,6 +105,7 @@ class MuGraph:
     graph: Graph
     kernels: tuple[Kernel, ...]
     splits: tuple[Split, ...] = ()
+    rounded: tuple[tuple[int, str], ...] = ()  # values that lie between kernels in another dtype than fp32
 
     def __str__(self) -> str:
         from superopt.ir.mugraph.text import print_mugraph

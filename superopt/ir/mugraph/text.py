@@ -15,6 +15,7 @@ _LINE = re.compile(r"(?P<again>again )?(?P<name>[\w.]+) (?P<sign>\+=|max=|=) (?P
 _KERNEL = re.compile(r"kernel (?:grid\[(?P<grid>[^\]]*)\]|call)")
 _LOOP = re.compile(r"loop\[(?P<axis>[^\]]*)\](?: running (?P<running>[\w., ]+))?")
 _SPLIT = re.compile(r"split (\S+) into (\S+) (\S+)")
+_ROUND = re.compile(r"round (\S+) to (\S+)")
 
 
 def print_mugraph(mugraph: MuGraph) -> str:
@@ -43,7 +44,11 @@ def print_mugraph(mugraph: MuGraph) -> str:
             )
     ports = 2 + len(graph.inputs)
     splits = [f"split {split.axis} into {split.outer} {split.inner}" for split in mugraph.splits]
-    return "\n".join([*lines[:ports], *splits, *body, *lines[len(lines) - len(graph.outputs) :]]) + "\n"
+    rounded = [f"round {names[value]} to {dtype}" for value, dtype in mugraph.rounded]
+    return (
+        "\n".join([*lines[:ports], *splits, *rounded, *body, *lines[len(lines) - len(graph.outputs) :]])
+        + "\n"
+    )
 
 
 def _print_loop(loop: Loop, names: Sequence[str]) -> str:
@@ -57,6 +62,7 @@ def parse_mugraph(text: str) -> MuGraph:
     tail: list[str] = []
     steps: dict[str, str] = {}
     splits: list[Split] = []
+    rounded: list[tuple[str, str]] = []
     lines: list[tuple[int, int, str]] = []  # number, depth, content: kernels and what is in them
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#", 1)[0].rstrip()
@@ -67,6 +73,8 @@ def parse_mugraph(text: str) -> MuGraph:
             head.append(content)
         elif split := _SPLIT.fullmatch(content):
             splits.append(Split(split[1], split[2], split[3]))
+        elif rounding := _ROUND.fullmatch(content):
+            rounded.append((rounding[1], rounding[2]))
         elif content.startswith("out ") and depth == 0:
             tail.append(content)
         elif content:
@@ -95,7 +103,10 @@ def parse_mugraph(text: str) -> MuGraph:
             if len(tiles) < len(body):
                 raise GraphError(f"line {number}: a call of a library has no loops that we know of")
             kernels.append(Call(tiles))
-    return check_mugraph(MuGraph(graph, tuple(kernels), tuple(splits)))
+    if unknown := [name for name, _ in rounded if name not in places]:
+        raise GraphError(f"{unknown[0]} is rounded, but nothing computes it")
+    between = tuple((places[name], dtype) for name, dtype in rounded)
+    return check_mugraph(MuGraph(graph, tuple(kernels), tuple(splits), between))
 
 
 def _parse_body(

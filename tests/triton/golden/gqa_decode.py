@@ -96,7 +96,7 @@ def gqa_decode_1(
     t17 = tl.zeros((BLOCK_E, BLOCK_S_PART), dtype=tl.float32)
     t20 = tl.zeros((BLOCK_S_PART,), dtype=tl.float32)
     t13 = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
-    for s_part0 in range(0, S_PART, BLOCK_S_PART):
+    for s_part0 in tl.range(0, S_PART, BLOCK_S_PART, num_stages=3):
         offs_s_part = s_part0 + tl.arange(0, BLOCK_S_PART)
         t8 = tl.load(t8_ptr + offs_s_part * stride_t8_s_part)
         t12 = tl.maximum(t12, tl.max(t8, axis=0))  # max[s_part](t8)

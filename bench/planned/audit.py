@@ -1,0 +1,272 @@
+"""Audit: what the compiler makes of the kernels that would be raced, without a device to run them on.
+
+Every kernel of the best candidates of each plan is compiled for a named device, at the sizes of its case, and
+its instructions are read. What the best kernels written by hand would not do is a finding, of a closed set.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from superopt.bench.harness.records import Record, first_line
+from superopt.bench.planned.loaded import Loaded
+from superopt.candidates import Candidate
+from superopt.codegen.statements import Compute, KernelProgram, Load, lower_block
+from superopt.codegen.triton.choices import exact_axes
+from superopt.codegen.triton.run.machine_code import MachineCode, read_machine_code
+from superopt.cost import Device
+from superopt.dtypes import DTYPES, HALVES
+from superopt.errors import SuperoptError
+from superopt.ir import Call, Graph, value_axes
+from superopt.precision import half_of
+from superopt.targets.cuda import CudaTarget
+from superopt.tune.pool import Outcome, TritonJob, compile_all
+
+__all__ = ["FINDINGS", "audit", "summary"]
+
+FINDINGS = {
+    "wide": "matrix instructions of tf32 in a program in half precision",
+    "library": "a library's product of fp32 in a program in half precision",
+    "vectors": "a product of matrices without matrix instructions",
+    "old": "a product of many rows without wgmma",
+    "waits": "a product of many rows with neither tensor copies nor three stages of copies",
+    "synchronous": "the hot loop of few rows waits for its loads",
+    "instructions": "more than 60 instructions of a warp for each KB that a loop of few rows reads",
+    "spills": "registers that do not fit",
+    "fails": "the compiler refuses it",
+}
+"""What is wrong with a kernel, by the word for it."""
+
+_MOST_INSTRUCTIONS = 60.0  # of a warp for each KB
+_MANY_ROWS = 64  # of a tile, from which on wgmma has its shape
+_STAGES = 3
+_SMALL = 1 << 20  # bytes that a kernel reads and writes
+_WGMMA_FROM = 90
+_REGISTERS = 65536  # of a multiprocessor
+_JOB_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel of a candidate that is compiled."""
+
+    case: str
+    region: int
+    place: int  # of the candidate
+    number: int
+    candidate: Candidate
+    config: Any
+
+    @property
+    def name(self) -> str:
+        return f"{self.case} {self.region} {self.place} {self.number}"
+
+
+def audit(
+    loaded: Iterable[Loaded],
+    target: CudaTarget,
+    *,
+    best: int,
+    workers: int,
+    tell: Callable[[str], None] = lambda message: None,
+) -> dict[str, Record]:
+    """Return the record of each case: its floor, its best kernels, and what is wrong with them."""
+    cases: dict[str, Record] = {}
+    jobs: dict[str, tuple[TritonJob | str, _Kernel]] = {}
+    for one in loaded:
+        regions = []
+        for at, work in enumerate(one.work):
+            kept = _distinct(work.candidates)[:best]
+            regions.append([_candidate_record(candidate, target) for candidate in kept])
+            for kernel in _kernels(one.case.name, at, kept, target):
+                jobs[kernel.name] = _job(kernel, target), kernel
+        floors = [target.floor_us(work.goal) for work in one.work]
+        total = None if None in floors else sum(us for us in floors if us is not None)
+        cases[one.case.name] = {"floor_us": total, "regions": regions}
+    tell(f"compiling {len(jobs)} kernels of {len(cases)} cases for {target.name}")
+    good = [job for job, _ in jobs.values() if not isinstance(job, str)]
+    made = {one.name: one for one in compile_all(good, workers=workers, limit_seconds=_JOB_S)}
+    for job, kernel in jobs.values():
+        outcome = job if isinstance(job, str) else made[kernel.name]
+        record = _kernel_record(kernel, outcome, target)
+        cases[kernel.case]["regions"][kernel.region][kernel.place]["kernels"][kernel.number] |= record
+    return cases
+
+
+def summary(cases: Mapping[str, Record]) -> str:
+    """Return how many kernels there are, and how many have each finding, case by case."""
+    lines = []
+    total: Counter[str] = Counter()
+    count = 0
+    for name, case in cases.items():
+        kernels = [
+            kernel for region in case["regions"] for candidate in region for kernel in candidate["kernels"]
+        ]
+        found = Counter(word for kernel in kernels for word in kernel["findings"])
+        total += found
+        count += len(kernels)
+        lines.append(f"{name:36} {len(kernels):3} kernels  {_listed(found)}")
+    return "\n".join([*lines, f"{'all':36} {count:3} kernels  {_listed(total)}"]) + "\n"
+
+
+def _listed(found: Counter[str]) -> str:
+    return ", ".join(f"{found[word]} {word}" for word in FINDINGS if found[word]) or "fine"
+
+
+def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates, of those with the same kernels the first."""
+    seen = {(one.mugraph, one.configs): one for one in reversed(candidates)}
+    kept = {id(one) for one in seen.values()}
+    return [one for one in candidates if id(one) in kept]
+
+
+def _candidate_record(candidate: Candidate, target: CudaTarget) -> Record:
+    reports = target.reports(candidate.mugraph, candidate.configs)
+    graph = candidate.mugraph.graph
+    kernels: list[Record] = []
+    for kernel, report in zip(candidate.mugraph.kernels, reports, strict=True):
+        us = report.predicted_us
+        record: Record = {"predicted_us": None if us is None else round(us, 1), "findings": []}
+        if isinstance(kernel, Call):
+            record["library"] = _library(graph, kernel, dict(candidate.mugraph.rounded))
+            wide = half_of(graph) is not None and "f32" in record["library"]
+            record["findings"] = ["library"] if wide else []
+        kernels.append(record)
+    return {"name": candidate.name, "kernels": kernels}
+
+
+def _library(graph: Graph, call: Call, rounded: Mapping[int, str]) -> list[str]:
+    """Return the dtypes of the operands of a library's products."""
+    steps = [graph.step_of(tile.value) for tile in call.body]
+    operands = {i for step in steps if step is not None and step.op == "contract" for i in step.inputs}
+    first = len(graph.inputs)
+    return sorted({graph.inputs[i].dtype if i < first else rounded.get(i, "f32") for i in operands})
+
+
+def _kernels(case: str, region: int, kept: Sequence[Candidate], target: CudaTarget) -> Iterable[_Kernel]:
+    for place, candidate in enumerate(kept):
+        for number, config in enumerate(candidate.configs):
+            if config is not None:
+                if target.capability < _WGMMA_FROM:
+                    config = replace(config, descriptors=False)
+                yield _Kernel(case, region, place, number, candidate, config)
+
+
+def _job(kernel: _Kernel, target: CudaTarget) -> TritonJob | str:
+    try:
+        return target.job(kernel.name, kernel.candidate.mugraph, kernel.number, kernel.config, texts=True)
+    except SuperoptError as error:
+        return first_line(str(error))
+
+
+def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) -> Record:
+    mugraph, config = kernel.candidate.mugraph, kernel.config
+    tiles = {"tiles": dict(config.tiles), "warps": config.num_warps, "stages": config.num_stages}
+    failure = outcome if isinstance(outcome, str) else outcome.failure
+    if isinstance(outcome, str) or failure is not None:
+        return {**tiles, "failure": failure, "findings": ["fails"]}
+    made = outcome.made
+    code = read_machine_code(made.ptx, made.sass)
+    program = lower_block(mugraph, kernel.number)
+    device = target.cost_device()
+    exact = exact_axes(config, mugraph.graph.sizes, program.splits)
+    turn = _turn_bytes(program, config)
+    copied = code.loop_copies or code.loop_tensor_copies
+    ahead = max(config.num_stages - 1, 1) if copied else 1
+    resident = _resident(made.registers, made.shared_bytes, config.num_warps, device)
+    instructions = code.loop * config.num_warps / (turn / 1024) if turn and code.loop else None
+    record = {
+        **tiles,
+        "matrix": code.matrix,
+        "registers": made.registers,
+        "spill_bytes": made.spill_bytes,
+        "shared_kib": made.shared_bytes >> 10,
+        "loop": code.loop,
+        "loop_matrix": code.loop_matrix,
+        "copies": code.loop_copies,
+        "tensor_copies": code.loop_tensor_copies,
+        "loads": code.loop_loads,
+        "barriers": code.loop_barriers,
+        "shuffles": code.loop_shuffles,
+        "divides": code.loop_divides,
+        "masked": sorted(set(program.looped) & set(config.blocks) - exact),
+        "instructions_per_kib": None if instructions is None else round(instructions, 1),
+        "in_flight_kib": round(resident * ahead * turn / 1024, 1),
+    }
+    least = target.reports(mugraph, kernel.candidate.configs)[kernel.number].bytes or 0
+    return record | {"findings": _findings(program, config, code, record, target, small=least < _SMALL)}
+
+
+def _findings(
+    program: KernelProgram,
+    config: Any,
+    code: MachineCode,
+    record: Record,
+    target: CudaTarget,
+    *,
+    small: bool,
+) -> list[str]:
+    """Return what is wrong with a kernel, in the order of `FINDINGS`; a small one may wait for its loads."""
+    found = set()
+    rows = _rows(program, config)
+    is_half = half_of(program.graph) in HALVES
+    if is_half and "tf32" in code.types:
+        found.add("wide")
+    if is_half and rows and not code.matrix:
+        found.add("vectors")
+    many = rows is not None and rows >= _MANY_ROWS
+    if is_half and many and code.matrix:
+        if target.capability >= _WGMMA_FROM and not any(name.startswith("wgmma") for name in code.matrix):
+            found.add("old")
+        if not (record["tensor_copies"] or (record["copies"] and config.num_stages >= _STAGES)):
+            found.add("waits")
+    if program.looped and not many and code.loop and not small:
+        if not (record["copies"] or record["tensor_copies"]) and config.num_stages > 1:
+            found.add("synchronous")
+        if (record["instructions_per_kib"] or 0) > _MOST_INSTRUCTIONS:
+            found.add("instructions")
+    if record["spill_bytes"]:
+        found.add("spills")
+    return [word for word in FINDINGS if word in found]
+
+
+def _rows(program: KernelProgram, config: Any) -> int | None:
+    """Return the rows of the smallest tile of a matrix product; None where there is no product."""
+    axes, blocks = value_axes(program.graph), config.blocks
+    rows = []
+    for one, _ in program.flat():
+        if isinstance(one, Compute) and one.step.op == "contract":
+            a, b = (axes[i] for i in one.step.inputs)
+            if a - b and b - a:
+                sides = [_volume(blocks.get(axis, 1) for axis in side) for side in (a - b, b - a)]
+                if min(sides) > 1:
+                    rows.append(max(sides) if min(sides) >= _MANY_ROWS else min(sides))
+    return min(rows, default=None)
+
+
+def _volume(lengths: Iterable[int]) -> int:
+    found = 1
+    for length in lengths:
+        found *= length
+    return found
+
+
+def _turn_bytes(program: KernelProgram, config: Any) -> int:
+    """Return the bytes that a turn of the loops reads from memory."""
+    tensors = {tensor.value: tensor for tensor in program.loads}
+    found = {
+        one.value: _volume(config.blocks.get(axis, 1) for axis in tensors[one.value].axes)
+        * DTYPES[tensors[one.value].dtype].bytes
+        for one, loops in program.flat()
+        if isinstance(one, Load) and loops
+    }
+    return sum(found.values())
+
+
+def _resident(registers: int, shared_bytes: int, warps: int, device: Device) -> int:
+    """Return how many programs a multiprocessor holds at a time."""
+    found = [_REGISTERS // (registers * 32 * warps), device.warps_per_core // warps]
+    if shared_bytes:
+        found.append(device.shared_per_core // (shared_bytes + 1024))
+    return max(min(found), 1)

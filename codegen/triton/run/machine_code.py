@@ -1,0 +1,93 @@
+"""Machine code: what a compiled kernel is made of, read from its PTX and its machine code.
+
+The hot loop is the one with the most matrix instructions, or else with the most loads; a loop is what lies
+between a branch backwards and where it leads.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+__all__ = ["MachineCode", "read_machine_code"]
+
+_MATRIX = re.compile(r"\b(wgmma)\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)\.(\w+)\.(\w+)\.(\w+)\b")
+_OLD_MATRIX = re.compile(r"\b(mma)\.sync\.aligned\.(m\d+n\d+k\d+)\.row\.col\.(\w+)\.(\w+)\.(\w+)\.(\w+)\b")
+_LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.MULTILINE)
+_BRANCH = re.compile(r"^(?:@!?U?P\d+ )?BRA(?:\.\w+)*\s+(?:\S+, )*0x([0-9a-f]+)")
+_PREDICATE = re.compile(r"^@!?U?P[T\d]+\s+")
+_LANES = 32
+_WIDTHS = {"128": 16, "64": 8, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """The instructions of a kernel, by what they do; those of the hot loop are of one warp and turn."""
+
+    matrix: dict[str, int] = field(
+        default_factory=dict
+    )  # in the whole kernel, by instruction, shape and type
+    loop: int = 0  # instructions of the hot loop; 0 where there is none
+    loop_matrix: int = 0
+    loop_copies: int = 0  # asynchronous, from global to shared memory
+    loop_tensor_copies: int = 0  # of whole tiles, by a tensor descriptor
+    loop_loads: int = 0  # that a register waits for
+    loop_bytes: int = 0  # that loads and copies of a warp take from global memory, but tensor copies
+    loop_barriers: int = 0
+    loop_shuffles: int = 0
+    loop_divides: int = 0  # of integers, and calls
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The types of the operands of matrix instructions."""
+        return frozenset(name.rpartition(".")[2] for name in self.matrix)
+
+
+def read_machine_code(ptx: str, sass: str) -> MachineCode:
+    """Return what a kernel is made of, from its PTX and the disassembly of its machine code."""
+    matrix = Counter(f"{one[1]}.{one[2]}.{one[4]}" for one in _MATRIX.finditer(ptx))
+    matrix += Counter(f"{one[1]}.{one[2]}.{one[4]}" for one in _OLD_MATRIX.finditer(ptx))
+    loop = _hot_loop([(int(one[1], 16), one[2]) for one in _LINE.finditer(sass)])
+    names = [_PREDICATE.sub("", text).split(" ", 1)[0] for text in loop]
+    return MachineCode(
+        dict(sorted(matrix.items())),
+        loop=len(loop),
+        loop_matrix=_count(names, "HMMA", "HGMMA", "IMMA", "QGMMA", "BGMMA"),
+        loop_copies=_count(names, "LDGSTS"),
+        loop_tensor_copies=_count(names, "UTMALDG"),
+        loop_loads=_count(names, "LDG"),
+        loop_bytes=sum(_LANES * _width(name) for name in names if name.split(".")[0] in ("LDG", "LDGSTS")),
+        loop_barriers=_count(names, "BAR"),
+        loop_shuffles=_count(names, "SHFL"),
+        loop_divides=sum(name.startswith(("I2F", "CALL")) for name in names),
+    )
+
+
+def _hot_loop(lines: list[tuple[int, str]]) -> list[str]:
+    """Return the instructions of the hot loop; none where nothing branches backwards."""
+    loops: list[list[str]] = []
+    for address, text in lines:
+        branch = _BRANCH.match(text)
+        if branch is not None and int(branch[1], 16) < address:
+            start = int(branch[1], 16)
+            loops.append([other for at, other in lines if start <= at <= address])
+    at_work = [(one, heat) for one in loops if any((heat := _heat(one))[:2])]  # others wait for a barrier
+    innermost = [
+        (one, heat)
+        for one, heat in at_work
+        if not any(other is not one and set(other) < set(one) for other, _ in at_work)
+    ]
+    return max(innermost, key=lambda pair: pair[1], default=([], (0, 0, 0)))[0]
+
+
+def _heat(loop: list[str]) -> tuple[int, int, int]:
+    names = [_PREDICATE.sub("", text).split(" ", 1)[0] for text in loop]
+    return _count(names, "HMMA", "HGMMA", "IMMA"), _count(names, "LDG", "LDGSTS", "UTMALDG"), -len(loop)
+
+
+def _count(names: list[str], *kinds: str) -> int:
+    return sum(name.split(".")[0] in kinds for name in names)
+
+
+def _width(name: str) -> int:
+    """Return the bytes that a lane loads."""
+    return next((_WIDTHS[part] for part in name.split(".") if part in _WIDTHS), 4)

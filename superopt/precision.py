@@ -1,0 +1,259 @@
+"""Precision: in which dtype a program multiplies, and what its values are rounded to between kernels.
+
+PyTorch rounds every tensor of a half-precision program and adds up products in fp32. Kernels do the same: a
+contraction multiplies operands in the program's half type into fp32, and a value that crosses kernels has the
+half type where the program rounds a tensor of that role: an operand or a result of a matrix product, or a
+tensor shaped like one of its own. Sums, statistics and parts of split reductions stay in fp32, as PyTorch's
+kernels keep them.
+
+Numbers in bf16 reach as far as those in fp32. Those in fp16 do not: where no static bound says that a value
+fits, rounding it to fp16 is a choice, which the check in floats judges on hostile inputs, and there is a
+candidate that keeps fp32.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from superopt.dtypes import FLOATS, FP8, HALVES
+from superopt.ir import REDUCTIONS, Block, Call, Graph, MuGraph, Step, selects, value_axes
+from superopt.ir.mugraph import walk
+from superopt.ops import OPS
+
+__all__ = [
+    "fits_f16",
+    "half_of",
+    "is_wide",
+    "library_dtype",
+    "mixed_product",
+    "multiplied_in",
+    "operand_dtypes",
+    "product_dtype",
+    "wide_values",
+    "with_rounding",
+]
+
+LARGEST_F16 = 65504.0
+_LARGEST = {"bool": 1.0, "f16": LARGEST_F16, "f8e4m3": 448.0, "f8e5m2": 57344.0, "u8": 255.0, "i8": 128.0}
+_SAME_SIZE = frozenset({"neg", "abs", "relu", "rename", "select", "max", "silu", "gelu", "gelu_tanh"})
+
+
+def half_of(graph: Graph) -> str | None:
+    """Return the half precision in which a program's tensors come; None where it has none, or two."""
+    halves = {port.dtype for port in graph.inputs} & HALVES
+    return next(iter(halves)) if len(halves) == 1 else None
+
+
+def product_dtype(graph: Graph, step: Step, memory: Mapping[int, str]) -> str:
+    """Return the dtype in which the operands of a contraction are multiplied: a half precision, or fp32.
+
+    `memory` has the dtypes of the program's tensors and of what was rounded; all else is computed in fp32,
+    and is rounded here. A tensor that the program itself has in fp32 is not.
+    """
+    known = {memory[i] for i in step.inputs if i in memory}
+    halves = known & HALVES
+    if halves:
+        return next(iter(halves)) if len(halves) == 1 else "f32"
+    if known & FLOATS:
+        return "f32"
+    if known <= FP8 and all(i in memory for i in step.inputs):
+        return "f16"  # holds every number of eight bits
+    return half_of(graph) or "f32"
+
+
+def library_dtype(dtypes: frozenset[str] | set[str]) -> str:
+    """Return the dtype in which a library multiplies operands of some dtypes, and of its result."""
+    if len(dtypes) == 1 and not dtypes & FP8:
+        return next(iter(dtypes))
+    wider = dtypes - FP8  # a library does not multiply eight bits
+    return next(iter(wider)) if len(wider) == 1 else "f32"
+
+
+def is_wide(graph: Graph, value: int, memory: Mapping[int, str]) -> bool:
+    """Return whether an operand of a product in fp16 is computed, and may be of any size."""
+    return memory.get(value) not in {"f16", *FP8} and not fits_f16(graph, value)
+
+
+def multiplied_in(mugraph: MuGraph, rounds: Sequence[bool]) -> dict[int, str]:
+    """Return the half type to which the operands of each contraction are rounded that rounds any.
+
+    `rounds` says of each kernel whether it rounds operands to fp16 that may not fit.
+    """
+    graph = mugraph.graph
+    first = len(graph.inputs)
+    memory = {i: port.dtype for i, port in enumerate(graph.inputs)} | dict(mugraph.rounded)
+    axes = value_axes(graph)
+    found: dict[int, str] = {}
+    for kernel, rounding in zip(mugraph.kernels, rounds, strict=True):
+        steps = {tile.value: graph.steps[tile.value - first] for tile, _ in walk(kernel)}
+        known = operand_dtypes(graph, steps.items(), memory)
+        for value, step in steps.items() if isinstance(kernel, Block) else ():
+            a, b = (axes[i] for i in step.inputs) if step.op == "contract" else (frozenset(), frozenset())
+            dtype = product_dtype(graph, step, known) if a - b and b - a else "f32"
+            wide = dtype == "f16" and any(is_wide(graph, i, known) for i in step.inputs)
+            if dtype in HALVES and (rounding or not wide):
+                found[value] = dtype
+    return found
+
+
+# -- what lies between kernels
+
+
+def with_rounding(mugraph: MuGraph, *, wide: bool = False) -> MuGraph:
+    """Return a muGraph whose values between kernels have the dtypes of the policy.
+
+    With `wide` they stay in fp32, but for the products of a library, which are what the library makes.
+    """
+    half = half_of(mugraph.graph)
+    if half is None or len(mugraph.kernels) < 2:
+        return replace(mugraph, rounded=())
+    roles = _Roles(mugraph)
+    read_later = {value for kernel in mugraph.kernels for value in mugraph.loads(kernel)}
+    memory = {i: port.dtype for i, port in enumerate(mugraph.graph.inputs)}
+    for kernel in mugraph.kernels:
+        if isinstance(kernel, Call):
+            memory |= _called(mugraph.graph, kernel, memory)
+        else:
+            for value in mugraph.stores(kernel):
+                memory[value] = half if not wide and roles.is_rounded(value) else "f32"
+    rounded = sorted((i, dtype) for i, dtype in memory.items() if i in read_later and dtype in HALVES)
+    first = len(mugraph.graph.inputs)
+    return replace(mugraph, rounded=tuple((i, dtype) for i, dtype in rounded if i >= first))
+
+
+def operand_dtypes(
+    graph: Graph, steps: Iterable[tuple[int, Step]], memory: Mapping[int, str]
+) -> dict[int, str]:
+    """Return the dtypes of what a kernel reads, and reads at other places, but of its own fp32 numbers."""
+    first = len(graph.inputs)
+    known = {i: dtype for i, dtype in memory.items() if i < first or dtype not in ("f32", "f64")}
+    for value, step in steps:
+        if step.mapping and step.inputs[0] in known:
+            known[value] = known[step.inputs[0]]
+    return known
+
+
+def wide_values(mugraph: MuGraph) -> frozenset[int]:
+    """Return the values that kernels of ours round to fp16 between them, and that may be too large for it."""
+    made = {i for kernel in mugraph.kernels if isinstance(kernel, Block) for i in mugraph.stores(kernel)}
+    return frozenset(
+        value
+        for value, dtype in mugraph.rounded
+        if dtype == "f16" and value in made and not fits_f16(mugraph.graph, value)
+    )
+
+
+def mixed_product(mugraph: MuGraph) -> bool:
+    """Return whether a library would multiply a half precision by fp32, which it does by upcasting both."""
+    graph, between = mugraph.graph, dict(mugraph.rounded)
+    for kernel in mugraph.kernels:
+        for tile, _ in walk(kernel) if isinstance(kernel, Call) else ():
+            step = graph.step_of(tile.value)
+            if step is None or step.op != "contract":
+                continue
+            dtypes = [
+                graph.inputs[i].dtype if i < len(graph.inputs) else between.get(i, "f32") for i in step.inputs
+            ]
+            computed = [dtype for i, dtype in zip(step.inputs, dtypes, strict=True) if i >= len(graph.inputs)]
+            if "f32" in computed and HALVES & set(dtypes):
+                return True
+    return False
+
+
+def _called(graph: Graph, call: Call, memory: Mapping[int, str]) -> dict[int, str]:
+    """Return the dtypes of what a library makes."""
+    known = dict(memory)
+    made: dict[int, str] = {}
+    for tile, _ in walk(call):
+        step = graph.step_of(tile.value)
+        assert step is not None
+        dtypes = {known.get(i, "f32") for i in step.inputs}
+        dtype = library_dtype(dtypes) if step.op == "contract" or step.mapping else "f32"
+        made[tile.value] = known[tile.value] = dtype if dtype in FLOATS else "f32"
+    return made
+
+
+class _Roles:
+    """Which values of a muGraph the program rounds tensors like."""
+
+    def __init__(self, mugraph: MuGraph) -> None:
+        self.graph = graph = mugraph.graph
+        self.axes = value_axes(graph)
+        self.parts = {split.outer for split in mugraph.splits}
+        half = half_of(graph)
+        ports = (*graph.inputs, *(output.port for output in graph.outputs))
+        self.shapes = {frozenset(port.axes) for port in ports if port.dtype == half}
+        self.operands: set[int] = set()
+        self.products: set[int] = set()
+        for value, step in enumerate(graph.steps, len(graph.inputs)):
+            if step.op == "contract" and self._is_matrix(step):
+                self.products.add(value)
+                self.operands.update(step.inputs)
+            elif step.op == "sum" and step.inputs[0] in self.products and set(step.axes) <= self.parts:
+                self.products.add(value)  # the parts of a product, put together
+        self.shapes |= {self.axes[value] - self.parts for value in self.products}
+
+    def is_rounded(self, value: int) -> bool:
+        """Return whether the program rounds a tensor of this role."""
+        step = self.graph.step_of(value)
+        if step is None or self.axes[value] & self.parts:
+            return False
+        if value in self.operands or value in self.products:
+            return True
+        return step.op not in REDUCTIONS and self.axes[value] in self.shapes
+
+    def _is_matrix(self, step: Step) -> bool:
+        a, b = (self.axes[i] for i in step.inputs)
+        return bool(a - b and b - a) and not selects(self.graph, step)
+
+
+# -- the range of fp16
+
+
+def fits_f16(graph: Graph, value: int) -> bool:
+    """Return whether a value is surely no larger than the largest number of fp16, by the sizes of inputs."""
+    return _largest(graph, value, {}) <= LARGEST_F16
+
+
+def _largest(graph: Graph, value: int, known: dict[int, float]) -> float:
+    """Return a bound of the magnitude of a value where finite inputs are as large as they can be."""
+    if value not in known:
+        step = graph.step_of(value)
+        known[value] = (
+            _LARGEST.get(graph.inputs[value].dtype, inf) if step is None else _made(graph, step, known)
+        )
+    return known[value]
+
+
+def _made(graph: Graph, step: Step, known: dict[int, float]) -> float:
+    if step.op == "const":
+        return abs(float(step.value)) if step.value is not None else inf
+    if step.op in ("exp", "exp2"):
+        return 1.0 if _is_shifted(graph, step) else inf
+    if step.op in OPS and (OPS[step.op].bounded or OPS[step.op].mask):
+        return 1.0
+    if step.op == "where":
+        return max(_largest(graph, i, known) for i in step.inputs[1:])
+    if step.op not in {"mul", "add", "sub", "square", "maximum", "minimum", *_SAME_SIZE}:
+        return inf
+    sizes = [_largest(graph, i, known) for i in step.inputs]
+    if step.op == "mul":
+        return 0.0 if 0.0 in sizes else sizes[0] * sizes[1]
+    if step.op == "square":
+        return sizes[0] * sizes[0]
+    return sum(sizes) if step.op in ("add", "sub") else max(sizes)
+
+
+def _is_shifted(graph: Graph, step: Step) -> bool:
+    """Return whether an exponential is of x - c with c the largest x: it is at most 1."""
+    inner = graph.step_of(step.inputs[0])
+    if inner is None or inner.op != "sub":
+        return False
+    x, pending = inner.inputs[0], [inner.inputs[1]]
+    while pending:
+        shift = graph.step_of(pending.pop())
+        if shift is not None and shift.op in ("max", "maximum"):
+            if x in shift.inputs:
+                return True
+            pending += shift.inputs
+    return False

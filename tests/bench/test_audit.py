@@ -1,0 +1,50 @@
+"""The audit of kernels that no device here can run: what it found last, and that it finds the same now."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from superopt.bench.gpu import main
+from superopt.bench.planned.audit import FINDINGS, summary
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "bench" / "results" / "gpu-audit.json"
+GOLDEN = Path(__file__).with_name("golden") / "gpu-audit.txt"
+
+pytest.importorskip("triton")
+
+
+def test_the_summary_of_the_last_audit(update_golden):
+    found = summary(json.loads(RESULT.read_text())["cases"])
+    if update_golden:
+        GOLDEN.write_text(found)
+    assert found == GOLDEN.read_text()
+
+
+def test_no_kernel_spills_waits_for_a_library_in_fp32_or_lacks_matrix_instructions():
+    cases = json.loads(RESULT.read_text())["cases"]
+    kernels = [
+        one
+        for case in cases.values()
+        for region in case["regions"]
+        for two in region
+        for one in two["kernels"]
+    ]
+    found = {word for kernel in kernels for word in kernel["findings"]}
+    assert found <= set(FINDINGS) - {"spills", "library", "vectors", "old", "synchronous", "fails"}
+
+
+@pytest.mark.parametrize(
+    "name", ["gated-mlp/prefill-2048", pytest.param("mla/decode-8", marks=pytest.mark.slow)]
+)
+def test_kernels_are_as_they_were(name, tmp_path):
+    workload, case = name.split("/")
+    out = tmp_path / "audit.json"
+    code = main(["--audit", "--best", "1", "--workloads", workload, "--case", case, "--json", str(out)])
+    document = json.loads(out.read_text())
+    [[now]] = document["cases"][name]["regions"]
+    before = json.loads(RESULT.read_text())["cases"][name]["regions"][0][0]
+    assert [one["findings"] for one in now["kernels"]] == [one["findings"] for one in before["kernels"]]
+    assert [one.get("matrix") for one in now["kernels"]] == [one.get("matrix") for one in before["kernels"]]
+    assert code == int(any(one["findings"] for one in now["kernels"]))

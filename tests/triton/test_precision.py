@@ -1,0 +1,83 @@
+"""Products of half-precision programs multiply halves, whoever made them: a library, a kernel, this one."""
+
+import re
+
+import pytest
+
+from superopt.codegen.statements import lower_block
+from superopt.codegen.triton import configs, default_config, emit
+from superopt.ir import parse_mugraph
+
+# The first product is a library's, the second one this kernel's; the result of the first crosses between.
+CHAIN = """graph chain
+axes m=40 k=48 h=32 n=33
+in x: f16[m, k]
+in u: f16[k, h]
+in w: f16[h, n]
+round t3 to f16
+kernel call
+  t3 = contract[k](x, u)
+kernel grid[m, n]
+  loop[h]
+    t4 += contract[h](t3, w)
+out o: f16[m, n] = t4
+"""
+
+SCALED = """graph scaled
+axes m=64 k=128 n=64
+in x: f16[m, k]
+in g: f16[k]
+in w: f16[k, n]
+kernel grid[m, n]
+  loop[k]
+    t3 = mul(x, g)
+    t4 += contract[k](t3, w)
+out o: f16[m, n] = t4
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("rounded", [True, False])
+def test_what_a_library_made_is_multiplied(agrees, dtype, rounded):
+    text = CHAIN if rounded else CHAIN.replace("round t3 to f16\n", "")
+    agrees("text", text=text.replace("f16", dtype), domain=[-1.0, 1.0])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_what_a_kernel_made_is_multiplied(agrees, dtype):
+    text = CHAIN.replace("kernel call\n  t3 = ", "kernel grid[m, h]\n  loop[k]\n    t3 += ")
+    agrees("text", text=text.replace("f16", dtype), domain=[-1.0, 1.0])
+
+
+def dots(program, config):
+    text = emit(program, config).text
+    assert len(re.findall(r"tl\.dot\(", text)) == 1
+    return "input_precision" not in text
+
+
+def test_a_computed_operand_is_rounded_where_the_configuration_says_so():
+    for dtype, expected in (("f16", {True, False}), ("bf16", {False})):
+        mugraph = parse_mugraph(SCALED.replace("f16", dtype))
+        program = lower_block(mugraph, 0)
+        found = configs(program, mugraph.graph.sizes)
+        assert {one.half_products for one in found} == expected
+        assert all(dots(program, one) for one in found if one.half_products or dtype == "bf16")
+        assert dots(program, default_config(program, mugraph.graph.sizes)) == (dtype == "bf16")
+
+
+def test_a_rounded_operand_needs_no_choice():
+    mugraph = parse_mugraph(CHAIN)
+    program = lower_block(mugraph, 1)
+    found = configs(program, mugraph.graph.sizes)
+    assert {one.half_products for one in found} == {False}
+    assert dots(program, found[0])
+    assert [tensor.dtype for tensor in program.loads] == ["f16", "f16"]
+
+
+def test_two_tensors_of_a_program_in_fp32_are_not_rounded():
+    text = SCALED.replace("in x: f16", "in x: f32").replace("in w: f16", "in w: f32")
+    mugraph = parse_mugraph(text.replace("t3 = mul(x, g)", "t3 = mul(x, g)").replace("(t3, w)", "(x, w)"))
+    program = lower_block(mugraph, 0)
+    text = emit(program, default_config(program, mugraph.graph.sizes)).text
+    assert 'input_precision="ieee"' in text
+    assert ".to(tl.float16)" not in text.partition("tl.dot")[2].partition("\n")[0]
