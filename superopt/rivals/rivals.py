@@ -12,7 +12,6 @@ __all__ = [
     "INDUCTOR",
     "LIBRARY_CALLS",
     "PEERS",
-    "REGION_RIVALS",
     "RIVALS",
     "Function",
     "Rival",
@@ -75,8 +74,6 @@ RIVALS = (
 )
 """The rivals of a program."""
 
-REGION_RIVALS = (EAGER, LIBRARY_CALLS, INDUCTOR)
-"""The rivals of a region of a compiled model: the most that Inductor takes, the least, and its own code."""
 
 PEERS = {one.name: one for one in RIVALS}
 """The rivals of a program by name."""

@@ -13,7 +13,7 @@ from superopt.codegen.triton.source import TritonSource
 from superopt.dtypes import DTYPES
 from superopt.errors import InputError
 
-__all__ = ["AheadCompiler", "CompileReport", "compile_ahead"]
+__all__ = ["AheadCompiler", "CompileReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,11 @@ class AheadCompiler:
         aligned: bool = True,
         limit_seconds: float = 120.0,
     ) -> CompileReport:
-        """Return the report of compiling a kernel, or raise CompileError; see `compile_ahead`."""
+        """Return the report of compiling a kernel, or raise CompileError.
+
+        Tensors are taken as contiguous along their innermost axis; `aligned` states that all other
+        strides are multiples of 16, as they are for most sizes.
+        """
         capability = _capability(target)
         reason = source.refusal(capability)
         if reason is not None:
@@ -71,22 +75,6 @@ class AheadCompiler:
         """End the process."""
         self._server.close()
         self._folder.cleanup()
-
-
-def compile_ahead(
-    source: TritonSource, *, target: str = "cuda:90", aligned: bool = True, limit_seconds: float = 120.0
-) -> CompileReport:
-    """Return the report of compiling a kernel in a process of its own, or raise CompileError.
-
-    Tensors are taken as contiguous along their innermost axis; `aligned` states that all other strides
-    are multiples of 16, as they are for most sizes.
-    """
-    with Children() as children:
-        compiler = AheadCompiler(children)
-        try:
-            return compiler.compile(source, target=target, aligned=aligned, limit_seconds=limit_seconds)
-        finally:
-            compiler.close()
 
 
 def _capability(target: str) -> int:
