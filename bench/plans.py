@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("plans", __doc__)
     add = parser.add_argument
     parser.add_cases(SUITES, DTYPES, "f16", "decode-8")
-    add("--target", default="cuda:90", help="the device to plan for (default: cuda:90)")
+    add("--device", dest="target", default="cuda:90", help="the device to plan for (default: cuda:90)")
     add("--out", type=Path, default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER.name}")
     add("--missing", action="store_true", help="make only the plans that are not there yet")
     add("--list", action="store_true", help="print the cases")

@@ -26,8 +26,10 @@ class CommandJob:
     def run(self, worker: Worker, limit_seconds: float) -> dict[str, Any]:
         done = worker.children.run(self.command, text=json.dumps(self.request), limit_seconds=limit_seconds)
         if done.code:
-            last = ["no message", *done.errors.split("\n")][-1] or "no message"
+            last = ["no message", *done.errors.splitlines()][-1]
             raise LostError(f"{exit_text(done.code)}: {last}")
+        if not done.output:
+            raise LostError("it answered nothing")
         return json.loads(done.output.splitlines()[-1])
 
 

@@ -53,8 +53,6 @@ def add_actions(actions: Any) -> None:
         help="measure a suite, or the functions of your own file",
         description="Measures search, frontier, cpu, gpu, models, floors (a check in 40 s), or your file.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     run.add_argument("suite", metavar="SUITE", help="search, frontier, cpu, gpu, models, floors; or file.py")
     run.add_argument("--quick", action="store_true", help="few cases, or short measurements")
@@ -152,7 +150,7 @@ def _run_functions(arguments: argparse.Namespace, plan: "Launches") -> int:
     file = _file_of(arguments.suite)
     declared = {one.name: one for one in declared_by(file)}
     names = _filtered(list(declared), arguments.filter)
-    command = (sys.executable, "-m", "superopt.cli.benchlaunch")
+    command = (sys.executable, "-m", "superopt.cli.commands.benchlaunch")
     document: dict[str, Any] = {"cases": {}}
     interrupted = False
 
