@@ -22,6 +22,7 @@ from superopt.cache import cache_folder
 from superopt.codegen.children import Children, LateError, LostError, exit_text
 from superopt.codegen.cpp.errors import CompileError, NoCompilerError
 from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, CppSource
+from superopt.errors import reason_of
 
 __all__ = [
     "FLAGS",
@@ -137,9 +138,7 @@ def compile_source(
         with Children() as own:
             build.library(source, path, children or own, defines)
     except OSError as error:
-        raise CompileError(
-            f"{source.name}: cannot write in {build.folder}: {error.strerror or error}"
-        ) from error
+        raise CompileError(f"{source.name}: cannot write in {build.folder}: {reason_of(error)}") from error
     return path
 
 
@@ -261,8 +260,7 @@ class _Build:
         except LostError as error:
             raise _EndedError(f"{name}: {error}") from None
         except OSError as error:
-            said = error.strerror or error
-            raise CompileError(f"{name}: cannot run {self.compiler.path}: {said}") from error
+            raise CompileError(f"{name}: cannot run {self.compiler.path}: {reason_of(error)}") from error
         if done.code != 0:
             lines = done.errors.splitlines()
             silent = f"the compiler says nothing ({exit_text(done.code)})"
@@ -312,7 +310,7 @@ def _folder() -> Path:
         else:
             return folder
     except OSError as error:
-        reason = f"there is no folder for compiled kernels: {error.strerror or error}"
+        reason = f"there is no folder for compiled kernels: {reason_of(error)}"
     return _scratch(reason)
 
 

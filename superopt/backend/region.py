@@ -22,7 +22,6 @@ __all__ = [
     "Region",
     "at_other_sizes",
     "blank_of",
-    "line_of",
     "region_of",
     "traced_algebra",
 ]
@@ -121,8 +120,3 @@ def blank_of(region: Region) -> Decision:
     flops, moved = sum(map(flops_of, nodes)), sum(map(bytes_of, nodes))
     floor = region.floor_us or None
     return Decision(listed(nodes), inputs, False, "", flops=flops, bytes=moved, floor_us=floor)
-
-
-def line_of(error: BaseException) -> str:
-    """Return the first line of what an error says, or its name."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -25,7 +25,7 @@ from superopt.cache.memory import MemoryStore
 from superopt.cache.place import cache_folder
 from superopt.cache.records import Entry, Record, Row, Timed, program_digest, row_of
 from superopt.cache.store import FileStore, is_damage
-from superopt.errors import CheckpointError, InputError
+from superopt.errors import CheckpointError, InputError, reason_of
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "Cache", "Info"]
 
@@ -76,7 +76,7 @@ class Cache:
             place = cache_folder() if folder is None else Path(folder).absolute()
         except (OSError, ValueError) as error:
             cache = Cache(None, limit_bytes)
-            cache._report("folder", f"there is no cache folder: {_reason(error)}")
+            cache._report("folder", f"there is no cache folder: {reason_of(error)}")
             return cache
         cache = Cache(place, limit_bytes)
         cache._try(FileStore.connect)
@@ -248,7 +248,7 @@ class Cache:
         took = time.monotonic() - began
         if took > _SLOW_S:
             self._resume_at = time.monotonic() + 10 * took
-        self._report(_topic(failure), f"{self._store.path}: {_reason(failure)}")
+        self._report(_topic(failure), f"{self._store.path}: {reason_of(failure)}")
         return None
 
     def _replace_damaged(self, error: Exception) -> bool:
@@ -305,10 +305,6 @@ def _topic(error: Exception) -> str:
     if not isinstance(error, sqlite3.Error):
         return type(error).__name__
     return f"sqlite {getattr(error, 'sqlite_errorcode', 0) & 0xFF}"
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 # -- fork: a child must not inherit a connection, since the locks on its file stay with the parent

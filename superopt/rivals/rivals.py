@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from superopt.errors import first_line
 from superopt.targets import Target
 
 __all__ = [
@@ -99,7 +100,7 @@ def rivals_of(
             if one.compiles:
                 contender(*inputs)
         except Exception as error:  # whatever stops a compiler here must not stop us
-            log.warning("%s does not race: %s", one.name, next(iter(str(error).splitlines()), error))
+            log.warning("%s does not race: %s", one.name, first_line(error))
             continue
         found[one.name] = contender
     return found

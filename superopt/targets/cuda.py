@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.codegen.children import Children
 from superopt.codegen.configjson import config_from_json
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, first_line
 from superopt.ir import Block, Graph, MuGraph
 from superopt.targets.predict import cuda_device, floor, predicted, predictions
 from superopt.targets.target import Configs, Job, Kernel, KernelReport
@@ -200,7 +200,7 @@ class CudaTarget:
             try:
                 waiting.append(TritonJob(str(at), self._source(mugraph, number, config), self.name))
             except SuperoptError as error:
-                on_done(at, str(error).splitlines()[0])
+                on_done(at, first_line(error))
         deadline = time.monotonic() + seconds
 
         def done(outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
-from superopt.errors import InputError
+from superopt.errors import InputError, first_line
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import Contender, Times
 
@@ -235,8 +235,7 @@ def _captured(calls: list[Callable[[], object]], device: Device) -> tuple[list[C
         return [device.capture(call) for call in calls], Times([], "graph")
     except Exception as error:  # whatever a contender does that a graph cannot hold
         _check_alive(device, error)
-        line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return calls, Times([], "events", f"launches are included: no CUDA graph: {line}")
+        return calls, Times([], "events", f"launches are included: no CUDA graph: {first_line(error)}")
 
 
 def _check_alive(device: Device, error: Exception) -> None:
@@ -244,5 +243,4 @@ def _check_alive(device: Device, error: Exception) -> None:
     try:
         device.wait()
     except Exception:  # the same error again: this process can do nothing more on the device
-        line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DeviceLostError(f"the device is lost to this process: {line}") from error
+        raise DeviceLostError(f"the device is lost to this process: {first_line(error)}") from error

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from typing import Generic, Literal, TypeVar
 
-from superopt.errors import InputError
+from superopt.errors import InputError, kind_and_line
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import Measurement
 
@@ -130,19 +130,14 @@ def _measure(
             ladder.note(trial, rung, found[trial])
     except DeviceLostError as error:
         if len(group) == 1:
-            ladder.fail(group[0], _reason(error))
+            ladder.fail(group[0], kind_and_line(error))
         raise
     except Exception as error:  # whatever a kernel or its compiler raises is this trial's fault
         if len(group) == 1:
-            ladder.fail(group[0], _reason(error))
+            ladder.fail(group[0], kind_and_line(error))
             return
         for trial in group:
             _measure((trial,), rung, measure, ladder)
-
-
-def _reason(error: Exception) -> str:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-    return f"{type(error).__name__}: {line}"
 
 
 class _Ladder(Generic[K]):

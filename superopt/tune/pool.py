@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from superopt.codegen.children import Children, LateError, LostError, Server
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, first_line
 
 if TYPE_CHECKING:  # a code generator takes long to import
     from superopt.codegen.triton import AheadCompiler, CompileReport, TritonSource
@@ -164,5 +164,5 @@ def _outcome(job: Job, worker: Worker, limit_seconds: float) -> Outcome:
     try:
         made = job.run(worker, limit_seconds)
     except (SuperoptError, LateError, LostError, OSError) as error:
-        failure = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        failure = first_line(error)
     return Outcome(job.name, made, failure, time.perf_counter() - start)

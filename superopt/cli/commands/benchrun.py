@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from superopt.cli import options
 from superopt.cli.inputs import parse_inputs
 from superopt.cli.screen import Block, Table, Text, print_blocks
-from superopt.cli.userfile import reason, run_file
+from superopt.cli.userfile import run_file
 from superopt.cli.writing import check_place
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, reason_of
 
 if TYPE_CHECKING:
     from superopt.bench.functions.declared import Declared
@@ -223,7 +223,7 @@ def _file_of(suite: str) -> Path:
     try:
         exists, is_folder = file.exists(), file.is_dir()
     except (OSError, ValueError) as error:
-        raise InputError(f"{suite!r} is not a path: {reason(error)}") from error
+        raise InputError(f"{suite!r} is not a path: {reason_of(error)}") from error
     if not exists or is_folder:
         raise InputError(
             f"{suite!r} {'is a folder' if is_folder else 'does not exist'}; give your own file.py"
