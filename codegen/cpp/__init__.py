@@ -9,22 +9,17 @@ from superopt.codegen.cpp.compile import (
 )
 from superopt.codegen.cpp.config import CppConfig, configs, default_config
 from superopt.codegen.cpp.emit import emit
-from superopt.codegen.cpp.errors import CompileError, CppError, NoCompilerError, UnsupportedError
 from superopt.codegen.cpp.launch import CppKernel, CppMuGraph, is_lined
 from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
 
 __all__ = [
     "Argument",
-    "CompileError",
     "Compiler",
     "CppConfig",
-    "CppError",
     "CppKernel",
     "CppMuGraph",
     "CppSource",
-    "NoCompilerError",
-    "UnsupportedError",
     "compile_shared",
     "compile_source",
     "configs",

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from superopt.cache import cache_folder
 from superopt.codegen.children import Children, LateError, LostError, exit_text
-from superopt.codegen.cpp.errors import CompileError, NoCompilerError
 from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, CppSource
+from superopt.codegen.errors import CompileError, NoCompilerError
 from superopt.errors import reason_of
 
 __all__ = [

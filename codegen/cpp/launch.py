@@ -13,7 +13,7 @@ from torch import Tensor as TorchTensor
 from superopt.codegen.cpp.compile import compile_source, load_kernel
 from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit
-from superopt.codegen.cpp.library import LibraryCall, spread
+from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
 from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
 from superopt.codegen.signature import form_of
@@ -87,10 +87,6 @@ def _runs_along(source: CppSource, strides: _Strides) -> bool:
     return all(strides[one.stored][one.position][one.axis] == 1 for one in source.lined)
 
 
-def _no_call(fields: bytes) -> None:
-    """Stand where a library is called."""
-
-
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(max(1, size) for size in shape[at + 1 :]) for at in range(len(shape)))
 
@@ -139,11 +135,21 @@ def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTen
 
 
 @dataclass(frozen=True, slots=True)
+class _Launch:
+    """One kernel, what it makes, the function to call, and the fields after the addresses."""
+
+    kernel: CppKernel
+    made: list[_Made]
+    call: Call
+    fields: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """What follows from the shapes, strides and dtypes of the inputs, and from the number of threads."""
 
     sizes: dict[str, int]
-    launches: list[tuple[CppKernel | LibraryCall, list[_Made], Call, bytes]]
+    launches: list["_Launch | LibraryRun"]
 
 
 class CppMuGraph:
@@ -163,10 +169,10 @@ class CppMuGraph:
         self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
         self._unmade: list[Any] = [None] * len(self.graph.steps)
         self._prepared: dict[object, Prepared] = {}
-        self._kernels: list[CppKernel | LibraryCall] = []
+        self._kernels: list[CppKernel | LibraryKernel] = []
         for number, kernel in enumerate(mugraph.kernels):
             if not isinstance(kernel, Block):
-                self._kernels.append(LibraryCall(mugraph, kernel))
+                self._kernels.append(LibraryKernel(mugraph, kernel))
                 continue
             program = lower_kernel(mugraph, number)
             config = (configs or {}).get(number) or default_config(
@@ -215,9 +221,10 @@ class CppMuGraph:
         """Return the call of a single kernel that makes all that leaves, None where there is more to do."""
         if len(plan.launches) != 1 or self._carried:
             return None
-        ((kernel, made, call, fields),) = plan.launches
-        if isinstance(kernel, LibraryCall) or tuple(one.name for one in made) != self.outputs:
+        [launch] = plan.launches
+        if not isinstance(launch, _Launch) or tuple(one.name for one in launch.made) != self.outputs:
             return None
+        kernel, made, call, fields = launch.kernel, launch.made, launch.call, launch.fields
         if kernel.reads != tuple(range(len(self.inputs))):
             return None
         pack, address = kernel.pack, TorchTensor.data_ptr
@@ -245,26 +252,26 @@ class CppMuGraph:
         def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             values = [*given, *self._unmade]
             results: dict[str, TorchTensor] = {}
-            for kernel, made, call, fields in plan.launches:
-                if isinstance(kernel, LibraryCall):
-                    kernel(values, results, plan.sizes)
+            for launch in plan.launches:
+                if not isinstance(launch, _Launch):
+                    launch(values, results)
                     continue
-                addresses = [values[value].data_ptr() for value in kernel.reads]
-                for one in made:
+                addresses = [values[value].data_ptr() for value in launch.kernel.reads]
+                for one in launch.made:
                     tensor = one.empty()
                     addresses.append(tensor.data_ptr())
                     if one.name is None:
                         values[one.value] = tensor
                     else:
                         results[one.name] = tensor
-                call(kernel.pack(*addresses) + fields)
+                launch.call(launch.kernel.pack(*addresses) + launch.fields)
             for output in self._carried:
                 carried = values[output.value]
                 strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
                 results[output.port.name] = spread(carried, strides, output.port, plan.sizes)
             return [results[name] for name in self.outputs]
 
-        if all(isinstance(kernel, CppKernel) for kernel, *_ in plan.launches):
+        if all(isinstance(launch, _Launch) for launch in plan.launches):
             return run
 
         @torch.no_grad()
@@ -280,11 +287,11 @@ class CppMuGraph:
         """Return what need not be worked out at every call."""
         sizes = self._sizes(tensors)
         strides = {value: tensors[name].stride() for value, name in enumerate(self.inputs)}
-        launches: list[tuple[CppKernel | LibraryCall, list[_Made], Call, bytes]] = []
+        launches: list[_Launch | LibraryRun] = []
         for kernel in self._kernels:
-            if isinstance(kernel, LibraryCall):
+            if isinstance(kernel, LibraryKernel):
+                launches.append(kernel.prepared(strides, sizes))
                 strides |= {value: _contiguous(shape) for value, shape in kernel.shapes(sizes).items()}
-                launches.append((kernel, [], _no_call, b""))
                 continue
             made: list[_Made] = []
             for tensor in kernel.program.stores:
@@ -301,7 +308,7 @@ class CppMuGraph:
                     strides[tensor.value] = _contiguous(shape)
             reads = [strides[value] for value in kernel.reads]
             call, fields = kernel.launch(reads, [_contiguous(one.shape) for one in made], sizes, threads)
-            launches.append((kernel, made, call, fields))
+            launches.append(_Launch(kernel, made, call, fields))
         return _Plan(sizes, launches)
 
     def _sizes(self, tensors: Mapping[str, TorchTensor]) -> dict[str, int]:

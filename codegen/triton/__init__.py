@@ -3,7 +3,6 @@
 from superopt.codegen.triton.choices import configs, default_config
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.emit import emit
-from superopt.codegen.triton.errors import CompileError, TritonError, UnsupportedError
 from superopt.codegen.triton.run.compile import AheadCompiler, CompileReport
 from superopt.codegen.triton.run.launch import TritonMuGraph
 from superopt.codegen.triton.source import Argument, TritonSource
@@ -11,13 +10,10 @@ from superopt.codegen.triton.source import Argument, TritonSource
 __all__ = [
     "AheadCompiler",
     "Argument",
-    "CompileError",
     "CompileReport",
     "TritonConfig",
-    "TritonError",
     "TritonMuGraph",
     "TritonSource",
-    "UnsupportedError",
     "configs",
     "default_config",
     "emit",

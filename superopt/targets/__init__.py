@@ -1,4 +1,4 @@
-"""Targets: what kernels are made for, a CPU or a CUDA device, behind one protocol."""
+"""Targets: what kernels are made for, a CPU or a CUDA device, behind one class."""
 
 from superopt.codegen.configjson import config_from_json, config_json
 from superopt.targets.pick import pick_target

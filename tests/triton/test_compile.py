@@ -7,8 +7,9 @@ import pytest
 from compiling import compile_ahead
 
 from superopt.codegen.children import Children
+from superopt.codegen.errors import CompileError
 from superopt.codegen.statements import lower_block
-from superopt.codegen.triton import AheadCompiler, CompileError, TritonMuGraph, configs, emit
+from superopt.codegen.triton import AheadCompiler, TritonMuGraph, configs, emit
 from superopt.codegen.triton.choices import exact_axes, footprint
 from superopt.driver import search
 from superopt.errors import InputError

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import lower_block
-from superopt.codegen.triton import TritonConfig, TritonMuGraph, UnsupportedError, default_config, emit
+from superopt.codegen.triton import TritonConfig, TritonMuGraph, default_config, emit
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
 from superopt.targets import pick_target

@@ -9,6 +9,7 @@ import pytest
 import torch
 from triton.compiler import CompiledKernel
 
+from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.triton import TritonMuGraph
 from superopt.codegen.triton.run import launch, prepared
 from superopt.errors import InputError
@@ -243,7 +244,6 @@ CALLED = {
     "rows of two axes": ("in x: f32[a, m, k]", "in y: f32[k, n, b]", "contract[k]", "f32[(a m), (n b)]"),
     "a vector": ("in x: f32[k]", "in y: f32[k, n]", "contract[k]", "f32[n]"),
     "a sum of one side": ("in x: f32[m, k]", "in y: f32[a, n]", "contract[a, k]", "f32[n, m]"),
-    "elements": ("in x: f32[m, k]", "in y: f32[k]", "mul", "f32[k, m]"),
 }
 
 
@@ -274,6 +274,12 @@ def test_library_calls(case):
         *(one.reshape(shape) for one, shape in zip(tensors.values(), open_shapes[:2], strict=True)),
     )
     assert torch.allclose(made, found.reshape(made.shape), atol=1e-5)
+
+
+def test_a_library_call_of_something_else():
+    text = "graph g\naxes m=4\nin x: f32[m]\nkernel call\n  t1 = neg(x)\nout o: f32[m] = t1\n"
+    with pytest.raises(UnsupportedError, match="a library call of neg; known: contract"):
+        TritonMuGraph(parse_mugraph(text))(x=torch.randn(4))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from superopt.codegen.children import Children, LateError, LostError, Server
-from superopt.codegen.triton.errors import CompileError
+from superopt.codegen.errors import CompileError
 from superopt.codegen.triton.source import TritonSource
 from superopt.dtypes import DTYPES
 from superopt.errors import InputError

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.library import LibraryCall
 from superopt.codegen.statements import KernelProgram, axis_strides, lower_block, split_extents
 from superopt.codegen.statements import Tensor as TensorOfKernel
 from superopt.codegen.triton.choices import default_config, exact_axes
 from superopt.codegen.triton.config import TritonConfig, next_power
 from superopt.codegen.triton.descriptors import layout_refusal, normal_strides
 from superopt.codegen.triton.emit import emit
-from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.plan import make_plan
-from superopt.codegen.triton.run.library import LibraryCall
 from superopt.codegen.triton.run.prepared import (
     ALIGNED,
     Action,
@@ -378,9 +378,7 @@ class _Preparation:
         for value in stored:
             shape = tuple(self.sizes[axis] for axis in call.axes[value])
             strides = dict(zip(call.axes[value], _contiguous(shape), strict=True))
-            step = self.graph.step_of(value)
-            moved = step is not None and step.op in ("rename", "select")  # a view of who knows what
-            self.memory[value] = _Memory(self._next_slot(), strides, aligned=not moved)
+            self.memory[value] = _Memory(self._next_slot(), strides)
         for output in self.graph.outputs:
             if output.value in stored:
                 self._leave(output.port, self.memory[output.value])
