@@ -6,6 +6,7 @@ works again.
 """
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -17,15 +18,15 @@ from datetime import timedelta
 from logging import getLogger
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from superopt.cache.exchange import read_rows, write_rows
 from superopt.cache.keys import KINDS, Key, Kind
 from superopt.cache.memory import MemoryStore
 from superopt.cache.place import cache_folder
-from superopt.cache.records import Entry, Record, Row, Timed, program_digest, row_of
+from superopt.cache.records import Entry, Record, Row, row_of
 from superopt.cache.store import FileStore, is_damage
-from superopt.errors import CheckpointError, InputError, reason_of
+from superopt.errors import InputError, reason_of
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "Cache", "Info"]
 
@@ -122,18 +123,15 @@ class Cache:
             if self._save([row]):
                 self._save_rest()
 
-    def measurements(
-        self, *, program: str | None = None, device: str | None = None, newest: int | None = None
-    ) -> tuple[Timed, ...]:
-        """Return all measurements, or those of one program text or device, or the newest; oldest first."""
-        wanted = None if program is None else program_digest(program)
-        found = []
-        for row in self._rows("measurement", wanted, device, newest):
-            try:
-                found.append(row.timed())
-            except CheckpointError as error:
-                log.info("skip %s: %s", row.digest, error)
-        return tuple(found)
+    def records(
+        self, kind: Kind, *, device: str | None = None, newest: int | None = None
+    ) -> tuple[tuple[Mapping[str, Any], Record], ...]:
+        """Return the parts of the key of each record of a kind, and the record; oldest first.
+
+        They are all of them, or those of one device, or the newest.
+        """
+        rows = self._rows(kind, device, newest)
+        return tuple((json.loads(row.parts), row.record()) for row in rows)
 
     def entries(self, kind: Kind | None = None) -> tuple[Entry, ...]:
         """Return what there is, for a listing, the last made first."""
@@ -191,14 +189,13 @@ class Cache:
     def _rows(
         self,
         kind: str | None = None,
-        program: str | None = None,
         device: str | None = None,
         newest: int | None = None,
     ) -> list[Row]:
         """Return the whole rows of the file and of the memory, oldest first."""
         with self._lock:
-            stored = self._try(lambda store: store.rows(kind, program, device, newest)) or []
-            rows = {row.digest: row for row in (*stored, *self._memory.rows(kind, program, device))}
+            stored = self._try(lambda store: store.rows(kind, device, newest)) or []
+            rows = {row.digest: row for row in (*stored, *self._memory.rows(kind, device))}
         whole = [row for row in rows.values() if row.is_whole]
         if len(whole) < len(rows):
             self._report("row", f"{len(rows) - len(whole)} damaged records are left out", note="")

@@ -141,13 +141,13 @@ def test_only_kernels_in_the_same_company_are_compared(cache: Cache) -> None:
         "two kernels", mugraph.graph, mugraph, configs, measurement=Measurement(9.0, 9.0, 9.0, 3)
     )
     ConfigurationOrder(target, cache).keep(mugraph.graph, [base], number)
-    [kept] = cache.measurements()
-    race = kept.parts["options"]["race"]
+    [(parts, _)] = cache.records("measurement")
+    race = parts["options"]["race"]
     assert race["number"] == number
     assert len(race["others"]) == len(mugraph.kernels) - 1 > 0
     library = next(at for at, one in enumerate(configs) if one is None)
     ConfigurationOrder(target, cache).keep(mugraph.graph, [base], library)
-    assert len(cache.measurements()) == 1
+    assert len(cache.records("measurement")) == 1
 
 
 def norm(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
@@ -161,8 +161,8 @@ def test_optimizing_keeps_what_it_measured(cache: Cache, quick, random, tmp_path
     raced = [one for plan in best.regions for one in plan.candidates if one.measurement is not None]
     kernels = [one for one in raced if len(one.configs) == 1]
     assert raced
-    assert len(cache.measurements()) >= len(kernels) * kept
-    assert bool(cache.measurements()) == kept
+    assert len(cache.records("measurement")) >= len(kernels) * kept
+    assert bool(cache.records("measurement")) == kept
     assert best.ranked_by.model == "analytical"
     assert str(best.ranked_by) in best.explain()
     best.save(tmp_path / "best.json")
