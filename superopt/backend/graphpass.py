@@ -11,7 +11,6 @@ from torch import fx
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from superopt.aten import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.backend.budget import decisions_of
 from superopt.backend.cache import epoch
 from superopt.backend.decision import Decision, Ledger
@@ -22,6 +21,7 @@ from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
 from superopt.backend.warm_up import WarmUp
 from superopt.cache import versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
+from superopt.rivals.aten import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.targets import Target, pick_target
 
 __all__ = ["RegionPass", "passes_of"]

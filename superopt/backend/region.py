@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from superopt.aten import bytes_of, flops_of, listed
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.subgraph import Subgraph
 from superopt.cache import Key, key_of, program_text, versions
 from superopt.errors import SuperoptError
 from superopt.ir import Graph
+from superopt.rivals.aten import bytes_of, flops_of, listed
 from superopt.rivals.inductor import PASS, alone
 from superopt.targets import Target
 from superopt.trace import Traced, trace

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from superopt.aten import is_attention, is_matmul, operator_name
 from superopt.backend.cache import keep
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.region import Region, at_other_sizes, blank_of, traced_algebra
@@ -30,6 +29,7 @@ from superopt.funnel.first_runs import FirstRuns
 from superopt.live.sizes import same_program
 from superopt.optimizer import candidates_of
 from superopt.options import OptimizeOptions
+from superopt.rivals.aten import is_attention, is_matmul, operator_name
 from superopt.rivals.inductor import alone
 from superopt.rivals.opponents import Opponents
 from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS, Function, Rival

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from superopt.candidates.sizes import resized
 from superopt.cost import DEVICES, estimate, floor_us
 from superopt.cost.work import scalar_work
-from superopt.errors import InputError
 from superopt.ir import MuGraph, fuse, is_matmul, parse_mugraph
 from superopt.ops import OPS
 from superopt.workloads import WORKLOADS
@@ -163,8 +163,7 @@ def test_rmsnorm_linear_reads_its_weights_once(fused: Fused) -> None:
 def test_work_is_repeated_along_grid_axes_that_a_step_lacks(fused: Fused) -> None:
     [narrow] = estimate(fused("rmsnorm-linear", N=128), H200).kernels
     [wide] = estimate(fused("rmsnorm-linear", N=8192), H200).kernels
-    assert narrow.repeats == pytest.approx(1.0, rel=1e-3)
-    assert wide.repeats > narrow.repeats
+    assert wide.exps + wide.flops_vector > narrow.exps + narrow.flops_vector
     assert wide.flops_vector == pytest.approx(narrow.flops_vector * 8192 / 256, rel=0.01)
 
 
@@ -173,7 +172,6 @@ def test_again_counts_again(fused: Fused) -> None:
     assert kernel.exps == 16 * 4096 * 2 + 16  # the exponential twice, and the reciprocal of each sum
     assert kernel.bytes_read == 16 * 4096 * 2
     assert kernel.bytes_again == 2 * kernel.bytes_read  # three passes
-    assert kernel.repeats > 1.3
 
 
 def test_split_reductions_fill_the_device() -> None:
@@ -222,12 +220,6 @@ def test_flash_decoding_fills_the_device() -> None:
     )
 
 
-def test_parts_follow_the_size_of_the_axis() -> None:
-    longer = estimate(attention(FLASH_DECODING, 8, 1, 32000), H200, {"t": 64_000})
-    assert longer.kernels[0].bytes_read == 2 * 8 * 128 * (2 * 64_000 + 1)
-    assert longer == estimate(attention(FLASH_DECODING, 8, 1, 64_000), H200)
-
-
 def test_two_kernels_pay_launches_and_what_lies_between() -> None:
     one, two = (estimate(parse_mugraph(text), H200) for text in (WHOLE, SPLIT))
     assert len(two.kernels) == 2
@@ -240,11 +232,10 @@ def test_two_kernels_pay_launches_and_what_lies_between() -> None:
 
 
 def test_what_lies_between_costs_more_where_no_cache_holds_it() -> None:
-    sizes = {"n": 1 << 20}
-    mugraph = parse_mugraph(SPLIT)
+    mugraph = parse_mugraph(SPLIT.replace("n=1024", f"n={1 << 20}"))
     without = replace(H200, l2_bytes=1 << 20)
     held = replace(H200, l2_bytes=1 << 30)
-    assert estimate(mugraph, held, sizes).us < estimate(mugraph, without, sizes).us
+    assert estimate(mugraph, held).us < estimate(mugraph, without).us
 
 
 def test_a_mask_spares_half_of_causal_attention(fused: Fused) -> None:
@@ -321,14 +312,9 @@ def test_selected_positions_are_all_that_is_read() -> None:
 @pytest.mark.parametrize("sizes", [{"m": 0}, {"k": 0}, {"m": 1, "k": 1, "n": 1}])
 def test_degenerate_sizes(fused: Fused, sizes: dict[str, int]) -> None:
     mugraph = fused("rmsnorm-linear")
-    assert estimate(mugraph, H200, sizes).us >= H200.launch_us
-    assert floor_us(mugraph.graph, H200, sizes) >= 0
-
-
-@pytest.mark.parametrize(("sizes", "message"), [({"z": 2}, "no axis 'z'"), ({"m": -1}, "'m' is -1")])
-def test_wrong_sizes(fused: Fused, sizes: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        estimate(fused("matmul"), H200, sizes)
+    graph = resized(mugraph.graph, mugraph.graph.sizes | sizes)
+    assert estimate(replace(mugraph, graph=graph), H200).us >= H200.launch_us
+    assert floor_us(graph, H200) >= 0
 
 
 @pytest.mark.parametrize("op", OPS)
