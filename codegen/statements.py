@@ -35,6 +35,8 @@ __all__ = [
     "split_extents",
 ]
 
+_BETWEEN = "f32"  # the dtype of values between kernels
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -194,16 +196,14 @@ class KernelProgram:
         return tuple(one.step for one, _ in self.flat() if isinstance(one, (Compute, Move)))
 
 
-def lower_block(mugraph: MuGraph, number: int, *, between: str = "f32", alike: bool = False) -> KernelProgram:
-    """Return one block kernel of a muGraph as statements; values between kernels have a given dtype.
+def lower_block(mugraph: MuGraph, number: int, *, alike: bool = False) -> KernelProgram:
+    """Return one block kernel of a muGraph as statements; values between kernels are fp32.
 
     Their axes lie in memory in the order of the graph, or `alike` those of what they are read with.
     """
     block = mugraph.kernels[number]
     assert isinstance(block, Block)
-    return _Lowering(mugraph, block, between, alike).program(
-        f"{mugraph.graph.name.replace('.', '_')}_{number}"
-    )
+    return _Lowering(mugraph, block, alike).program(f"{mugraph.graph.name.replace('.', '_')}_{number}")
 
 
 def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -230,14 +230,13 @@ def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> 
 class _Lowering:
     """What one kernel's statements are made from."""
 
-    def __init__(self, mugraph: MuGraph, block: Block, between: str, alike: bool) -> None:
+    def __init__(self, mugraph: MuGraph, block: Block, alike: bool) -> None:
         self.mugraph = mugraph
         self.graph = mugraph.graph
         self.block = block
         self.axes = value_axes(self.graph)
         self.names = value_names(self.graph)
         self.closed = closed_values(self.graph)
-        self.between = between
         self.alike = alike
         self.loads = set(mugraph.loads(block))
         self.stored = set(mugraph.stores(block))
@@ -376,7 +375,7 @@ class _Lowering:
         return self._between(value)
 
     def _between(self, value: int) -> Tensor:
-        return Tensor(value, self.names[value], self.between, self._order(value), None)
+        return Tensor(value, self.names[value], _BETWEEN, self._order(value), None)
 
     def _order(self, value: int) -> tuple[str, ...]:
         """Return the axes of a value in memory, in the order of the graph or `alike` what it is read with.

@@ -56,6 +56,7 @@ FLAGS = (
 """What every kernel is compiled with."""
 _NAMES = ("g++", "clang++", "c++")
 _ANSWER_S = 10.0  # in which a compiler says its version
+_TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CALL = re.compile(r"\bcontract\([^;]*;")
 _FORMAT = re.compile(r"\bMatrix<(\w+)>")
@@ -117,7 +118,7 @@ def compile_source(
     source: CppSource,
     *,
     lined: bool = False,
-    timeout_s: float = 60,
+    timeout_s: float = _TIMEOUT_S,
     flags: Sequence[str] = (),
     cache: Path | None = None,
     children: Children | None = None,
@@ -142,12 +143,12 @@ def compile_source(
     return path
 
 
-def compile_shared(formats: Collection[str], children: Children, *, timeout_s: float = 60) -> None:
+def compile_shared(formats: Collection[str], children: Children) -> None:
     """Compile, now, what many kernels share: contractions of tensors in some formats, and their header.
 
     The formats are those of C++: float, bf16, f16. What fails here fails again for the first kernel.
     """
-    build = _Build(find_compiler(), (), timeout_s, _folder())
+    build = _Build(find_compiler(), (), _TIMEOUT_S, _folder())
     with contextlib.suppress(CompileError, OSError):
         build.folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -30,7 +30,6 @@ from superopt.ir import Block, Graph, MuGraph, closed_values, live_graph, value_
 
 __all__ = ["Estimate", "KernelEstimate", "drawn", "estimate", "floor_us"]
 
-BETWEEN = "f32"  # dtype of values between kernels
 SMALLEST_TILE = 16  # positions of an axis of a matrix product, or of neighbours in memory
 LARGEST_TILE = 256  # positions
 _DRAW = 2.0  # so many times its equal part of the rate of memory can a core draw where most others are idle
@@ -152,7 +151,7 @@ def _kernel(
 ) -> KernelEstimate:
     kernel = mugraph.kernels[number]
     if isinstance(kernel, Block):
-        return _Kernel(lower_block(mugraph, number, between=BETWEEN), device, sizes, masks).cost(number)
+        return _Kernel(lower_block(mugraph, number), device, sizes, masks).cost(number)
     # A library spreads its work as is best.
     stored = mugraph.stores(kernel)
     grid = tuple(value_axes(mugraph.graph)[stored[0]]) if stored else ()
@@ -161,7 +160,7 @@ def _kernel(
         Block(tuple(sorted(grid)), kernel.body),
         *mugraph.kernels[number + 1 :],
     )
-    program = lower_block(replace(mugraph, kernels=kernels), number, between=BETWEEN)
+    program = lower_block(replace(mugraph, kernels=kernels), number)
     return _Kernel(program, device, sizes, masks, least_programs=device.cores).cost(number)
 
 

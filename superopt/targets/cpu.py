@@ -188,15 +188,12 @@ class CpuTarget(Target):
         inputs: Sequence[tuple[Any, ...]],
         *,
         seconds: float,
-        least_rounds: int = 5,
-        most_rounds: int = 400,
+        **rounds: Any,
     ) -> "dict[str, Times]":
         """Return the times of functions call by call, taken in turns."""
         from superopt.tune.measure import times_together
 
-        return times_together(
-            contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
-        )
+        return times_together(contenders, inputs, seconds=seconds, **rounds)
 
 
 @cache

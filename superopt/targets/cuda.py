@@ -221,15 +221,12 @@ class CudaTarget(Target):
         inputs: Sequence[tuple[Any, ...]],
         *,
         seconds: float,
-        least_rounds: int = 5,
-        most_rounds: int = 400,
+        **rounds: Any,
     ) -> "dict[str, Times]":
         """Return the times of functions call by call, taken in turns, the cache cleared before each call."""
         from superopt.tune.gpu import times_on_cuda
 
-        return times_on_cuda(
-            contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
-        )
+        return times_on_cuda(contenders, inputs, seconds=seconds, **rounds)
 
     def cost_device(self) -> "Device":
         """Return the device that the cost model reckons with."""

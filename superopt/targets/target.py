@@ -213,8 +213,10 @@ class Target(Protocol):
         inputs: Sequence[tuple[Any, ...]],
         *,
         seconds: float,
-        least_rounds: int = 5,
-        most_rounds: int = 400,
+        **rounds: Any,
     ) -> "dict[str, Times]":
-        """Return the times of functions call by call, taken in turns for about so many seconds in all."""
+        """Return the times of functions call by call, taken in turns for about so many seconds in all.
+
+        `rounds` are `least_rounds` and `most_rounds`, where they are limited.
+        """
         ...

@@ -58,13 +58,13 @@ class Device(Protocol):
 class TorchCuda:
     """A CUDA device, by torch."""
 
-    def __init__(self, index: int | None = None) -> None:
+    def __init__(self) -> None:
         import torch
 
         if not torch.cuda.is_available():
             raise InputError("there is no CUDA device; measure on the CPU with measure_together")
         self._torch = torch
-        self._device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
+        self._device = torch.device("cuda", torch.cuda.current_device())
         self._buffer = torch.empty(0, device=self._device)
         self._sum = torch.empty((), device=self._device)
         self._side = _side_stream(self._device)

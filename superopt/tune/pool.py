@@ -70,13 +70,10 @@ class TritonJob:
     name: str
     source: "TritonSource"
     target: str = "cuda:90"
-    aligned: bool = True
 
     def run(self, worker: Worker, limit_seconds: float) -> "CompileReport":
         """Compile by the worker's server."""
-        return worker.compiler.compile(
-            self.source, target=self.target, aligned=self.aligned, limit_seconds=limit_seconds
-        )
+        return worker.compiler.compile(self.source, target=self.target, limit_seconds=limit_seconds)
 
 
 @dataclass(frozen=True, slots=True)

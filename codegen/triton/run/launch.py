@@ -91,17 +91,14 @@ def _listed(graph: Graph) -> str:
 class TritonMuGraph:
     """A muGraph as a callable: `TritonMuGraph(mugraph)(x=x, w=w)` returns its outputs by name."""
 
-    def __init__(
-        self, mugraph: MuGraph, configs: Sequence[TritonConfig | None] | None = None, *, between: str = "f32"
-    ) -> None:
+    def __init__(self, mugraph: MuGraph, configs: Sequence[TritonConfig | None] | None = None) -> None:
         self.mugraph = mugraph
         self.graph = mugraph.graph
-        self.between = between
         self.inputs = tuple(port.name for port in self.graph.inputs)
         self.outputs = tuple(output.port.name for output in self.graph.outputs)
         self.axes = value_axes(self.graph)
         self.programs = tuple(
-            None if isinstance(kernel, Call) else lower_block(mugraph, at, between=between)
+            None if isinstance(kernel, Call) else lower_block(mugraph, at)
             for at, kernel in enumerate(mugraph.kernels)
         )
         self.configs = tuple(configs) if configs is not None else (None,) * len(self.programs)
