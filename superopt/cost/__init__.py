@@ -9,14 +9,13 @@ tiles and ranks those; `floor_us` is what no measurement can be below.
 
 from superopt.cost.config import TileConfig, config_us
 from superopt.cost.devices import DEVICES, Device, device_named, device_of
-from superopt.cost.estimates import Estimate, KernelEstimate, estimate, floor_us
+from superopt.cost.estimates import Estimate, estimate, floor_us
 from superopt.cost.host import host_device
 
 __all__ = [
     "DEVICES",
     "Device",
     "Estimate",
-    "KernelEstimate",
     "TileConfig",
     "config_us",
     "device_named",
