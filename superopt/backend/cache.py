@@ -62,11 +62,8 @@ def keep(found: Decision, region: Region, ledger: Ledger) -> None:
         return
     if found.taken and before is not None and before.data.get("open"):
         next_epoch()  # graphs that Inductor keeps were made without it
-    cache.put(region.key, _record(found))
-
-
-def _record(found: Decision) -> Record:
-    return Record({name: getattr(found, name) for name in _KEPT}, found.operators)
+    data = {name: getattr(found, name) for name in _KEPT}
+    cache.put(region.key, Record(data, found.operators))
 
 
 def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOptions) -> Decision | None:

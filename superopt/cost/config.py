@@ -187,10 +187,6 @@ class _Model:
         a, b = product_sides(self.graph, self.axes, one.step.inputs)
         return prod(map(self._tile, a)), prod(map(self._tile, b))
 
-    def _tile_bytes(self, tensor: Tensor) -> float:
-        """Return the bytes of a tile, those of padding left out."""
-        return prod(self._used(axis) for axis in tensor.axes) * DTYPES[tensor.dtype].bytes
-
     def _sectors(self, tensor: Tensor) -> float:
         """Return by how much whole sectors are more than what a tile needs of them."""
         strides = {axis: place for place, axis in enumerate(reversed(tensor.axes))}
@@ -215,7 +211,8 @@ class _Model:
             if not isinstance(one, Load):
                 continue
             tensor = self.tensors[one.value]
-            tile = self._tile_bytes(tensor)
+            # The bytes of a tile, those of padding left out.
+            tile = prod(self._used(axis) for axis in tensor.axes) * DTYPES[tensor.dtype].bytes
             asked = self.programs * self._turns(loops) * tile
             cached += asked * self._sectors(tensor)
             memory += self._from_memory(tensor, asked, wave, again=one.value in seen)

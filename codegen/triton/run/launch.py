@@ -71,7 +71,8 @@ def sizes_of(graph: Graph, tensors: Mapping[str, Tensor], splits: Sequence[Split
 
 def _tensor(graph: Graph, port: Port, tensors: Mapping[str, Tensor]) -> Tensor:
     if port.name not in tensors:
-        raise InputError(f"{graph.name}: give the tensor {port.name!r}; it takes {_listed(graph)}")
+        listed = ", ".join(one.name for one in graph.inputs)
+        raise InputError(f"{graph.name}: give the tensor {port.name!r}; it takes {listed}")
     tensor = tensors[port.name]
     if tensor.dim() != len(port.dims):
         raise InputError(
@@ -82,10 +83,6 @@ def _tensor(graph: Graph, port: Port, tensors: Mapping[str, Tensor]) -> Tensor:
             f"{graph.name}: {port.name!r} is {tensor.dtype}; it was built for {_DTYPES[port.dtype]}"
         )
     return tensor
-
-
-def _listed(graph: Graph) -> str:
-    return ", ".join(port.name for port in graph.inputs)
 
 
 class TritonMuGraph:
@@ -170,7 +167,8 @@ class TritonMuGraph:
             raise InputError(f"{self.graph.name}: kernel {kernel} is a library's; it has no source here")
         config = self.configs[kernel] or default_config(program, sizes)
         config = _covering(program, config, sizes)
-        largest = max((prod(sizes[axis] for axis in one.axes) for one in _memory(program)), default=0)
+        tensors = (*program.loads, *program.stores)
+        largest = max((prod(sizes[axis] for axis in one.axes) for one in tensors), default=0)
         return emit(
             program,
             replace(
@@ -418,10 +416,6 @@ def _seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> Callable[[Tensor]
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a contiguous tensor."""
     return tuple(prod(max(size, 1) for size in shape[at + 1 :]) for at in range(len(shape)))
-
-
-def _memory(program: KernelProgram) -> tuple[TensorOfKernel, ...]:
-    return (*program.loads, *program.stores)
 
 
 def _covering(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, int]) -> TritonConfig:
