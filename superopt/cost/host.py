@@ -26,7 +26,7 @@ from superopt.files import replace_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FILE_NAME", "host_device"]
+__all__ = ["FILE_NAME", "cpu_name", "host_device"]
 
 FILE_NAME = "host.json"
 
@@ -71,7 +71,7 @@ def _host_device(threads: int, folder: Path | None, renew: bool) -> Device:
     caches = _caches()
     first = caches.get(1, _SHARED_BYTES)
     last = caches[max(caches)] if caches else _L2_BYTES
-    name = _cpuinfo("model name") or platform.processor() or platform.machine() or "cpu"
+    name = cpu_name()
     key = f"{name}, {vectors}, {threads} threads"
     path = folder / FILE_NAME if folder else None
     rates = _read(path, key) if path else None
@@ -119,6 +119,12 @@ def _cpuinfo(field: str) -> str:
         return ""
     found = re.search(rf"^{field}\s*:\s*(.*)$", text, re.MULTILINE)
     return found[1].strip() if found else ""
+
+
+@cache
+def cpu_name() -> str:
+    """Return the name of the processor."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine() or "cpu"
 
 
 def _vectors() -> str:

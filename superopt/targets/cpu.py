@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.codegen.children import Children
@@ -43,7 +42,9 @@ class CpuTarget(Target):
         """The processor and how many threads are used of it."""
         import torch
 
-        return f"{_processor()}, {torch.get_num_threads()} threads"
+        from superopt.cost.host import cpu_name
+
+        return f"{cpu_name()}, {torch.get_num_threads()} threads"
 
     def key_parts(self) -> dict[str, str]:
         """Return what results depend on."""
@@ -202,13 +203,3 @@ def _host(threads: int) -> "Device":
     from superopt.cost import host_device
 
     return host_device(threads)
-
-
-@cache
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    found = next((line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line), "")
-    return found or os.uname().machine
