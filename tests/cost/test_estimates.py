@@ -148,6 +148,12 @@ out out: f16[h, d] = t5
 """
 
 
+def at(text: str, **sizes: int) -> MuGraph:
+    """Return a muGraph at other sizes of some axes."""
+    mugraph = parse_mugraph(text)
+    return replace(mugraph, graph=resized(mugraph.graph, sizes))
+
+
 def test_rmsnorm_linear_reads_its_weights_once(fused: Fused) -> None:
     found = estimate(fused("rmsnorm-linear"), H200)
     [kernel] = found.kernels
@@ -179,20 +185,16 @@ def test_split_reductions_fill_the_device() -> None:
     assert whole.kernels[0].programs == 64 < H200.cores <= split.kernels[0].programs
     small = replace(H200, cores=64)  # no core of it is idle, so splitting only costs
     assert estimate(parse_mugraph(WHOLE), small).us < estimate(parse_mugraph(SPLIT), small).us
-    tall = {"ko": 512}
-    assert estimate(parse_mugraph(SPLIT), replace(H200, cores=512), tall).us < (
-        estimate(parse_mugraph(WHOLE), replace(H200, cores=512), tall).us
-    )
+    many = replace(H200, cores=512)
+    tall = [at(text, ko=512) for text in (SPLIT, WHOLE)]
+    assert estimate(tall[0], many).us < estimate(tall[1], many).us
 
 
 def test_one_program_per_head_is_slower_than_a_split_over_the_keys() -> None:
     whole, split = (estimate(parse_mugraph(text), H200) for text in (DECODE, DECODE_SPLIT))
     assert whole.kernels[0].programs == 8
     assert split.us * 2 < whole.us
-    many = {"h": 512}
-    assert (
-        estimate(parse_mugraph(DECODE), H200, many).us < estimate(parse_mugraph(DECODE_SPLIT), H200, many).us
-    )
+    assert estimate(at(DECODE, h=512), H200).us < estimate(at(DECODE_SPLIT, h=512), H200).us
 
 
 def attention(text: str, h: int, s: int, t: int) -> MuGraph:
@@ -214,10 +216,8 @@ def test_flash_decoding_fills_the_device() -> None:
     assert whole.kernels[0].programs == 8
     assert flash.kernels[0].programs == 256
     assert flash.us < whole.us / 3
-    heads = {"h": 1024}
-    assert estimate(attention(ONLINE, 8, 1, 32000), H200, heads).us < (
-        estimate(attention(FLASH_DECODING, 8, 1, 32000), H200, heads).us
-    )
+    whole, flash = (estimate(attention(text, 1024, 1, 32000), H200) for text in (ONLINE, FLASH_DECODING))
+    assert whole.us < flash.us
 
 
 def test_two_kernels_pay_launches_and_what_lies_between() -> None:
@@ -272,7 +272,7 @@ def test_the_floor_counts_bytes_and_arithmetic(fused: Fused) -> None:
     few, many = fused("matmul", M=1).graph, fused("matmul", M=8192).graph
     assert floor_us(few, H200) == pytest.approx(2 * (4096 + 4096 * 4096 + 4096) / 4.8e6)
     assert floor_us(many, H200) == pytest.approx(2 * 8192 * 4096 * 4096 / 989.5e6)
-    assert floor_us(many, H200, {"m": 1}) == pytest.approx(floor_us(few, H200), rel=0.01)
+    assert floor_us(resized(many, {"m": 1}), H200) == pytest.approx(floor_us(few, H200), rel=0.01)
 
 
 def test_the_floor_is_lower_where_a_cache_holds_the_inputs(fused: Fused) -> None:
