@@ -30,7 +30,6 @@ class Kernel(Protocol):
 
     def __call__(self, **tensors: "Tensor") -> "dict[str, Tensor]":
         """Run the kernels in order."""
-        ...
 
 
 @runtime_checkable
@@ -42,11 +41,9 @@ class OrderedKernel(Protocol):
 
     def in_order(self, given: "Sequence[Tensor]") -> "Sequence[Tensor]":
         """Run the kernels; return the outputs in the graph's order."""
-        ...
 
     def prepared(self, given: "Sequence[Tensor]") -> "Callable[[Sequence[Tensor]], Sequence[Tensor]]":
         """Return what does so for tensors of these shapes, strides and dtypes, and these threads."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,38 +67,30 @@ class Target(Protocol):
     @property
     def name(self) -> str:
         """The name that chooses it, as "cpu" or "cuda:90"."""
-        ...
 
     @property
     def torch_device(self) -> str:
         """Where its tensors live, as torch names it."""
-        ...
 
     @property
     def available(self) -> bool:
         """Whether such a device is here, so that kernels can run."""
-        ...
 
     @property
     def device_name(self) -> str:
         """The device here by name, or the one that predictions are for."""
-        ...
 
     def key_parts(self) -> dict[str, str]:
         """Return what results depend on: the parts `device` and `compiler` of a cache key."""
-        ...
 
     def default_configs(self, mugraph: MuGraph) -> Configs:
         """Return a sound configuration of every kernel, for the sizes in the graph."""
-        ...
 
     def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
         """Yield the configurations of one kernel that are worth a try, the default first."""
-        ...
 
     def config_from_json(self, data: Any) -> Any:
         """Return a configuration from plain data, or raise InputError."""
-        ...
 
     def misfit(self, mugraph: MuGraph) -> str | None:
         """Return why a kernel holds too much for the device, as far as an estimate can say; None if none."""
@@ -109,7 +98,6 @@ class Target(Protocol):
 
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
         """Return the text of every kernel that is no library's, or raise SuperoptError."""
-        ...
 
     def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
         """Compile in good time what many kernels share that read tensors of some dtypes; they wait for it."""
@@ -123,7 +111,6 @@ class Target(Protocol):
 
     def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
         """Return the muGraph as compiled kernels; raises SuperoptError where that fails."""
-        ...
 
     def compiled(self, kernel: Kernel) -> Mapping[int, KernelReport]:
         """Return what the compiler made of kernels that have run, by their numbers, where it says so."""
@@ -131,11 +118,9 @@ class Target(Protocol):
 
     def cost_device(self) -> "Device":
         """Return the device that the cost model reckons with."""
-        ...
 
     def tiles(self, program: KernelProgram, config: Any) -> "TileConfig":
         """Return what the cost model must know of a configuration of a kernel."""
-        ...
 
     def part_of_device(self, config: Any) -> "Device":
         """Return the device, or the part of it that a configuration uses."""
@@ -168,21 +153,17 @@ class Target(Protocol):
     @property
     def threadsafe(self) -> bool:
         """Whether several threads may make kernels at a time."""
-        ...
 
     def builders(self, size: int) -> int:
         """Return how many muGraphs may be made and first run at a time, whose inputs take so many bytes."""
-        ...
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         """What making and running a kernel may raise that is the kernel's own fault."""
-        ...
 
     @property
     def clears_caches(self) -> bool:
         """Whether nothing measured here can be faster than the memory of the device."""
-        ...
 
     def floor_us(self, graph: Graph, *, kept: bool = False) -> float | None:
         """Return the least time that a graph can take there, where that is known.
@@ -219,4 +200,3 @@ class Target(Protocol):
 
         `rounds` are `least_rounds` and `most_rounds`, where they are limited.
         """
-        ...
