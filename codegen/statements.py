@@ -13,6 +13,7 @@ others are, is the code generator's and the tuner's affair.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 from superopt.ir import REDUCTIONS, Graph, Port, Split, Step, closed_values, growths, value_axes, value_names
 from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, running_path
@@ -31,6 +32,7 @@ __all__ = [
     "Tensor",
     "Term",
     "axis_strides",
+    "contiguous_strides",
     "lower_block",
     "split_extents",
 ]
@@ -214,6 +216,11 @@ def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -
             found[axis] = stride
             stride *= sizes[axis]
     return found
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
+    return tuple(prod(max(size, 1) for size in shape[at + 1 :]) for at in range(len(shape)))
 
 
 def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> dict[str, int]:

@@ -16,11 +16,11 @@ from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
 from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
-from superopt.codegen.signature import form_of
-from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, split_extents
+from superopt.codegen.signature import form_of, in_order, sizes_of
+from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, contiguous_strides
 from superopt.dtypes import torch_dtypes
 from superopt.errors import InputError
-from superopt.ir import Graph, Port, fitting_extents
+from superopt.ir import Graph, Port
 from superopt.ir.mugraph import Block, MuGraph
 
 __all__ = ["CppKernel", "CppMuGraph", "Prepared", "is_lined"]
@@ -77,18 +77,14 @@ def is_lined(program: KernelProgram, source: CppSource) -> bool:
     """Return whether vectors run along memory in all tensors, as they are where the graph was made."""
     graph = program.graph
     read, made = (list(map(_port, tensors)) for tensors in (program.loads, program.stores))
-    loads = [port.strides or _contiguous(graph.shape(port)) for port in read]
-    stores = [_contiguous(graph.shape(port)) for port in made]
+    loads = [port.strides or contiguous_strides(graph.shape(port)) for port in read]
+    stores = [contiguous_strides(graph.shape(port)) for port in made]
     return _runs_along(source, _strides(program, loads, stores, graph.sizes))
 
 
 def _runs_along(source: CppSource, strides: _Strides) -> bool:
     """Whether vectors run along memory in tensors of these strides."""
     return all(strides[one.stored][one.position][one.axis] == 1 for one in source.lined)
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(prod(max(1, size) for size in shape[at + 1 :]) for at in range(len(shape)))
 
 
 def _number(argument: Argument, strides: _Strides, sizes: Mapping[str, int], threads: int) -> int:
@@ -187,11 +183,7 @@ class CppMuGraph:
 
     def __call__(self, **tensors: TorchTensor) -> dict[str, TorchTensor]:
         """Run the kernels in order."""
-        try:
-            given = [tensors[name] for name in self.inputs]
-        except KeyError as missing:
-            raise InputError(f"{self.graph.name}: no tensor for input {missing}") from None
-        return dict(zip(self.outputs, self.in_order(given), strict=True))
+        return dict(zip(self.outputs, self.in_order(in_order(self.graph, tensors)), strict=True))
 
     def in_order(self, given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
         """Run the kernels on tensors in the order of the graph's inputs; return its outputs in order."""
@@ -208,13 +200,12 @@ class CppMuGraph:
         if any(one.is_neg() for one in given):  # their memory holds them with the other sign
             return lambda given: self.in_order([one.resolve_neg() for one in given])
         for port, one in zip(self.graph.inputs, given, strict=True):
-            if not one.is_cpu or one.dtype is not _DTYPES[port.dtype]:
-                found = f"{str(one.dtype).removeprefix('torch.')} on {one.device}"
+            if not one.is_cpu or type(one) not in (TorchTensor, torch.nn.Parameter):
+                found = f"a {type(one).__name__} on {one.device}"
                 raise InputError(
-                    f"{self.graph.name}: {port.name!r} is {found}; its kernels read {port.dtype}"
+                    f"{self.graph.name}: {port.name!r} is {found}; give a plain tensor on the CPU"
                 )
-        tensors = dict(zip(self.inputs, given, strict=True))
-        plan = self._plan(tensors, torch.get_num_threads())
+        plan = self._plan(given, torch.get_num_threads())
         return self._one_launch(plan) or self._launches(plan)
 
     def _one_launch(self, plan: "_Plan") -> Prepared | None:
@@ -283,15 +274,15 @@ class CppMuGraph:
 
         return run_with_library
 
-    def _plan(self, tensors: Mapping[str, TorchTensor], threads: int) -> "_Plan":
+    def _plan(self, given: Sequence[TorchTensor], threads: int) -> "_Plan":
         """Return what need not be worked out at every call."""
-        sizes = self._sizes(tensors)
-        strides = {value: tensors[name].stride() for value, name in enumerate(self.inputs)}
+        sizes = sizes_of(self.mugraph, given, _PART)
+        strides = {value: one.stride() for value, one in enumerate(given)}
         launches: list[_Launch | LibraryRun] = []
         for kernel in self._kernels:
             if isinstance(kernel, LibraryKernel):
                 launches.append(kernel.prepared(strides, sizes))
-                strides |= {value: _contiguous(shape) for value, shape in kernel.shapes(sizes).items()}
+                strides |= {value: contiguous_strides(shape) for value, shape in kernel.shapes(sizes).items()}
                 continue
             made: list[_Made] = []
             for tensor in kernel.program.stores:
@@ -305,33 +296,10 @@ class CppMuGraph:
                 dtype = _DTYPES[tensor.dtype]
                 made.append(_Made(shape, tensor.value, name, _memory(shape, dtype)))
                 if name is None:
-                    strides[tensor.value] = _contiguous(shape)
+                    strides[tensor.value] = contiguous_strides(shape)
             reads = [strides[value] for value in kernel.reads]
-            call, fields = kernel.launch(reads, [_contiguous(one.shape) for one in made], sizes, threads)
+            call, fields = kernel.launch(
+                reads, [contiguous_strides(one.shape) for one in made], sizes, threads
+            )
             launches.append(_Launch(kernel, made, call, fields))
         return _Plan(sizes, launches)
-
-    def _sizes(self, tensors: Mapping[str, TorchTensor]) -> dict[str, int]:
-        """Return the size of each axis, read off the tensors; sizes may differ from the graph's."""
-        for port in self.graph.inputs:
-            tensor = tensors.get(port.name)
-            if tensor is None:
-                raise InputError(f"{self.graph.name}: no tensor for input {port.name!r}")
-            if type(tensor) not in (TorchTensor, torch.nn.Parameter):
-                raise InputError(
-                    f"{self.graph.name}: {port.name!r} is a {type(tensor).__name__}; give a plain tensor"
-                )
-            if tensor.dtype is not _DTYPES.get(port.dtype) or tensor.device.type != "cpu":
-                raise InputError(
-                    f"{self.graph.name}: {port.name!r} is {tensor.dtype} on {tensor.device}; made for"
-                    f" {port.dtype} on the CPU"
-                )
-            if tensor.dim() != len(port.dims):
-                raise InputError(
-                    f"{self.graph.name}: {port.name!r} has {tensor.dim()} dimensions, not {len(port.dims)}"
-                )
-        shapes = [tensors[name].shape for name in self.inputs]
-        sizes = fitting_extents(self.graph, shapes, self.mugraph.splits)
-        for split in self.mugraph.splits:
-            sizes = split_extents(split, sizes, _PART)
-        return sizes

@@ -31,7 +31,7 @@ def device(monkeypatch) -> None:
         shared_bytes=1 << 15, shared_per_core=1 << 15, registers_per_core=0, warps_per_core=1,
         matrix_flops={}, vector_flops=1e11, exp_per_s=3e9, launch_us=5.0,
     )  # fmt: skip
-    monkeypatch.setattr("superopt.targets.cpu.host", lambda threads: fixed)
+    monkeypatch.setattr("superopt.targets.cpu._host", lambda threads: fixed)
 
 
 def candidate(step: str, m: int = 256, n: int = 512) -> Candidate:

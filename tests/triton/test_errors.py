@@ -33,8 +33,8 @@ def program(text=MATMUL):
     ("tensors", "message"),
     [
         ({"x": X}, "give the tensor 'w'; it takes x, w"),
-        ({"x": X.half()}, "'x' is torch.float16; it was built for torch.float32"),
-        ({"x": X[None]}, "'x' has 3 dimensions; it was built for 2"),
+        ({"x": X.half(), "w": torch.ones(32, 16)}, "'x' is torch.float16; it was built for torch.float32"),
+        ({"x": X[None], "w": torch.ones(32, 16)}, "'x' has 3 dimensions; it was built for 2"),
         (
             {"x": torch.ones(16, 32), "w": torch.ones(30, 16)},
             "axis 'k' is 32 long, but dimension 0 of 'w' has 30",

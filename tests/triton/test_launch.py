@@ -10,6 +10,7 @@ import torch
 from triton.compiler import CompiledKernel
 
 from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.signature import sizes_of
 from superopt.codegen.triton import TritonMuGraph
 from superopt.codegen.triton.run import launch, prepared
 from superopt.errors import InputError
@@ -306,5 +307,5 @@ def test_an_axis_that_stands_for_another_is_as_long():
         "graph gram\naxes m=2048 k=64 m2=2048\nin x: f32[m, k]\nt1 = rename[m->m2](x)\n"
         "t2 = contract[k](x, t1)\nout o: f32[m, m2] = t2\n"
     )
-    found = launch.sizes_of(parse_graph(text), {"x": torch.empty(5, 64)})
+    found = sizes_of(fuse(parse_graph(text)), [torch.empty(5, 64)])
     assert found == {"m": 5, "k": 64, "m2": 5}
