@@ -51,7 +51,6 @@ class KernelEstimate:
     us: float
     bytes_read: int  # of distinct tensors
     bytes_written: int
-    bytes_again: int  # read once more, from the shared cache
     flops_matrix: int
     flops_vector: int
     exps: int  # work of the special function units
@@ -216,7 +215,6 @@ class _Kernel:
             us=device.launch_us + us,
             bytes_read=read,
             bytes_written=written,
-            bytes_again=max(memory + cached - read - written, 0),
             flops_matrix=matrix,
             flops_vector=vector,
             exps=exps,

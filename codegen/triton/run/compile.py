@@ -23,7 +23,6 @@ class CompileReport:
     shared_bytes: int
     registers: int  # of a thread
     spill_bytes: int  # of a thread; 0 where everything fits
-    ptx_bytes: int
     seconds: float
     tensor_copies: int = 0  # instructions that copy a tile by a tensor descriptor
 
