@@ -58,8 +58,8 @@ def seed_of(name: str, seed: int) -> int:
 
 def known() -> dict[str, Pair]:
     """Return all pairs that have a name of their own."""
-    from superopt.bench.verdicts.equations import EQUATIONS
     from superopt.bench.verdicts.idioms import IDIOMS, WRONG
+    from superopt.bench.verdicts.tensors.equations import EQUATIONS
 
     return {**IDIOMS, **WRONG, **EQUATIONS}
 
@@ -72,7 +72,7 @@ def ask_by_name(names: Sequence[str], seed: int) -> list[Answer]:
 
 def ask_random(numbers: Sequence[int], seed: int, *, largest: int | None = None) -> list[Answer]:
     """Return the answers on random pairs, or on those of them that have few nodes."""
-    from superopt.bench.verdicts.randompairs import random_pair
+    from superopt.bench.verdicts.programs.pairs import random_pair
 
     answers = []
     for number in numbers:
@@ -95,7 +95,7 @@ def ask(pair: Pair, seed: int, *, programs: str = "") -> Answer:
     said, reason = _say(pair.f, pair.g, pair.inputs, own)
     same = "equal"
     for function in (pair.f,) if programs else (pair.f, pair.g):  # one of random ones: there are many
-        again, why = _say(function, function, pair.inputs, own)
+        again, why = _say(function, function, pair.inputs, own, floats=False)  # its own rounding is no matter
         if again != "equal":  # what is refused is so on both sides
             side = "first" if function is pair.f else "second"
             same = again
@@ -105,13 +105,13 @@ def ask(pair: Pair, seed: int, *, programs: str = "") -> Answer:
     return Answer(pair.name, pair.family, truth, said, same, reason[:_LONGEST], seconds, programs)
 
 
-def _say(f: Function, g: Function, inputs: str, seed: int) -> tuple[str, str]:
+def _say(f: Function, g: Function, inputs: str, seed: int, *, floats: bool = True) -> tuple[str, str]:
     """Return the verdict's word and its reasons; whatever is raised is an error of the verifier's."""
     from superopt import equivalent
     from superopt.errors import TraceError
 
     try:
-        verdict = equivalent(f, g, *example(parse(inputs), seed), seed=seed)
+        verdict = equivalent(f, g, *example(parse(inputs), seed), seed=seed, floats=floats)
     except TraceError as error:
         return "refused", str(error)
     except Exception as error:  # none of these programs is bad input
@@ -119,6 +119,6 @@ def _say(f: Function, g: Function, inputs: str, seed: int) -> tuple[str, str]:
     reasons = list(verdict.notes)
     if verdict.counterexample is not None:
         reasons.append(str(verdict.counterexample).splitlines()[0])
-    elif verdict.witness is not None:
+    elif verdict.witness is not None and not verdict.unknown:
         reasons.append(str(verdict.witness))
     return verdict.outcome, "; ".join(reasons)

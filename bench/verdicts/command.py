@@ -33,6 +33,7 @@ __all__ = ["main"]
 _KINDS = {"equal by laws": "random programs", "equations": "equations", "inequalities": "inequalities"}
 _CHUNK = 20  # pairs that a process takes at a time
 _RANDOM = "random "
+_TOLD = 10  # parts after which a log is told
 _SLOWEST = 5  # pairs that are named
 
 
@@ -124,9 +125,11 @@ def _answers(names: list[str], numbers: list[int], seed: int, workers: int) -> I
 
 
 def _show(done: int, of: int) -> None:
-    """Show on a terminal how far it is."""
+    """Show how far it is: always on a terminal, elsewhere now and then."""
     if sys.stderr.isatty():
         print(f"{done} of {of} parts", end="\r", file=sys.stderr, flush=True)
+    elif done % _TOLD == 0:
+        print(f"{done} of {of} parts", file=sys.stderr, flush=True)
 
 
 def _begin_process() -> None:

@@ -1,24 +1,27 @@
 """Idioms: pairs that users would ask about, truly equal, and near misses that are not, by family."""
 
-from superopt.bench.verdicts import (
-    attention,
-    calls,
-    causal,
+from superopt.bench.verdicts.numbers import (
     inequalities,
     integers,
-    layers,
-    losses,
     masks,
     order,
-    places,
     pointwise,
     powers,
     rows,
-    shapes,
     sums,
-    windows,
 )
 from superopt.bench.verdicts.pairs import Pair
+from superopt.bench.verdicts.tensors import (
+    attention,
+    calls,
+    causal,
+    layers,
+    losses,
+    places,
+    positions,
+    shapes,
+    windows,
+)
 
 __all__ = ["IDIOMS", "WRONG"]
 
@@ -38,6 +41,7 @@ _FAMILIES = (
     losses,
     calls,
     places,
+    positions,
     windows,
 )
 

@@ -14,11 +14,13 @@ from superopt.trace.lowering import (
     attention,
     layout,
     pointwise,
+    proof_extrema,
     proof_indices,
     proof_moves,
     proof_scalars,
     proof_scans,
     proof_windows,
+    proof_writes,
     reduce,
 )
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, PROOF_INTEGERS, PROOF_LOWERINGS, REASONS, flat
@@ -31,11 +33,13 @@ _FAMILIES = (
     layout,
     pointwise,
     reduce,
+    proof_extrema,
     proof_indices,
     proof_moves,
     proof_scalars,
     proof_scans,
     proof_windows,
+    proof_writes,
 )  # importing them fills the table
 
 

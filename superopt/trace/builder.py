@@ -55,6 +55,7 @@ class Builder:
         self.axes = Axes()
         self.nodes: list[Node] = []
         self._known: dict[Node, int] = {}
+        self.first_places: dict[int, int] = {}  # a value that is the first place of a maximum -> of what
 
     def add(self, node: Node) -> int:
         """Return the number of a node, new or known."""

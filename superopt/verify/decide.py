@@ -51,11 +51,11 @@ def _after_doubt(verdict: Verdict, comparison: "_Comparison") -> Verdict:
     doubtful = comparison.doubtful()
     if doubtful is not None:
         note = (
-            "a difference was found only where one program makes NaN or infinity and the other does not,"
-            " or where floats overflow or underflow"
+            "in float64 they differ only where one program makes NaN or infinity and the other does not,"
+            " or where numbers overflow or underflow"
         )
         return replace(_noted(verdict, note, *comparison.notes), counterexample=doubtful)
-    return _noted(verdict, "no float difference found above rounding", *comparison.notes)
+    return _noted(verdict, "in float64 they agree on all inputs that were tried", *comparison.notes)
 
 
 def _after_equality(verdict: Verdict, comparison: "_Comparison") -> Verdict:
@@ -178,7 +178,7 @@ class _Comparison:
         start = perf_counter()
         for number, name in enumerate(distributions):
             if number and perf_counter() - start > _SECONDS:
-                note = f"only {number} of {len(distributions)} input distributions tried in {_SECONDS:.0f} s"
+                note = f"only {number} of {len(distributions)} kinds of inputs were tried in {_SECONDS:.0f} s"
                 self.notes.append(note)
                 return
             self.progress(f"looking for a difference in float64: {name}")

@@ -6,6 +6,7 @@ from math import ceil, log2
 from typing import Any, Literal, TypeAlias
 
 from superopt.verify.floats.report import Counterexample, FloatReport
+from superopt.verify.words import called
 
 __all__ = ["ENOUGH", "Outcome", "Verdict", "Witness", "combined"]
 
@@ -75,8 +76,8 @@ class Verdict:
         if self.place:
             lines.append(f"first difference: {self.place}")
         if self.oracles:
-            lines.append(f"compared as unknown functions: {', '.join(self.oracles)}")
-        if self.witness is not None:
+            lines.append(f"taken as unknown functions, equal for equal arguments: {called(self.oracles)}")
+        if self.witness is not None and not self.unknown:
             lines.append(str(self.witness))
         lines += self.notes
         if self.counterexample is not None:
@@ -115,7 +116,7 @@ def combined(verdicts: Sequence[Verdict], floats: FloatReport | None = None) -> 
     notes = dict.fromkeys(note for one in verdicts for note in one.notes)
     if outcome == "equal" and (total is None or total > ENOUGH):
         outcome = "unknown"
-        notes["no bound: the chances of error of all parts add up to too much"] = None
+        notes["no proof: the chances of error of all parts add up to too much"] = None
     return Verdict(
         outcome,
         trials=min((one.trials for one in verdicts), default=0),

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from superopt.bench.verdicts import idioms
-from superopt.bench.verdicts.equations import EQUATIONS
 from superopt.bench.verdicts.idioms import IDIOMS, WRONG
 from superopt.bench.verdicts.judge import compare, find_difference, judge
 from superopt.bench.verdicts.pairs import Pair, constants_of, draw, example, parse
+from superopt.bench.verdicts.tensors.equations import EQUATIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # odd programs warn of odd shapes
 
@@ -42,7 +42,7 @@ def test_there_are_enough_and_each_has_its_own_name() -> None:
     folder = Path(idioms.__file__).parent
     names = [
         call.args[0].value
-        for path in folder.glob("*.py")
+        for path in folder.rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Name)

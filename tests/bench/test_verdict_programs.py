@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from superopt.bench.verdicts.judge import find_difference
-from superopt.bench.verdicts.laws import LAWS, rewrite
-from superopt.bench.verdicts.mutations import MUTATIONS, mutate
-from superopt.bench.verdicts.nodes import Node, as_function, constant, fitted, make, nodes
-from superopt.bench.verdicts.programs import grow
-from superopt.bench.verdicts.randompairs import random_pair
+from superopt.bench.verdicts.programs.growth import grow
+from superopt.bench.verdicts.programs.laws import LAWS, rewrite
+from superopt.bench.verdicts.programs.mutations import MUTATIONS, mutate
+from superopt.bench.verdicts.programs.nodes import Node, as_function, constant, fitted, make, nodes
+from superopt.bench.verdicts.programs.pairs import random_pair
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -41,6 +41,7 @@ def clean(*command: str) -> None:
         "LD_PRELOAD": ":".join(libraries),
         "ASAN_OPTIONS": "detect_leaks=0:new_delete_type_mismatch=0",
         "OMP_NUM_THREADS": "2",
+        "PYTHONPATH": os.pathsep.join((str(FOLDER.parent), os.environ.get("PYTHONPATH", ""))),
     }
     done = subprocess.run(
         [sys.executable, *command],

@@ -36,6 +36,37 @@ _NUMBERS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+_EXTREMA: dict[str, Callable[[Tensor], Any]] = {
+    "argmax": lambda x: x.argmax(1),
+    "argmax kept": lambda x: x.argmax(0, keepdim=True),
+    "argmax of all": lambda x: x.argmax(),
+    "argmin": lambda x: x.argmin(-1),
+    "argmin of all, kept": lambda x: x.argmin(keepdim=True),
+    "argmax of one number": lambda x: x[0, 0].argmax() + x[:, :1].argmax(1),
+    "argmax of two axes": lambda x: x.reshape(2, 2, 6).argmax(1),
+    "argmax of softmax": lambda x: (3 * x - 1).softmax(-1).argmax(-1),
+    "argmax of equal numbers": lambda x: (0 * x).argmax(1),
+    "argmax gathered": lambda x: x.gather(1, x.argmax(1, keepdim=True)),
+    "argmin gathered": lambda x: x.gather(0, x.argmin(0, keepdim=True)),
+    "argmax of another gathered": lambda x: x.gather(1, (-2 * x).argmax(1, keepdim=True)),
+    "top of one": lambda x: x.topk(1).values,
+    "lowest of one": lambda x: x.topk(1, 0, largest=False).values,
+}
+
+
+@pytest.mark.parametrize("name", _EXTREMA)
+def test_a_proof_finds_the_first_place_of_an_extremum(name: str) -> None:
+    x = torch.randint(0, 4, (4, 6), generator=torch.Generator().manual_seed(0)).double()  # with many ties
+    traced = trace(_EXTREMA[name], x, for_proof=True)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(x), _EXTREMA[name](x))
+
+
+def test_more_than_the_first_stays_a_call() -> None:
+    traced = trace(lambda x: x.topk(2).values, torch.randn(3, 4), for_proof=True)
+    assert [node.reason for node in traced.program.opaque] == ["the order depends on the data"]
+
+
 @pytest.mark.parametrize("name", _NUMBERS)
 def test_a_proof_has_the_numbers_of_pytorch(name: str) -> None:
     function = _NUMBERS[name]

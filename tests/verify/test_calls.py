@@ -91,7 +91,7 @@ def test_different_in_numbers(f, g, inputs):
 def test_unknown_functions_leave_it_open(f, g, inputs):
     verdict = equivalent(f, g, *inputs)
     assert verdict.unknown, str(verdict)
-    assert "aten.sort.default" in str(verdict)
+    assert "sort" in str(verdict)
 
 
 @pytest.mark.parametrize(

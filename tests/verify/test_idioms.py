@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import pytest
 
 from superopt.bench.verdicts.answers import Answer, ask, ask_random
-from superopt.bench.verdicts.equations import EQUATIONS
 from superopt.bench.verdicts.idioms import IDIOMS, WRONG
 from superopt.bench.verdicts.pairs import Pair
+from superopt.bench.verdicts.tensors.equations import EQUATIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # odd programs warn of odd shapes
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from superopt.errors import InputError, SuperoptError, TraceError
 from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
-from superopt.trace.capture.recorder import META, Recorder, location
+from superopt.trace.capture.recorder import META, Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
 from superopt.trace.capture.tape import Meta, Tape, map_leaves
 
@@ -43,9 +43,31 @@ def capture(
     """Return the tape of one run, or raise the one error that says why there is none.
 
     With `live`, 0-d tensors of real numbers on such a device are constants like others, not inlined;
-    `for_proof`, operators that the algebra lacks are taken apart where PyTorch knows how, and short
-    tensors that the function makes of numbers are kept as what they hold.
+    `for_proof`, operators that also write their arguments are taken apart where PyTorch knows how, and
+    short tensors that the function makes of numbers are kept as what they hold.
     """
+    try:
+        return _captured(function, function, inputs, name, live, for_proof=for_proof)
+    except StaleError as stale:
+        # Writes to views become operators on the tensors that the views are of.
+        try:
+            return _captured(
+                function, torch.func.functionalize(function), inputs, name, live, for_proof=for_proof
+            )
+        except TraceError:
+            raise stale from None
+
+
+def _captured(
+    function: Callable[..., Any] | nn.Module,
+    run: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    name: str,
+    live: str | None,
+    *,
+    for_proof: bool,
+) -> Tape:
+    """Return the tape of a run of a function, in a form that computes the same."""
     parameters = _bind(function, inputs, name)
     recorder = Recorder(name, function, live, for_proof=for_proof)
     with torch.inference_mode(False), torch.no_grad():  # in inference mode nothing would be decomposed
@@ -54,7 +76,7 @@ def capture(
             arguments.append(recorder.enter(parameter, value))
         try:
             with _Functions(recorder), _Operators(recorder, for_proof=for_proof):
-                result = function(*arguments)
+                result = run(*arguments)
             return recorder.finish(result)
         except SuperoptError:
             raise
@@ -92,6 +114,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.for_proof = for_proof
+        self.apart = 0  # operators that are being taken apart, each within the one before
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -108,9 +131,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._can_decompose():  # no autograd was there to do so: the function is in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
-        if self.for_proof and func._opname in DECOMPOSED:
-            with self:
-                return decomposition_of(func)(*args, **kwargs)
+        if func._opname in DECOMPOSED and (self.for_proof or self.apart or not func._schema.is_mutable):
+            self.apart += 1
+            try:
+                with self:
+                    return decomposition_of(func)(*args, **kwargs)
+            finally:
+                self.apart -= 1
         see = self.recorder.see
         args = tuple(map_leaves(lambda leaf: see(leaf) if isinstance(leaf, Tensor) else leaf, args))
         kwargs = {

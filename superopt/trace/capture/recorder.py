@@ -14,7 +14,7 @@ from superopt.errors import InputError, TraceError, kind_and_line
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves
 from superopt.trace.run import TORCH_DTYPES, dtype_name
 
-__all__ = ["META", "Recorder", "location", "numbers_of"]
+__all__ = ["META", "Recorder", "StaleError", "location", "numbers_of"]
 
 META = torch.device("meta")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size)
@@ -36,6 +36,10 @@ def location() -> str:
             break
         frame = frame.f_back
     return ""
+
+
+class StaleError(TraceError):
+    """A tensor is read after one of its views was written: its numbers are those of no call on the tape."""
 
 
 class Recorder:
@@ -124,11 +128,13 @@ class Recorder:
         """Return the meta tensor that stands for a tensor: itself, or a constant's twin."""
         if id(tensor) in self.position:
             if id(tensor) in self.stale:
-                raise TraceError(
+                raise StaleError(
                     f"{self.name}: a tensor is read after one of its views was written in place"
                     f"{self.stale[id(tensor)]}; build the result with torch.where, cat or stack instead"
                 )
             return tensor
+        if torch._is_functional_tensor(tensor):
+            raise TraceError(f"{self.name}: an operator that is kept whole reads what was written in place")
         if id(tensor) not in self.twin:
             self.twin[id(tensor)] = self._constant(tensor)
             self.keep.append(tensor)

@@ -13,7 +13,7 @@ import torch
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import choose
-from superopt.trace.lowering.table import as_sym, flat, lower
+from superopt.trace.lowering.table import flat, held, lower
 
 __all__ = ["picked", "slice_dim"]
 
@@ -278,12 +278,20 @@ def _arange(b: Builder, *bounds: float, **options: Any) -> Sym:
     step = Fraction(bounds[2] if len(bounds) > 2 else options.get("step", 1))
     count = max(0, -((Fraction(start) - Fraction(end)) // step))
     made = b.axes.dim(int(count))
+    if step.denominator > 1 or Fraction(start).denominator > 1:
+        _check_fractions(options.get("dtype"))
     scaled = b.apply("mul", b.index(made), b.const(step))
     return Sym(b.apply("add", scaled, b.const(start)), (made,), torch.int64)
 
 
+def _check_fractions(dtype: torch.dtype | None) -> None:
+    if dtype is not None and not dtype.is_floating_point:
+        raise UnsupportedError("rounds to integers")
+
+
 @lower("linspace")
 def _linspace(b: Builder, start: float, end: float, steps: int, **options: Any) -> Sym:
+    _check_fractions(options.get("dtype"))
     made = b.axes.dim(steps)
     step = (Fraction(end) - Fraction(start)) / max(steps - 1, 1)
     value = b.apply("add", b.apply("mul", b.index(made), b.const(step)), b.const(start))
@@ -305,12 +313,13 @@ def _filled(b: Builder, shape: Sequence[int], value: Any) -> Sym:
 @lower("full", "new_full")
 def _full(b: Builder, *arguments: Any, **options: Any) -> Sym:
     shape, value = arguments[-2:]
-    return _filled(b, shape, value)
+    like = arguments[0].dtype if len(arguments) > 2 else None  # the tensor of new_full
+    return _filled(b, shape, held(b, value, options.get("dtype") or like))
 
 
 @lower("scalar_tensor")
 def _scalar_tensor(b: Builder, value: Any, **options: Any) -> Sym:
-    return _filled(b, (), value)
+    return _filled(b, (), held(b, value, options.get("dtype")))
 
 
 def _register_filled() -> None:
@@ -337,7 +346,7 @@ _register_filled()
 
 @lower("full_like", "fill")
 def _full_like(b: Builder, x: Sym, value: Any, **options: Any) -> Sym:
-    return replace(as_sym(b, value, x), dims=x.dims)
+    return replace(held(b, value, options.get("dtype") or x.dtype), dims=x.dims)
 
 
 @lower("zero")
@@ -346,8 +355,6 @@ def _zero(b: Builder, x: Sym) -> Sym:
 
 
 @lower("copy")
-def _copy(b: Builder, x: Sym, source: Sym, non_blocking: bool = False) -> Sym:
-    if source.dtype.is_floating_point and not x.dtype.is_floating_point:
-        raise UnsupportedError("rounds to integers")
-    (_, source), dims = b.broadcast(replace(x, value=b.const(0), mask=None), source)
-    return replace(source, dims=dims)
+def _copy(b: Builder, x: Sym, source: Any, non_blocking: bool = False) -> Sym:
+    (_, found), dims = b.broadcast(replace(x, value=b.const(0), mask=None), held(b, source, x.dtype))
+    return replace(found, dims=dims)

@@ -12,7 +12,7 @@ from superopt.ir import COMPARISONS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import slice_dim
 from superopt.trace.lowering.masks import add, choose, exp, pointwise, scale, sub
-from superopt.trace.lowering.table import as_sym, flat, lower
+from superopt.trace.lowering.table import as_sym, flat, held, lower
 
 __all__: list[str] = []
 
@@ -99,7 +99,10 @@ def _pow(b: Builder, x: Any, y: Any) -> Sym:
         if power is not None:
             dims = b.broadcast(x, y)[1] if isinstance(y, Sym) else x.dims
             return replace(power, dims=dims)
-    return pointwise(b, "pow", x, as_sym(b, y, x))
+    y = as_sym(b, y, x)
+    if not (x.dtype.is_floating_point or y.dtype.is_floating_point):
+        raise UnsupportedError("rounds powers of integers whose exponents may be negative")
+    return pointwise(b, "pow", x, y)
 
 
 def _small_power(b: Builder, x: Sym, exponent: Fraction) -> Sym | None:
@@ -196,7 +199,7 @@ def _where(b: Builder, condition: Sym, x: Any = None, y: Any = None) -> Sym:
 
 @lower("masked_fill")
 def _masked_fill(b: Builder, x: Sym, mask: Sym, value: Any) -> Sym:
-    return choose(b, truth(b, mask), as_sym(b, value, x), x)
+    return choose(b, truth(b, mask), held(b, value, x.dtype), x)
 
 
 @lower("index_put")
@@ -208,7 +211,7 @@ def _index_put(
     if mask is None or mask.dtype != torch.bool or accumulate or b.axes.extent(flat(values.dims)) != 1:
         raise UnsupportedError("writes to places that the data of a tensor tell")
     missing = len(x.dims) - len(mask.dims)
-    number = replace(values, dims=())
+    number = replace(held(b, values, x.dtype), dims=())
     return choose(b, replace(mask, dims=(*mask.dims, *[()] * missing)), number, x)
 
 
@@ -289,6 +292,47 @@ def _to_copy(b: Builder, x: Sym, dtype: torch.dtype | None = None, **options: An
 @lower("clone", "detach", "alias", "contiguous", "lift_fresh", "lift_fresh_copy", "lift", "positive")
 def _identity(b: Builder, x: Sym, **options: Any) -> Sym:
     return x
+
+
+@lower("sign", "sgn")
+def _sign(b: Builder, x: Sym) -> Sym:
+    """Return 1 for positive numbers, -1 for negative ones, and 0 for 0."""
+    zero = b.scalar(0, x.dtype)
+    return sub(b, pointwise(b, "gt", x, zero), pointwise(b, "lt", x, zero))
+
+
+@lower("logit")
+def _logit(b: Builder, x: Sym, eps: float | None = None) -> Sym:
+    x = b.settle(x)
+    if eps is not None:
+        x = pointwise(b, "maximum", x, b.scalar(eps, x.dtype))
+        x = pointwise(b, "minimum", x, b.scalar(1 - eps, x.dtype))
+    odds = scale(b, "div", x, sub(b, b.scalar(1, x.dtype), x))
+    return pointwise(b, "log", odds)
+
+
+@lower("log10")
+def _log10(b: Builder, x: Sym) -> Sym:
+    ten = b.scalar(2.302585092994046, x.dtype)  # the logarithm of 10
+    return scale(b, "div", pointwise(b, "log", x), ten)
+
+
+@lower("xlogy")
+def _xlogy(b: Builder, x: Any, y: Any) -> Sym:
+    """Return x log y; 0 where x is 0, whatever y is."""
+    like = x if isinstance(x, Sym) else y
+    x, y = as_sym(b, x, like), as_sym(b, y, like)
+    product = scale(b, "mul", x, pointwise(b, "log", y))
+    nonzero = pointwise(b, "ne", x, b.scalar(0, x.dtype))
+    return pointwise(b, "guard", nonzero, product)
+
+
+@lower("log_sigmoid_forward")
+def _log_sigmoid(b: Builder, x: Sym) -> tuple[Sym, None]:
+    """Return the logarithm of the sigmoid, such that large numbers of either sign keep their digits."""
+    size = pointwise(b, "abs", x)
+    rest = pointwise(b, "log1p", exp(b, pointwise(b, "neg", size)))
+    return sub(b, pointwise(b, "minimum", x, b.scalar(0, x.dtype)), rest), None
 
 
 @lower("glu")

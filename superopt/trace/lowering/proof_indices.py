@@ -14,10 +14,11 @@ import torch
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import add, pointwise, scale
+from superopt.trace.lowering.proof_extrema import extremum_at
 from superopt.trace.lowering.reduce import product, total
 from superopt.trace.lowering.table import as_sym, lower, takes_integers
 
-__all__: list[str] = []
+__all__ = ["one_hot", "required"]
 
 _NO_REDUCTION, _SUM = 0, 2  # of a loss, as ATen numbers them; 1 is the mean
 takes_integers("embedding", "index_select", "index", "gather", for_proof=True)
@@ -34,7 +35,7 @@ def _positions(b: Builder, dim: Dim) -> Sym:
     return Sym(found, (dim,), torch.int64)
 
 
-def _one_hot(b: Builder, index: Sym, dim: Dim, *, wraps: bool = False) -> Sym:
+def one_hot(b: Builder, index: Sym, dim: Dim, *, wraps: bool = False) -> Sym:
     """Return whether each position along a new last dimension is the one that an index names.
 
     Where indices wrap, -1 names the last position.
@@ -53,7 +54,7 @@ def _check_integer(index: Sym) -> None:
         raise UnsupportedError("the number of elements that a mask leaves depends on the data")
 
 
-def _required(b: Builder, met: Sym) -> Sym:
+def required(b: Builder, met: Sym) -> Sym:
     """Return a number that is 1 for all numbers for which the program does not raise."""
     return pointwise(b, "guard", met, met)
 
@@ -61,7 +62,7 @@ def _required(b: Builder, met: Sym) -> Sym:
 def _looked_up(b: Builder, x: Sym, hit: Sym, x_labels: str, hit_labels: str, out: str) -> Sym:
     """Return the sum of a tensor over the position that is met, which has to be there."""
     found = product(b, hit, hit_labels, x, x_labels, out)
-    place = _required(b, total(b, hit, -1))
+    place = required(b, total(b, hit, -1))
     spread = [place.dims[hit_labels.index(label)] if label in hit_labels else () for label in out]
     return replace(scale(b, "mul", found, replace(place, dims=tuple(spread))), dtype=x.dtype)
 
@@ -70,7 +71,7 @@ def _taken(b: Builder, x: Sym, dim: int, index: Sym, *, wraps: bool = False) -> 
     """Return a tensor with the dimensions of an index in the place of one of its own."""
     x = b.settle(x)
     labels, new = _LETTERS[: len(x.dims)], _LETTERS[len(x.dims) : len(x.dims) + len(index.dims)]
-    hit = _one_hot(b, index, x.dims[dim], wraps=wraps)
+    hit = one_hot(b, index, x.dims[dim], wraps=wraps)
     return _looked_up(b, x, hit, labels, new + labels[dim], labels[:dim] + new + labels[dim + 1 :])
 
 
@@ -104,7 +105,7 @@ def _index(b: Builder, x: Sym, indices: Sequence[Sym | None]) -> Sym:
     for dim in given[::-1]:
         index = indices[dim]
         assert index is not None
-        hit = _one_hot(b, index, x.dims[dim], wraps=True)
+        hit = one_hot(b, index, x.dims[dim], wraps=True)
         own = new[rank - len(index.dims) :]
         out = left.replace(labels[dim], "")
         out += "".join(label for label in own if label not in out)
@@ -124,9 +125,12 @@ def _gather(b: Builder, x: Sym, dim: int, index: Sym, *, sparse_grad: bool = Fal
     shape, wanted = b.shape(x), b.shape(index)
     if any(i != dim and size != wanted[i] for i, size in enumerate(shape)):
         raise UnsupportedError("gathers from a part of a tensor")
+    found = extremum_at(b, x, dim, index)
+    if found is not None:
+        return found
     labels, new = _LETTERS[: len(x.dims)], _LETTERS[len(x.dims)]
     own = labels.replace(labels[dim], new)
-    return _looked_up(b, x, _one_hot(b, index, x.dims[dim]), labels, own + labels[dim], own)
+    return _looked_up(b, x, one_hot(b, index, x.dims[dim]), labels, own + labels[dim], own)
 
 
 @lower("index_add", for_proof=True)
@@ -136,8 +140,8 @@ def _index_add(b: Builder, x: Sym, dim: int, index: Sym, source: Sym, alpha: flo
         raise UnsupportedError("adds to a tensor without dimensions")
     x, source, dim = b.settle(x), b.settle(source), dim % len(x.dims)
     labels, new = _LETTERS[: len(x.dims)], _LETTERS[len(x.dims)]
-    hit = _one_hot(b, index, x.dims[dim])
-    met = _required(b, total(b, hit, -1))
+    hit = one_hot(b, index, x.dims[dim])
+    met = required(b, total(b, hit, -1))
     source = scale(b, "mul", source, replace(met, dims=(*met.dims, *((),) * (len(x.dims) - dim - 1))))
     added = product(b, hit, new + labels[dim], source, labels.replace(labels[dim], new), labels)
     return add(b, x, scale(b, "mul", added, b.scalar(alpha, x.dtype)))
@@ -149,10 +153,10 @@ def _nll_loss(
 ) -> tuple[Sym, Sym]:
     """Return the negative logarithms at the targets; one that is neither a class nor ignored raises."""
     x = b.settle(x)
-    hit = _one_hot(b, target, x.dims[-1])
+    hit = one_hot(b, target, x.dims[-1])
     counted = pointwise(b, "ne", target, as_sym(b, ignore_index, target))
     met = pointwise(b, "or", total(b, hit, -1), pointwise(b, "not", counted))
-    weights = _required(b, met)
+    weights = required(b, met)
     weights = replace(scale(b, "mul", weights, counted), dtype=x.dtype)
     if weight is not None:
         own = product(b, hit, "nc"[2 - len(hit.dims) :], b.settle(weight), "c", "n"[2 - len(hit.dims) :])

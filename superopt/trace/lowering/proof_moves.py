@@ -287,41 +287,6 @@ for _name in ("view", "_unsafe_view", "reshape", "_reshape_alias"):
     lower(_name, for_proof=True)(otherwise(_name, _view))
 
 
-@lower("pixel_shuffle", for_proof=True)
-def _pixel_shuffle(b: Builder, x: Sym, factor: int) -> Sym:
-    *outer, channels, height, width = b.shape(x)
-    rank = len(outer)
-    parts = _reshaped(b, x, (*outer, channels // factor**2, factor, factor, height, width))
-    order = (*range(rank), rank, rank + 3, rank + 1, rank + 4, rank + 2)
-    turned = replace(parts, dims=tuple(parts.dims[i] for i in order))
-    return _reshaped(b, turned, (*outer, channels // factor**2, height * factor, width * factor))
-
-
-@lower("pixel_unshuffle", for_proof=True)
-def _pixel_unshuffle(b: Builder, x: Sym, factor: int) -> Sym:
-    *outer, channels, height, width = b.shape(x)
-    rank = len(outer)
-    parts = _reshaped(b, x, (*outer, channels, height // factor, factor, width // factor, factor))
-    order = (*range(rank), rank, rank + 2, rank + 4, rank + 1, rank + 3)
-    turned = replace(parts, dims=tuple(parts.dims[i] for i in order))
-    return _reshaped(b, turned, (*outer, channels * factor**2, height // factor, width // factor))
-
-
-@lower("channel_shuffle", "native_channel_shuffle", for_proof=True)
-def _channel_shuffle(b: Builder, x: Sym, groups: int) -> Sym:
-    outer, channels, *inner = b.shape(x)
-    parts = _reshaped(b, x, (outer, groups, channels // groups, *inner))
-    dims = parts.dims
-    turned = replace(parts, dims=(dims[0], dims[2], dims[1], *dims[3:]))
-    return _reshaped(b, turned, (outer, channels, *inner))
-
-
-def _reshaped(b: Builder, x: Sym, shape: Sequence[int]) -> Sym:
-    made = otherwise("view", _view)(b, x, shape)
-    assert isinstance(made, Sym)
-    return made
-
-
 def _reflected(place: int, size: int) -> int:
     place = abs(place)
     return 2 * (size - 1) - place if place >= size else place

@@ -10,7 +10,7 @@ import torch
 
 from superopt.trace.builder import Builder, Sym
 from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
-from superopt.trace.lowering.table import LOWERINGS, as_sym, lower
+from superopt.trace.lowering.table import LOWERINGS, lower
 
 __all__: list[str] = []
 
@@ -18,26 +18,9 @@ _LONGEST_POWER = 64
 _FINEST_ROOT = 8  # the eighth root is the last that is written as square roots
 
 
-@lower("sign", "sgn", for_proof=True)
-def _sign(b: Builder, x: Sym) -> Sym:
-    """Return 1 for positive numbers, -1 for negative ones, and 0 for 0."""
-    zero = b.scalar(0, x.dtype)
-    return sub(b, pointwise(b, "gt", x, zero), pointwise(b, "lt", x, zero))
-
-
 @lower("erfc", for_proof=True)
 def _erfc(b: Builder, x: Sym) -> Sym:
     return sub(b, b.scalar(1, x.dtype), pointwise(b, "erf", x))
-
-
-@lower("logit", for_proof=True)
-def _logit(b: Builder, x: Sym, eps: float | None = None) -> Sym:
-    x = b.settle(x)
-    if eps is not None:
-        x = pointwise(b, "maximum", x, b.scalar(eps, x.dtype))
-        x = pointwise(b, "minimum", x, b.scalar(1 - eps, x.dtype))
-    odds = scale(b, "div", x, sub(b, b.scalar(1, x.dtype), x))
-    return pointwise(b, "log", odds)
 
 
 @lower("logaddexp", for_proof=True)
@@ -121,19 +104,3 @@ def _cosh(b: Builder, x: Sym) -> Sym:
 
 def _half(b: Builder, x: Sym) -> Sym:
     return scale(b, "div", x, b.scalar(2, x.dtype))
-
-
-@lower("log10", for_proof=True)
-def _log10(b: Builder, x: Sym) -> Sym:
-    ten = b.scalar(2.302585092994046, x.dtype)  # the logarithm of 10
-    return scale(b, "div", pointwise(b, "log", x), ten)
-
-
-@lower("xlogy", for_proof=True)
-def _xlogy(b: Builder, x: Any, y: Any) -> Sym:
-    """Return x log y; 0 where x is 0, whatever y is."""
-    like = x if isinstance(x, Sym) else y
-    x, y = as_sym(b, x, like), as_sym(b, y, like)
-    product = scale(b, "mul", x, pointwise(b, "log", y))
-    nonzero = pointwise(b, "ne", x, b.scalar(0, x.dtype))
-    return pointwise(b, "guard", nonzero, product)

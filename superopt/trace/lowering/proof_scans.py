@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from math import inf
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import choose, exp, pointwise
-from superopt.trace.lowering.table import LOWERINGS, flat, lower, normal_dims
+from superopt.trace.lowering.table import LOWERINGS, check_rounds, flat, lower, normal_dims
 
 __all__: list[str] = []
 
@@ -30,6 +29,7 @@ def _earlier(b: Builder, x: Sym, dim: int) -> tuple[int, Dim, int]:
 
 @lower("cumsum", for_proof=True)
 def _cumsum(b: Builder, x: Sym, dim: int, dtype: torch.dtype | None = None) -> Sym:
+    check_rounds(x, dtype)
     if not x.dims:
         return x
     x = b.settle(x)
@@ -78,7 +78,10 @@ def _factors(b: Builder, x: Sym, at: int) -> list[Sym]:
 
 
 @lower("prod", for_proof=True)
-def _prod(b: Builder, x: Sym, dim: int | None = None, keepdim: bool = False, **options: Any) -> Sym:
+def _prod(
+    b: Builder, x: Sym, dim: int | None = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Sym:
+    check_rounds(x, dtype)
     x = b.settle(x)
     if dim is None:
         x, dim = replace(x, dims=(flat(x.dims),)), 0
@@ -93,6 +96,7 @@ def _prod(b: Builder, x: Sym, dim: int | None = None, keepdim: bool = False, **o
 
 @lower("cumprod", for_proof=True)
 def _cumprod(b: Builder, x: Sym, dim: int, dtype: torch.dtype | None = None) -> Sym:
+    check_rounds(x, dtype)
     if not x.dims:
         return x
     x = b.settle(x)

@@ -1,6 +1,6 @@
 """Proof lowerings of sliding windows: convolutions, pools, and images taken apart into patches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -13,7 +13,7 @@ from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import add, choose
 from superopt.trace.lowering.proof_moves import check_affordable, inside, moved
 from superopt.trace.lowering.reduce import product, total
-from superopt.trace.lowering.table import LOWERINGS, lower
+from superopt.trace.lowering.table import LOWERINGS, Lowering, lower
 
 __all__: list[str] = []
 
@@ -260,8 +260,45 @@ def _adaptive(b: Builder, x: Sym, sizes: Sequence[int], *, largest: bool) -> Any
     return (_largest(b, x, within), None) if largest else _divided(b, total(b, x, within), outer, divisors)
 
 
+def _tiles(b: Builder, x: Sym, counts: Sequence[tuple[int, int]]) -> bool:
+    """Return whether the last dimensions fall into so many windows of such lengths, side by side."""
+    dims = b.dims(x)[len(x.dims) - len(counts) :]
+    whole = all(b.axes.extent(dim) == count * size for dim, (count, size) in zip(dims, counts, strict=True))
+    return whole and None not in (b.axes.cut(dim, one) for dim, one in zip(dims, counts, strict=True))
+
+
+def _tiled(pool: Callable[..., Any], rank: int) -> Lowering:
+    """Return the lowering of a pool whose windows neither overlap nor leave anything out."""
+
+    def lowering(
+        b: Builder, x: Sym, kernel: _Sizes, stride: _Sizes = (), padding: _Sizes = 0, *more: Any
+    ) -> Any:
+        sizes, steps = _each(kernel, rank), _each(stride or kernel, rank)
+        counts = [(size // count, count) for size, count in zip(b.shape(x)[-rank:], sizes, strict=True)]
+        apart = more and not isinstance(more[0], bool) and set(_each(more[0], rank)) != {1}
+        overlap = apart or list(sizes) != list(steps) or any(_each(padding, rank))
+        if overlap or not _tiles(b, x, counts):
+            raise UnsupportedError("a sliding window over an axis")
+        return pool(rank, b, x, kernel, stride, padding, *more)
+
+    return lowering
+
+
+def _evenly(b: Builder, x: Sym, sizes: Sequence[int], *, largest: bool) -> Any:
+    """Return an adaptive pool whose windows have one length."""
+    shape = b.shape(x)[len(x.dims) - len(sizes) :]
+    counts = [(count, size // count) for size, count in zip(shape, sizes, strict=True) if count]
+    if len(counts) < len(sizes) or not _tiles(b, x, counts):
+        raise UnsupportedError("windows of several lengths")
+    return _adaptive(b, x, sizes, largest=largest)
+
+
 def _register_pools() -> None:
     for rank in (2, 3):
+        lower(f"avg_pool{rank}d")(_tiled(_average, rank))
+        lower(f"max_pool{rank}d_with_indices")(_tiled(_maximum, rank))
+        lower(f"_adaptive_avg_pool{rank}d")(partial(_evenly, largest=False))
+        lower(f"adaptive_max_pool{rank}d")(partial(_evenly, largest=True))
         lower(f"avg_pool{rank}d", for_proof=True)(partial(_average, rank))
         lower(f"max_pool{rank}d_with_indices", for_proof=True)(partial(_maximum, rank))
         lower(f"_adaptive_avg_pool{rank}d", for_proof=True)(partial(_adaptive, largest=False))

@@ -11,7 +11,7 @@ import torch
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
 from superopt.trace.lowering.pointwise import truth
-from superopt.trace.lowering.table import flat, lower, normal_dims, takes_integers
+from superopt.trace.lowering.table import check_rounds, flat, lower, normal_dims, takes_integers
 
 __all__ = ["mean", "product", "total", "zero_unless"]
 
@@ -63,6 +63,7 @@ def _smallest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> 
 def _sum(
     b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> Sym:
+    check_rounds(x, dtype)
     return total(b, x, dim, keepdim)
 
 
@@ -99,12 +100,18 @@ def _min(b: Builder, x: Sym, dim: Any = None, keepdim: bool = False) -> Sym | tu
 
 @lower("any")
 def _any(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
-    return _largest(b, truth(b, x), dim, keepdim)
+    found = truth(b, x)
+    return found if _none(dim) else _largest(b, found, dim, keepdim)
 
 
 @lower("all")
 def _all(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
-    return pointwise(b, "not", _largest(b, pointwise(b, "not", truth(b, x)), dim, keepdim))
+    return pointwise(b, "not", _any(b, pointwise(b, "not", truth(b, x)), dim, keepdim))
+
+
+def _none(dims: _Dims) -> bool:
+    """Return whether no dimension is named, which means none to `any` and `all`, and all to others."""
+    return isinstance(dims, Sequence) and not dims
 
 
 def _moments(b: Builder, x: Sym, dims: _Dims, correction: float | None, keepdim: bool) -> tuple[Sym, Sym]:

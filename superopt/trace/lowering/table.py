@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch
+
 from superopt.trace.axes import Dim
-from superopt.trace.builder import Builder, Sym
+from superopt.trace.builder import Builder, Sym, UnsupportedError
 
 __all__ = [
     "INTEGERS",
@@ -14,6 +16,8 @@ __all__ = [
     "REASONS",
     "Lowering",
     "as_sym",
+    "check_rounds",
+    "held",
     "lower",
     "normal_dims",
     "takes_integers",
@@ -65,8 +69,45 @@ def unsupported(reason: str, *names: str) -> None:
 
 
 def as_sym(b: Builder, value: Any, like: Sym) -> Sym:
-    """Return an argument that is a tensor or a number as a tensor."""
-    return value if isinstance(value, Sym) else b.scalar(value, like.dtype)
+    """Return an argument that is a tensor or a number as a tensor, which a number does not make narrower."""
+    return value if isinstance(value, Sym) else b.scalar(value, _promoted(value, like.dtype))
+
+
+def _promoted(number: float | int | bool, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of what an operator makes of tensors of a dtype and a number."""
+    own = _dtype_of(number)
+    if dtype.is_floating_point or own == torch.bool:
+        return dtype
+    return own if own.is_floating_point or dtype == torch.bool else dtype
+
+
+def held(b: Builder, value: Any, dtype: torch.dtype | None) -> Sym:
+    """Return a number or a tensor as a tensor of a dtype holds it; without a dtype, as it is."""
+    found = value if isinstance(value, Sym) else b.scalar(value, _dtype_of(value))
+    number = b.constant(found.value)
+    if dtype is None or dtype.is_floating_point or found.dtype == dtype:
+        return found
+    if number is None:
+        check_rounds(found, dtype)
+        return found
+    if found.mask is not None:
+        raise UnsupportedError("infinity as an integer")
+    return b.scalar(bool(number) if dtype == torch.bool else int(number), dtype)
+
+
+def _dtype_of(number: float | int | bool) -> torch.dtype:
+    if isinstance(number, bool):
+        return torch.bool
+    return torch.int64 if isinstance(number, int) else torch.get_default_dtype()
+
+
+def check_rounds(x: Sym, dtype: torch.dtype | None) -> None:
+    """Refuse a dtype that cannot hold the numbers of a tensor."""
+    if dtype is not None and not dtype.is_floating_point:
+        if x.dtype.is_floating_point:
+            raise UnsupportedError("rounds to integers")
+        if dtype == torch.bool:
+            raise UnsupportedError("makes numbers truth values")
 
 
 def normal_dims(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
@@ -113,7 +154,7 @@ unsupported(
     "multinomial",
 )
 unsupported("a running total along an axis", "cumsum", "cumprod", "cummax", "logcumsumexp")
-unsupported("a sliding window over an axis", "convolution", "unfold", "max_pool2d_with_indices", "avg_pool2d")
+unsupported("a sliding window over an axis", "convolution", "unfold", "im2col")
 unsupported("a diagonal makes one axis of two", "diagonal", "diag_embed", "trace")
 unsupported("reverses or rotates an axis", "flip", "roll")
 unsupported(
@@ -126,7 +167,6 @@ unsupported(
     "remainder",
     "fmod",
     "frac",
-    "sign",
 )
 unsupported("needs integer class indices", "nll_loss2d_forward")
 unsupported("reads memory by explicit strides", "as_strided")

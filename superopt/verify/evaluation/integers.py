@@ -134,20 +134,20 @@ def drawn_integers(
         for one, known in zip(found, whole, strict=True):
             made = one.at({axis: places[groups[axis]] for axis in one.axes}, _evaluated(one, places, groups))
             if known is None or made is None:
-                return (0,), "integers are compared with what no short axis shows"
+                return (0,), "integers are compared with positions of axes that are too long"
             numbers |= made.keys()
             for number in numbers & known.keys():
                 for axis, place in zip(one.axes, known[number], strict=True):
                     group = groups[axis]
                     places[group] = tuple(sorted({*places[group], place}))
         if len(numbers) > _MOST_NUMBERS:
-            return (0,), "integers are compared with too many numbers"
+            return (0,), f"integers are compared with more than {_MOST_NUMBERS} numbers"
         if before == (len(numbers), sum(map(len, places.values()))):
             break
     for one, known in zip(found, whole, strict=True):
         made = one.at({axis: places[groups[axis]] for axis in one.axes}, _evaluated(one, places, groups))
         if known is None or made is None or not numbers & known.keys() <= made.keys() <= known.keys():
-            return (0,), "integers are compared with what no short axis shows"
+            return (0,), "integers are compared with positions of axes that are too long"
     return _drawn(numbers, [*numbers, *extents.values(), *(n for known in whole if known for n in known)]), ""
 
 

@@ -135,7 +135,7 @@ def tiny_sizes(
         if groups[axis] in uses.read_apart and len(places[groups[axis]]) < size
     )
     if any(misread_counts(graph, partial, constants_of(graph, narrow=False)[2]) for graph in graphs):
-        unseen = unseen or f"counts along {', '.join(sorted(partial))} are as large as no short axis shows"
+        unseen = unseen or f"masks count along axes that are too long ({', '.join(sorted(partial))})"
     extents: dict[str, int] = {}
     for axis, size in real.items():
         group = groups[axis]
@@ -245,7 +245,7 @@ class _Uses:
             if not unseen:
                 continue
             if any(self.groups[axis] in self.sized for axis in names):
-                return f"masks along {', '.join(names)} have outcomes that no short axis shows"
+                return f"masks depend on the extents of axes that are too long ({', '.join(names)})"
             for outcome in sorted(unseen):
                 for axis, at in zip(names, whole[outcome], strict=True):
                     group = self.groups[axis]

@@ -51,6 +51,7 @@ from superopt.verify.field.source import Source, seeds_of
 
 __all__ = ["Field"]
 
+_REMEMBERED = 1 << 16  # elements of arrays whose orders are kept while a field is in use
 _EVEN = frozenset({"cos"})
 _ODD = frozenset({"sin", "erf"})
 
@@ -117,6 +118,8 @@ class Field:
         self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
         self.orders: list[tuple[Residues, Residues, NDArray[np.int8], int]] | None = None
         self._infinity: Residues | None = None
+        self._known_orders: dict[tuple[int, bool, tuple[int, ...], bytes, bytes], NDArray[np.int8]] = {}
+        self._known_leaves: dict[tuple[str, tuple[int, ...], str], Residues] = {}
         self.__dict__.pop("_power_tables", None)
 
     def take(self, trials: NDArray[np.bool_] | NDArray[np.int64]) -> "Field":
@@ -139,7 +142,10 @@ class Field:
 
     def leaf(self, name: str, shape: tuple[int, ...], dtype: str = "f64") -> Residues:
         """Return an input tensor, determined by the seed and the name: residues, bits, or whole numbers."""
-        return self.source.leaf(name, shape, dtype)
+        key = name, shape, dtype
+        if key not in self._known_leaves:
+            self._known_leaves[key] = self.source.leaf(name, shape, dtype)
+        return self._known_leaves[key]
 
     def weights(self, axis: str, size: int) -> Residues:
         """Return how often each position of an axis stands for itself in a sum over the axis."""
@@ -386,9 +392,17 @@ class Field:
             np.broadcast_to(x, (self.trials, *x.shape[1:])),
             np.broadcast_to(y, (self.trials, *y.shape[1:])),
         )
-        undefined = (x >= UNDEFINED) | (y >= UNDEFINED) if self.holes else None
-        infinity = None if self._infinity is None else self._infinity[level]
-        order = order_of(x, y, prime, self._known_steps[level], infinity=infinity, undefined=undefined)
+        # Two programs mostly compare the same numbers.
+        key = None
+        if x.size <= _REMEMBERED:
+            key = level, self._infinity is None, x.shape, x.tobytes(), y.tobytes()
+        order = self._known_orders.get(key) if key is not None else None
+        if order is None:
+            undefined = (x >= UNDEFINED) | (y >= UNDEFINED) if self.holes else None
+            infinity = None if self._infinity is None else self._infinity[level]
+            order = order_of(x, y, prime, self._known_steps[level], infinity=infinity, undefined=undefined)
+            if key is not None:
+                self._known_orders[key] = order
         if self.orders is not None:
             self.orders.append((x, y, order, prime))
         return order

@@ -1,7 +1,6 @@
 """Equality of two graphs as exact algebra: random tests over finite fields, with an error bound."""
 
 from dataclasses import replace
-from math import ceil, log2
 from time import perf_counter
 
 from superopt.ir import Graph, live_graph, release_shifts
@@ -16,6 +15,7 @@ from superopt.verify.graphs.shared import cut_shared, same_outputs
 from superopt.verify.graphs.ties import tied_rounds
 from superopt.verify.graphs.trials import Tally
 from superopt.verify.verdict import ENOUGH, Verdict
+from superopt.verify.words import functions, knows_in_part, too_likely
 
 __all__ = ["equal_graphs"]
 
@@ -47,7 +47,7 @@ def equal_graphs(
     aligned = align_graphs(release_shifts(live_graph(a)), release_shifts(live_graph(b)))
     left, right = aligned.left, aligned.right
     if same_outputs(left, right):
-        names = tuple(sorted(Facts(aligned).functions))
+        names = functions(Facts(aligned).functions)
         verdict = Verdict("equal", error_bound=0.0, oracles=names, seed=seed)
         return replace(verdict, seconds=perf_counter() - start)
     verdict = _tried(aligned, trials, seed, bits)
@@ -92,14 +92,16 @@ def _decide(facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: b
         notes |= dict.fromkeys(finding.notes)
         bounds.append(finding.error)
         exact &= setting.exact
-        if witness is not None or finding.error is None:
-            break
+        if witness is not None or finding.error is None or finding.error > ENOUGH:
+            break  # another choice of sizes would not make them equal
     known = [bound for bound in bounds if bound is not None]
     bound = max(known) if witness is None and len(known) == len(bounds) else None
     if witness is not None and not exact:
-        notes["the field tells them apart, but it does not know every law of real numbers"] = None
-    elif bound is not None and bound > ENOUGH:
-        notes[f"no bound below 2^-40: the chance of error is only below 2^{ceil(log2(bound))}"] = None
+        ordered = facts.ordered or facts.chooses
+        part = knows_in_part(ordered=ordered, integers=facts.integers, names=facts.functions)
+        notes[part] = None
+    elif bound is not None and bound > ENOUGH and not notes:
+        notes[too_likely(bound)] = None
     return Verdict(
         "different"
         if witness is not None and exact
@@ -109,7 +111,7 @@ def _decide(facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: b
         trials=total,
         error_bound=bound,
         witness=witness,
-        oracles=tuple(sorted(facts.functions)),
+        oracles=functions(facts.functions),
         notes=tuple(notes),
         seed=seed,
     )
@@ -118,7 +120,7 @@ def _decide(facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: b
 def _compared(setting: Setting, tally: Tally, trials: int | None) -> Finding:
     """Return what all trials of one setting say."""
     if setting.obstacle:
-        return Finding(notes=(f"not compared: {setting.obstacle}",))
+        return Finding(notes=(f"no proof was tried: {setting.obstacle}",))
     found = random_rounds(setting, tally, trials)
     if found.error is None or found.error > ENOUGH or not tally.met:
         return found

@@ -30,6 +30,7 @@ class Facts:
         self.ordered = "maximum" in names.primitives or "less" in names.primitives
         self.ordered |= any(step.op == "max" for graph in self.graphs for step in graph.steps)
         ports = [port for graph in self.graphs for port in graph.inputs]
+        self.integers = any(port.dtype in INTEGERS for port in ports)
         self.chooses = (
             self.ordered
             or bool(names.primitives & {"equal", "where"})
@@ -44,7 +45,7 @@ class Facts:
             and not names.functions
             and names.primitives <= {"const", "add", "mul", "neg", "inv", "exp"}
             and not self.ordered
-            and not any(port.dtype in INTEGERS for port in ports)  # which wrap around
+            and not self.integers  # which wrap around
         )
 
     @property

@@ -11,6 +11,7 @@ __all__ = ["Finding", "random_rounds"]
 
 _MOST_DRAWS = 1 << 20  # trials times elements of the cheapest root
 _ROUNDS = 12
+_CAREFUL = 256  # trials at a time where many disagree, of which only the first are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
     limit = max(count, _MOST_DRAWS // (setting.levels * roots.least_work))
     for number in range(_ROUNDS):
         found = tally.rooted
-        witness = _round(setting, setting.field(number, count), tally, wanted)
+        witness = _round(setting, setting.field(number, count), tally, wanted, fixed=trials is not None)
         if witness is not None:
             return Finding(witness)
         if trials is None:
@@ -42,19 +43,25 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
         scarce = tally.rooted - found < wanted - tally.kept
         count = min(limit, count * 8) if scarce else count
     if roots.stages and not tally.rooted:
-        return Finding(notes=("undecided: too many square roots to draw squares for all",))
+        return Finding(notes=("no proof: too many square roots for random numbers to have them all",))
     return _concluded(setting, tally)
 
 
-def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int) -> Witness | None:
-    """Compare the good trials of one field."""
+def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: bool) -> Witness | None:
+    """Compare the good trials of one field; where not so many are asked for, until one is dismissed first.
+
+    From then on each trial says less, and how many are wanted is worked out anew.
+    """
     good = setting.roots.good(drawn)
     tally.drawn += drawn.trials
     tally.rooted += good.size
-    for batch in batches(setting, drawn, good[: wanted - tally.kept]):
+    dismissed = tally.dismissed > 0
+    for batch in batches(setting, drawn, good[: wanted - tally.kept], _CAREFUL if dismissed else None):
         witness = compare(setting, batch, tally)
         if witness is not None:
             return witness
+        if tally.kept >= wanted or (tally.dismissed and not dismissed and not fixed):
+            break
     return None
 
 
@@ -79,15 +86,15 @@ def _concluded(setting: Setting, tally: Tally) -> Finding:
     if error < 1:
         return Finding(error=error**tally.kept)
     reason = setting.bound.reason or "too many terms"
-    return Finding(notes=(f"no bound: {reason} at the smallest sizes",))
+    return Finding(notes=(f"no proof: random tests agree, but no chance of error is known with {reason}",))
 
 
 def _why_none(tally: Tally) -> str:
     """Return why no trial was defined everywhere."""
     always = [bool(count) and count >= tally.compared for count in tally.undefined]
     if always == [True, True]:
-        return "both programs divide by zero on every input"
+        return "no proof: both programs divide by zero on every input"
     if any(always):
         one, other = ("first", "second") if always[0] else ("second", "first")
-        return f"the {one} program divides by zero on every input, the {other} does not"
-    return "no trial was free of divisions by zero"
+        return f"no proof: the {one} program divides by zero on every input, the {other} does not"
+    return "no proof: every random test met a division by zero, or an index that is out of range"

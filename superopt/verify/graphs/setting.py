@@ -18,9 +18,11 @@ __all__ = ["Setting"]
 
 _LEAST_TRIALS = 8
 _DOUBTFUL_TRIALS = 256  # where equality is out of reach, and only a difference is looked for
-_MOST_TRIALS = 1 << 17
+_MOST_TRIALS = 1 << 15
 _MOST_WORK = 1 << 24  # trials times elements of the largest value
 _MOST_ELEMENTS = 1 << 23  # of one value
+_CHEAP_TRIALS = 1 << 10  # more are made for fewer bits of certainty
+_FEWEST_BITS = 44
 _CLASS_ROUND = 1000
 
 
@@ -85,9 +87,9 @@ class Setting:
         if self.tiny.missing:
             return self.tiny.missing
         if not self.suits:
-            return "no field at hand keeps the constants apart and their signs"
+            return "its arithmetic does not keep all constants of the programs apart"
         if self.largest > _MOST_ELEMENTS:
-            return f"a value takes {self.largest} elements to show all masks"
+            return f"a tensor takes {self.largest} elements to show every outcome of its masks"
         return ""
 
     @property
@@ -132,7 +134,10 @@ class Setting:
         return max(_LEAST_TRIALS, min(self._needed(error), self.most_trials))
 
     def _needed(self, error: float) -> int:
-        return 1 if error <= 0 else int(self._bits / -log2(error)) + 1
+        if error <= 0:
+            return 1
+        needed = int(self._bits / -log2(error)) + 1
+        return needed if needed <= _CHEAP_TRIALS else int(min(self._bits, _FEWEST_BITS) / -log2(error)) + 1
 
 
 def _first_levels(facts: Facts, *, sealed: bool) -> list[int]:

@@ -10,12 +10,14 @@ from superopt.verify.graphs.rounds import Finding
 from superopt.verify.graphs.setting import Setting
 from superopt.verify.graphs.trials import Tally, batches, compare
 from superopt.verify.verdict import Witness
+from superopt.verify.words import called
 
 __all__ = ["tied_rounds"]
 
-_TIE_ROUNDS = 8
-_MOST_TIED = 1 << 17  # trials of one round, where fewer are wanted
-_TIE_BITS = 46  # of the part of the bound that is owed to ties
+_MOST_TIED = 1 << 18  # trials in which ties are looked for
+_MOST_WORK = 1 << 23  # such trials times elements of the largest value, where that allows fewer
+_FIRST = 256  # such trials that come before all else
+_TIE_BITS = 44  # of the part of the bound that is owed to ties
 _TIE_ROUND = 2000
 _DECLARED_ROUND = 3000
 
@@ -25,36 +27,71 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     share = 2.0 ** -min(setting.bound.outcomes if tally.dismissed else setting.bound.bits, 30)
     wanted = ceil(_TIE_BITS / -log2(1 - share / 2))
     if wanted > setting.most_trials:
-        return Finding(error=1.0, notes=("no bound: too many comparisons to draw equal numbers for all",))
-    witness = _pooled(setting, tally.met, wanted)
+        return Finding(error=1.0, notes=("no proof: too many comparisons to try equal numbers in each",))
+    search = _Search(setting, tally.met, wanted)
+    witness = search.draw(_FIRST)
     if witness is not None:
         return Finding(witness)
-    notes: tuple[str, ...] = ()
     direct = {(id(graph), site) for graph in setting.facts.graphs for site in direct_sites(graph)}
-    left_out = frozenset(site for site, count in tally.met.items() if site not in direct or count < wanted)
-    if left_out and _declared(setting, left_out, wanted) is not None:
-        error = 1.0
-        compared = _operators(setting.facts, left_out)
-        notes = (f"undecided: they may differ where {compared} of equal numbers",)
-    return Finding(error=error + (1 - share / 2) ** wanted, notes=notes)
+    # The comparisons whose ties cannot be drawn are looked at first: what they leave open stays so.
+    hidden = frozenset(site for site in tally.met if site not in direct)
+    if hidden and _declared(setting, hidden, wanted) is not None:
+        return _undecided(setting.facts, hidden)
+    witness = search.draw(wanted) or search.complete()
+    if witness is not None:
+        return Finding(witness)
+    left_out = hidden.union(search.rare)
+    if left_out != hidden and _declared(setting, left_out, wanted) is not None:
+        return _undecided(setting.facts, left_out)
+    return Finding(error=error + (1 - share / 2) ** wanted)
 
 
-def _pooled(setting: Setting, met: Counter[Hashable], wanted: int) -> Witness | None:
-    """Compare where inputs hold constants and each other's numbers; counts the ties that are met."""
-    tally = Tally(met=met)
-    before: Counter[Hashable] = Counter()
-    for number in range(_TIE_ROUNDS):
-        open_sites = [site for site, count in met.items() if count < wanted]
-        if not any(number < 2 or met[site] > before[site] for site in open_sites):
-            break  # all are met often enough, or never
-        before = met.copy()
-        count = max(wanted, min(max(256, wanted) << min(number, 4), _MOST_TIED))
-        drawn = setting.field(_TIE_ROUND + number, count, pooled=True)
-        for batch in batches(setting, drawn, setting.roots.good(drawn)):
-            witness = compare(setting, batch, tally)
+def _undecided(facts: Facts, sites: frozenset[Hashable]) -> Finding:
+    compared = _operators(facts, sites)
+    note = f"no proof where {compared} compares equal numbers: no such inputs could be made up"
+    return Finding(error=1.0, notes=(note,))
+
+
+class _Search:
+    """Trials where inputs hold constants and each other's numbers, until all comparisons have seen ties."""
+
+    def __init__(self, setting: Setting, met: Counter[Hashable], wanted: int) -> None:
+        self.setting, self.met, self.wanted = setting, met, wanted
+        self.tally = Tally(met=met)
+        self.rounds = self.drawn = 0
+
+    @property
+    def rare(self) -> list[Hashable]:
+        """The comparisons that have not seen as many ties as are wanted."""
+        return [site for site, count in self.met.items() if count < self.wanted]
+
+    def draw(self, count: int) -> Witness | None:
+        """Compare in some more trials, and count the ties that they meet."""
+        drawn = self.setting.field(_TIE_ROUND + self.rounds, count, pooled=True)
+        self.rounds += 1
+        self.drawn += count
+        for batch in batches(self.setting, drawn, self.setting.roots.good(drawn)):
+            witness = compare(self.setting, batch, self.tally)
             if witness is not None:
                 return witness
-    return None
+        return None
+
+    def complete(self) -> Witness | None:
+        """Draw as long as the ties that are still missed are frequent enough to be met."""
+        while (count := self._missing()) > 0:
+            witness = self.draw(count)
+            if witness is not None:
+                return witness
+        return None
+
+    def _missing(self) -> int:
+        """Return how many more trials the rarest tie needs that can be met within the limit; or 0."""
+        limit = max(2 * self.wanted, min(_MOST_TIED, _MOST_WORK // self.setting.largest))
+        needed = [
+            ceil((self.wanted / self.met[site] - 1) * self.drawn) for site in self.rare if self.met[site]
+        ]
+        within = [count for count in needed if self.drawn + count <= limit]
+        return max(_FIRST, ceil(1.05 * max(within))) if within else 0
 
 
 def _declared(setting: Setting, sites: frozenset[Hashable], wanted: int) -> Witness | None:
@@ -69,11 +106,11 @@ def _declared(setting: Setting, sites: frozenset[Hashable], wanted: int) -> Witn
 
 
 def _operators(facts: Facts, sites: frozenset[Hashable]) -> str:
-    """Return the operators of some comparisons, such as `gt`."""
+    """Return the operators of some comparisons, such as `>`."""
     graphs = {id(graph): graph for graph in facts.graphs}
     found = set()
     for site in sites:
         if isinstance(site, tuple):
             step = graphs[site[0]].step_of(site[1])
             found.add(step.op if step is not None else "")
-    return " and ".join(sorted(found))
+    return called(sorted(found))

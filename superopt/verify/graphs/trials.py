@@ -40,10 +40,13 @@ class Tally:
         return min(1.0, rooted * max(self.kept, 1) / max(self.compared, 1))
 
 
-def batches(setting: Setting, drawn: Field, good: NDArray[np.int64]) -> Iterator[Field]:
+def batches(
+    setting: Setting, drawn: Field, good: NDArray[np.int64], most: int | None = None
+) -> Iterator[Field]:
     """Yield the fields of some trials, as many at a time as memory is good for."""
-    for start in range(0, good.size, setting.batch):
-        yield drawn.take(good[start : start + setting.batch])
+    count = min(setting.batch, most or setting.batch)
+    for start in range(0, good.size, count):
+        yield drawn.take(good[start : start + count])
 
 
 def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True) -> Witness | None:
@@ -51,8 +54,8 @@ def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True
     pairs, raised = _outputs(setting, drawn)
     for site, (_, tied, _) in drawn.met.items():
         tally.met[site] += int(tied)
-    tally.compared += drawn.trials
     whole = ~raised[0]
+    disagree = np.zeros(drawn.trials, dtype=np.bool_)
     differ: list[NDArray[np.bool_]] = []
     for u, v in pairs:
         known = u < UNDEFINED, v < UNDEFINED
@@ -64,20 +67,19 @@ def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True
         unlike = (u != v) & ((known[0] & known[1]) | setting.facts.chooses)
         refused, only = (one.reshape(-1, *(1,) * len(rest)) for one in (raised[0], raised[1]))
         differ.append((unlike | only) & ~refused)
-    tally.kept += int(whole.sum())
-    disagree = np.zeros(drawn.trials, dtype=np.bool_)
-    for one in differ:
-        disagree |= one.any(axis=tuple(range(1, one.ndim)))
-    if not disagree.any():
-        return None
+        disagree |= differ[-1].any(axis=rest)
     places = np.flatnonzero(disagree)
-    if judged and setting.facts.ordered:
-        sound = _sound(setting, drawn, places[:_JUDGED])
+    end = drawn.trials
+    if judged and setting.facts.ordered and places.size:
+        # What comes after the last trial that is judged is not counted: it says nothing.
+        end = int(places[_JUDGED]) if places.size > _JUDGED else end
+        places = places[:_JUDGED]
+        sound = _sound(setting, drawn, places)
         tally.dismissed += int((~sound).sum())
-        places = places[:_JUDGED][sound]
-    if not places.size:
-        return None
-    return _witness(setting, int(places[0]), pairs, differ)
+        places = places[sound]
+    tally.compared += end
+    tally.kept += int(whole[:end].sum())
+    return _witness(setting, int(places[0]), pairs, differ) if places.size else None
 
 
 def _outputs(setting: Setting, drawn: Field) -> tuple[_Pairs, list[NDArray[np.bool_]]]:

@@ -18,6 +18,7 @@ from superopt.verify.programs.parting import parting, unmatched_calls
 from superopt.verify.programs.pieces import Ordered, Target, canonical, cut_port, piece, with_same_inputs
 from superopt.verify.programs.whole import OpaqueUse, Whole
 from superopt.verify.verdict import Verdict, combined
+from superopt.verify.words import only_in_one
 
 __all__ = ["Proof", "prove"]
 
@@ -304,7 +305,7 @@ class _Prover:
             self.progress(f"algebra: results, {number} of {len(groups)}")
             ones, others = zip(*group, strict=True)
             if self._hopeless(ones, others):
-                note = "the algebra tells the programs apart, in too many steps to be sure of it"
+                note = "no proof: the results differ in exact arithmetic, after too many steps to be sure"
                 verdict, compared = Verdict("unknown", notes=(note,), seed=self.seed), left.graph
             else:
                 verdict, compared = self._shown((0, 1), ones, others)
@@ -347,16 +348,15 @@ class _Prover:
         first = next((one for one in self.failed if one.different), self.failed[0])
         alone = unmatched_calls(self.sides, self.matching)
         notes = tuple(dict.fromkeys(note for one in self.failed for note in one.notes))
-        if first.different and not exact:
+        if first.witness is not None and not exact:
             free = "tensors in the middle" if self.stops[0] else ""
             calls = "results of operators outside the algebra" if any(s.calls for s in self.sides) else ""
             fixed = "constants" if any(side.constants for side in self.sides) else ""
             what = ", ".join(filter(None, (free, calls, fixed)))
-            notes = (*notes, f"the algebra tells them apart if {what or 'the inputs'} may hold any numbers")
+            note = f"no proof: {what} are taken as any numbers, and on some the programs differ"
+            notes = (*notes, note) if what else notes
         if alone:
-            listed = ", ".join(alone)
-            note = f"calls that only one of the programs makes, or that it makes of other tensors: {listed}"
-            notes = (*notes, note)
+            notes = (*notes, only_in_one(alone))
         return replace(
             first,
             outcome="different" if exact else "unknown",

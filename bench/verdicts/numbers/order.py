@@ -16,6 +16,15 @@ where, maximum, minimum = torch.where, torch.maximum, torch.minimum
 
 
 IDIOMS = (
+    equal(
+        "a maximum gathered by its place",
+        lambda x: x.gather(1, x.argmax(1, keepdim=True)),
+        lambda x: x.amax(1, keepdim=True),
+        "f32[4,6]",
+    ),
+    equal("the place in softmax", lambda x: x.softmax(-1).argmax(-1), lambda x: x.argmax(-1), "f32[4,6]"),
+    equal("the place of the least", lambda x: (-x).argmax(0), lambda x: x.argmin(0), "f32[4,6]"),
+    equal("the least of one", lambda x: x.topk(1, largest=False)[0], lambda x: x.amin(-1, True), "f32[4,6]"),
     equal("relu of a scaled number", lambda x: (2 * x).relu(), lambda x: 2 * x.relu(), "f32[4,6]"),
     equal("relu as where", torch.relu, lambda x: where(x > 0, x, 0.0), "f32[4,6]"),
     equal("relu as where, equality kept", torch.relu, lambda x: where(x >= 0, x, 0.0), "f32[4,6]"),
@@ -141,6 +150,31 @@ IDIOMS = (
 )
 
 WRONG = (
+    wrong(
+        "the last place of a maximum",
+        lambda x: x.argmax(-1),
+        lambda x: 5 - x.flip(-1).argmax(-1),
+        "f32[4,6]",
+    ),
+    wrong("the place of another maximum", lambda x: x.argmax(-1), lambda x: x.abs().argmax(-1), "f32[4,6]"),
+    wrong(
+        "a maximum gathered along the other axis",
+        lambda x: x.gather(0, x.argmax(0, keepdim=True)),
+        lambda x: x.amax(1, keepdim=True).T,
+        "f32[4,4]",
+    ),
+    wrong(
+        "a maximum gathered by the place of the least",
+        lambda x: x.gather(1, x.argmin(1, keepdim=True)),
+        lambda x: x.amax(1, keepdim=True),
+        "f32[4,6]",
+    ),
+    wrong(
+        "the place in a scaled row",
+        lambda x, y: x.argmax(-1),
+        lambda x, y: (x * y).argmax(-1),
+        "f32[4,6] f32[4,1]",
+    ),
     wrong("a clamp at another bound", lambda x: x.clamp(-1, 6), lambda x: x.clamp(-1, 5), "f32[6]"),
     wrong("a clamp far out", lambda x: x.clamp(-100, 100), lambda x: x.clamp(-100, 101), "f32[6]"),
     wrong("a clamp dropped", lambda x: x.clamp(-50, 50).exp(), torch.exp, "f32[6]"),

@@ -6,8 +6,8 @@ from math import inf
 import torch
 from torch import Tensor
 
-from superopt.bench.verdicts.attention import ONE, QKV, SAME, plain, scores, sdpa
 from superopt.bench.verdicts.pairs import Pair
+from superopt.bench.verdicts.tensors.attention import ONE, QKV, SAME, plain, scores, sdpa
 
 __all__ = ["IDIOMS", "WRONG"]
 

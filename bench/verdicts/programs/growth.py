@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from superopt.bench.verdicts.nodes import CALLS, COMPARISONS, LOGIC, Node, Shape, constant, make
+from superopt.bench.verdicts.programs.nodes import CALLS, COMPARISONS, LOGIC, Node, Shape, constant, make
 
 __all__ = ["CONSTANTS", "Grower", "grow"]
 

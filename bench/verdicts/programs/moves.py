@@ -3,7 +3,16 @@
 from dataclasses import replace
 from random import Random
 
-from superopt.bench.verdicts.nodes import COMPARISONS, UNARY, Law, Node, constant, fitted, make, widened
+from superopt.bench.verdicts.programs.nodes import (
+    COMPARISONS,
+    UNARY,
+    Law,
+    Node,
+    constant,
+    fitted,
+    make,
+    widened,
+)
 
 __all__ = ["MOVES"]
 

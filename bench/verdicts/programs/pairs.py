@@ -4,11 +4,11 @@ from functools import cached_property
 from random import Random
 
 from superopt.bench.verdicts.judge import Difference, find_difference
-from superopt.bench.verdicts.laws import rewrite
-from superopt.bench.verdicts.mutations import mutate
-from superopt.bench.verdicts.nodes import Node, as_function, nodes
 from superopt.bench.verdicts.pairs import Pair
-from superopt.bench.verdicts.programs import grow
+from superopt.bench.verdicts.programs.growth import grow
+from superopt.bench.verdicts.programs.laws import rewrite
+from superopt.bench.verdicts.programs.mutations import mutate
+from superopt.bench.verdicts.programs.nodes import Node, as_function, nodes
 
 __all__ = ["RandomPair", "random_pair"]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import TypeAlias
 
-from superopt.bench.verdicts.nodes import Node, Shape, constant, fitted, make, nodes
+from superopt.bench.verdicts.programs.nodes import Node, Shape, constant, fitted, make, nodes
 
 __all__ = ["MUTATIONS", "mutate"]
 

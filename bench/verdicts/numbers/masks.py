@@ -146,6 +146,15 @@ IDIOMS = (
 )
 
 WRONG = (
+    wrong("one more where positive", lambda x: x * 1, lambda x: x * (1 + (x > 0)), "f32[6]"),
+    wrong("two added to a mask", lambda x: (x > 0) + 1, lambda x: (x > 0) + 2, "f32[6]"),
+    wrong("bits of a mask", lambda x: (x > 0) | 2, lambda x: (x > 0) | 1, "f32[6]"),
+    wrong(
+        "a sum of whole numbers",
+        lambda x: x.sum(dtype=torch.int64),
+        lambda x: x.sum().to(torch.int64),
+        "f64[6]",
+    ),
     wrong(
         "a float mask dropped before softmax",
         lambda s, b, v: s.masked_fill(b == 1, -inf).softmax(-1) @ v,

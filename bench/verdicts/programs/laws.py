@@ -3,8 +3,8 @@
 from dataclasses import replace
 from random import Random
 
-from superopt.bench.verdicts.moves import MOVES
-from superopt.bench.verdicts.nodes import UNARY, Law, Node, constant, fitted, make, nodes, widened
+from superopt.bench.verdicts.programs.moves import MOVES
+from superopt.bench.verdicts.programs.nodes import UNARY, Law, Node, constant, fitted, make, nodes, widened
 
 __all__ = ["LAWS", "rewrite"]
 
