@@ -62,7 +62,7 @@ def search_for_rmsnorm_linear() -> Any:
 @case(inputs=tuple, against=yardstick, optimize=False, floor=0.3)
 def explore_programs() -> Any:
     """The engine's own work: candidates expanded, keyed and told apart."""
+    from superopt.bench.programs import Programs
     from superopt.frontier.engine import explore
-    from superopt.frontier.programs import Programs
 
     return explore(Programs(variables=2, nodes=4), workers=1)

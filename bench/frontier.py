@@ -4,7 +4,7 @@
 
 Measured: the engine whose workers own states. Against: one process, and the obvious partition, which deals
 the frontier of each level to the workers, where each deduplicates what it made, and merges the results at
-the barrier. All three search the same space (`superopt.frontier.programs`) with the same code to expand,
+the barrier. All three search the same space (`superopt.bench.programs`) with the same code to expand,
 key and deduplicate, and must find the same states. Repeats are interleaved, so that a noisy moment meets
 all three alike.
 
@@ -30,13 +30,13 @@ import psutil
 from superopt.bench.harness.command import Parser, above_zero, check_out, from_one
 from superopt.bench.harness.records import Record, launch_record
 from superopt.bench.harness.results import Results, begin, machine
+from superopt.bench.programs import Programs
 from superopt.errors import InputError
 from superopt.frontier.engine import explore
 from superopt.frontier.engine.duplicates import Pending, Seen
 from superopt.frontier.engine.records import KEY_WORDS, Records, distinct, join
 from superopt.frontier.engine.transports.memory import Store, store_share
 from superopt.frontier.engine.worker import Pace, candidates_of
-from superopt.frontier.programs import Programs
 from superopt.tune.measure import Times
 
 RESULTS = Path(__file__).parent / "results"

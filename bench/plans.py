@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("plans", __doc__)
     add = parser.add_argument
     parser.add_cases(SUITES, DTYPES, "f16", "decode-8")
-    add("--target", default="h200", help="the device to plan for (default: h200)")
+    add("--device", dest="target", default="h200", help="the device to plan for (default: h200)")
     add("--out", type=Path, default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER.name}")
     add("--missing", action="store_true", help="make only the plans that are not there yet")
     add("--list", action="store_true", help="print the cases")

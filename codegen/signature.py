@@ -1,12 +1,17 @@
-"""Signature: what must agree between two calls for what was prepared for one to serve the other."""
+"""Signature: what a call is given, and what must agree for the preparation of another call to serve it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from superopt.codegen.statements import split_extents
+from superopt.dtypes import torch_dtypes
+from superopt.errors import InputError
+from superopt.ir import Graph, MuGraph, fitting_extents
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["form_of"]
+__all__ = ["form_of", "in_order", "sizes_of"]
 
 
 def form_of(given: "Sequence[Tensor]") -> tuple[object, ...]:
@@ -38,3 +43,30 @@ def form_of(given: "Sequence[Tensor]") -> tuple[object, ...]:
             for one in given
         ]
     )
+
+
+def in_order(graph: Graph, tensors: "Mapping[str, Tensor]") -> "list[Tensor]":
+    """Return tensors that are given by name in the order of a graph's inputs."""
+    try:
+        return [tensors[port.name] for port in graph.inputs]
+    except KeyError as missing:
+        listed = ", ".join(port.name for port in graph.inputs)
+        raise InputError(f"{graph.name}: give the tensor {missing}; it takes {listed}") from None
+
+
+def sizes_of(mugraph: MuGraph, given: "Sequence[Tensor]", multiple: int = 1) -> dict[str, int]:
+    """Return the extent of every axis, from tensors in order; split ones in as many parts as before.
+
+    Each part is a multiple of `multiple` long.
+    """
+    graph, dtypes = mugraph.graph, torch_dtypes()
+    for port, one in zip(graph.inputs, given, strict=True):
+        found = f"{graph.name}: {port.name!r}"
+        if one.dim() != len(port.dims):
+            raise InputError(f"{found} has {one.dim()} dimensions; it was built for {len(port.dims)}")
+        if one.dtype != dtypes[port.dtype]:
+            raise InputError(f"{found} is {one.dtype}; it was built for {dtypes[port.dtype]}")
+    sizes = fitting_extents(graph, [one.shape for one in given], mugraph.splits)
+    for split in mugraph.splits:
+        sizes = split_extents(split, sizes, multiple)
+    return sizes

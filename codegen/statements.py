@@ -32,6 +32,7 @@ __all__ = [
     "Tensor",
     "Term",
     "axis_strides",
+    "contiguous_strides",
     "lower_block",
     "split_extents",
     "traced_strides",
@@ -217,13 +218,16 @@ def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -
     return found
 
 
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
+    return tuple(prod(max(size, 1) for size in shape[at + 1 :]) for at in range(len(shape)))
+
+
 def traced_strides(tensor: Tensor, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return the strides that a tensor had when the program was traced, or those of a contiguous one."""
     if tensor.port is not None and tensor.port.strides is not None:
         return axis_strides(tensor.port, tensor.port.strides, sizes)
-    return {
-        axis: prod(max(sizes[one], 1) for one in tensor.axes[at + 1 :]) for at, axis in enumerate(tensor.axes)
-    }
+    return dict(zip(tensor.axes, contiguous_strides([sizes[axis] for axis in tensor.axes]), strict=True))
 
 
 def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> dict[str, int]:

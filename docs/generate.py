@@ -210,7 +210,11 @@ def command_line() -> str:
         parts.append(f"## {name}")
         parts.append(_plain(parser.description or ""))
         parts.append(f"```text\n{_usage(name, parser)}\n```")
-        rows = [_row(action) for action in parser._actions if action.dest not in ("help", "command")]
+        rows = [
+            _row(action)
+            for action in parser._actions
+            if action.help != argparse.SUPPRESS and action.dest not in ("help", "command")
+        ]
         if rows:
             parts.append("\n".join(["| argument | meaning |", "|---|---|", *rows]))
         if parser.epilog:

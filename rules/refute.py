@@ -116,7 +116,7 @@ def apply(op: str, attr: int, args: tuple[Polynomial, ...]) -> Polynomial:
     if op == "mul":
         if len(args[0]) * len(args[1]) > LARGEST * 4:
             raise TooLargeError
-        return _checked(frozenset(_times(a, b) for a in args[0] for b in args[1]))
+        return _checked(frozenset(_bag((*a, *b)) for a in args[0] for b in args[1]))
     if op == "inv":
         return _rooted(args[0], (1, 0))
     if op == "sqrt":
@@ -174,10 +174,6 @@ def _bag(pairs: Iterable[tuple[Atom, int]]) -> Monomial:
     for key, count in pairs:
         counts[key] = 1 if _idempotent(key) else counts.get(key, 0) + count
     return frozenset(counts.items())
-
-
-def _times(a: Monomial, b: Monomial) -> Monomial:
-    return _bag((*a, *b))
 
 
 def _rooted(value: Polynomial, powers: tuple[int, int]) -> Polynomial:

@@ -46,14 +46,10 @@ def smaller_goal(goal: Goal, rows: Iterable[Row], class_of: Mapping[int, object]
             smallest.setdefault(row.found, row)
     own: list[int] = []
     for node in goal.nodes:
-        own.append(_own_size(node, own))
+        own.append(1 + sum(own[arg] for arg in node.args) if node.args else 0)
     if sum(sizes[class_of[root]] for root in goal.roots) >= sum(own[root] for root in goal.roots):
         return None
     return _rebuilt(goal, smallest, [class_of[root] for root in goal.roots])
-
-
-def _own_size(node: Node, sizes: list[int]) -> int:
-    return 1 + sum(sizes[arg] for arg in node.args) if node.args else 0
 
 
 def _own_rows(goal: Goal, class_of: Mapping[int, object]) -> Iterable[Row]:

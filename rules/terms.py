@@ -179,7 +179,7 @@ class _Bank:
             assert step.value is not None
             return self.const(step.value)
         if step is None or self.closed[value]:
-            mask = self._mask(self.axes[value])
+            mask = sum(1 << bit for bit in {self.bits[axis] for axis in self.axes[value]})
             extent = self._extent(value)
             sign = extent is not None or self._is_nonnegative(value, step)
             return self._leaf(("value", value), Leaf(value, None, mask, sign, extent))
@@ -212,9 +212,6 @@ class _Bank:
                 return None
             extent |= 1 << self.bits[step.axes[0]]
         return extent
-
-    def _mask(self, axes: frozenset[str]) -> int:
-        return sum(1 << bit for bit in {self.bits[axis] for axis in axes})
 
     def _leaf(self, key: object, leaf: Leaf) -> int:
         if key not in self.known:

@@ -7,7 +7,16 @@ SuperoptError            anything the caller can act on; the command line prints
 └── CheckpointError      a saved file cannot be used: damaged, foreign, or of another version
 """
 
-__all__ = ["CheckpointError", "GraphError", "InputError", "SuperoptError", "TraceError"]
+__all__ = [
+    "CheckpointError",
+    "GraphError",
+    "InputError",
+    "SuperoptError",
+    "TraceError",
+    "first_line",
+    "kind_and_line",
+    "reason_of",
+]
 
 
 class SuperoptError(Exception):
@@ -28,3 +37,20 @@ class TraceError(SuperoptError):
 
 class CheckpointError(SuperoptError):
     """A saved file cannot be used: damaged, made by something else, or of another version."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or else its kind."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+def kind_and_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    kind, line = type(error).__name__, first_line(error)
+    return kind if line == kind else f"{kind}: {line}"
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a file cannot be read or written, without the number and the path."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

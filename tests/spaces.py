@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from superopt.bench.programs import Programs
 from superopt.frontier.engine import Exploration, Keys, Rows
-from superopt.frontier.programs import Programs
 
 
 def poor_keys(nodes: Rows) -> Keys:

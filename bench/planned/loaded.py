@@ -88,7 +88,7 @@ def _here() -> str:
     name = f"cuda:{major}{minor}"
     return (
         f"{torch.cuda.get_device_name()} is {name}: make plans for it by"
-        f" `python -m bench.plans --target {name} --out FOLDER`, and give --plans FOLDER"
+        f" `python -m bench.plans --device {name} --out FOLDER`, and give --plans FOLDER"
     )
 
 

@@ -1,30 +1,21 @@
 """C++ kernels: block graphs as C++17 with OpenMP and vector types, compiled by the system's compiler."""
 
 from superopt.codegen.cpp.compile import (
-    Compiler,
     compile_shared,
     compile_source,
     find_compiler,
-    load_kernel,
 )
 from superopt.codegen.cpp.config import CppConfig, configs, default_config
 from superopt.codegen.cpp.emit import emit
-from superopt.codegen.cpp.errors import CompileError, CppError, NoCompilerError, UnsupportedError
-from superopt.codegen.cpp.launch import CppKernel, CppMuGraph, is_lined
+from superopt.codegen.cpp.launch import CppMuGraph, is_lined
 from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
 
 __all__ = [
     "Argument",
-    "CompileError",
-    "Compiler",
     "CppConfig",
-    "CppError",
-    "CppKernel",
     "CppMuGraph",
     "CppSource",
-    "NoCompilerError",
-    "UnsupportedError",
     "compile_shared",
     "compile_source",
     "configs",
@@ -32,6 +23,5 @@ __all__ = [
     "emit",
     "find_compiler",
     "is_lined",
-    "load_kernel",
     "lower_kernel",
 ]

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from superopt.cache import cache_folder
 from superopt.codegen.children import Children, LateError, LostError, exit_text
-from superopt.codegen.cpp.errors import CompileError, NoCompilerError
 from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, CppSource
+from superopt.codegen.errors import CompileError, NoCompilerError
+from superopt.errors import reason_of
 
 __all__ = [
     "FLAGS",
@@ -55,6 +56,7 @@ FLAGS = (
 """What every kernel is compiled with."""
 _NAMES = ("g++", "clang++", "c++")
 _ANSWER_S = 10.0  # in which a compiler says its version
+_TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CALL = re.compile(r"\bcontract\([^;]*;")
 _FORMAT = re.compile(r"\bMatrix<(\w+)>")
@@ -116,7 +118,7 @@ def compile_source(
     source: CppSource,
     *,
     lined: bool = False,
-    timeout_s: float = 60,
+    timeout_s: float = _TIMEOUT_S,
     flags: Sequence[str] = (),
     cache: Path | None = None,
     children: Children | None = None,
@@ -137,18 +139,16 @@ def compile_source(
         with Children() as own:
             build.library(source, path, children or own, defines)
     except OSError as error:
-        raise CompileError(
-            f"{source.name}: cannot write in {build.folder}: {error.strerror or error}"
-        ) from error
+        raise CompileError(f"{source.name}: cannot write in {build.folder}: {reason_of(error)}") from error
     return path
 
 
-def compile_shared(formats: Collection[str], children: Children, *, timeout_s: float = 60) -> None:
+def compile_shared(formats: Collection[str], children: Children) -> None:
     """Compile, now, what many kernels share: contractions of tensors in some formats, and their header.
 
     The formats are those of C++: float, bf16, f16. What fails here fails again for the first kernel.
     """
-    build = _Build(find_compiler(), (), timeout_s, _folder())
+    build = _Build(find_compiler(), (), _TIMEOUT_S, _folder())
     with contextlib.suppress(CompileError, OSError):
         build.folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -261,8 +261,7 @@ class _Build:
         except LostError as error:
             raise _EndedError(f"{name}: {error}") from None
         except OSError as error:
-            said = error.strerror or error
-            raise CompileError(f"{name}: cannot run {self.compiler.path}: {said}") from error
+            raise CompileError(f"{name}: cannot run {self.compiler.path}: {reason_of(error)}") from error
         if done.code != 0:
             lines = done.errors.splitlines()
             silent = f"the compiler says nothing ({exit_text(done.code)})"
@@ -312,7 +311,7 @@ def _folder() -> Path:
         else:
             return folder
     except OSError as error:
-        reason = f"there is no folder for compiled kernels: {error.strerror or error}"
+        reason = f"there is no folder for compiled kernels: {reason_of(error)}"
     return _scratch(reason)
 
 

@@ -13,14 +13,14 @@ from torch import Tensor as TorchTensor
 from superopt.codegen.cpp.compile import compile_source, load_kernel
 from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit
-from superopt.codegen.cpp.library import LibraryCall, spread
+from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
 from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
-from superopt.codegen.signature import form_of
-from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, split_extents
+from superopt.codegen.signature import form_of, in_order, sizes_of
+from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, contiguous_strides
 from superopt.dtypes import torch_dtypes
 from superopt.errors import InputError
-from superopt.ir import Graph, Port, fitting_extents
+from superopt.ir import Graph, Port
 from superopt.ir.mugraph import Block, MuGraph
 
 __all__ = ["CppKernel", "CppMuGraph", "Prepared", "is_lined"]
@@ -77,22 +77,14 @@ def is_lined(program: KernelProgram, source: CppSource) -> bool:
     """Return whether vectors run along memory in all tensors, as they are where the graph was made."""
     graph = program.graph
     read, made = (list(map(_port, tensors)) for tensors in (program.loads, program.stores))
-    loads = [port.strides or _contiguous(graph.shape(port)) for port in read]
-    stores = [_contiguous(graph.shape(port)) for port in made]
+    loads = [port.strides or contiguous_strides(graph.shape(port)) for port in read]
+    stores = [contiguous_strides(graph.shape(port)) for port in made]
     return _runs_along(source, _strides(program, loads, stores, graph.sizes))
 
 
 def _runs_along(source: CppSource, strides: _Strides) -> bool:
     """Whether vectors run along memory in tensors of these strides."""
     return all(strides[one.stored][one.position][one.axis] == 1 for one in source.lined)
-
-
-def _no_call(fields: bytes) -> None:
-    """Stand where a library is called."""
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(prod(max(1, size) for size in shape[at + 1 :]) for at in range(len(shape)))
 
 
 def _number(argument: Argument, strides: _Strides, sizes: Mapping[str, int], threads: int) -> int:
@@ -139,11 +131,21 @@ def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTen
 
 
 @dataclass(frozen=True, slots=True)
+class _Launch:
+    """One kernel, what it makes, the function to call, and the fields after the addresses."""
+
+    kernel: CppKernel
+    made: list[_Made]
+    call: Call
+    fields: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """What follows from the shapes, strides and dtypes of the inputs, and from the number of threads."""
 
     sizes: dict[str, int]
-    launches: list[tuple[CppKernel | LibraryCall, list[_Made], Call, bytes]]
+    launches: list["_Launch | LibraryRun"]
 
 
 class CppMuGraph:
@@ -163,10 +165,10 @@ class CppMuGraph:
         self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
         self._unmade: list[Any] = [None] * len(self.graph.steps)
         self._prepared: dict[object, Prepared] = {}
-        self._kernels: list[CppKernel | LibraryCall] = []
+        self._kernels: list[CppKernel | LibraryKernel] = []
         for number, kernel in enumerate(mugraph.kernels):
             if not isinstance(kernel, Block):
-                self._kernels.append(LibraryCall(mugraph, kernel))
+                self._kernels.append(LibraryKernel(mugraph, kernel))
                 continue
             program = lower_kernel(mugraph, number)
             config = (configs or {}).get(number) or default_config(
@@ -181,11 +183,7 @@ class CppMuGraph:
 
     def __call__(self, **tensors: TorchTensor) -> dict[str, TorchTensor]:
         """Run the kernels in order."""
-        try:
-            given = [tensors[name] for name in self.inputs]
-        except KeyError as missing:
-            raise InputError(f"{self.graph.name}: no tensor for input {missing}") from None
-        return dict(zip(self.outputs, self.in_order(given), strict=True))
+        return dict(zip(self.outputs, self.in_order(in_order(self.graph, tensors)), strict=True))
 
     def in_order(self, given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
         """Run the kernels on tensors in the order of the graph's inputs; return its outputs in order."""
@@ -202,22 +200,22 @@ class CppMuGraph:
         if any(one.is_neg() for one in given):  # their memory holds them with the other sign
             return lambda given: self.in_order([one.resolve_neg() for one in given])
         for port, one in zip(self.graph.inputs, given, strict=True):
-            if not one.is_cpu or one.dtype is not _DTYPES[port.dtype]:
-                found = f"{str(one.dtype).removeprefix('torch.')} on {one.device}"
+            if not one.is_cpu or type(one) not in (TorchTensor, torch.nn.Parameter):
+                found = f"a {type(one).__name__} on {one.device}"
                 raise InputError(
-                    f"{self.graph.name}: {port.name!r} is {found}; its kernels read {port.dtype}"
+                    f"{self.graph.name}: {port.name!r} is {found}; give a plain tensor on the CPU"
                 )
-        tensors = dict(zip(self.inputs, given, strict=True))
-        plan = self._plan(tensors, torch.get_num_threads())
+        plan = self._plan(given, torch.get_num_threads())
         return self._one_launch(plan) or self._launches(plan)
 
     def _one_launch(self, plan: "_Plan") -> Prepared | None:
         """Return the call of a single kernel that makes all that leaves, None where there is more to do."""
         if len(plan.launches) != 1 or self._carried:
             return None
-        ((kernel, made, call, fields),) = plan.launches
-        if isinstance(kernel, LibraryCall) or tuple(one.name for one in made) != self.outputs:
+        [launch] = plan.launches
+        if not isinstance(launch, _Launch) or tuple(one.name for one in launch.made) != self.outputs:
             return None
+        kernel, made, call, fields = launch.kernel, launch.made, launch.call, launch.fields
         if kernel.reads != tuple(range(len(self.inputs))):
             return None
         pack, address = kernel.pack, TorchTensor.data_ptr
@@ -245,26 +243,26 @@ class CppMuGraph:
         def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             values = [*given, *self._unmade]
             results: dict[str, TorchTensor] = {}
-            for kernel, made, call, fields in plan.launches:
-                if isinstance(kernel, LibraryCall):
-                    kernel(values, results, plan.sizes)
+            for launch in plan.launches:
+                if not isinstance(launch, _Launch):
+                    launch(values, results)
                     continue
-                addresses = [values[value].data_ptr() for value in kernel.reads]
-                for one in made:
+                addresses = [values[value].data_ptr() for value in launch.kernel.reads]
+                for one in launch.made:
                     tensor = one.empty()
                     addresses.append(tensor.data_ptr())
                     if one.name is None:
                         values[one.value] = tensor
                     else:
                         results[one.name] = tensor
-                call(kernel.pack(*addresses) + fields)
+                launch.call(launch.kernel.pack(*addresses) + launch.fields)
             for output in self._carried:
                 carried = values[output.value]
                 strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
                 results[output.port.name] = spread(carried, strides, output.port, plan.sizes)
             return [results[name] for name in self.outputs]
 
-        if all(isinstance(kernel, CppKernel) for kernel, *_ in plan.launches):
+        if all(isinstance(launch, _Launch) for launch in plan.launches):
             return run
 
         @torch.no_grad()
@@ -276,15 +274,15 @@ class CppMuGraph:
 
         return run_with_library
 
-    def _plan(self, tensors: Mapping[str, TorchTensor], threads: int) -> "_Plan":
+    def _plan(self, given: Sequence[TorchTensor], threads: int) -> "_Plan":
         """Return what need not be worked out at every call."""
-        sizes = self._sizes(tensors)
-        strides = {value: tensors[name].stride() for value, name in enumerate(self.inputs)}
-        launches: list[tuple[CppKernel | LibraryCall, list[_Made], Call, bytes]] = []
+        sizes = sizes_of(self.mugraph, given, _PART)
+        strides = {value: one.stride() for value, one in enumerate(given)}
+        launches: list[_Launch | LibraryRun] = []
         for kernel in self._kernels:
-            if isinstance(kernel, LibraryCall):
-                strides |= {value: _contiguous(shape) for value, shape in kernel.shapes(sizes).items()}
-                launches.append((kernel, [], _no_call, b""))
+            if isinstance(kernel, LibraryKernel):
+                launches.append(kernel.prepared(strides, sizes))
+                strides |= {value: contiguous_strides(shape) for value, shape in kernel.shapes(sizes).items()}
                 continue
             made: list[_Made] = []
             for tensor in kernel.program.stores:
@@ -298,33 +296,10 @@ class CppMuGraph:
                 dtype = _DTYPES[tensor.dtype]
                 made.append(_Made(shape, tensor.value, name, _memory(shape, dtype)))
                 if name is None:
-                    strides[tensor.value] = _contiguous(shape)
+                    strides[tensor.value] = contiguous_strides(shape)
             reads = [strides[value] for value in kernel.reads]
-            call, fields = kernel.launch(reads, [_contiguous(one.shape) for one in made], sizes, threads)
-            launches.append((kernel, made, call, fields))
+            call, fields = kernel.launch(
+                reads, [contiguous_strides(one.shape) for one in made], sizes, threads
+            )
+            launches.append(_Launch(kernel, made, call, fields))
         return _Plan(sizes, launches)
-
-    def _sizes(self, tensors: Mapping[str, TorchTensor]) -> dict[str, int]:
-        """Return the size of each axis, read off the tensors; sizes may differ from the graph's."""
-        for port in self.graph.inputs:
-            tensor = tensors.get(port.name)
-            if tensor is None:
-                raise InputError(f"{self.graph.name}: no tensor for input {port.name!r}")
-            if type(tensor) not in (TorchTensor, torch.nn.Parameter):
-                raise InputError(
-                    f"{self.graph.name}: {port.name!r} is a {type(tensor).__name__}; give a plain tensor"
-                )
-            if tensor.dtype is not _DTYPES.get(port.dtype) or tensor.device.type != "cpu":
-                raise InputError(
-                    f"{self.graph.name}: {port.name!r} is {tensor.dtype} on {tensor.device}; made for"
-                    f" {port.dtype} on the CPU"
-                )
-            if tensor.dim() != len(port.dims):
-                raise InputError(
-                    f"{self.graph.name}: {port.name!r} has {tensor.dim()} dimensions, not {len(port.dims)}"
-                )
-        shapes = [tensors[name].shape for name in self.inputs]
-        sizes = fitting_extents(self.graph, shapes, self.mugraph.splits)
-        for split in self.mugraph.splits:
-            sizes = split_extents(split, sizes, _PART)
-        return sizes

@@ -1,83 +1,75 @@
 """Library: kernels that are left to torch, and copies of tensors in the shape of an output."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 
 import torch
 from torch import Tensor as TorchTensor
 
-from superopt.codegen.cpp.errors import UnsupportedError
+from superopt.codegen.library import LibraryCall
 from superopt.codegen.statements import axis_strides
 from superopt.dtypes import torch_dtypes
-from superopt.ir import Port, Step, value_axes
+from superopt.ir import Port, value_axes
 from superopt.ir.mugraph import Call, MuGraph
 
-__all__ = ["LibraryCall", "spread"]
+__all__ = ["LibraryKernel", "LibraryRun", "spread"]
+
+LibraryRun = Callable[[list[TorchTensor], dict[str, TorchTensor]], None]
+"""Adds what a library computes to the values, and to the results those that leave."""
 
 
-def _multiplied(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which torch multiplies tensors of a dtype: it has no arithmetic on eight bits."""
-    return torch.float32 if dtype.itemsize == 1 and dtype.is_floating_point else dtype
-
-
-class LibraryCall:
-    """A kernel that is left to torch: contractions, in the widest dtype that they read."""
+class LibraryKernel:
+    """A kernel that is left to torch."""
 
     def __init__(self, mugraph: MuGraph, call: Call) -> None:
+        self._call = call
         self._graph = mugraph.graph
         self._axes = value_axes(self._graph)
-        self._steps: list[tuple[int, Step]] = []
-        for tile in call.body:
-            step = self._graph.step_of(tile.value)
-            if step is None or step.op != "contract":
-                name = "an input" if step is None else step.op
-                raise UnsupportedError(f"{self._graph.name}: a library call of {name}; known: contract")
-            self._steps.append((tile.value, step))
+        self._loads = mugraph.loads(call)
+        self._stored = mugraph.stores(call)
         self._dtypes = {value: torch_dtypes()[dtype] for value, dtype in mugraph.rounded}
-        writes = set(mugraph.stores(call))
-        self._outputs = [output for output in self._graph.outputs if output.value in writes]
+        self.prepared({}, self._graph.sizes)  # refuses what no library computes
 
-    def __call__(
-        self, values: list[TorchTensor], results: dict[str, TorchTensor], sizes: Mapping[str, int]
-    ) -> None:
-        """Add what the steps compute to the values, and to the results those that leave."""
-        letters = {axis: i for i, axis in enumerate(sizes)}
-        for value, step in self._steps:
-            tensors = [self._by_axes(i, values[i], sizes) for i in step.inputs]
-            dtype = torch.promote_types(*(_multiplied(tensor.dtype) for tensor, _ in tensors))
-            order = [letters[axis] for axis in sizes if axis in self._axes[value]]
-            operands = [
-                part
-                for tensor, axes in tensors
-                for part in (tensor.to(dtype), [letters[axis] for axis in axes])
-            ]
-            values[value] = torch.einsum(*operands, order)
-        for output in self._outputs:
-            made, axes = self._by_axes(output.value, values[output.value], sizes)
-            results[output.port.name] = spread(
-                made, dict(zip(axes, made.stride(), strict=True)), output.port, sizes
-            )
-        for value, _ in self._steps:
-            values[value] = values[value].to(self._dtypes.get(value, torch.float32)).contiguous()
+    def prepared(self, strides: Mapping[int, Sequence[int]], sizes: Mapping[str, int]) -> LibraryRun:
+        """Return the call on tensors whose inputs have these strides."""
+        seen = {value: self._seen(value, strides.get(value), sizes) for value in self._loads}
+        axes = {value: self._ordered(value, sizes) for value in self._loads}
+        call = LibraryCall(self._graph, self._call, axes, self._stored, sizes)
+        orders = [[call.axes[i].index(axis) for axis in self._ordered(i, sizes)] for i in self._stored]
+
+        def run(values: list[TorchTensor], results: dict[str, TorchTensor]) -> None:
+            made = call({value: see(values[value]) for value, see in seen.items()})
+            for value, tensor, order in zip(self._stored, made, orders, strict=True):
+                for output in self._graph.outputs:
+                    if output.value == value:
+                        found = dict(zip(call.axes[value], tensor.stride(), strict=True))
+                        results[output.port.name] = spread(tensor, found, output.port, sizes)
+                dtype = self._dtypes.get(value, torch.float32)
+                values[value] = tensor.permute(order).to(dtype).contiguous()
+
+        return run
 
     def shapes(self, sizes: Mapping[str, int]) -> dict[int, tuple[int, ...]]:
         """Return the shape of each value that it computes, one dimension for each axis."""
-        return {
-            value: tuple(sizes[axis] for axis in sizes if axis in self._axes[value])
-            for value, _ in self._steps
-        }
+        return {value: tuple(sizes[axis] for axis in self._ordered(value, sizes)) for value in self._stored}
 
-    def _by_axes(
-        self, value: int, tensor: TorchTensor, sizes: Mapping[str, int]
-    ) -> tuple[TorchTensor, tuple[str, ...]]:
-        """Return a view of a tensor with one dimension for each axis, and the axes."""
-        if value >= len(self._graph.inputs):
-            return tensor, tuple(axis for axis in sizes if axis in self._axes[value])
+    def _ordered(self, value: int, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the axes of a value, one for each dimension in which it is seen."""
+        if value < len(self._graph.inputs):
+            return self._graph.inputs[value].axes
+        return tuple(axis for axis in sizes if axis in self._axes[value])
+
+    def _seen(
+        self, value: int, stride: Sequence[int] | None, sizes: Mapping[str, int]
+    ) -> Callable[[TorchTensor], TorchTensor]:
+        """Return what shows a tensor with one dimension for each axis."""
+        if value >= len(self._graph.inputs) or stride is None:
+            return lambda tensor: tensor
         port = self._graph.inputs[value]
-        strides = axis_strides(port, tensor.stride(), sizes)
-        return tensor.as_strided(
-            [sizes[axis] for axis in port.axes], [strides[axis] for axis in port.axes]
-        ), port.axes
+        strides = axis_strides(port, stride, sizes)
+        shape = [sizes[axis] for axis in port.axes]
+        return partial(torch.as_strided, size=shape, stride=[strides[axis] for axis in port.axes])
 
 
 def spread(

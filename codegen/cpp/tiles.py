@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from superopt.codegen.cpp.config import CppConfig
-from superopt.codegen.cpp.errors import UnsupportedError
 from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.plan import VIEWS, make_plan
 from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Place, times
+from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Tensor
 from superopt.ir import Step, print_step, value_axes, value_names
 

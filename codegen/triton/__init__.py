@@ -3,22 +3,17 @@
 from superopt.codegen.triton.choices import configs, default_config
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.emit import emit
-from superopt.codegen.triton.errors import CompileError, TritonError, UnsupportedError
-from superopt.codegen.triton.run.compile import AheadCompiler, CompileReport, compile_ahead
+from superopt.codegen.triton.run.compile import AheadCompiler, CompileReport
 from superopt.codegen.triton.run.launch import TritonMuGraph
 from superopt.codegen.triton.source import Argument, TritonSource
 
 __all__ = [
     "AheadCompiler",
     "Argument",
-    "CompileError",
     "CompileReport",
     "TritonConfig",
-    "TritonError",
     "TritonMuGraph",
     "TritonSource",
-    "UnsupportedError",
-    "compile_ahead",
     "configs",
     "default_config",
     "emit",

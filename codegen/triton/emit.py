@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.lowering import lower_for_triton
 from superopt.codegen.statements import (
     Compute,
@@ -19,7 +20,6 @@ from superopt.codegen.statements import (
 )
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.descriptors import Descriptor
-from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
 from superopt.codegen.triton.frame import Frame
 from superopt.codegen.triton.padding import Lanes, after_operator

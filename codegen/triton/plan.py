@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
-from superopt.codegen.triton.errors import UnsupportedError
 from superopt.ir import Split, mask_values, selects, value_axes
 from superopt.precision import is_wide, operand_dtypes, product_dtype
 

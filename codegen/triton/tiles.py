@@ -62,7 +62,8 @@ class Tiles:
                 for axis in self.memory_axes(tensor)
             }
         )
-        self.variables = {value: names.take(self.names[value]) for value in sorted(self._all_values())}
+        held = program.values() | {tensor.value for tensor in program.loads}
+        self.variables = {value: names.take(self.names[value]) for value in sorted(held)}
         roles = self.plan.roles
         self.extents = table({axis: names.take(axis.upper(), f"size_{axis}") for axis in self.graph.sizes})
         self.block = table({axis: names.take(f"BLOCK_{axis.upper()}", f"BLOCK_{axis}") for axis in roles})
@@ -245,9 +246,6 @@ class Tiles:
     def memory_axes(self, tensor: Tensor) -> tuple[str, ...]:
         """Return the axes along which a tensor is really laid out: those of its value."""
         return tuple(axis for axis in tensor.axes if axis in self.axes[tensor.value])
-
-    def _all_values(self) -> set[int]:
-        return self.program.values() | {tensor.value for tensor in self.program.loads}
 
     def _raw_loads(self) -> set[int]:
         """Return the values that are kept in their own dtype, because a matrix product reads them."""

@@ -174,8 +174,7 @@ def _stats(saved: dict[str, Any], level: int, new: int) -> LevelStats:
     values = {part.name: saved[part.name] for part in fields(LevelStats)}
     if values["level"] != level or values["new"] != new or values["complete"] is not True:
         raise ValueError("statistics of another level")
-    for name in ("worker_seconds", "worker_candidates", "worker_new"):
-        values[name] = tuple(values[name])
+    values["worker_seconds"] = tuple(values["worker_seconds"])
     return LevelStats(**values)
 
 

@@ -77,8 +77,6 @@ class History:
             bytes=self.bytes + sum(share.new.nbytes + share.arcs.nbytes for share in shares),
             complete=sum(share.expanded for share in shares) == frontier,
             worker_seconds=tuple(share.seconds for share in shares),
-            worker_candidates=tuple(share.candidates for share in shares),
-            worker_new=tuple(len(share.new) for share in shares),
         )
         new, arcs = tuple(share.new for share in shares), tuple(share.arcs for share in shares)
         return Level(new, arcs, stats, dict(counts))

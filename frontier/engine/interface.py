@@ -88,8 +88,6 @@ class LevelStats:
     bytes: int
     complete: bool
     worker_seconds: tuple[float, ...]
-    worker_candidates: tuple[int, ...]
-    worker_new: tuple[int, ...]
 
     @property
     def duplicates(self) -> int:

@@ -108,7 +108,7 @@ class TensorSpace:
         An application of several new tensors is returned for one of them only, whatever the batches are.
         """
         found: list[tuple[int, ...]] = []
-        fresh = [self._id(row) for row in rows.tolist()]
+        fresh = [self.id_of[tuple(row)] for row in rows.tolist()]
         if self.prune == "egraph":
             found += self._joined(fresh)
         if self.prune != "egraph" or self.table.truncated:
@@ -161,9 +161,6 @@ class TensorSpace:
     def counts(self) -> dict[str, int]:
         """Return how many applications were not made, by reason."""
         return dict(self.reasons)
-
-    def _id(self, row: Sequence[int]) -> int:
-        return self.id_of[tuple(row)]
 
     def _class(self, row: Sequence[int]) -> int:
         if self.prune != "egraph":

@@ -14,10 +14,10 @@ from torch import Tensor, fx
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
-from superopt.backend.region import Region, blank_of, line_of
+from superopt.backend.region import Region, blank_of
 from superopt.backend.region_plan import plan_of
 from superopt.cache import Cache, Key, Record, key_of, versions
-from superopt.errors import SuperoptError
+from superopt.errors import SuperoptError, first_line
 from superopt.ir import print_graph
 
 __all__ = ["epoch", "graph_key", "is_seen", "keep", "known_decision", "next_epoch", "note_seen"]
@@ -62,11 +62,8 @@ def keep(found: Decision, region: Region, ledger: Ledger) -> None:
         return
     if found.taken and before is not None and before.data.get("open"):
         next_epoch()  # graphs that Inductor keeps were made without it
-    cache.put(region.key, _record(found))
-
-
-def _record(found: Decision) -> Record:
-    return Record({name: getattr(found, name) for name in _KEPT}, found.operators)
+    data = {name: getattr(found, name) for name in _KEPT}
+    cache.put(region.key, Record(data, found.operators))
 
 
 def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOptions) -> Decision | None:
@@ -90,7 +87,7 @@ def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOpt
             raise SuperoptError("it is for another region")
         plan.prove()
     except SuperoptError as error:
-        log.warning("cache: a plan of %s is not used: %s", found.operators, line_of(error))
+        log.warning("cache: a plan of %s is not used: %s", found.operators, first_line(error))
         return None
     return found
 

@@ -18,8 +18,8 @@ from superopt.backend.cache import graph_key, is_seen, note_seen
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass, passes_of
 from superopt.backend.options import BackendOptions, mode_options, read_options
-from superopt.backend.region import line_of
 from superopt.backend.warm_up import WarmUp, multiplies
+from superopt.errors import first_line
 from superopt.rivals.inductor import PASS, with_inductor
 from superopt.targets import pick_target
 
@@ -80,7 +80,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     try:
         _run_backward(made)
     except RuntimeError as error:  # of a model whose gradients PyTorch cannot compute
-        log.warning("the backward pass is not explained: %s", line_of(error))
+        log.warning("the backward pass is not explained: %s", first_line(error))
     return ledger.text()
 
 
@@ -142,7 +142,7 @@ def _begin(warm_up: WarmUp, module: fx.GraphModule, inputs: Sequence[Any], optio
         if options.budget_s is None or options.budget_s >= FIRST_S:
             warm_up.first_runs(target)
     except Exception as error:  # whoever needs it says so again, and leaves regions to Inductor
-        log.info("nothing is made ahead: %s", line_of(error))
+        log.info("nothing is made ahead: %s", first_line(error))
 
 
 def ledger_of(options: Mapping[str, Any]) -> Ledger:

@@ -11,17 +11,17 @@ from torch import fx
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from superopt.aten import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.backend.budget import decisions_of
 from superopt.backend.cache import epoch
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
-from superopt.backend.region import OpaqueError, Region, line_of, region_of
+from superopt.backend.region import OpaqueError, Region, region_of
 from superopt.backend.region_plan import REGION, plan_of
 from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
 from superopt.backend.warm_up import WarmUp
 from superopt.cache import versions
-from superopt.errors import SuperoptError
+from superopt.errors import SuperoptError, first_line, kind_and_line
+from superopt.rivals.aten import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.targets import Target, pick_target
 
 __all__ = ["RegionPass", "passes_of"]
@@ -74,7 +74,7 @@ class RegionPass(CustomGraphPass):
             with warm_up:
                 self._run(graph, warm_up)
         except Exception as error:  # Inductor goes on with the graph as it is
-            log.warning("a graph is left to Inductor: %s: %s", type(error).__name__, line_of(error))
+            log.warning("a graph is left to Inductor: %s", kind_and_line(error))
 
     def _run(self, graph: fx.Graph, warm_up: WarmUp) -> None:
         self.ledger.graphs += 1
@@ -119,7 +119,7 @@ class RegionPass(CustomGraphPass):
         try:
             self.ledger.write()
         except SuperoptError as error:  # a model is not stopped for want of a report
-            log.warning("no report: %s", line_of(error))
+            log.warning("no report: %s", first_line(error))
 
     def _regions(
         self, piece: Piece, kinds: dict[fx.Node, Kind], target: Target, title: str, rounds: int = _ROUNDS
@@ -144,11 +144,11 @@ class RegionPass(CustomGraphPass):
                 self._note(piece, str(error), title)
                 return []
         except SuperoptError as error:
-            self._note(piece, line_of(error), title)
+            self._note(piece, first_line(error), title)
             return []
         except Exception as error:  # one piece that cannot be read does not spoil the others
-            log.warning("a region is left to Inductor: %s: %s", type(error).__name__, line_of(error))
-            self._note(piece, f"failed: {type(error).__name__}: {line_of(error)}", title)
+            log.warning("a region is left to Inductor: %s", kind_and_line(error))
+            self._note(piece, f"failed: {kind_and_line(error)}", title)
             return []
         kinds.update(dict.fromkeys(bad, "outside"))
         left = set(piece.nodes) - bad
@@ -182,9 +182,7 @@ def _replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> N
         try:
             _replace(graph, region, str(decision.plan), moved)
         except Exception as error:  # whatever PyTorch raises of a call that it does not like
-            log.warning(
-                "%s: left to Inductor: %s: %s", decision.operators, type(error).__name__, line_of(error)
-            )
+            log.warning("%s: left to Inductor: %s", decision.operators, kind_and_line(error))
     stable_topological_sort(graph)
     graph.eliminate_dead_code()
     graph.lint()

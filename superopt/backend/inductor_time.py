@@ -8,7 +8,7 @@ from collections.abc import Container
 
 from torch import fx
 
-from superopt.aten import MATMULS, VIEWS, is_attention, operator_name, value_of
+from superopt.rivals.aten import MATMULS, VIEWS, is_attention, operator_name, value_of
 
 __all__ = ["kernels_of", "node_seconds"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from superopt.aten import (
+from superopt.rivals.aten import (
     Kind,
     bytes_of,
     flops_of,

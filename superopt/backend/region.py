@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from superopt.aten import bytes_of, flops_of, listed
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.subgraph import Subgraph
 from superopt.cache import Key, key_of, program_text, versions
 from superopt.errors import SuperoptError
 from superopt.ir import Graph
+from superopt.rivals.aten import bytes_of, flops_of, listed
 from superopt.rivals.inductor import PASS, alone
 from superopt.targets import Target
 from superopt.trace import Traced, trace
@@ -22,7 +22,6 @@ __all__ = [
     "Region",
     "at_other_sizes",
     "blank_of",
-    "line_of",
     "region_of",
     "traced_algebra",
 ]
@@ -121,8 +120,3 @@ def blank_of(region: Region) -> Decision:
     flops, moved = sum(map(flops_of, nodes)), sum(map(bytes_of, nodes))
     floor = region.floor_us or None
     return Decision(listed(nodes), inputs, False, "", flops=flops, bytes=moved, floor_us=floor)
-
-
-def line_of(error: BaseException) -> str:
-    """Return the first line of what an error says, or its name."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -19,7 +19,7 @@ from superopt.candidates.codec import candidate_from_json, checked_graph, member
 from superopt.candidates.parts import parts_of
 from superopt.candidates.proof import proven
 from superopt.candidates.sizes import resized
-from superopt.errors import InputError
+from superopt.errors import InputError, first_line
 from superopt.ir import Graph, extents, print_graph, release_shifts
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
 from superopt.trace.run import TORCH_DTYPES, run_graph
@@ -99,7 +99,7 @@ class RegionPlan:
                 raise
             except Exception as error:  # whatever a compiler or a driver raises, the goal has a meaning
                 self._failed = True
-                log.warning("%s: computed by torch from now on: %s", self.goal.name, _line(error))
+                log.warning("%s: computed by torch from now on: %s", self.goal.name, first_line(error))
         return self.by_torch(dict(zip(self.inputs, tensors, strict=True)))
 
     def by_kernels(self, known: dict[str, Tensor]) -> list[Tensor]:
@@ -160,10 +160,6 @@ class RegionPlan:
 
     def _resized(self, known: dict[str, Tensor]) -> Graph:
         return resized(self.goal, extents(self.goal, [known[name].shape for name in self.inputs]))
-
-
-def _line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 # -- the operator by which a compiled graph calls a plan

@@ -12,17 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from superopt.aten import is_attention, is_matmul, operator_name
 from superopt.backend.cache import keep
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.region import Region, at_other_sizes, blank_of, line_of, traced_algebra
+from superopt.backend.region import Region, at_other_sizes, blank_of, traced_algebra
 from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
 from superopt.backend.subgraph import Subgraph
 from superopt.candidates import RegionCandidates
 from superopt.candidates.candidate import all_summed
 from superopt.clock import Clock
 from superopt.driver import SearchOptions
-from superopt.errors import SuperoptError
+from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.assembly import in_parts
@@ -30,6 +29,7 @@ from superopt.funnel.first_runs import FirstRuns
 from superopt.live.sizes import same_program
 from superopt.optimizer import candidates_of
 from superopt.options import OptimizeOptions
+from superopt.rivals.aten import is_attention, is_matmul, operator_name
 from superopt.rivals.inductor import alone
 from superopt.rivals.opponents import Opponents
 from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS, Function, Rival
@@ -157,9 +157,9 @@ class RegionRace:
         try:
             return alone(work)
         except torch.OutOfMemoryError as error:
-            found = replace(self.blank, why=f"{_FAILED[0]}: {line_of(error)}")
+            found = replace(self.blank, why=f"{_FAILED[0]}: {first_line(error)}")
         except Exception as error:  # no fault of ours may stop the compilation of a model
-            found = replace(self.blank, why=f"{_FAILED[1]}: {type(error).__name__}: {line_of(error)}")
+            found = replace(self.blank, why=f"{_FAILED[1]}: {kind_and_line(error)}")
         finally:
             if self.rival is not None:
                 self.rival.give_up_copies()
@@ -390,7 +390,7 @@ class RegionRace:
                 self.module, ours, self._drawn(example), distributions=_CALLED, focus=focus
             )
         except SuperoptError as error:
-            return f"its kernels do not take other sizes: {line_of(error)}"
+            return f"its kernels do not take other sizes: {first_line(error)}"
         return None if report.ok else "wrong at other sizes"
 
     def _known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:

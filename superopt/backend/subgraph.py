@@ -11,9 +11,9 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 from torch.utils._sympy.functions import FloorDiv
 
-from superopt.aten import Kind, tensors_in, value_of
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
+from superopt.rivals.aten import Kind, tensors_in, value_of
 
 __all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of"]
 

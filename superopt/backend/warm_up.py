@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor, fx
@@ -32,9 +31,7 @@ class WarmUp:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._begun.close()
 
     def share(self, target: Target, tensors: Iterable[Any]) -> None:

@@ -10,13 +10,12 @@
 Data only: JSON, never code. No fault of the file system stops the work.
 """
 
-from superopt.cache.cache import DEFAULT_LIMIT_BYTES, Cache, Info
+from superopt.cache.cache import Cache, Info
 from superopt.cache.keys import KINDS, PARTS, Key, Kind, key_of, program_text, versions
 from superopt.cache.place import cache_folder
-from superopt.cache.records import Entry, Measurement, Record, Timed
+from superopt.cache.records import Entry, Record
 
 __all__ = [
-    "DEFAULT_LIMIT_BYTES",
     "KINDS",
     "PARTS",
     "Cache",
@@ -24,9 +23,7 @@ __all__ = [
     "Info",
     "Key",
     "Kind",
-    "Measurement",
     "Record",
-    "Timed",
     "cache_folder",
     "key_of",
     "program_text",

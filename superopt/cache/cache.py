@@ -6,6 +6,7 @@ works again.
 """
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -16,16 +17,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from logging import getLogger
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from superopt.cache.exchange import read_rows, write_rows
 from superopt.cache.keys import KINDS, Key, Kind
 from superopt.cache.memory import MemoryStore
 from superopt.cache.place import cache_folder
-from superopt.cache.records import Entry, Record, Row, Timed, program_digest, row_of
+from superopt.cache.records import Entry, Record, Row, row_of
 from superopt.cache.store import FileStore, is_damage
-from superopt.errors import CheckpointError, InputError
+from superopt.errors import InputError, reason_of
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "Cache", "Info"]
 
@@ -76,7 +76,7 @@ class Cache:
             place = cache_folder() if folder is None else Path(folder).absolute()
         except (OSError, ValueError) as error:
             cache = Cache(None, limit_bytes)
-            cache._report("folder", f"there is no cache folder: {_reason(error)}")
+            cache._report("folder", f"there is no cache folder: {reason_of(error)}")
             return cache
         cache = Cache(place, limit_bytes)
         cache._try(FileStore.connect)
@@ -87,9 +87,7 @@ class Cache:
     def __enter__(self) -> "Cache":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -122,18 +120,15 @@ class Cache:
             if self._save([row]):
                 self._save_rest()
 
-    def measurements(
-        self, *, program: str | None = None, device: str | None = None, newest: int | None = None
-    ) -> tuple[Timed, ...]:
-        """Return all measurements, or those of one program text or device, or the newest; oldest first."""
-        wanted = None if program is None else program_digest(program)
-        found = []
-        for row in self._rows("measurement", wanted, device, newest):
-            try:
-                found.append(row.timed())
-            except CheckpointError as error:
-                log.info("skip %s: %s", row.digest, error)
-        return tuple(found)
+    def records(
+        self, kind: Kind, *, device: str | None = None, newest: int | None = None
+    ) -> tuple[tuple[Mapping[str, Any], Record], ...]:
+        """Return the parts of the key of each record of a kind, and the record; oldest first.
+
+        They are all of them, or those of one device, or the newest.
+        """
+        rows = self._rows(kind, device, newest)
+        return tuple((json.loads(row.parts), row.record()) for row in rows)
 
     def entries(self, kind: Kind | None = None) -> tuple[Entry, ...]:
         """Return what there is, for a listing, the last made first."""
@@ -191,14 +186,13 @@ class Cache:
     def _rows(
         self,
         kind: str | None = None,
-        program: str | None = None,
         device: str | None = None,
         newest: int | None = None,
     ) -> list[Row]:
         """Return the whole rows of the file and of the memory, oldest first."""
         with self._lock:
-            stored = self._try(lambda store: store.rows(kind, program, device, newest)) or []
-            rows = {row.digest: row for row in (*stored, *self._memory.rows(kind, program, device))}
+            stored = self._try(lambda store: store.rows(kind, device, newest)) or []
+            rows = {row.digest: row for row in (*stored, *self._memory.rows(kind, device))}
         whole = [row for row in rows.values() if row.is_whole]
         if len(whole) < len(rows):
             self._report("row", f"{len(rows) - len(whole)} damaged records are left out", note="")
@@ -248,7 +242,7 @@ class Cache:
         took = time.monotonic() - began
         if took > _SLOW_S:
             self._resume_at = time.monotonic() + 10 * took
-        self._report(_topic(failure), f"{self._store.path}: {_reason(failure)}")
+        self._report(_topic(failure), f"{self._store.path}: {reason_of(failure)}")
         return None
 
     def _replace_damaged(self, error: Exception) -> bool:
@@ -305,10 +299,6 @@ def _topic(error: Exception) -> str:
     if not isinstance(error, sqlite3.Error):
         return type(error).__name__
     return f"sqlite {getattr(error, 'sqlite_errorcode', 0) & 0xFF}"
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 # -- fork: a child must not inherit a connection, since the locks on its file stay with the parent

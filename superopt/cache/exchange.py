@@ -14,7 +14,7 @@ from typing import Any
 
 from superopt.cache.keys import canonical_json
 from superopt.cache.records import Row
-from superopt.errors import CheckpointError, InputError
+from superopt.errors import CheckpointError, InputError, reason_of
 from superopt.files import replacing
 
 __all__ = ["read_rows", "write_rows"]
@@ -37,7 +37,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
                 file.write(line)
             file.write(canonical_json({"end": count, "sha256": digest.hexdigest()}).encode("ascii") + b"\n")
     except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {_reason(error)}") from error
+        raise InputError(f"cannot write {str(path)!r}: {reason_of(error)}") from error
     return count
 
 
@@ -68,7 +68,7 @@ def read_rows(path: Path) -> list[Row]:
                 except CheckpointError as error:
                     raise CheckpointError(f"{path}: line {number}: {error}") from error
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {str(path)!r}: {_reason(error)}") from error
+        raise InputError(f"cannot read {str(path)!r}: {reason_of(error)}") from error
     if end is None:
         raise CheckpointError(f"{path}: it is cut short after {len(rows)} rows; export it again")
     if end != {"end": len(rows), "sha256": digest.hexdigest()}:
@@ -101,7 +101,3 @@ def _parsed(path: Path, number: int, line: bytes) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: line {number} is no JSON; export it again") from error
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -18,7 +18,17 @@ from superopt.errors import InputError
 if TYPE_CHECKING:
     from superopt.ir import Graph, MuGraph
 
-__all__ = ["KINDS", "PARTS", "Key", "Kind", "canonical_json", "key_of", "program_text", "versions"]
+__all__ = [
+    "KINDS",
+    "PARTS",
+    "Key",
+    "Kind",
+    "canonical_json",
+    "key_of",
+    "program_text",
+    "version_of",
+    "versions",
+]
 
 Kind = Literal["search", "plan", "measurement"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -107,13 +117,13 @@ def versions() -> dict[str, str]:
 
     A search has no part `compiler`: `key_of("search", ..., superopt=..., torch=...)`.
     """
-    compiler = f"triton {_version('triton')}"
+    compiler = f"triton {version_of('triton')}"
     fusion = os.environ.get("TRITON_DEFAULT_FP_FUSION")
     if fusion is not None:  # it changes what the compiler makes of the same source
         compiler += f" fp_fusion={fusion}"
     return {
         "superopt": f"{__version__} records {RECORDS}",
-        "torch": _version("torch"),
+        "torch": version_of("torch"),
         "compiler": compiler,
     }
 
@@ -124,7 +134,8 @@ def canonical_json(value: Any) -> str:
 
 
 @functools.cache
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """Return the version of an installed package, which is not imported; "none" where there is none."""
     from importlib import metadata
 
     try:

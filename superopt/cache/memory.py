@@ -34,14 +34,10 @@ class MemoryStore:
         while self._bytes > self.limit_bytes and len(self._rows) > 1:
             self.drop(next(iter(self._rows)))
 
-    def rows(
-        self, kind: str | None = None, program: str | None = None, device: str | None = None
-    ) -> list[Row]:
+    def rows(self, kind: str | None = None, device: str | None = None) -> list[Row]:
         """Return the rows that match."""
         return [
-            row
-            for row in self._rows.values()
-            if kind in (None, row.kind) and program in (None, row.program) and device in (None, row.device)
+            row for row in self._rows.values() if kind in (None, row.kind) and device in (None, row.device)
         ]
 
     def drop(self, digest: str) -> None:

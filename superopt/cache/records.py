@@ -1,17 +1,17 @@
-"""Records: what a key leads to, the rows they are kept as, and one kind of record spelled out: a timing."""
+"""Records: what a key leads to, and the rows they are kept as."""
 
 import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
 from superopt.cache.keys import Key, Kind, canonical_json, key_of
 from superopt.errors import CheckpointError, InputError
 
-__all__ = ["Entry", "Measurement", "Record", "Row", "Timed", "row_of"]
+__all__ = ["Entry", "Record", "Row", "row_of"]
 
 _OVERHEAD_BYTES = 400  # of a row besides its texts, its places in the indexes included
 _LABEL_CHARACTERS = 200
@@ -38,53 +38,6 @@ class Entry:
     made: datetime
     used: datetime
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """The times of one kernel in one configuration on one device."""
-
-    median_us: float
-    repeats: int
-    quantiles_us: Mapping[str, float] = field(default_factory=dict)  # "0.2" -> µs
-    note: str = ""  # "failed: ...", for a configuration that cannot be timed: then the median is 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the data of its record."""
-        return {
-            "median_us": self.median_us,
-            "repeats": self.repeats,
-            "quantiles_us": dict(self.quantiles_us),
-            "note": self.note,
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Measurement":
-        """Return the measurement that a record holds, or raise CheckpointError."""
-        if set(data) != {"median_us", "repeats", "quantiles_us", "note"}:
-            raise CheckpointError(f"a measurement has no such fields: {', '.join(map(str, data))}")
-        quantiles = data["quantiles_us"]
-        good = (
-            _is_time(data["median_us"])
-            and type(data["repeats"]) is int
-            and data["repeats"] >= 0
-            and isinstance(quantiles, Mapping)
-            and all(isinstance(name, str) and _is_time(value) for name, value in quantiles.items())
-            and isinstance(data["note"], str)
-        )
-        if not good:
-            raise CheckpointError(f"a measurement holds a wrong value: {str(dict(data))[:200]}")
-        return Measurement(data["median_us"], data["repeats"], dict(quantiles), data["note"])
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """A measurement with all that it is a measurement of."""
-
-    parts: Mapping[str, Any]
-    label: str
-    made: datetime
-    measurement: Measurement
 
 
 def _is_time(value: Any) -> bool:
@@ -138,11 +91,6 @@ class Row:
             self.size_bytes,
         )
 
-    def timed(self) -> Timed:
-        """Return the measurement in it."""
-        measurement = Measurement.from_json(json.loads(self.data))
-        return Timed(json.loads(self.parts), self.label, moment(self.made), measurement)
-
     def to_json(self) -> dict[str, Any]:
         """Return it as one line of an export: the digest follows from the parts."""
         return {
@@ -165,12 +113,9 @@ class Row:
             raise CheckpointError("its label, parts or data are of the wrong type")
         try:
             key = key_of(cast(Kind, str(value["kind"])), **parts)
-            row = row_of(key, Record(data, value["label"], moment(made)))
+            return row_of(key, Record(data, value["label"], moment(made)))
         except InputError as error:
             raise CheckpointError(str(error)) from error
-        if key.kind == "measurement":
-            row.timed()
-        return row
 
 
 def row_of(key: Key, record: Record) -> Row:

@@ -247,12 +247,11 @@ class FileStore:
     def rows(
         self,
         kind: str | None = None,
-        program: str | None = None,
         device: str | None = None,
         newest: int | None = None,
     ) -> list[Row]:
         """Return the rows that match, or the newest of them, oldest first."""
-        wanted = {"kind": kind, "program": program, "device": device}
+        wanted = {"kind": kind, "device": device}
         chosen = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = :{name}" for name in chosen) or "1"
         query = f"SELECT {_COLUMNS} FROM entries WHERE {where} ORDER BY made DESC, digest DESC LIMIT :newest"

@@ -8,6 +8,7 @@ from typing import Any
 
 from superopt.errors import GraphError
 from superopt.ir import Graph, MuGraph, Split, Step, check_graph, live_graph
+from superopt.ir.rewrite import Emit, rewritten
 from superopt.schedule.recipe import prepared
 
 __all__ = ["proven", "proven_by_graph"]
@@ -74,16 +75,13 @@ def _stretched(goal: Graph, graph: Graph) -> Graph:
 def _by_parts(graph: Graph, splits: tuple[Split, ...]) -> Graph:
     """Return a muGraph's graph with the extent of a split axis as the product of those of its parts."""
     parts = {split.axis: (split.outer, split.inner) for split in splits}
-    first = len(graph.inputs)
-    places = list(range(first))
-    steps: list[Step] = []
-    for step in graph.steps:
-        step = replace(step, inputs=tuple(places[i] for i in step.inputs))
-        if step.op == "size" and step.axes[0] in parts:
-            steps += [Step("size", axes=(axis,)) for axis in parts[step.axes[0]]]
-            step = Step("mul", (first + len(steps) - 2, first + len(steps) - 1))
-        steps.append(step)
-        places.append(first + len(steps) - 1)
-    outputs = tuple(replace(output, value=places[output.value]) for output in graph.outputs)
+
+    def written(step: Step, emit: Emit) -> int:
+        if step.op != "size" or step.axes[0] not in parts:
+            return emit(step)
+        outer, inner = (emit(Step("size", axes=(axis,))) for axis in parts[step.axes[0]])
+        return emit(Step("mul", (outer, inner)))
+
+    made = rewritten(graph, written)
     axes = tuple(axis for axis in graph.axes if axis.name not in parts)
-    return check_graph(live_graph(replace(graph, axes=axes, steps=tuple(steps), outputs=outputs)))
+    return check_graph(live_graph(replace(made, axes=axes)))

@@ -8,7 +8,6 @@ equal, is searched anew.
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from superopt.candidates.codec import checked_graph, member
@@ -66,22 +65,16 @@ def keep_search(cache: "Cache", search: Search, options: SearchOptions) -> None:
 
 def _key(region: Graph, options: SearchOptions) -> "Key":
     from superopt.cache import key_of, program_text, versions
+    from superopt.cache.keys import version_of
 
     settings = {name: str(value) for name, value in asdict(options).items() if name not in _ELSEWHERE}
     return key_of(
         "search",
         program=program_text(region),
         device="any",
-        options=settings | {name: _version(name) for name in _SEARCHERS},
+        options=settings | {name: version_of(name) for name in _SEARCHERS},
         **{name: value for name, value in versions().items() if name != "compiler"},
     )
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def _part_json(part: RegionSearch, region: str) -> dict[str, Any]:

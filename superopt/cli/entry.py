@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from superopt._version import __version__
-from superopt.cli import (
+from superopt.cli.commands import (
     axioms,
     bench,
     cache,
@@ -58,6 +58,9 @@ exit codes: 0 fine, 1 the answer is no, 2 bad input, 3 the answer is unknown, 13
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong argument as every other bad input is reported: one line, exit code 2."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+
     def error(self, message: str) -> NoReturn:
         """Print the one line and exit."""
         message = message[0].lower() + message[1:] if message else message
@@ -98,13 +101,9 @@ def make_parser() -> argparse.ArgumentParser:
         prog="superopt",
         description="Finds and proves every equivalent of a tensor program written in PyTorch.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"superopt {__version__}")
-    commands = parser.add_subparsers(
-        title="commands", metavar="COMMAND", dest="command", required=True, parser_class=_Parser
-    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for module in _COMMANDS:
         module.add_command(commands)
     return parser

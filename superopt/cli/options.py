@@ -6,9 +6,34 @@ from collections.abc import Sequence
 
 from superopt.errors import InputError
 
-__all__ = ["minutes", "parse_sizes", "positive", "seconds", "share", "whole", "workers"]
+__all__ = [
+    "add_progress",
+    "add_race",
+    "minutes",
+    "parse_sizes",
+    "positive",
+    "seconds",
+    "share",
+    "whole",
+    "workers",
+]
 
 _MOST_WORKERS = 1024
+
+
+def add_race(parser: argparse.ArgumentParser) -> None:
+    """Add how long and against what kernels race."""
+    parser.add_argument(
+        "--seconds", type=seconds, default=20.0, metavar="S", help="of racing, in all (default 20)"
+    )
+    parser.add_argument("--preset", choices=("quick", "full"), default="quick", help="how wide to look")
+    parser.add_argument("--no-torch-compile", action="store_true", help="race against eager PyTorch only")
+
+
+def add_progress(parser: argparse._ActionsContainer) -> None:
+    """Add in which form results are printed, and whether progress is shown."""
+    parser.add_argument("--json", action="store_true", help="print JSON, and no progress")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def whole(text: str) -> int:

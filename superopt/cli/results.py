@@ -102,7 +102,7 @@ def _found_row(rank: int, found: "Found") -> tuple[str, ...]:
         str(len(found.graph.steps)),
         _passes(found.bound),
         ", ".join(found.split_axes) or "-",
-        "original" if found.is_original else _yes(found.verdict),
+        "original" if found.is_original else "yes" if found.verdict.equal else "no",
     )
 
 
@@ -114,10 +114,6 @@ def _found_title(rank: int, found: "Found") -> str:
         parts.append(f"split {', '.join(found.split_axes)}")
     parts.append("the original" if found.is_original else str(found.verdict).partition("\n")[0])
     return ", ".join(parts)
-
-
-def _yes(verdict: Any) -> str:
-    return "yes" if verdict.equal else "no"
 
 
 def _passes(bound: "Bound") -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.cli.inputs import make_inputs, parse_dtype, parse_inputs
 from superopt.cli.options import parse_sizes
-from superopt.cli.userfile import load_function, reason, signature_text
-from superopt.errors import GraphError, InputError
+from superopt.cli.userfile import load_function, signature_text
+from superopt.errors import GraphError, InputError, reason_of
 from superopt.ir import Graph, parse_graph
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def load_target(text: str) -> Target:
     try:
         exists, is_folder = file.exists(), file.is_dir()
     except (OSError, ValueError) as error:  # a name too long, or with a null byte
-        raise InputError(f"{path!r} is not a path: {reason(error)}") from error
+        raise InputError(f"{path!r} is not a path: {reason_of(error)}") from error
     if not exists:
         raise InputError(f"{path!r} does not exist")
     if is_folder:
@@ -119,7 +119,7 @@ def _load_graph(text: str) -> Target:
     except FileNotFoundError:
         raise InputError(f"{text!r} does not exist") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {text!r}: {reason(error)}") from error
+        raise InputError(f"cannot read {text!r}: {reason_of(error)}") from error
     except GraphError as error:
         raise InputError(f"{text}: {error}") from error
     return Target(graph.name, graph)

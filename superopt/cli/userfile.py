@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from superopt.errors import InputError
+from superopt.errors import InputError, kind_and_line, reason_of
 
-__all__ = ["load_function", "reason", "run_file", "signature_text", "to_stderr"]
+__all__ = ["load_function", "run_file", "signature_text", "to_stderr"]
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def run_file(path: Path) -> ModuleType:
     try:
         source = path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {reason(error)}") from error
+        raise InputError(f"cannot read {str(path)!r}: {reason_of(error)}") from error
     full = path.resolve()
     try:
         code = compile(source, str(full), "exec", dont_inherit=True)
@@ -67,7 +67,7 @@ def run_file(path: Path) -> ModuleType:
             f'{path} ends the program when imported; put its last lines under if __name__ == "__main__":'
         ) from error
     except BaseException as error:
-        raise InputError(f"{path}{_line(error, full)}: {_said(error)}") from error
+        raise InputError(f"{path}{_line(error, full)}: {kind_and_line(error)}") from error
     return module
 
 
@@ -111,7 +111,7 @@ def _instance(kind: type[Any], name: str) -> Callable[..., Any]:
         with to_stderr():
             made = kind()
     except Exception as error:
-        raise InputError(f"{name}() fails: {_said(error)}") from error
+        raise InputError(f"{name}() fails: {kind_and_line(error)}") from error
     return made  # type: ignore[no-any-return]
 
 
@@ -137,13 +137,3 @@ def _line(error: BaseException, path: Path) -> str:
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
     ]
     return f":{lines[-1]}" if lines else ""
-
-
-def _said(error: BaseException) -> str:
-    message = str(error).strip()
-    return f"{type(error).__name__}: {message.splitlines()[0]}" if message else type(error).__name__
-
-
-def reason(error: Exception) -> str:
-    """Return why a file cannot be read, without the number and the path."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

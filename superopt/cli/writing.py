@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-from superopt.cli.userfile import reason
-from superopt.errors import InputError
+from superopt.errors import InputError, reason_of
 from superopt.files import replace_text
 
 __all__ = ["check_place", "write_text"]
@@ -29,4 +28,4 @@ def write_text(path: Path, text: str, source: Path) -> None:
             raise InputError(f"{str(path)!r} is the result itself; name another file to write to")
         replace_text(path, text)
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {str(path)!r}: {reason(error)}") from error
+        raise InputError(f"cannot write {str(path)!r}: {reason_of(error)}") from error

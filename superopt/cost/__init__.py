@@ -2,7 +2,6 @@
 
     device = device_of("h200")
     found = estimate(fuse(graph), device)
-    print("\\n".join(describe(found)))
 
 An estimate needs no tile sizes and ranks muGraphs; `config_us` models one kernel under one choice of
 tiles and ranks those; `floor_us` is what no measurement can be below.
@@ -10,18 +9,15 @@ tiles and ranks those; `floor_us` is what no measurement can be below.
 
 from superopt.cost.config import TileConfig, config_us
 from superopt.cost.devices import DEVICES, Device, device_named, device_of
-from superopt.cost.estimates import Estimate, KernelEstimate, estimate, floor_us
-from superopt.cost.explain import describe
+from superopt.cost.estimates import Estimate, estimate, floor_us
 from superopt.cost.host import host_device
 
 __all__ = [
     "DEVICES",
     "Device",
     "Estimate",
-    "KernelEstimate",
     "TileConfig",
     "config_us",
-    "describe",
     "device_named",
     "device_of",
     "estimate",

@@ -26,7 +26,7 @@ from superopt.codegen.statements import (
     axis_strides,
 )
 from superopt.cost.devices import Device
-from superopt.cost.estimates import drawn, product_sides, sizes_of
+from superopt.cost.estimates import drawn, product_sides
 from superopt.cost.work import exp_axes, find_masks, kept_share, scalar_work, work_axes
 from superopt.dtypes import DTYPES
 from superopt.ir import Step, value_axes
@@ -71,11 +71,9 @@ class TileConfig:
     descriptors: bool = False  # tiles are copied by tensor descriptors, which takes no instructions
 
 
-def config_us(
-    program: KernelProgram, config: TileConfig, device: Device, sizes: Mapping[str, int] | None = None
-) -> float:
+def config_us(program: KernelProgram, config: TileConfig, device: Device) -> float:
     """Return the modelled time of a kernel; infinite where a program does not fit on a core."""
-    return _Model(program, config, device, sizes_of(program.graph, sizes, program.splits)).us()
+    return _Model(program, config, device).us()
 
 
 def _issue_rate(device: Device) -> float:
@@ -99,20 +97,18 @@ class _Program:
 class _Model:
     """One kernel under one configuration on one device."""
 
-    def __init__(
-        self, program: KernelProgram, config: TileConfig, device: Device, sizes: Mapping[str, int]
-    ) -> None:
+    def __init__(self, program: KernelProgram, config: TileConfig, device: Device) -> None:
         self.program = program
         self.graph = program.graph
         self.config = config
         self.device = device
-        self.sizes = sizes
+        self.sizes = self.graph.sizes
         self.axes = value_axes(self.graph)
         self.tensors = {tensor.value: tensor for tensor in program.loads}
         steps = ((one.value, one.step) for one, _ in program.flat() if isinstance(one, Compute))
         memory = {tensor.value: tensor.dtype for tensor in program.loads}
         self.dtypes = operand_dtypes(self.graph, steps, memory)
-        self.masks = find_masks(self.graph, sizes)
+        self.masks = find_masks(self.graph, self.sizes)
         self.programs = prod(self._count(axis) for axis in program.grid)
         self.resident = self._resident()
 

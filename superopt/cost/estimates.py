@@ -10,11 +10,11 @@ Tile sizes stay open: programs are counted with the smallest sensible tiles and 
 largest, so that no choice of tiles is ruled out. `superopt.cost.config` knows the tiles.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from superopt.codegen.statements import Compute, KernelProgram, Load, Move, Start, lower_block, split_extents
+from superopt.codegen.statements import Compute, KernelProgram, Load, Move, lower_block
 from superopt.cost.devices import Device
 from superopt.cost.work import (
     Mask,
@@ -26,8 +26,7 @@ from superopt.cost.work import (
     tensor_bytes,
     work_axes,
 )
-from superopt.errors import InputError
-from superopt.ir import REDUCTIONS, Block, Graph, MuGraph, Split, Step, closed_values, live_graph, value_axes
+from superopt.ir import Block, Graph, MuGraph, Step, closed_values, live_graph, value_axes
 from superopt.precision import library_dtype, operand_dtypes, product_dtype
 
 __all__ = ["Estimate", "KernelEstimate", "drawn", "estimate", "floor_us"]
@@ -54,13 +53,10 @@ class KernelEstimate:
     us: float
     bytes_read: int  # of distinct tensors
     bytes_written: int
-    bytes_again: int  # read once more, from the shared cache
     flops_matrix: int
     flops_vector: int
     exps: int  # work of the special function units
     programs: int  # with the smallest sensible tiles
-    onchip_bytes: int  # that a program holds with these tiles
-    repeats: float  # arithmetic done, by what it is without repetition
     limit: str  # what takes longest: "launch", "memory", "cache", "matrix", "vector", "exp"
 
 
@@ -73,22 +69,15 @@ class Estimate:
     device: Device
 
 
-def estimate(mugraph: MuGraph, device: Device, sizes: Mapping[str, int] | None = None) -> Estimate:
-    """Return the least time of a muGraph; `sizes` replaces the extents of some of its axes."""
-    known = sizes_of(mugraph.graph, sizes, mugraph.splits)
+def estimate(mugraph: MuGraph, device: Device) -> Estimate:
+    """Return the least time of a muGraph."""
+    known = mugraph.graph.sizes
     masks = find_masks(mugraph.graph, known)
     kernels = tuple(_kernel(mugraph, number, device, known, masks) for number in range(len(mugraph.kernels)))
     return Estimate(sum(kernel.us for kernel in kernels), kernels, device)
 
 
-def floor_us(
-    graph: Graph,
-    device: Device,
-    sizes: Mapping[str, int] | None = None,
-    *,
-    cold: bool = True,
-    kept: bool = False,
-) -> float:
+def floor_us(graph: Graph, device: Device, *, cold: bool = True, kept: bool = False) -> float:
     """Return a time below which no program computes this graph: a shorter measurement is an error.
 
     Inputs are read once and outputs written once at the peak rate of memory, contractions run at the
@@ -98,7 +87,7 @@ def floor_us(
     is written, since an equivalent one may take less arithmetic, and is as good as the device's numbers:
     those of a host are measured.
     """
-    known = sizes_of(graph, sizes)
+    known = graph.sizes
     graph = live_graph(graph)
     axes = value_axes(graph)
     closed = closed_values(graph)
@@ -124,22 +113,6 @@ def floor_us(
     cached = 0 if cold else min(moved, device.l2_bytes)
     transfer_us = (moved - cached) / (device.memory_gbs * 1e3) + cached / (device.l2_gbs * 1e3)
     return max(transfer_us, arithmetic * 1e6)
-
-
-def sizes_of(graph: Graph, sizes: Mapping[str, int] | None, splits: Sequence[Split] = ()) -> dict[str, int]:
-    """Return the extent of every axis, some of them replaced; parts of split axes follow these."""
-    known = graph.sizes
-    given = sizes or {}
-    for axis, size in given.items():
-        if axis not in known:
-            raise InputError(f"sizes: graph {graph.name!r} has no axis {axis!r}; it has {', '.join(known)}")
-        if size < 0:
-            raise InputError(f"sizes: axis {axis!r} is {size}; give a whole number from 0 up")
-    known = {**known, **given}
-    for split in splits:
-        if split.inner not in given and (split.axis in given or split.outer in given):
-            known = split_extents(split, known)
-    return known
 
 
 def product_sides(
@@ -233,7 +206,7 @@ class _Kernel:
                 cached += size
             else:
                 memory += size
-        matrix_s, matrix, vector, exps, once = self._arithmetic()
+        matrix_s, matrix, vector, exps = self._arithmetic()
         seconds = {
             "memory": memory / (device.memory_gbs * 1e9),
             "cache": (memory + cached) / (device.l2_gbs * 1e9),
@@ -245,19 +218,15 @@ class _Kernel:
             seconds[part] /= drawn(device, share) if part in ("memory", "cache") else share
         limit = max(seconds, key=seconds.__getitem__)
         us = seconds[limit] * 1e6
-        done = matrix + vector + exps
         return KernelEstimate(
             number=number,
             us=device.launch_us + us,
             bytes_read=read,
             bytes_written=written,
-            bytes_again=max(memory + cached - read - written, 0),
             flops_matrix=matrix,
             flops_vector=vector,
             exps=exps,
             programs=programs,
-            onchip_bytes=self._onchip(),
-            repeats=done / once if once else 1.0,
             limit=limit if us > device.launch_us else "launch",
         )
 
@@ -284,12 +253,13 @@ class _Kernel:
         """Return how many of the largest tiles lie along these axes: so often is what lacks them repeated."""
         return max(ceil(_volume(axes, self.sizes) / LARGEST_TILE), 1)
 
-    def _arithmetic(self) -> tuple[float, int, int, int, int]:
-        """Return seconds on matrix units, their flops, those of vector units, exps, and all of it once."""
+    def _arithmetic(self) -> tuple[float, int, int, int]:
+        """Return seconds on matrix units, their flops, those of vector units, and exps."""
         seconds = 0.0
-        matrix = vector = exps = once = 0
-        seen: set[int] = set()
+        matrix = vector = exps = 0
         for one in self.computed:
+            if self.closed[one.value]:
+                continue  # what reads no tensor is a few instructions for each tile
             work = work_axes(self.graph, self.axes, one.value, one.step, self.loaded)
             scalar = scalar_work(one.step.op)
             repeats = self._most_tiles(set(self.program.grid) - work)
@@ -297,11 +267,6 @@ class _Kernel:
             special = exp_axes(self.axes, one.step, work)
             special_repeats = self._most_tiles(set(self.program.grid) - special)
             ops = int(self._points(special) * scalar.exps)
-            if one.value not in seen and not self.closed[one.value]:
-                once += flops + ops
-            seen.add(one.value)
-            if self.closed[one.value]:
-                continue  # what reads no tensor is a few instructions for each tile
             dtype = self._multiplied(one.step) if self._is_matrix(one) else "f32"
             if dtype in self.device.matrix_flops:
                 matrix += flops * repeats
@@ -316,7 +281,7 @@ class _Kernel:
                 shifts = _volume(self.axes[moved.value], self.sizes)
                 vector += turns * (rescaled + shifts * scalar_work(moved.step.op).flops)
                 exps += turns * shifts
-        return seconds, matrix, vector, exps, once
+        return seconds, matrix, vector, exps
 
     def _points(self, work: frozenset[str]) -> float:
         """Return the positions along these axes that no mask spares."""
@@ -356,27 +321,3 @@ class _Kernel:
         alone = set(self.program.grid).difference(*(group for group, _ in groups))
         tiled = (ceil(_volume(group, self.sizes) / tile) for group, tile in groups)
         return prod((self.sizes[axis] for axis in alone), start=prod(tiled))
-
-    def _onchip(self) -> int:
-        """Return the bytes of accumulators, the largest tile beside them, and tiles read in loops."""
-        grid = set(self.program.grid)
-        looped = {axis for _, loops in self.program.flat() for axis in loops}
-        narrow = frozenset[str]().union(*(group for group, _ in self._narrow()))
-
-        def length(axis: str) -> int:
-            if axis in grid and axis not in narrow:
-                return 1
-            tiled = axis in grid or axis in looped
-            return min(self.sizes[axis], SMALLEST_TILE) if tiled else self.sizes[axis]
-
-        tile = {axis: length(axis) for axis in self.sizes}
-        dtypes = {tensor.value: tensor.dtype for tensor in self.program.loads}
-        held = largest = 0
-        for one, _ in self.program.flat():
-            if isinstance(one, Load):
-                held += tensor_bytes(self.axes[one.value], dtypes[one.value], tile)
-            elif isinstance(one, Start):
-                held += tensor_bytes(self.axes[one.value], "f32", tile)
-            elif isinstance(one, Compute) and one.step.op not in REDUCTIONS:
-                largest = max(largest, tensor_bytes(self.axes[one.value], "f32", tile))
-        return held + largest

@@ -26,7 +26,7 @@ from superopt.files import replace_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FILE_NAME", "host_device"]
+__all__ = ["FILE_NAME", "cpu_name", "host_device"]
 
 FILE_NAME = "host.json"
 
@@ -71,13 +71,14 @@ def _host_device(threads: int, folder: Path | None, renew: bool) -> Device:
     caches = _caches()
     first = caches.get(1, _SHARED_BYTES)
     last = caches[max(caches)] if caches else _L2_BYTES
-    name = _model()
+    name = cpu_name()
     key = f"{name}, {vectors}, {threads} threads"
     path = folder / FILE_NAME if folder else None
     rates = _read(path, key) if path else None
     if rates is None or renew:
         measured = _measure(threads, last)
-        rates = _better(rates, measured) if rates else measured
+        pairs = zip(astuple(measured), astuple(rates or measured), strict=True)
+        rates = _Rates(*(max(pair) for pair in pairs))
         if path:
             _write(path, key, rates)
     # Kernels compute halves in fp32, so every dtype has the same rate.
@@ -120,7 +121,9 @@ def _cpuinfo(field: str) -> str:
     return found[1].strip() if found else ""
 
 
-def _model() -> str:
+@cache
+def cpu_name() -> str:
+    """Return the name of the processor."""
     return _cpuinfo("model name") or platform.processor() or platform.machine() or "cpu"
 
 
@@ -183,10 +186,6 @@ def _measure(threads: int, cache_bytes: int) -> _Rates:
         l2_gbs=cached / 1e9,
         vector_flops=threads * 2 * _SIDE**3 / product_s,
     )
-
-
-def _better(a: _Rates, b: _Rates) -> _Rates:
-    return _Rates(*(max(pair) for pair in zip(astuple(a), astuple(b), strict=True)))
 
 
 def _bytes_per_s(pair: "Tensor") -> float:

@@ -84,7 +84,7 @@ class _CppLauncher(Launcher):
             groups.setdefault(one.kind, []).append(self._argument(one, loads, written))
         self.lines.append(f'_run("{program.name}",')
         for items in groups.values():
-            self.lines += wrapped(items, "    ")
+            self.lines += wrapped(items)
         self.lines.append(")")
         for tensor, held in zip(program.stores, written, strict=True):
             self.keep(tensor, held)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from superopt.codegen.statements import Tensor
 from superopt.dtypes import FP8
 from superopt.errors import InputError
-from superopt.export.expressions import Expression, Printer, einsum_text
+from superopt.export.expressions import Expression, einsum_text
 from superopt.export.names import Names, tuple_text
 from superopt.export.reference import entered, left_text, needed, shape_texts, size_lines, torch_dtype
 from superopt.ir import Graph, Step, value_axes, value_names
@@ -108,11 +108,10 @@ class Launcher:
     def call(self, kernel: Call, *, ordered: bool) -> None:
         """Add the steps of a library call; with `ordered`, what kernels read of it lies contiguous."""
         self.lines.append(f"# {', '.join(self._shown(kernel))}")
-        printer = Printer(self.sizes, self.device, "torch.float32")
         for tile, _ in walk(kernel):
             step = self.graph.step_of(tile.value)
             assert step is not None
-            self.held[tile.value] = self._called(printer, tile.value, step)
+            self.held[tile.value] = self._called(tile.value, step)
         for value in self.mugraph.stores(kernel):
             held = self.held[value]
             for output in self.graph.outputs:
@@ -140,25 +139,19 @@ class Launcher:
     def _read_later(self, value: int, kernel: Kernel) -> bool:
         return any(value in self.mugraph.loads(one) for one in self.mugraph.kernels if one is not kernel)
 
-    def _called(self, printer: Printer, value: int, step: Step) -> Held:
-        inputs = [self.held[i] for i in step.inputs]
+    def _called(self, value: int, step: Step) -> Held:
+        if step.op != "contract":
+            raise InputError(f"{self.graph.name}: a library call of {step.op}; known: contract")
+        a, b = (self.held[i] for i in step.inputs)
         variable = self.names.take(self.labels[value])
-        if step.op == "contract":
-            a, b = inputs
-            dtype = a.dtype if a.dtype == b.dtype and a.dtype not in FP8 else "f32"
-            kept = tuple(axis.name for axis in self.graph.axes if axis.name in self.axes[value])
-            if set(kept) != (set(a.axes) | set(b.axes)) - set(step.axes):
-                raise InputError(f"{self.graph.name}: {self.labels[value]} has other axes than its operands")
-            left, right = (self._operand(i, dtype) for i in step.inputs)
-            self.lines.append(f"{variable} = {einsum_text(left, right, kept)}")
-            axes = kept
-        else:
-            dtype = "f32"
-            made = printer.step(step, [self._operand(i, "f32") for i in step.inputs])
-            self.lines.append(f"{variable} = {printer.as_float(made).text}")
-            axes = made.axes
-        strides = {axis: f"{variable}.stride({at})" for at, axis in enumerate(axes)}
-        return Held(variable, dtype, axes, strides)
+        dtype = a.dtype if a.dtype == b.dtype and a.dtype not in FP8 else "f32"
+        kept = tuple(axis.name for axis in self.graph.axes if axis.name in self.axes[value])
+        if set(kept) != (set(a.axes) | set(b.axes)) - set(step.axes):
+            raise InputError(f"{self.graph.name}: {self.labels[value]} has other axes than its operands")
+        left, right = (self._operand(i, dtype) for i in step.inputs)
+        self.lines.append(f"{variable} = {einsum_text(left, right, kept)}")
+        strides = {axis: f"{variable}.stride({at})" for at, axis in enumerate(kept)}
+        return Held(variable, dtype, kept, strides)
 
     def _operand(self, value: int, dtype: str) -> Expression:
         held = self.held[value]

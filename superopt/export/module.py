@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from superopt._version import __version__
 from superopt.candidates.proof import proven_by_graph
-from superopt.codegen.cpp.errors import CppError
-from superopt.codegen.triton.errors import TritonError
+from superopt.codegen.errors import CodegenError
 from superopt.errors import InputError
 from superopt.export import cpp_module, triton_module
 from superopt.export.choice import Choice, choose
@@ -91,7 +90,7 @@ def export_module(result: Result, *, region: int | None = None, candidate: str |
     on_cpu = choice.target.torch_device == "cpu"
     try:
         kernels, launcher = cpp_module.cpp_parts(choice) if on_cpu else triton_module.triton_parts(choice)
-    except (CppError, TritonError) as error:
+    except CodegenError as error:
         raise InputError(f"{choice.name}, {choice.candidate}: {error}") from error
     function = "\n".join(launcher.text())
     reference = "\n".join(reference_lines(choice.goal))

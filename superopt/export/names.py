@@ -39,11 +39,12 @@ def tuple_text(items: Sequence[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
-def wrapped(items: Iterable[str], indent: str, width: int = 100) -> list[str]:
-    """Return items, each followed by a comma, in lines of some width."""
+def wrapped(items: Iterable[str]) -> list[str]:
+    """Return items, indented and each followed by a comma, in lines of about 100 characters."""
+    indent = " " * 4
     lines = [indent]
     for item in items:
-        if len(lines[-1]) + len(item) > width and lines[-1] != indent:
+        if len(lines[-1]) + len(item) > 100 and lines[-1] != indent:
             lines.append(indent)
         lines[-1] += f"{item}, "
     return [line.rstrip() for line in lines if line != indent]

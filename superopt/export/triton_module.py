@@ -178,7 +178,7 @@ class _TritonLauncher(Launcher):
         ]
         return [
             f"{name}[({' * '.join(programs) or '1'},)](",
-            *(line for group in groups.values() for line in wrapped(group, "    ")),
+            *(line for group in groups.values() for line in wrapped(group)),
             ")",
         ]
 

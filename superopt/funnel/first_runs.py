@@ -4,7 +4,6 @@ import contextlib
 import queue
 import threading
 import time
-from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 from superopt.codegen.children import Children, LateError, LostError
@@ -33,9 +32,7 @@ class FirstRuns:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
         if self._starting is not None:  # its process is dead by now
             self._starting.join()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.candidates.order import ConfigurationOrder
 from superopt.clock import Clock
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel.assembly import known_tensors
 from superopt.funnel.first_runs import FirstRuns
@@ -128,10 +128,8 @@ class State:
         try:
             self.function(*self.typical)
         except Exception as error:  # a function of the user's may raise anything
-            said = next(iter(str(error).splitlines()), "")
             raise InputError(
-                f"{self.traced.program.name}: the function fails on inputs like these:"
-                f" {type(error).__name__}: {said}"
+                f"{self.traced.program.name}: the function fails on inputs like these: {kind_and_line(error)}"
             ) from error
 
     @property
@@ -196,8 +194,7 @@ class Context:
 
 def said(error: Exception) -> str:
     """Return the first line of what an error says, with its type where it is none of ours."""
-    first = next(iter(str(error).splitlines()), "no message")
-    return first if isinstance(error, SuperoptError) else f"{type(error).__name__}: {first}"
+    return first_line(error) if isinstance(error, SuperoptError) else kind_and_line(error)
 
 
 def failed(candidate: Candidate, stage: str, why: str, kind: Kind = Kind.FAILED) -> Candidate:

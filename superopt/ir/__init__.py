@@ -13,13 +13,12 @@ from superopt.ir.graph import (
     Output,
     Port,
     Step,
-    follow_renames,
     live_graph,
     needed_order,
     step_axes,
     value_axes,
 )
-from superopt.ir.masks import is_mask, mask_values, selects
+from superopt.ir.masks import mask_values, selects
 from superopt.ir.mugraph import (
     Block,
     Call,
@@ -45,8 +44,8 @@ from superopt.ir.program import (
 )
 from superopt.ir.release import release_shifts
 from superopt.ir.rewrite import merge_axes, refine_axes, refine_axis, rename_axes
-from superopt.ir.running import Growth, growths, rescaled_by
-from superopt.ir.shift import Shift, describe_shifts, free_shifts
+from superopt.ir.running import Growth, growths
+from superopt.ir.shift import describe_shifts, free_shifts
 from superopt.ir.split import split_axis, uneven
 from superopt.ir.stabilize import stabilize
 from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
@@ -70,7 +69,6 @@ __all__ = [
     "Port",
     "Program",
     "Region",
-    "Shift",
     "Split",
     "Step",
     "Tile",
@@ -82,12 +80,10 @@ __all__ = [
     "describe_shifts",
     "extents",
     "fitting_extents",
-    "follow_renames",
     "format_constant",
     "free_shifts",
     "fuse",
     "growths",
-    "is_mask",
     "is_matmul",
     "live_graph",
     "mask_values",
@@ -105,7 +101,6 @@ __all__ = [
     "refine_axis",
     "release_shifts",
     "rename_axes",
-    "rescaled_by",
     "selects",
     "split_axis",
     "stabilize",

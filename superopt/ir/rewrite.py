@@ -1,6 +1,6 @@
 """Rewrites of a whole graph that change its axes and nothing of its meaning."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -8,7 +8,10 @@ from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.graph import REDUCTIONS, Axis, Graph, Port, Step, live_graph, value_axes
 
-__all__ = ["merge_axes", "merge_extents", "refine_axes", "refine_axis", "rename_axes"]
+__all__ = ["Emit", "merge_axes", "merge_extents", "refine_axes", "refine_axis", "rename_axes", "rewritten"]
+
+Emit = Callable[[Step], int]
+"""Adds a step to a graph that is being written, and returns its value."""
 
 
 def refine_axis(graph: Graph, axis: str, parts: Sequence[Axis]) -> Graph:
@@ -51,8 +54,31 @@ def refine_axes(graph: Graph, factors: Mapping[str, Sequence[Axis]]) -> Graph:
             pairs.insert(0, (part, rest))
         return pairs
 
+    def written(step: Step, emit: Emit) -> int:
+        if step.op not in ("size", "index") or step.axes[0] not in names:
+            mapping = tuple(pair for old, new in step.mapping for pair in expand_pair(old, new))
+            return emit(replace(step, axes=expand(step.axes), mapping=mapping))
+        own = names[step.axes[0]]
+        value = emit(Step(step.op, axes=own[:1]))
+        for name in own[1:]:
+            value = emit(Step("mul", (value, emit(Step("size", axes=(name,))))))
+            if step.op == "index":
+                value = emit(Step("add", (value, emit(Step("index", axes=(name,))))))
+        return value
+
+    def port_of(port: Port) -> Port:
+        return replace(port, dims=tuple(expand(dim) for dim in port.dims))
+
+    made = rewritten(graph, written)
+    inputs = tuple(map(port_of, graph.inputs))
+    outputs = tuple(replace(output, port=port_of(output.port)) for output in made.outputs)
+    return check_graph(replace(made, axes=axes, inputs=inputs, outputs=outputs))
+
+
+def rewritten(graph: Graph, written: Callable[[Step, Emit], int]) -> Graph:
+    """Return the graph with each step as `written` emits it, which returns its value."""
     first = len(graph.inputs)
-    position = list(range(first))
+    at = list(range(first))
     steps: list[Step] = []
 
     def emit(step: Step) -> int:
@@ -60,34 +86,9 @@ def refine_axes(graph: Graph, factors: Mapping[str, Sequence[Axis]]) -> Graph:
         return first + len(steps) - 1
 
     for step in graph.steps:
-        mapping = tuple(pair for old, new in step.mapping for pair in expand_pair(old, new))
-        step = replace(step, inputs=tuple(position[i] for i in step.inputs), mapping=mapping)
-        if step.op in ("size", "index") and step.axes[0] in names:
-            own = names[step.axes[0]]
-            value = emit(Step(step.op, axes=own[:1]))
-            for name in own[1:]:
-                value = emit(Step("mul", (value, emit(Step("size", axes=(name,))))))
-                if step.op == "index":
-                    value = emit(Step("add", (value, emit(Step("index", axes=(name,))))))
-            position.append(value)
-        else:
-            position.append(emit(replace(step, axes=expand(step.axes))))
-
-    def port_of(port: Port) -> Port:
-        return replace(port, dims=tuple(expand(dim) for dim in port.dims))
-
-    return check_graph(
-        replace(
-            graph,
-            axes=axes,
-            inputs=tuple(map(port_of, graph.inputs)),
-            steps=tuple(steps),
-            outputs=tuple(
-                replace(output, port=port_of(output.port), value=position[output.value])
-                for output in graph.outputs
-            ),
-        )
-    )
+        at.append(written(replace(step, inputs=tuple(at[i] for i in step.inputs)), emit))
+    outputs = tuple(replace(output, value=at[output.value]) for output in graph.outputs)
+    return replace(graph, steps=tuple(steps), outputs=outputs)
 
 
 def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:

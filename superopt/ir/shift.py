@@ -18,8 +18,6 @@ from superopt.ops import OPS
 
 __all__ = ["Shift", "describe_shifts", "free_shifts"]
 
-Degree = Mapping[int, Fraction]  # group -> degree; 0 where absent
-
 
 @dataclass(frozen=True, slots=True)
 class Shift:

@@ -6,7 +6,7 @@ The part is what a kernel spreads over its grid, the place what it loops over; a
 the parts. The extent of the axis need not be a multiple of a part's: the muGraph's `Split` says so.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import replace
 
 from superopt.errors import GraphError
@@ -14,11 +14,9 @@ from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values
 from superopt.ir.graph import REDUCTIONS, Axis, Graph, Step, live_graph, value_axes
 from superopt.ir.mugraph.kernels import Split
-from superopt.ir.rewrite import merge_extents, refine_axes
+from superopt.ir.rewrite import Emit, merge_extents, refine_axes, rewritten
 
 __all__ = ["fresh_name", "split_axis", "uneven"]
-
-_Emit = Callable[[Step], int]
 
 
 def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
@@ -109,42 +107,26 @@ def _check_uneven(graph: Graph, split: Split) -> None:
 def _with_places(graph: Graph, split: Split) -> Graph:
     """Return the graph with every position along the axis made of its part and the place there."""
 
-    def written(step: Step, emit: _Emit) -> int:
+    def written(step: Step, emit: Emit) -> int:
         if step.op != "index" or step.axes != (split.axis,):
             return emit(step)
         length = emit(Step("size", axes=(split.inner,)))
         start = emit(Step("mul", (emit(Step("index", axes=(split.outer,))), length)))
         return emit(Step("add", (start, emit(Step("index", axes=(split.inner,))))))
 
-    return _rewritten(graph, written)
+    return rewritten(graph, written)
 
 
 def _in_two(graph: Graph, outer: str, inner: str) -> Graph:
     """Return the graph with every reduction over both halves done over the inner one first."""
 
-    def written(step: Step, emit: _Emit) -> int:
+    def written(step: Step, emit: Emit) -> int:
         if step.op not in REDUCTIONS or not {outer, inner} <= set(step.axes):
             return emit(step)
         part = emit(replace(step, axes=tuple(axis for axis in step.axes if axis != outer)))
         return emit(Step("max" if step.op == "max" else "sum", (part,), (outer,)))
 
-    return _rewritten(graph, written)
-
-
-def _rewritten(graph: Graph, written: Callable[[Step, _Emit], int]) -> Graph:
-    """Return the graph with each step as `written` emits it, which returns its value."""
-    first = len(graph.inputs)
-    at = list(range(first))
-    steps: list[Step] = []
-
-    def emit(step: Step) -> int:
-        steps.append(step)
-        return first + len(steps) - 1
-
-    for step in graph.steps:
-        at.append(written(replace(step, inputs=tuple(at[i] for i in step.inputs)), emit))
-    outputs = tuple(replace(output, value=at[output.value]) for output in graph.outputs)
-    return replace(graph, steps=tuple(steps), outputs=outputs)
+    return rewritten(graph, written)
 
 
 def fresh_name(name: str, taken: Container[str]) -> str:

@@ -1,6 +1,5 @@
 """Binding: which tensors a program reads besides its arguments, kept as its function has them now."""
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Binding", "traced_alike"]
 
-log = logging.getLogger("superopt")
 
 Function = Callable[..., Any]
 

@@ -34,13 +34,10 @@ class Modes:
             self._dispatch() > 0
             or self._transform() is not None
             or self._dtype() is not self._built[1]
-            or ((self._functions() > 0 or self._built[0] is not None) and self._elsewhere())
+            or ((self._functions() > 0 or self._built[0] is not None) and _default_device() != self._built[0])
             or self._forward._current_level >= 0
             or self._tracing()
         )
-
-    def _elsewhere(self) -> bool:
-        return _default_device() != self._built[0]
 
 
 def _default_device() -> object:

@@ -12,7 +12,7 @@ from superopt.candidates.order import RankedBy
 from superopt.candidates.parts import region_name
 from superopt.candidates.sizes import bucket, mugraph_for, resized
 from superopt.codegen.signature import form_of
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, first_line
 from superopt.funnel import RETUNING, Context, Limits, State, run
 from superopt.funnel.assembly import Alone, assemble, in_parts
 from superopt.funnel.predict import predicted
@@ -317,7 +317,7 @@ class Optimized:
             if compared:
                 self._check_floats(program, inputs)
         except Exception as error:  # whatever a compiler or a driver raises, the original still computes
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line(error)
             log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
             self.elsewhere[described(inputs)] = reason
             return self.original if self.function else assemble(traced, {})

@@ -8,8 +8,8 @@ from superopt.candidates import Candidate, RegionCandidates
 from superopt.fate import Kind
 from superopt.ir import Graph
 from superopt.ir.mugraph import Call
-from superopt.report.drawing import Values
 from superopt.report.svg import bytes_text, element, escape, number, text_width, time_text
+from superopt.report.values import Values
 from superopt.result import Result
 
 __all__ = ["Traffic", "bars", "race", "state_of", "traffic_after", "traffic_before"]

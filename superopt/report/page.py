@@ -190,7 +190,7 @@ def _candidates(region: RegionCandidates) -> str:
             _cell(None if one.predicted_us is None else time_text(one.predicted_us), one.predicted_us),
             _cell(str(kernels), float(kernels)),
             _cell(None if total is None else bytes_text(total), total),
-            _cell(_outcome(one)),
+            _cell(str(one.fate) if one.fate.is_sound else f"rejected: {one.fate}"),
         ]
         rows.append((f" class={state_of(one)}", cells))
     heads = "".join(
@@ -202,10 +202,6 @@ def _candidates(region: RegionCandidates) -> str:
         f"<h2>All candidates</h2>\n<div class=card><table><thead><tr>{heads}</tr></thead>\n"
         f"<tbody>{body}</tbody></table></div>"
     )
-
-
-def _outcome(one: Candidate) -> str:
-    return str(one.fate) if one.fate.is_sound else f"rejected: {one.fate}"
 
 
 def _cell(text: str | None, key: float | str | None = "") -> str:

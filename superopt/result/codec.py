@@ -24,7 +24,7 @@ from superopt.candidates.codec import (
     number,
 )
 from superopt.candidates.order import RankedBy
-from superopt.errors import GraphError, InputError
+from superopt.errors import GraphError, InputError, reason_of
 from superopt.fate import Kind
 from superopt.files import replace_text
 from superopt.ir import parse_program, print_graph, print_program
@@ -100,7 +100,7 @@ def write_json(data: Mapping[str, Any], path: Path) -> None:
     try:
         replace_text(path, text)
     except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+        raise InputError(f"cannot write {str(path)!r}: {reason_of(error)}") from error
 
 
 def read_result(path: str | Path) -> Result:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from superopt.aten import VIEWS, is_attention, operator_name
+from superopt.rivals.aten import VIEWS, is_attention, operator_name
 
 __all__ = ["LibraryCalls", "library_calls"]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from superopt.errors import first_line
 from superopt.targets import Target
 
 __all__ = [
@@ -12,7 +13,6 @@ __all__ = [
     "INDUCTOR",
     "LIBRARY_CALLS",
     "PEERS",
-    "REGION_RIVALS",
     "RIVALS",
     "Function",
     "Rival",
@@ -75,8 +75,6 @@ RIVALS = (
 )
 """The rivals of a program."""
 
-REGION_RIVALS = (EAGER, LIBRARY_CALLS, INDUCTOR)
-"""The rivals of a region of a compiled model: the most that Inductor takes, the least, and its own code."""
 
 PEERS = {one.name: one for one in RIVALS}
 """The rivals of a program by name."""
@@ -102,7 +100,7 @@ def rivals_of(
             if one.compiles:
                 contender(*inputs)
         except Exception as error:  # whatever stops a compiler here must not stop us
-            log.warning("%s does not race: %s", one.name, next(iter(str(error).splitlines()), error))
+            log.warning("%s does not race: %s", one.name, first_line(error))
             continue
         found[one.name] = contender
     return found

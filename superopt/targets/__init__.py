@@ -1,6 +1,6 @@
-"""Targets: what kernels are made for, a CPU or a CUDA device, behind one protocol."""
+"""Targets: what kernels are made for, a CPU or a CUDA device, behind one class."""
 
-from superopt.codegen.configjson import config_from_json, config_json
+from superopt.codegen.configjson import config_json
 from superopt.targets.pick import pick_target
 from superopt.targets.target import Configs, Kernel, KernelReport, OrderedKernel, Target
 
@@ -10,7 +10,6 @@ __all__ = [
     "KernelReport",
     "OrderedKernel",
     "Target",
-    "config_from_json",
     "config_json",
     "pick_target",
 ]

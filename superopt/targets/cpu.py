@@ -7,15 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.codegen.children import Children
 from superopt.codegen.configjson import config_from_json
 from superopt.errors import InputError, SuperoptError
-from superopt.ir import Block, Graph, MuGraph
-from superopt.targets.predict import floor, host, measure_host_again, predicted, predictions
-from superopt.targets.target import Configs, Job, Kernel, KernelReport
+from superopt.ir import Block, MuGraph
+from superopt.targets.target import Configs, Kernel, Target
 
 if TYPE_CHECKING:
     from superopt.codegen.statements import KernelProgram
@@ -29,7 +27,7 @@ _ALONE = 0.5  # of the time of a call, where no other thread is woken
 
 
 @dataclass(frozen=True, slots=True)
-class CpuTarget:
+class CpuTarget(Target):
     """The CPU that this process runs on."""
 
     name: str = "cpu"
@@ -44,13 +42,16 @@ class CpuTarget:
         """The processor and how many threads are used of it."""
         import torch
 
-        return f"{_processor()}, {torch.get_num_threads()} threads"
+        from superopt.cost.host import cpu_name
+
+        return f"{cpu_name()}, {torch.get_num_threads()} threads"
 
     def key_parts(self) -> dict[str, str]:
         """Return what results depend on."""
         import torch
 
-        from superopt.codegen.cpp import NoCompilerError, find_compiler
+        from superopt.codegen.cpp import find_compiler
+        from superopt.codegen.errors import NoCompilerError
 
         try:
             compiler = find_compiler().version
@@ -96,9 +97,6 @@ class CpuTarget:
             raise InputError(f"a configuration for the CPU is wrong: {data!r}")
         return config
 
-    def misfit(self, mugraph: MuGraph) -> str | None:
-        """Return None: a program may hold what it likes."""
-
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
         """Return the C++ text of every kernel."""
         from superopt.codegen.cpp import emit, lower_kernel
@@ -111,10 +109,11 @@ class CpuTarget:
 
     def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
         """Compile in good time what many kernels share: their header, and contractions."""
-        from superopt.codegen.cpp import CppError, compile_shared
+        from superopt.codegen.cpp import compile_shared
         from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES
+        from superopt.codegen.errors import CodegenError
 
-        with contextlib.suppress(CppError):  # the first kernel says so
+        with contextlib.suppress(CodegenError):  # the first kernel says so
             compile_shared({CPP_TYPES[one] for one in dtypes if one in CPP_FLOATS}, children)
 
     def prepare(
@@ -143,41 +142,46 @@ class CpuTarget:
 
         return CppMuGraph(mugraph, {i: one for i, one in enumerate(configs) if one is not None})
 
-    def compiled(self, kernel: Kernel) -> Mapping[int, KernelReport]:
-        """Return nothing: the system's compiler reports no resources."""
-        return {}
-
-    def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
-        """Return what is predicted of each kernel."""
-        return predicted(mugraph, configs, self.cost_device(), _tiles, _running)
-
-    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
-        """Return the predicted time of one kernel in each of some configurations."""
-        return predictions(mugraph, number, configs, self.cost_device(), _tiles, _running)
-
-    def floor_us(self, graph: Graph, *, kept: bool = False) -> float | None:
-        """Return the least time that a graph can take there."""
-        return floor(graph, self.cost_device(), kept=kept)
-
-    def compile_ahead(
-        self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]
-    ) -> None:
-        """Do nothing: the system's compiler reports no resources."""
-
     def cost_device(self) -> "Device":
         """Return the device that the cost model reckons with."""
         import torch
 
-        return host(torch.get_num_threads())
+        return _host(torch.get_num_threads())
+
+    def tiles(self, program: "KernelProgram", config: Any) -> "TileConfig":
+        """Return the tiles of a configuration; an axis that lies whole inside one is left out."""
+        from superopt.cost import TileConfig
+
+        tiles = {axis: length for axis, length in config.tiles if axis not in config.whole}
+        return TileConfig(tiles, warps=1, stages=1)
+
+    def part_of_device(self, config: Any) -> "Device":
+        """Return the part of the device that so many threads are."""
+        from superopt.cost.estimates import drawn
+
+        device = self.cost_device()
+        if not 0 < config.threads < device.cores:
+            return device
+        share = config.threads / device.cores
+        rate = drawn(device, share)
+        return replace(
+            device,
+            cores=config.threads,
+            memory_gbs=device.memory_gbs * rate,
+            l2_gbs=device.l2_gbs * rate,
+            vector_flops=device.vector_flops * share,
+            exp_per_s=device.exp_per_s * share,
+            launch_us=device.launch_us if config.threads > 1 else device.launch_us * _ALONE,
+        )
 
     def renew(self) -> None:
         """Measure the processor's rates again."""
         import torch
 
-        measure_host_again(torch.get_num_threads())
+        from superopt.cost import host_device
 
-    def synchronize(self) -> None:
-        """Do nothing: a kernel has ended when its call has."""
+        host_device(torch.get_num_threads(), renew=True)
+        _host.cache_clear()
 
     def times(
         self,
@@ -185,49 +189,17 @@ class CpuTarget:
         inputs: Sequence[tuple[Any, ...]],
         *,
         seconds: float,
-        least_rounds: int = 5,
-        most_rounds: int = 400,
+        **rounds: Any,
     ) -> "dict[str, Times]":
         """Return the times of functions call by call, taken in turns."""
         from superopt.tune.measure import times_together
 
-        return times_together(
-            contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
-        )
+        return times_together(contenders, inputs, seconds=seconds, **rounds)
 
 
 @cache
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    found = next((line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line), "")
-    return found or os.uname().machine
+def _host(threads: int) -> "Device":
+    """Return the CPU here with so many threads."""
+    from superopt.cost import host_device
 
-
-def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":
-    """Return the tiles of a configuration; an axis that lies whole inside one is left out."""
-    from superopt.cost import TileConfig
-
-    tiles = {axis: length for axis, length in config.tiles if axis not in config.whole}
-    return TileConfig(tiles, warps=1, stages=1)
-
-
-def _running(device: "Device", config: Any) -> "Device":
-    """Return the part of a device that so many threads are."""
-    from superopt.cost.estimates import drawn
-
-    if not 0 < config.threads < device.cores:
-        return device
-    share = config.threads / device.cores
-    rate = drawn(device, share)
-    return replace(
-        device,
-        cores=config.threads,
-        memory_gbs=device.memory_gbs * rate,
-        l2_gbs=device.l2_gbs * rate,
-        vector_flops=device.vector_flops * share,
-        exp_per_s=device.exp_per_s * share,
-        launch_us=device.launch_us if config.threads > 1 else device.launch_us * _ALONE,
-    )
+    return host_device(threads)

@@ -2,18 +2,17 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from superopt.codegen.children import Children
 from superopt.codegen.configjson import config_from_json
-from superopt.errors import InputError, SuperoptError
-from superopt.ir import Block, Graph, MuGraph
-from superopt.targets.predict import cuda_device, floor, predicted, predictions
-from superopt.targets.target import Configs, Job, Kernel, KernelReport
+from superopt.errors import InputError, SuperoptError, first_line
+from superopt.ir import Block, MuGraph
+from superopt.targets.target import Configs, Job, Kernel, KernelReport, Target
 
 if TYPE_CHECKING:
     from superopt.codegen.statements import KernelProgram
@@ -37,7 +36,7 @@ class _TimeUpError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CudaTarget:
+class CudaTarget(Target):
     """A CUDA device of a compute capability; `device` names the one that predictions are for."""
 
     capability: int
@@ -146,14 +145,6 @@ class CudaTarget:
             if config is not None
         )
 
-    def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
-        """Do nothing: kernels share nothing that is compiled."""
-
-    def prepare(
-        self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children
-    ) -> None:
-        """Do nothing: Triton compiles within the process that runs the kernels."""
-
     def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
         """Return the muGraph as kernels that Triton compiles at their first launch."""
         from superopt.codegen.triton import TritonMuGraph
@@ -178,18 +169,6 @@ class CudaTarget:
             for number, made in kernel.compiled.items()
         }
 
-    def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
-        """Return what is predicted of each kernel."""
-        return predicted(mugraph, configs, self.cost_device(), _tiles)
-
-    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
-        """Return the predicted time of one kernel in each of some configurations."""
-        return predictions(mugraph, number, configs, self.cost_device(), _tiles)
-
-    def floor_us(self, graph: Graph, *, kept: bool = False) -> float | None:
-        """Return the least time that a graph can take there."""
-        return floor(graph, self.cost_device(), kept=kept)
-
     def job(
         self, name: str, mugraph: MuGraph, number: int, config: Any, *, texts: bool = False
     ) -> "TritonJob":
@@ -212,7 +191,7 @@ class CudaTarget:
             try:
                 waiting.append(self.job(str(at), mugraph, number, config))
             except SuperoptError as error:
-                on_done(at, str(error).splitlines()[0])
+                on_done(at, first_line(error))
         deadline = time.monotonic() + seconds
 
         def done(outcome: Outcome) -> None:
@@ -242,9 +221,6 @@ class CudaTarget:
         with suppress(_TimeUpError):
             compile_all(waiting, workers=_workers(), limit_seconds=max(seconds, _LEAST_LIMIT_S), on_done=done)
 
-    def renew(self) -> None:
-        """Do nothing: what a device can do is known by its name."""
-
     def synchronize(self) -> None:
         """Wait until all that was launched has ended."""
         import torch
@@ -257,19 +233,33 @@ class CudaTarget:
         inputs: Sequence[tuple[Any, ...]],
         *,
         seconds: float,
-        least_rounds: int = 5,
-        most_rounds: int = 400,
+        **rounds: Any,
     ) -> "dict[str, Times]":
         """Return the times of functions call by call, taken in turns, the cache cleared before each call."""
         from superopt.tune.gpu import times_on_cuda
 
-        return times_on_cuda(
-            contenders, inputs, seconds=seconds, least_rounds=least_rounds, most_rounds=most_rounds
-        )
+        return times_on_cuda(contenders, inputs, seconds=seconds, **rounds)
 
     def cost_device(self) -> "Device":
         """Return the device that the cost model reckons with."""
-        return cuda_device(self.device_name if self.available else self.device, self.capability)
+        return _device(self.device_name if self.available else self.device, self.capability)
+
+    def tiles(self, program: "KernelProgram", config: Any) -> "TileConfig":
+        """Return the blocks of a configuration, its options, and what a program holds."""
+        from superopt.codegen.triton.choices import footprint
+        from superopt.cost import TileConfig
+
+        held = footprint(program, config)
+        return TileConfig(
+            config.blocks,
+            config.num_warps,
+            config.num_stages,
+            held.shared_bytes,
+            held.register_bytes,
+            config.precision,
+            config.half_products,
+            config.descriptors,
+        )
 
     @property
     def _shared_bytes(self) -> int:
@@ -282,8 +272,9 @@ class CudaTarget:
         return self.capability >= DESCRIPTORS_FROM
 
     def _source(self, mugraph: MuGraph, number: int, config: Any) -> Any:
+        from superopt.codegen.errors import UnsupportedError
         from superopt.codegen.statements import lower_block
-        from superopt.codegen.triton import UnsupportedError, emit
+        from superopt.codegen.triton import emit
         from superopt.codegen.triton.choices import exact_axes
 
         program = lower_block(mugraph, number)
@@ -311,18 +302,12 @@ def _is_tf32() -> bool:
         return bool(matmul.allow_tf32)
 
 
-def _tiles(program: "KernelProgram", config: Any) -> "TileConfig":
-    from superopt.codegen.triton.choices import footprint
-    from superopt.cost import TileConfig
+@cache
+def _device(name: str, capability: int) -> "Device":
+    """Return a device by a name of ours or its driver's, or by its capability."""
+    from superopt.cost import device_named, device_of
 
-    held = footprint(program, config)
-    return TileConfig(
-        config.blocks,
-        config.num_warps,
-        config.num_stages,
-        held.shared_bytes,
-        held.register_bytes,
-        config.precision,
-        config.half_products,
-        config.descriptors,
-    )
+    try:
+        return device_of(name or f"cuda:{capability}")
+    except InputError:
+        return device_named(name, divmod(capability, 10))

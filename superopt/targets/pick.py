@@ -22,11 +22,11 @@ def pick_target(name: str) -> Target:
             return CudaTarget(capability)
         if name == "auto":
             return CpuTarget()
-        raise InputError(f"target is 'cuda', and no CUDA device with Triton is here; valid are {_VALID}")
+        raise InputError(f"there is no CUDA device with Triton here; valid are {_VALID}")
     from superopt.cost import DEVICES
 
     named = ", ".join(one for one in DEVICES if DEVICES[one].kind == "cuda")
-    unknown = InputError(f"target is {name!r}; valid are {_VALID}, and the names {named}")
+    unknown = InputError(f"device {name!r} is not known; valid are {_VALID}, and the names {named}")
     if not isinstance(name, str):
         raise unknown
     device = {one.lower(): DEVICES[one] for one in DEVICES}.get(name.lower())

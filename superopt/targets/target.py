@@ -1,16 +1,17 @@
-"""Target: the one protocol that both code generators are used through."""
+"""Target: what both code generators are used through, and what the cost model says of their kernels."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from superopt.codegen.children import Children
-from superopt.ir import Graph, MuGraph
+from superopt.codegen.statements import KernelProgram, lower_block
+from superopt.ir import Block, Graph, MuGraph, live_graph
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from superopt.cost import Device
+    from superopt.cost import Device, TileConfig
     from superopt.tune.measure import Times
 
 __all__ = ["Configs", "Job", "Kernel", "KernelReport", "OrderedKernel", "Target"]
@@ -21,13 +22,14 @@ Configs = tuple[Any, ...]
 Job = tuple[MuGraph, int, Any]
 """A kernel to compile: its muGraph, its number, and its configuration."""
 
+_LIBRARY_SHARE = 0.8  # of the rates that bound it, a library reaches so much
+
 
 class Kernel(Protocol):
     """A compiled muGraph: a function of tensors by name, which returns the outputs by name."""
 
     def __call__(self, **tensors: "Tensor") -> "dict[str, Tensor]":
         """Run the kernels in order."""
-        ...
 
 
 @runtime_checkable
@@ -39,11 +41,9 @@ class OrderedKernel(Protocol):
 
     def in_order(self, given: "Sequence[Tensor]") -> "Sequence[Tensor]":
         """Run the kernels; return the outputs in the graph's order."""
-        ...
 
     def prepared(self, given: "Sequence[Tensor]") -> "Callable[[Sequence[Tensor]], Sequence[Tensor]]":
         """Return what does so for tensors of these shapes, strides and dtypes, and these threads."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,119 +62,131 @@ class KernelReport:
 class Target(Protocol):
     """What kernels are made for: how they are configured, written, compiled, run and timed there."""
 
-    def __hash__(self) -> int: ...
+    __slots__ = ()
 
     @property
     def name(self) -> str:
         """The name that chooses it, as "cpu" or "cuda:90"."""
-        ...
 
     @property
     def torch_device(self) -> str:
         """Where its tensors live, as torch names it."""
-        ...
 
     @property
     def available(self) -> bool:
         """Whether such a device is here, so that kernels can run."""
-        ...
 
     @property
     def device_name(self) -> str:
         """The device here by name, or the one that predictions are for."""
-        ...
 
     def key_parts(self) -> dict[str, str]:
         """Return what results depend on: the parts `device` and `compiler` of a cache key."""
-        ...
 
     def default_configs(self, mugraph: MuGraph) -> Configs:
         """Return a sound configuration of every kernel, for the sizes in the graph."""
-        ...
 
     def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
         """Yield the configurations of one kernel that are worth a try, the default first."""
-        ...
 
     def config_from_json(self, data: Any) -> Any:
         """Return a configuration from plain data, or raise InputError."""
-        ...
 
     def misfit(self, mugraph: MuGraph) -> str | None:
         """Return why a kernel holds too much for the device, as far as an estimate can say; None if none."""
-        ...
+        return None
 
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
         """Return the text of every kernel that is no library's, or raise SuperoptError."""
-        ...
 
     def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
         """Compile in good time what many kernels share that read tensors of some dtypes; they wait for it."""
+        return
 
     def prepare(
         self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children
     ) -> None:
         """Compile what a compiler in a process of its own compiles, so that `make` finds it."""
+        return
 
     def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
         """Return the muGraph as compiled kernels; raises SuperoptError where that fails."""
-        ...
 
     def compiled(self, kernel: Kernel) -> Mapping[int, KernelReport]:
         """Return what the compiler made of kernels that have run, by their numbers, where it says so."""
-        ...
-
-    def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
-        """Return what is predicted of each kernel."""
-        ...
+        return {}
 
     def cost_device(self) -> "Device":
         """Return the device that the cost model reckons with."""
-        ...
+
+    def tiles(self, program: KernelProgram, config: Any) -> "TileConfig":
+        """Return what the cost model must know of a configuration of a kernel."""
+
+    def part_of_device(self, config: Any) -> "Device":
+        """Return the device, or the part of it that a configuration uses."""
+        return self.cost_device()
+
+    def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
+        """Return what is predicted of each kernel in its configuration."""
+        from superopt.cost import estimate
+
+        name = mugraph.graph.name.replace(".", "_")
+        found = []
+        for one in estimate(mugraph, self.cost_device()).kernels:
+            is_block = isinstance(mugraph.kernels[one.number], Block)
+            us: float | None = one.us / (1.0 if is_block else _LIBRARY_SHARE)
+            if configs[one.number] is not None:
+                [us] = self.predictions(mugraph, one.number, [configs[one.number]])
+            moved, flops = one.bytes_read + one.bytes_written, one.flops_matrix + one.flops_vector
+            found.append(KernelReport(f"{name}_{one.number}", us, bytes=moved, flops=flops))
+        return tuple(found)
 
     def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> "list[float | None]":
-        """Return the predicted time of one kernel in each of some configurations, None where unknown."""
-        ...
+        """Return the predicted time of one kernel in each configuration; None where it does not fit."""
+        from superopt.cost import config_us
+
+        assert isinstance(mugraph.kernels[number], Block)
+        program = lower_block(mugraph, number)
+        times = [config_us(program, self.tiles(program, one), self.part_of_device(one)) for one in configs]
+        return [us if us < float("inf") else None for us in times]
 
     @property
     def threadsafe(self) -> bool:
         """Whether several threads may make kernels at a time."""
-        ...
 
     def builders(self, size: int) -> int:
         """Return how many muGraphs may be made and first run at a time, whose inputs take so many bytes."""
-        ...
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         """What making and running a kernel may raise that is the kernel's own fault."""
-        ...
 
     @property
     def clears_caches(self) -> bool:
         """Whether nothing measured here can be faster than the memory of the device."""
-        ...
 
     def floor_us(self, graph: Graph, *, kept: bool = False) -> float | None:
         """Return the least time that a graph can take there, where that is known.
 
         With `kept`, what it writes may stay in the cache, as it does in one call that is measured.
         """
-        ...
+        from superopt.cost import floor_us
+
+        return floor_us(live_graph(graph), self.cost_device(), kept=kept)
 
     def compile_ahead(
         self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, "KernelReport | str"], None]
     ) -> None:
         """Compile kernels without running them, and hand over each one's report, or why it has none."""
-        ...
+        return
 
     def renew(self) -> None:
         """Find out again what the device can do, once something was faster than it is said to allow."""
-        ...
+        return
 
     def synchronize(self) -> None:
         """Wait until all that was launched has ended."""
-        ...
+        return
 
     def times(
         self,
@@ -182,8 +194,9 @@ class Target(Protocol):
         inputs: Sequence[tuple[Any, ...]],
         *,
         seconds: float,
-        least_rounds: int = 5,
-        most_rounds: int = 400,
+        **rounds: Any,
     ) -> "dict[str, Times]":
-        """Return the times of functions call by call, taken in turns for about so many seconds in all."""
-        ...
+        """Return the times of functions call by call, taken in turns for about so many seconds in all.
+
+        `rounds` are `least_rounds` and `most_rounds`, where they are limited.
+        """

@@ -4,21 +4,10 @@ Compiling in a pool (`tune.pool`), first runs in a process of their own (`tune.p
 (`tune.learned_order`) are imported by themselves: they need more than a race does.
 """
 
-from superopt.tune.errors import DeviceLostError, KernelFaultError, MeasurementError, TuneError
-from superopt.tune.gpu import times_on_cuda
-from superopt.tune.halving import Halving, halve
-from superopt.tune.measure import HeadToHead, Measurement, confirm, measure_together
+from superopt.tune.measure import Measurement, confirm, measure_together
 
 __all__ = [
-    "DeviceLostError",
-    "Halving",
-    "HeadToHead",
-    "KernelFaultError",
     "Measurement",
-    "MeasurementError",
-    "TuneError",
     "confirm",
-    "halve",
     "measure_together",
-    "times_on_cuda",
 ]

@@ -8,6 +8,7 @@ of the whole process: run a kernel there for the first time in a process of its 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from superopt.errors import first_line, kind_and_line
 from superopt.tune.errors import DeviceLostError, KernelFaultError
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def run_guarded(
         if on_cuda:
             torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
-        raise KernelFaultError(f"it needs more memory than there is: {_first_line(error)}") from error
+        raise KernelFaultError(f"it needs more memory than there is: {first_line(error)}") from error
     except Exception as error:  # whatever a kernel raises is its fault
         if on_cuda and _is_poisoned():
-            raise DeviceLostError(f"the device is lost to this process: {_first_line(error)}") from error
-        raise KernelFaultError(f"{type(error).__name__}: {_first_line(error)}") from error
+            raise DeviceLostError(f"the device is lost to this process: {first_line(error)}") from error
+        raise KernelFaultError(kind_and_line(error)) from error
     trusted: Mapping[str, Tensor] | None = None
     for name, shape in shapes.items():
         if name not in outputs:
@@ -71,7 +72,3 @@ def _is_poisoned() -> bool:
     except Exception:
         return True
     return False
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")

@@ -13,7 +13,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
-from superopt.errors import InputError
+from superopt.errors import InputError, first_line
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import Contender, Times
 
@@ -58,13 +58,13 @@ class Device(Protocol):
 class TorchCuda:
     """A CUDA device, by torch."""
 
-    def __init__(self, index: int | None = None) -> None:
+    def __init__(self) -> None:
         import torch
 
         if not torch.cuda.is_available():
             raise InputError("there is no CUDA device; measure on the CPU with measure_together")
         self._torch = torch
-        self._device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
+        self._device = torch.device("cuda", torch.cuda.current_device())
         self._buffer = torch.empty(0, device=self._device)
         self._sum = torch.empty((), device=self._device)
         self._side = _side_stream(self._device)
@@ -235,8 +235,7 @@ def _captured(calls: list[Callable[[], object]], device: Device) -> tuple[list[C
         return [device.capture(call) for call in calls], Times([], "graph")
     except Exception as error:  # whatever a contender does that a graph cannot hold
         _check_alive(device, error)
-        line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return calls, Times([], "events", f"launches are included: no CUDA graph: {line}")
+        return calls, Times([], "events", f"launches are included: no CUDA graph: {first_line(error)}")
 
 
 def _check_alive(device: Device, error: Exception) -> None:
@@ -244,5 +243,4 @@ def _check_alive(device: Device, error: Exception) -> None:
     try:
         device.wait()
     except Exception:  # the same error again: this process can do nothing more on the device
-        line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DeviceLostError(f"the device is lost to this process: {line}") from error
+        raise DeviceLostError(f"the device is lost to this process: {first_line(error)}") from error

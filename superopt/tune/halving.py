@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from typing import Generic, Literal, TypeVar
 
-from superopt.errors import InputError
+from superopt.errors import InputError, kind_and_line
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import Measurement
 
@@ -23,6 +23,8 @@ __all__ = ["Ended", "Halving", "Ranked", "halve"]
 K = TypeVar("K", bound=Hashable)
 Ended = Literal["complete", "out of time", "interrupted", "device lost"]
 
+_ETA = 3  # one in so many trials goes on to the next rung, to be measured as many times as often
+_MOST_REPEATS = 400
 _EXPLORED = 0.1  # share of trials taken at random, should the prediction mislead
 
 
@@ -61,9 +63,7 @@ def halve(
     *,
     seconds: float,
     seed: int,
-    eta: int = 3,
     least_repeats: int = 3,
-    most_repeats: int = 400,
     batch: int = 1,
     on_best: Callable[[K, Measurement], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -74,13 +74,11 @@ def halve(
     raises has failed, with the error as the reason; KeyboardInterrupt and DeviceLostError end the race
     with the best so far. The order depends on the seed and the measured times alone.
     """
-    if eta < 2:
-        raise InputError(f"eta is {eta!r}; give at least 2")
-    if not 1 <= least_repeats <= most_repeats:
-        raise InputError(f"least_repeats is {least_repeats!r}; give 1 to most_repeats, {most_repeats!r}")
+    if not 1 <= least_repeats <= _MOST_REPEATS:
+        raise InputError(f"least_repeats is {least_repeats!r}; give 1 to {_MOST_REPEATS}")
     if batch < 1:
         raise InputError(f"batch is {batch!r}; give at least 1")
-    ladder = _Ladder(_order(trials, seed), eta, least_repeats, most_repeats)
+    ladder = _Ladder(_order(trials, seed), least_repeats)
     deadline = clock() + seconds
     ended: Ended = "complete"
     best: K | None = None
@@ -130,28 +128,22 @@ def _measure(
             ladder.note(trial, rung, found[trial])
     except DeviceLostError as error:
         if len(group) == 1:
-            ladder.fail(group[0], _reason(error))
+            ladder.fail(group[0], kind_and_line(error))
         raise
     except Exception as error:  # whatever a kernel or its compiler raises is this trial's fault
         if len(group) == 1:
-            ladder.fail(group[0], _reason(error))
+            ladder.fail(group[0], kind_and_line(error))
             return
         for trial in group:
             _measure((trial,), rung, measure, ladder)
 
 
-def _reason(error: Exception) -> str:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-    return f"{type(error).__name__}: {line}"
-
-
 class _Ladder(Generic[K]):
     """The rungs, who stands on each, and who goes on next."""
 
-    def __init__(self, untried: Sequence[K], eta: int, least: int, most: int) -> None:
+    def __init__(self, untried: Sequence[K], least: int) -> None:
         self.untried = list(untried)
-        self.eta = eta
-        self.least, self.most = least, most
+        self.least = least
         self.rungs: list[dict[K, float]] = [{}]
         self.promoted: list[set[K]] = [set()]
         self.found: dict[K, tuple[int, Measurement]] = {}  # the rung last measured on
@@ -159,12 +151,12 @@ class _Ladder(Generic[K]):
 
     def repeats(self, rung: int) -> int:
         """Return how often a trial is called on a rung."""
-        return int(min(self.least * self.eta**rung, self.most))
+        return int(min(self.least * _ETA**rung, _MOST_REPEATS))
 
     def next(self, batch: int) -> tuple[int, tuple[K, ...]] | None:
         """Return the trials to measure next and the rung they go to; None at the end."""
         for rung in reversed(range(len(self.rungs))):
-            if group := self._promotable(rung, len(self.rungs[rung]) // self.eta, batch):
+            if group := self._promotable(rung, len(self.rungs[rung]) // _ETA, batch):
                 return self._promote(rung, group)
         if self.untried:
             group = tuple(self.untried[:batch])
@@ -172,12 +164,12 @@ class _Ladder(Generic[K]):
             return 0, group
         for rung in range(len(self.rungs)):  # nobody else comes: the best go on even from few
             few = len(self.rungs[rung])
-            if few > 1 and (group := self._promotable(rung, ceil(few / self.eta), batch)):
+            if few > 1 and (group := self._promotable(rung, ceil(few / _ETA), batch)):
                 return self._promote(rung, group)
         return None
 
     def _promotable(self, rung: int, share: int, batch: int) -> tuple[K, ...]:
-        if self.repeats(rung) >= self.most:
+        if self.repeats(rung) >= _MOST_REPEATS:
             return ()
         times = self.rungs[rung]
         best = sorted(times, key=lambda trial: times[trial])[:share]

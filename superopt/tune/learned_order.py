@@ -9,17 +9,23 @@ fitted to, it orders more pairs rightly than the prediction alone.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite, log, log2
-from pathlib import Path
+from math import ceil, log, log2
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from superopt.errors import CheckpointError, InputError
-from superopt.files import replace_text
+from superopt.errors import InputError
 from superopt.tune.records import check_record
 
-__all__ = ["FEATURES", "Accuracy", "Choice", "Ranker", "accuracy", "choose", "features", "train"]
+__all__ = [
+    "FEATURES",
+    "Accuracy",
+    "Choice",
+    "Ranker",
+    "accuracy",
+    "choose",
+    "features",
+]
 
 Row: TypeAlias = Mapping[str, Any]
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
@@ -47,7 +53,6 @@ FEATURES = (
 )
 """What the numbers of `features` are, most of them logarithms to base 2."""
 
-_VERSION = 3
 _SHRINKING = (1000.0, 100.0, 10.0, 1.0, 0.1)
 _MOST_CORRECTION = 3.0  # of the logarithm of a time
 _ALIKE = 0.02  # times closer than this share are no pair
@@ -108,10 +113,6 @@ class Ranker:
     scale: tuple[float, ...]
     weights: tuple[float, ...]
 
-    def score(self, record: Row) -> float:
-        """Return the corrected time of a record; only comparisons within a kernel mean anything."""
-        return float(np.exp(self.scores([record])[0]))
-
     def scores(self, records: Sequence[Row]) -> Array:
         """Return the logarithms of the corrected times."""
         if not records:
@@ -125,48 +126,6 @@ class Ranker:
         correction = np.clip(_squares(plain) @ np.array(self.weights), -_MOST_CORRECTION, _MOST_CORRECTION)
         return np.asarray(predicted + correction, dtype=np.float64)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the model as plain data."""
-        return {
-            "version": _VERSION,
-            "features": list(FEATURES),
-            "centre": list(self.centre),
-            "scale": list(self.scale),
-            "weights": list(self.weights),
-        }
-
-    @staticmethod
-    def from_json(data: Any) -> "Ranker":
-        """Return the model that plain data hold, or raise CheckpointError."""
-        if not isinstance(data, dict) or data.get("version") != _VERSION:
-            raise CheckpointError(f"this is no ranker of version {_VERSION}; train it again")
-        if data.get("features") != list(FEATURES):
-            raise CheckpointError("the ranker was trained on other features; train it again")
-        count = len(FEATURES)
-        wanted = {"centre": count, "scale": count, "weights": count + count * (count + 1) // 2}
-        found = {}
-        for name, length in wanted.items():
-            numbers: Any = data.get(name)
-            if not _are_numbers(numbers, length):
-                raise CheckpointError(f"the ranker's {name} are not {length} finite numbers")
-            found[name] = tuple(float(one) for one in numbers)
-        if not all(one > 0 for one in found["scale"]):
-            raise CheckpointError("the ranker's scale has a number that is not above 0")
-        return Ranker(**found)
-
-    def save(self, path: Path | str) -> None:
-        """Write the model to a file, whole or not at all."""
-        replace_text(Path(path), json.dumps(self.to_json()))
-
-    @staticmethod
-    def load(path: Path | str) -> "Ranker":
-        """Return the model of a file; a file that holds none raises CheckpointError."""
-        try:
-            data = json.loads(Path(path).read_text())
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"cannot read a ranker from {path}: {error}") from error
-        return Ranker.from_json(data)
-
 
 @dataclass(frozen=True, slots=True)
 class _Known:
@@ -177,11 +136,6 @@ class _Known:
     numbers: Array
     predicted_us: float
     measured_us: float
-
-
-def train(records: Iterable[Row], *, seed: int = 0) -> Ranker:
-    """Return the ranker that fits measurements best; how much it is shrunk is chosen by held-out kernels."""
-    return _trained(_known(records), seed)
 
 
 def _trained(records: Sequence[_Known], seed: int) -> Ranker:
@@ -316,13 +270,6 @@ def _squares(plain: Array) -> Array:
     """Return the features, and the product of every two."""
     first, second = np.triu_indices(plain.shape[1])
     return np.hstack([plain, plain[:, first] * plain[:, second]])
-
-
-def _are_numbers(value: Any, length: int) -> bool:
-    """Whether a value of a file is a list of so many finite numbers."""
-    if not isinstance(value, list) or len(value) != length:
-        return False
-    return all(type(one) in (int, float) and isfinite(one) for one in value)
 
 
 def _groups(records: Sequence[_Known]) -> list[list[int]]:

@@ -5,27 +5,24 @@ is loaded. What fails is recorded in one line; the rest goes on.
 """
 
 import contextlib
-import json
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from superopt.codegen.children import Children, LateError, LostError, Server, exit_text
-from superopt.errors import InputError, SuperoptError
+from superopt.codegen.children import Children, LateError, LostError, Server
+from superopt.errors import InputError, SuperoptError, first_line
 
-if TYPE_CHECKING:  # code generators take long to import, and few jobs need both
-    from superopt.codegen.cpp import CppSource
+if TYPE_CHECKING:  # a code generator takes long to import
     from superopt.codegen.triton import AheadCompiler, CompileReport, TritonSource
 
-__all__ = ["CommandJob", "CppJob", "Job", "Outcome", "TritonJob", "Worker", "compile_all"]
+__all__ = ["Job", "Outcome", "TritonJob", "Worker", "compile_all"]
 
 
 class Worker:
-    """What one job at a time runs on: commands, and servers that outlive the job."""
+    """What one job at a time runs on: its children, and servers that outlive the job."""
 
     def __init__(self, children: Children) -> None:
         self.children = children
@@ -73,7 +70,6 @@ class TritonJob:
     name: str
     source: "TritonSource"
     target: str = "cuda:90"
-    aligned: bool = True
     numbers: Mapping[str, int] | None = None  # those of the call that it is compiled for
     texts: bool = False  # whether the report has the assembly
 
@@ -82,58 +78,10 @@ class TritonJob:
         return worker.compiler.compile(
             self.source,
             target=self.target,
-            aligned=self.aligned,
             numbers=self.numbers,
             texts=self.texts,
             limit_seconds=limit_seconds,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class CppJob:
-    """Compile a C++ kernel; makes the path of its library, which is in the cache from then on."""
-
-    name: str
-    source: "CppSource"
-    flags: tuple[str, ...] = ()
-    cache: Path | None = None
-
-    def run(self, worker: Worker, limit_seconds: float) -> Path:
-        """Run the compiler."""
-        from superopt.codegen.cpp import compile_source
-
-        return compile_source(
-            self.source,
-            timeout_s=limit_seconds,
-            flags=self.flags,
-            cache=self.cache,
-            children=worker.children,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class CommandJob:
-    """Run a command that reads a JSON request and writes a JSON object as its last line; makes the object."""
-
-    name: str
-    command: tuple[str, ...]
-    request: Mapping[str, Any] = field(default_factory=dict)
-
-    def run(self, worker: Worker, limit_seconds: float) -> dict[str, Any]:
-        """Run the command once."""
-        done = worker.children.run(
-            self.command, text=json.dumps(dict(self.request)), limit_seconds=limit_seconds
-        )
-        if done.code:
-            raise LostError(f"{exit_text(done.code)}: {_last_line(done.errors)}")
-        last = _last_line(done.output)
-        try:
-            answer = json.loads(last)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise LostError(f"its answer is no JSON object: {last[:80]!r}")
-        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +169,5 @@ def _outcome(job: Job, worker: Worker, limit_seconds: float) -> Outcome:
     try:
         made = job.run(worker, limit_seconds)
     except (SuperoptError, LateError, LostError, OSError) as error:
-        failure = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        failure = first_line(error)
     return Outcome(job.name, made, failure, time.perf_counter() - start)
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")

@@ -15,6 +15,7 @@ from typing import IO, Any, Literal
 
 from superopt.codegen.children import LateError, LostError
 from superopt.codegen.configjson import config_from_json, config_json
+from superopt.errors import first_line, kind_and_line
 from superopt.ir import MuGraph, parse_mugraph
 from superopt.tune.checks import run_guarded
 from superopt.tune.errors import DeviceLostError, KernelFaultError
@@ -123,9 +124,8 @@ def serve(
         except DeviceLostError as error:
             answer = {"fault": str(error), "lost": True}
         except Exception as error:  # a code generator or compiler may raise anything: it is the answer
-            first = next((one for one in str(error).splitlines() if one.strip()), "no message")
-            fault = first if isinstance(error, KernelFaultError) else f"{type(error).__name__}: {first}"
-            answer = {"fault": fault}
+            is_told = isinstance(error, KernelFaultError)
+            answer = {"fault": first_line(error) if is_told else kind_and_line(error)}
         if request["device"] == "cuda" and not answer.get("lost"):
             _give_memory_back()
         print(json.dumps(answer), file=answers, flush=True)

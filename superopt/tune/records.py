@@ -9,11 +9,10 @@ predicts anew, by the cost model of the day.
 """
 
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from superopt.cache import Cache, Key, Record, key_of, versions
-from superopt.cache import Measurement as Kept
 from superopt.errors import InputError
 from superopt.tune.measure import Measurement
 
@@ -70,9 +69,13 @@ def save_measurement(
         },
         **versions(),
     )
-    quantiles = {f"{share:g}": time for share, time in measurement.quantiles_us}
-    kept = Kept(measurement.median_us, measurement.rounds, quantiles, measurement.note)
-    cache.put(key, Record(kept.to_json(), label))
+    kept = {
+        "median_us": measurement.median_us,
+        "repeats": measurement.rounds,
+        "quantiles_us": {f"{share:g}": time for share, time in measurement.quantiles_us},
+        "note": measurement.note,
+    }
+    cache.put(key, Record(kept, label))
     return key
 
 
@@ -89,20 +92,21 @@ def load_records(
     returns no time above 0, the record is left out.
     """
     found = []
-    for timed in cache.measurements(device=device, newest=newest):
-        options = timed.parts["options"]
-        failed = not timed.measurement.median_us > 0
-        if failed or not isinstance(options, Mapping) or not {"sizes", "device"} <= set(options):
-            continue  # a failure, or the time of a whole program
+    for parts, kept in cache.records("measurement", device=device, newest=newest):
+        options, median_us = parts["options"], kept.data.get("median_us")
+        if not isinstance(median_us, int | float) or not 0 < median_us < inf:
+            continue  # a failure
+        if not isinstance(options, Mapping) or not {"sizes", "device"} <= set(options):
+            continue  # the time of a whole program
         record = {
-            "kernel": timed.parts["kernel"],
+            "kernel": parts["kernel"],
             "sizes": options["sizes"],
-            "configuration": timed.parts["configuration"],
+            "configuration": parts["configuration"],
             "device": options["device"],
         }
         if options.get("race"):
             record["race"] = options["race"]
         predicted = predict(record)
         if isfinite(predicted) and predicted > 0:
-            found.append({**record, "predicted_us": predicted, "measured_us": timed.measurement.median_us})
+            found.append({**record, "predicted_us": predicted, "measured_us": float(median_us)})
     return found

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from superopt.aten import kinds_of
 from superopt.backend import budget, region_race
 from superopt.backend.cache import epoch, keep, known_decision
 from superopt.backend.decision import Decision, Ledger
@@ -27,6 +26,7 @@ from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.first_runs import FirstRuns
 from superopt.options import OptimizeOptions
 from superopt.rivals import inductor as inductors
+from superopt.rivals.aten import kinds_of
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.tune import Measurement

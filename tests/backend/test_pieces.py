@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from superopt.aten import flops_of, kinds_of, operator_name
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.subgraph import masks_leaving, subgraph_of
 from superopt.errors import InputError
+from superopt.rivals.aten import flops_of, kinds_of, operator_name
 
 
 def functional(function: Callable[..., Any], *inputs: Tensor) -> fx.Graph:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from superopt.aten import kinds_of
 from superopt.backend.pieces import pieces_of
 from superopt.backend.subgraph import subgraph_of
+from superopt.rivals.aten import kinds_of
 from superopt.rivals.library_calls import LibraryCalls, library_calls
 from superopt.rivals.opponents import Opponents
 from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS

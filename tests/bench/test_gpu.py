@@ -412,7 +412,7 @@ def test_what_was_measured_survives_a_kill(tmp_path: Path) -> None:
         ("gpu", ["--dtype", "f17"], "--dtype has no 'f17'"),
         ("gpu", ["--kernel", "rmsnorm-linaer", "--profile"], "--kernel has no 'rmsnorm-linaer'"),
         ("gpu", ["--resume"], "give --json OUT"),
-        ("plans", ["--target", "cuda:x"], "target is 'cuda:x'; valid are"),
+        ("plans", ["--device", "cuda:x"], "device 'cuda:x' is not known; valid are"),
         ("plans", ["--workloads", "nothing"], "--workloads has no 'nothing'"),
         ("plans", ["--case", "decode-7"], "no case is of these names"),
         ("plans", ["--out", "OUT/file/plans"], "cannot be made: Not a directory"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from superopt.cache import Cache, Key, Measurement, Record, cache_folder, key_of
+from superopt.cache import Cache, Key, Record, cache_folder, key_of
 from superopt.cache import store as store_module
 from superopt.errors import InputError
 
@@ -70,7 +70,7 @@ def test_data_only(folder: Path, plan_key: Keys, bad: Any) -> None:
 def test_entries_keep_the_parts_readable(folder: Path, plan_key: Keys) -> None:
     with Cache.open() as cache:
         cache.put(plan_key(1), Record({}, label="first"))
-        cache.put(timing_key("eager"), Record(Measurement(1.0, 10).to_json(), label="second"))
+        cache.put(timing_key("eager"), Record({"median_us": 1.0}, label="second"))
         second, first = cache.entries()
         assert cache.entries("plan") == (first,)
     assert first.parts == plan_key(1).parts
@@ -78,31 +78,15 @@ def test_entries_keep_the_parts_readable(folder: Path, plan_key: Keys) -> None:
     assert (second.kind, second.parts["kernel"]) == ("measurement", "eager")
 
 
-def test_measurements_are_found_by_program_and_device(folder: Path) -> None:
-    measurement = Measurement(12.5, 100, {"0.2": 12.25, "0.8": 13.0}, note="cuda graph")
-    other = "axes m=2\n"
+def test_records_are_found_by_kind_and_device(folder: Path, plan_key: Keys) -> None:
     with Cache.open() as cache:
-        for key in (
-            timing_key("a"),
-            timing_key("b"),
-            timing_key("a", program=other),
-            timing_key("a", device="A100"),
-        ):
-            cache.put(key, Record(measurement.to_json()))
-        everything = cache.measurements()
-        assert len(everything) == 4
-        assert all(timed.measurement == measurement for timed in everything)
-        assert [timed.parts["program"] for timed in cache.measurements(program=other)] == [other]
-        assert [timed.parts["device"] for timed in cache.measurements(device="A100")] == ["A100"]
-        both = cache.measurements(program="axes m=1\n", device="H200")
-        assert {timed.parts["kernel"] for timed in both} == {"a", "b"}
-
-
-def test_a_record_of_another_shape_is_no_measurement(folder: Path) -> None:
-    with Cache.open() as cache:
-        cache.put(timing_key("a"), Record({"median_us": "fast"}))
-        cache.put(timing_key("b"), Record(Measurement(1.0, 1).to_json() | {"median_us": -1.0}))
-        assert cache.measurements() == ()
+        for key in (timing_key("a"), timing_key("b"), timing_key("a", device="A100"), plan_key()):
+            cache.put(key, Record({"median_us": 12.5}))
+        everything = cache.records("measurement")
+        assert [parts["kernel"] for parts, _ in everything] == ["a", "b", "a"]
+        assert all(record.data == {"median_us": 12.5} for _, record in everything)
+        assert [parts["device"] for parts, _ in cache.records("measurement", device="A100")] == ["A100"]
+        assert cache.records("measurement", newest=1) == everything[-1:]
 
 
 def test_clear_by_kind_and_by_age(folder: Path, plan_key: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +95,7 @@ def test_clear_by_kind_and_by_age(folder: Path, plan_key: Keys, monkeypatch: pyt
         for number in range(4):
             monkeypatch.setattr(time, "time", lambda number=number: now - 86_400 * number)
             cache.put(plan_key(number), Record({}))
-        cache.put(timing_key("a"), Record(Measurement(1.0, 1).to_json()))
+        cache.put(timing_key("a"), Record({"median_us": 1.0}))
         monkeypatch.undo()
         assert cache.clear("plan", timedelta(days=1, hours=12)) == 2
         assert [entry.parts["program"] for entry in cache.entries("plan")] == ["axes m=0\n", "axes m=1\n"]

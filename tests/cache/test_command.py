@@ -9,7 +9,7 @@ import pytest
 
 from superopt.cache import Cache, Key, Record
 from superopt.cli import main
-from superopt.cli.cache import parse_age
+from superopt.cli.commands.cache import parse_age
 
 Keys = Callable[..., Key]
 Run = Callable[..., tuple[int, str, str]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from superopt.cache import Cache, Key, Measurement, Record, key_of
+from superopt.cache import Cache, Key, Record, key_of
 from superopt.cache.store import FileStore
 from superopt.errors import CheckpointError, InputError
 
@@ -24,7 +24,7 @@ def export(tmp_path: Path, plan_key: Keys) -> Path:
     with Cache.open(tmp_path / "first") as cache:
         for number in range(3):
             cache.put(plan_key(number), Record({"number": number, "text": "µ\n"}, label=f"plan {number}"))
-        cache.put(key_of("measurement", **measured), Record(Measurement(2.0, 9, {"0.2": 1.5}).to_json()))
+        cache.put(key_of("measurement", **measured), Record({"median_us": 2.0, "quantiles_us": {"0.2": 1.5}}))
         assert cache.export(tmp_path / "export.jsonl") == 4
     return tmp_path / "export.jsonl"
 
@@ -40,7 +40,7 @@ def test_an_import_brings_everything(tmp_path: Path, plan_key: Keys, export: Pat
     with Cache.open(tmp_path / "first") as first, Cache.open(tmp_path / "second") as second:
         assert second.import_(export) == 4
         assert second.import_(export) == 0
-        assert second.measurements() == first.measurements()
+        assert second.records("measurement") == first.records("measurement")
         assert [(e.digest, e.label, e.made) for e in second.entries()] == [
             (e.digest, e.label, e.made) for e in first.entries()
         ]
@@ -79,12 +79,6 @@ LINES: dict[str, tuple[Callable[[Keys], Any], str]] = {
     "made far": (lambda keys: good(keys, made=1e300), "not seconds since 1970"),
     "infinite": (lambda keys: good(keys, data={"a": float("inf")}), "JSON cannot"),
     "deep": (lambda keys: '{"data": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 3"),
-    "measurement": (
-        lambda keys: good(
-            keys, kind="measurement", parts=keys().parts | {"kernel": "k", "configuration": {}}
-        ),
-        "a measurement",
-    ),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from superopt.cli import doctor
+from superopt.cli.commands import doctor
 
 Run = Callable[..., Any]
 ROOT = Path(__file__).parents[2]

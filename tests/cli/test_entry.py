@@ -108,7 +108,7 @@ def test_an_ascii_terminal_is_no_traceback() -> None:
 
 def test_ctrl_c_before_anything_is_one_line() -> None:
     code = (
-        "import superopt.cli.workloads as w, superopt.cli\n"
+        "import superopt.cli.commands.workloads as w, superopt.cli\n"
         "def stop(arguments): raise KeyboardInterrupt\n"
         "w._run = stop\n"
         "raise SystemExit(superopt.cli.main(['list']))\n"

@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def explore(level: int, region: int = 1) -> Progress:
-    stats = LevelStats(level, 10, 300, 100, 0.5, 0, True, (0.5,), (300,), (100,))
+    stats = LevelStats(level, 10, 300, 100, 0.5, 0, True, (0.5,))
     return Progress("explore", region, 2, "attention", stats)
 
 

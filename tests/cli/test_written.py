@@ -17,7 +17,7 @@ def saved(tmp_path_factory) -> Path:
         patch.setenv("SUPEROPT_CACHE_DIR", str(folder / "cache"))
         path = folder / "plan.json"
         sizes = ["--size", "M=4", "N=64", "--dtype", "f32"]
-        code = main(["optimize", "softmax", *sizes, "--target", "cpu", "--plan", "--quiet", "-o", str(path)])
+        code = main(["optimize", "softmax", *sizes, "--device", "cpu", "--plan", "--quiet", "-o", str(path)])
     assert code == 0
     return path
 

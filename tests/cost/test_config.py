@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 
+from superopt.candidates.sizes import resized
 from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.cost import DEVICES, TileConfig, config_us, estimate
 from superopt.ir import MuGraph, fuse, parse_graph, stabilize
@@ -25,6 +26,11 @@ def tiles(m: int, n: int, k: int, **options: int) -> TileConfig:
     return replace(made, **options)
 
 
+def sized(program: KernelProgram, **sizes: int) -> KernelProgram:
+    """Return a kernel at other sizes of some axes."""
+    return replace(program, graph=resized(program.graph, sizes))
+
+
 def test_never_below_the_estimate_of_a_full_grid(fused: Fused) -> None:
     mugraph = fused("matmul", M=4096)
     least = estimate(mugraph, H200).us
@@ -41,8 +47,8 @@ def test_larger_tiles_read_operands_less_often(fused: Fused) -> None:
 
 def test_padding_is_paid_for(fused: Fused) -> None:
     one_row = matmul(fused, 16)
-    times = [config_us(one_row, tiles(m, 64, 64), replace(H200, memory_gbs=1e6, l2_gbs=1e6), {"m": 1})
-             for m in (16, 32, 64, 128)]  # fmt: skip
+    device = replace(H200, memory_gbs=1e6, l2_gbs=1e6)
+    times = [config_us(sized(one_row, m=1), tiles(m, 64, 64), device) for m in (16, 32, 64, 128)]
     assert times == sorted(times)
     assert times[0] < times[-1]
 
@@ -58,7 +64,7 @@ def test_the_last_wave_is_paid_in_full(fused: Fused) -> None:
     compute = replace(H200, memory_gbs=1e6, l2_gbs=1e6)
     config = tiles(128, 128, 64, warps=8, stages=8, shared_bytes=100_000)
     even, over, twice = (
-        config_us(program, config, compute, {"m": 128 * count, "n": 128}) for count in (132, 133, 264)
+        config_us(sized(program, m=128 * count, n=128), config, compute) for count in (132, 133, 264)
     )
     assert over > 1.5 * even
     assert over == pytest.approx(twice, rel=0.01)
@@ -84,7 +90,8 @@ def test_larger_sizes_take_no_less(fused: Fused, name: str) -> None:
         config = TileConfig(dict.fromkeys(program.axes, 32))
         base = config_us(program, config, H200)
         for axis in program.axes:
-            assert config_us(program, config, H200, {axis: mugraph.graph.sizes[axis] * 2}) >= base
+            larger = sized(program, **{axis: mugraph.graph.sizes[axis] * 2})
+            assert config_us(larger, config, H200) >= base
 
 
 def test_stages_hide_latency_while_they_fit(fused: Fused) -> None:
@@ -131,7 +138,7 @@ def test_a_processor_pays_no_latency_for_turns(fused: Fused) -> None:
 
 
 def test_no_programs_take_a_launch(fused: Fused) -> None:
-    assert config_us(matmul(fused), tiles(64, 64, 64), H200, {"m": 0}) == H200.launch_us
+    assert config_us(sized(matmul(fused), m=0), tiles(64, 64, 64), H200) == H200.launch_us
 
 
 def test_rescaling_an_accumulator_costs_more_with_shorter_tiles() -> None:

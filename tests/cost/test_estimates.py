@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from superopt.cost import DEVICES, describe, estimate, floor_us
+from superopt.candidates.sizes import resized
+from superopt.cost import DEVICES, estimate, floor_us
 from superopt.cost.work import scalar_work
-from superopt.errors import InputError
 from superopt.ir import MuGraph, fuse, is_matmul, parse_mugraph
 from superopt.ops import OPS
 from superopt.workloads import WORKLOADS
@@ -148,6 +148,12 @@ out out: f16[h, d] = t5
 """
 
 
+def at(text: str, **sizes: int) -> MuGraph:
+    """Return a muGraph at other sizes of some axes."""
+    mugraph = parse_mugraph(text)
+    return replace(mugraph, graph=resized(mugraph.graph, sizes))
+
+
 def test_rmsnorm_linear_reads_its_weights_once(fused: Fused) -> None:
     found = estimate(fused("rmsnorm-linear"), H200)
     [kernel] = found.kernels
@@ -163,8 +169,7 @@ def test_rmsnorm_linear_reads_its_weights_once(fused: Fused) -> None:
 def test_work_is_repeated_along_grid_axes_that_a_step_lacks(fused: Fused) -> None:
     [narrow] = estimate(fused("rmsnorm-linear", N=128), H200).kernels
     [wide] = estimate(fused("rmsnorm-linear", N=8192), H200).kernels
-    assert narrow.repeats == pytest.approx(1.0, rel=1e-3)
-    assert wide.repeats > narrow.repeats
+    assert wide.exps + wide.flops_vector > narrow.exps + narrow.flops_vector
     assert wide.flops_vector == pytest.approx(narrow.flops_vector * 8192 / 256, rel=0.01)
 
 
@@ -172,8 +177,6 @@ def test_again_counts_again(fused: Fused) -> None:
     [kernel] = estimate(fused("softmax"), H200).kernels
     assert kernel.exps == 16 * 4096 * 2 + 16  # the exponential twice, and the reciprocal of each sum
     assert kernel.bytes_read == 16 * 4096 * 2
-    assert kernel.bytes_again == 2 * kernel.bytes_read  # three passes
-    assert kernel.repeats > 1.3
 
 
 def test_split_reductions_fill_the_device() -> None:
@@ -181,20 +184,16 @@ def test_split_reductions_fill_the_device() -> None:
     assert whole.kernels[0].programs == 64 < H200.cores <= split.kernels[0].programs
     small = replace(H200, cores=64)  # no core of it is idle, so splitting only costs
     assert estimate(parse_mugraph(WHOLE), small).us < estimate(parse_mugraph(SPLIT), small).us
-    tall = {"ko": 512}
-    assert estimate(parse_mugraph(SPLIT), replace(H200, cores=512), tall).us < (
-        estimate(parse_mugraph(WHOLE), replace(H200, cores=512), tall).us
-    )
+    many = replace(H200, cores=512)
+    tall = [at(text, ko=512) for text in (SPLIT, WHOLE)]
+    assert estimate(tall[0], many).us < estimate(tall[1], many).us
 
 
 def test_one_program_per_head_is_slower_than_a_split_over_the_keys() -> None:
     whole, split = (estimate(parse_mugraph(text), H200) for text in (DECODE, DECODE_SPLIT))
     assert whole.kernels[0].programs == 8
     assert split.us * 2 < whole.us
-    many = {"h": 512}
-    assert (
-        estimate(parse_mugraph(DECODE), H200, many).us < estimate(parse_mugraph(DECODE_SPLIT), H200, many).us
-    )
+    assert estimate(at(DECODE, h=512), H200).us < estimate(at(DECODE_SPLIT, h=512), H200).us
 
 
 def attention(text: str, h: int, s: int, t: int) -> MuGraph:
@@ -216,16 +215,8 @@ def test_flash_decoding_fills_the_device() -> None:
     assert whole.kernels[0].programs == 8
     assert flash.kernels[0].programs == 256
     assert flash.us < whole.us / 3
-    heads = {"h": 1024}
-    assert estimate(attention(ONLINE, 8, 1, 32000), H200, heads).us < (
-        estimate(attention(FLASH_DECODING, 8, 1, 32000), H200, heads).us
-    )
-
-
-def test_parts_follow_the_size_of_the_axis() -> None:
-    longer = estimate(attention(FLASH_DECODING, 8, 1, 32000), H200, {"t": 64_000})
-    assert longer.kernels[0].bytes_read == 2 * 8 * 128 * (2 * 64_000 + 1)
-    assert longer == estimate(attention(FLASH_DECODING, 8, 1, 64_000), H200)
+    whole, flash = (estimate(attention(text, 1024, 1, 32000), H200) for text in (ONLINE, FLASH_DECODING))
+    assert whole.us < flash.us
 
 
 def test_two_kernels_pay_launches_and_what_lies_between() -> None:
@@ -240,11 +231,10 @@ def test_two_kernels_pay_launches_and_what_lies_between() -> None:
 
 
 def test_what_lies_between_costs_more_where_no_cache_holds_it() -> None:
-    sizes = {"n": 1 << 20}
-    mugraph = parse_mugraph(SPLIT)
+    mugraph = parse_mugraph(SPLIT.replace("n=1024", f"n={1 << 20}"))
     without = replace(H200, l2_bytes=1 << 20)
     held = replace(H200, l2_bytes=1 << 30)
-    assert estimate(mugraph, held, sizes).us < estimate(mugraph, without, sizes).us
+    assert estimate(mugraph, held).us < estimate(mugraph, without).us
 
 
 def test_a_mask_spares_half_of_causal_attention(fused: Fused) -> None:
@@ -275,14 +265,13 @@ def test_the_floor_is_below_every_estimate(fused: Fused, name: str) -> None:
         found = estimate(mugraph, device)
         assert 0 < floor_us(mugraph.graph, device) < found.us
         assert found.us == pytest.approx(sum(kernel.us for kernel in found.kernels))
-        assert len(describe(found)) > len(found.kernels)
 
 
 def test_the_floor_counts_bytes_and_arithmetic(fused: Fused) -> None:
     few, many = fused("matmul", M=1).graph, fused("matmul", M=8192).graph
     assert floor_us(few, H200) == pytest.approx(2 * (4096 + 4096 * 4096 + 4096) / 4.8e6)
     assert floor_us(many, H200) == pytest.approx(2 * 8192 * 4096 * 4096 / 989.5e6)
-    assert floor_us(many, H200, {"m": 1}) == pytest.approx(floor_us(few, H200), rel=0.01)
+    assert floor_us(resized(many, {"m": 1}), H200) == pytest.approx(floor_us(few, H200), rel=0.01)
 
 
 def test_the_floor_is_lower_where_a_cache_holds_the_inputs(fused: Fused) -> None:
@@ -322,14 +311,9 @@ def test_selected_positions_are_all_that_is_read() -> None:
 @pytest.mark.parametrize("sizes", [{"m": 0}, {"k": 0}, {"m": 1, "k": 1, "n": 1}])
 def test_degenerate_sizes(fused: Fused, sizes: dict[str, int]) -> None:
     mugraph = fused("rmsnorm-linear")
-    assert estimate(mugraph, H200, sizes).us >= H200.launch_us
-    assert floor_us(mugraph.graph, H200, sizes) >= 0
-
-
-@pytest.mark.parametrize(("sizes", "message"), [({"z": 2}, "no axis 'z'"), ({"m": -1}, "'m' is -1")])
-def test_wrong_sizes(fused: Fused, sizes: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        estimate(fused("matmul"), H200, sizes)
+    graph = resized(mugraph.graph, mugraph.graph.sizes | sizes)
+    assert estimate(replace(mugraph, graph=graph), H200).us >= H200.launch_us
+    assert floor_us(graph, H200) >= 0
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -342,12 +326,3 @@ def test_operators_cost_what_their_definition_does() -> None:
     assert (scalar_work("add").flops, scalar_work("add").exps) == (1, 0)
     assert scalar_work("silu").exps == scalar_work("div").exps + scalar_work("exp").exps
     assert scalar_work("rsqrt").exps == 2
-
-
-def test_description() -> None:
-    lines = describe(estimate(parse_mugraph(DECODE), H200))
-    text = "\n".join(lines)
-    assert lines[0].startswith("at least ")
-    assert "on H200: 1 kernel, 2.0 us of it launches" in lines[0]
-    assert "reads 67.6 MB, writes 2.0 kB" in lines[1]
-    assert "its 8 programs keep 6% of 132 cores busy" in text

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from superopt.codegen.cpp import CppMuGraph, UnsupportedError, configs
+from superopt.codegen.cpp import CppMuGraph, configs
+from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import lower_block
 from superopt.driver import search
 from superopt.ir import Block, MuGraph

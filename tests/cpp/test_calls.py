@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from superopt.codegen.cpp import CppMuGraph, UnsupportedError
+from superopt.codegen.cpp import CppMuGraph
+from superopt.codegen.errors import UnsupportedError
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
 from superopt.trace import run_graph

@@ -9,11 +9,8 @@ import torch
 
 from superopt.codegen.children import Children
 from superopt.codegen.cpp import (
-    CompileError,
     CppMuGraph,
     CppSource,
-    NoCompilerError,
-    UnsupportedError,
     compile_shared,
     compile_source,
     default_config,
@@ -23,6 +20,7 @@ from superopt.codegen.cpp import (
 )
 from superopt.codegen.cpp import compile as cpp_compile
 from superopt.codegen.cpp.compile import load_kernel
+from superopt.codegen.errors import CompileError, NoCompilerError, UnsupportedError
 from superopt.ir import fuse, parse_graph
 
 ADD = """

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from superopt.codegen.cpp import CompileError, CppMuGraph, CppSource, compile_source, find_compiler
+from superopt.codegen.cpp import CppMuGraph, CppSource, compile_source, find_compiler
 from superopt.codegen.cpp import compile as compiling
 from superopt.codegen.cpp.compile import load_kernel
+from superopt.codegen.errors import CompileError
 from superopt.ir import fuse, parse_graph
 
 NOTHING = CppSource("nothing", 'extern "C" void nothing(void*) {}\n', ())

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from superopt.codegen.cpp import CppMuGraph, UnsupportedError
+from superopt.codegen.cpp import CppMuGraph
+from superopt.codegen.errors import UnsupportedError
 from superopt.ir import fuse, is_matmul, parse_graph
 
 FP8 = {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}

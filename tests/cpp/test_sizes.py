@@ -136,9 +136,9 @@ def test_threads_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"x": torch.ones(2, 3)}, "no tensor for input 'w'"),
+        ({"x": torch.ones(2, 3)}, "give the tensor 'w'; it takes x, w"),
         ({"x": torch.ones(2, 3), "w": torch.ones(4, 5)}, "axis 'k' is 3 long, but dimension 0 of 'w' has 4"),
-        ({"x": torch.ones(2, 3), "w": torch.ones(3)}, "1 dimensions, not 2"),
+        ({"x": torch.ones(2, 3), "w": torch.ones(3)}, "'w' has 1 dimensions; it was built for 2"),
         ({"x": torch.ones(2, 3), "w": torch.ones(3, 4).double()}, "float64"),
     ],
 )

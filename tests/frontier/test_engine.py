@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spaces import Walks, as_bytes, poor_keys, ring
 
+from superopt.bench.programs import Programs
 from superopt.errors import InputError
 from superopt.frontier.engine import Limits, explore
-from superopt.frontier.programs import Programs
 
 
 def plain_search(space: Walks) -> tuple[dict[int, int], dict[int, tuple[int, ...]], set[tuple[int, ...]]]:

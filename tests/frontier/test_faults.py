@@ -16,9 +16,9 @@ import psutil
 import pytest
 from spaces import as_bytes
 
+from superopt.bench.programs import Programs
 from superopt.errors import CheckpointError, InputError
 from superopt.frontier.engine import Limits, checkpoint, explore
-from superopt.frontier.programs import Programs
 
 
 def small(**changes) -> Programs:
@@ -123,7 +123,7 @@ def test_log_records_of_workers_reach_the_handlers_of_the_parent(tmp_path):
 SEARCH = """
 import os, sys, time
 from superopt.frontier.engine import explore
-from superopt.frontier.programs import Programs
+from superopt.bench.programs import Programs
 
 def show(stats):
     print("level", stats.level, flush=True)

@@ -137,7 +137,7 @@ def test_any_number_of_workers_gives_the_same_bytes(name, keep_arcs):
         assert [(s.frontier, s.candidates, s.new) for s in several.levels] == [
             (s.frontier, s.candidates, s.new) for s in one.levels
         ]
-        assert all(len(stats.worker_candidates) == workers for stats in several.levels[1:])
+        assert all(len(stats.worker_seconds) == workers for stats in several.levels[1:])
 
 
 def stranger(name: str) -> Any:

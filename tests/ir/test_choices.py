@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from interpreter import execute
 
 from superopt.ir import FusionChoices, Graph, MuGraph, fuse, is_matmul, parse_graph
 from superopt.trace.run import run_graph
-from superopt.verify.execute import execute
 
 NORMED = parse_graph(
     """graph normed

@@ -4,12 +4,12 @@ from fractions import Fraction
 
 import pytest
 import torch
+from interpreter import execute
 
 from superopt.errors import GraphError
 from superopt.ir import FusionChoices, Growth, fuse, growths, parse_graph, parse_mugraph, print_mugraph
 from superopt.ir.running import rescaled_by
 from superopt.trace.run import run_graph
-from superopt.verify.execute import execute
 
 KNOWN = """graph g
 axes m=3 k=4

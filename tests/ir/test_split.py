@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from interpreter import execute
 from programs import attention, differential, log_sum_exp, rooted, squared_weights
 from torch import Tensor
 
@@ -25,7 +26,6 @@ from superopt.ir import (
 )
 from superopt.trace import trace
 from superopt.trace.run import run_graph
-from superopt.verify.execute import execute
 from superopt.verify.graphs.equality import equal_graphs
 
 Function = Callable[[Tensor, Tensor], Tensor]

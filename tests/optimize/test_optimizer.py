@@ -204,7 +204,7 @@ def test_what_was_best_before_needs_no_search(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (OptimizeOptions(target="tpu"), "target is 'tpu'"),  # type: ignore[arg-type]
+        (OptimizeOptions(target="tpu"), "device 'tpu' is not known"),  # type: ignore[arg-type]
         (OptimizeOptions(seconds=0), "seconds is 0"),
         (OptimizeOptions(graphs=0), "graphs is 0"),
         (OptimizeOptions(preset="slow"), "preset is 'slow'; choose quick or full"),  # type: ignore[arg-type]

@@ -346,7 +346,7 @@ def test_a_command_writes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture, 
     out = tmp_path / "plan.json"
     sizes = ["--size", "M=4", "K=64", "N=64", "--dtype", "f32"]
     assert (
-        main(["optimize", "gated-mlp", *sizes, "--target", "cpu", "--plan", "-o", str(out), "--quiet"]) == 0
+        main(["optimize", "gated-mlp", *sizes, "--device", "cpu", "--plan", "-o", str(out), "--quiet"]) == 0
     )
     assert "a plan for cpu" in capsys.readouterr().out
     data = json.loads(out.read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ def device(monkeypatch) -> None:
         shared_bytes=1 << 15, shared_per_core=1 << 15, registers_per_core=0, warps_per_core=1,
         matrix_flops={}, vector_flops=1e11, exp_per_s=3e9, launch_us=5.0,
     )  # fmt: skip
-    monkeypatch.setattr("superopt.targets.cpu.host", lambda threads: fixed)
+    monkeypatch.setattr("superopt.targets.cpu._host", lambda threads: fixed)
 
 
 def candidate(step: str, m: int = 256, n: int = 512) -> Candidate:
@@ -141,13 +141,13 @@ def test_only_kernels_in_the_same_company_are_compared(cache: Cache) -> None:
         "two kernels", mugraph.graph, mugraph, configs, measurement=Measurement(9.0, 9.0, 9.0, 3)
     )
     ConfigurationOrder(target, cache).keep(mugraph.graph, [base], number)
-    [kept] = cache.measurements()
-    race = kept.parts["options"]["race"]
+    [(parts, _)] = cache.records("measurement")
+    race = parts["options"]["race"]
     assert race["number"] == number
     assert len(race["others"]) == len(mugraph.kernels) - 1 > 0
     library = next(at for at, one in enumerate(configs) if one is None)
     ConfigurationOrder(target, cache).keep(mugraph.graph, [base], library)
-    assert len(cache.measurements()) == 1
+    assert len(cache.records("measurement")) == 1
 
 
 def norm(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
@@ -161,8 +161,8 @@ def test_optimizing_keeps_what_it_measured(cache: Cache, quick, random, tmp_path
     raced = [one for plan in best.regions for one in plan.candidates if one.measurement is not None]
     kernels = [one for one in raced if len(one.configs) == 1]
     assert raced
-    assert len(cache.measurements()) >= len(kernels) * kept
-    assert bool(cache.measurements()) == kept
+    assert len(cache.records("measurement")) >= len(kernels) * kept
+    assert bool(cache.records("measurement")) == kept
     assert best.ranked_by.model == "analytical"
     assert str(best.ranked_by) in best.explain()
     best.save(tmp_path / "best.json")

@@ -161,7 +161,7 @@ def foreign_schedule(data: dict) -> None:
         (lambda data: data.pop("regions"), "'regions' is missing"),
         (lambda data: data.update(superopt="report"), "is not a result of superopt"),
         (lambda data: data.update(winner="magic"), "the winner is 'magic'"),
-        (lambda data: data.update(target="tpu"), "target is 'tpu'"),
+        (lambda data: data.update(target="tpu"), "device 'tpu' is not known"),
         (lambda data: data.update(program="program p\nnonsense"), "the program cannot be read"),
         (lambda data: as_before(data)["regions"][0].update(chosen=99), "no candidate 99"),
         (lambda data: [one.update(id="1") for one in data["regions"][0]["candidates"]], "the same id"),

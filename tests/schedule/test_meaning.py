@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+from interpreter import execute
 from torch import Tensor
 
 from superopt.cost import DEVICES
@@ -14,7 +15,6 @@ from superopt.ir import Graph, MuGraph, check_mugraph, release_shifts
 from superopt.schedule import rank, schedules
 from superopt.trace import trace
 from superopt.trace.run import run_graph
-from superopt.verify.execute import execute
 from superopt.verify.graphs.equality import equal_graphs
 from superopt.workloads import WORKLOADS
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from interpreter import execute
 
 from superopt.ir import Split, fuse, parse_graph, split_axis, stabilize
 from superopt.ir.mugraph import FusionChoices
 from superopt.schedule import schedules
 from superopt.targets import pick_target
-from superopt.verify.execute import execute
 
 NORM = """graph norm
 axes m=16 k=16384 n=512

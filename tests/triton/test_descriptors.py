@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from compiling import compile_ahead
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from superopt.codegen.errors import CompileError
 from superopt.codegen.statements import lower_block
-from superopt.codegen.triton import CompileError, TritonMuGraph, compile_ahead, emit
+from superopt.codegen.triton import TritonMuGraph, emit
 from superopt.codegen.triton.descriptors import Descriptor, describe, layout_refusal
 from superopt.codegen.triton.plan import make_plan
 from superopt.codegen.triton.run import launch

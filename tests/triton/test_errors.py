@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import lower_block
-from superopt.codegen.triton import TritonConfig, TritonMuGraph, UnsupportedError, default_config, emit
+from superopt.codegen.triton import TritonConfig, TritonMuGraph, default_config, emit
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
 from superopt.targets import pick_target
@@ -32,8 +33,8 @@ def program(text=MATMUL):
     ("tensors", "message"),
     [
         ({"x": X}, "give the tensor 'w'; it takes x, w"),
-        ({"x": X.half()}, "'x' is torch.float16; it was built for torch.float32"),
-        ({"x": X[None]}, "'x' has 3 dimensions; it was built for 2"),
+        ({"x": X.half(), "w": torch.ones(32, 16)}, "'x' is torch.float16; it was built for torch.float32"),
+        ({"x": X[None], "w": torch.ones(32, 16)}, "'x' has 3 dimensions; it was built for 2"),
         (
             {"x": torch.ones(16, 32), "w": torch.ones(30, 16)},
             "axis 'k' is 32 long, but dimension 0 of 'w' has 30",

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from compiling import compile_ahead
 
 from superopt import OptimizeOptions, optimize
-from superopt.codegen.triton import CompileError, TritonMuGraph, compile_ahead
+from superopt.codegen.errors import CompileError
+from superopt.codegen.triton import TritonMuGraph
 from superopt.ir import fuse, is_matmul, parse_graph
 from superopt.trace import trace
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 from triton.compiler import CompiledKernel
 
+from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.signature import sizes_of
 from superopt.codegen.triton import TritonMuGraph
 from superopt.codegen.triton.run import launch, prepared
 from superopt.errors import InputError
@@ -243,7 +245,6 @@ CALLED = {
     "rows of two axes": ("in x: f32[a, m, k]", "in y: f32[k, n, b]", "contract[k]", "f32[(a m), (n b)]"),
     "a vector": ("in x: f32[k]", "in y: f32[k, n]", "contract[k]", "f32[n]"),
     "a sum of one side": ("in x: f32[m, k]", "in y: f32[a, n]", "contract[a, k]", "f32[n, m]"),
-    "elements": ("in x: f32[m, k]", "in y: f32[k]", "mul", "f32[k, m]"),
 }
 
 
@@ -276,6 +277,12 @@ def test_library_calls(case):
     assert torch.allclose(made, found.reshape(made.shape), atol=1e-5)
 
 
+def test_a_library_call_of_something_else():
+    text = "graph g\naxes m=4\nin x: f32[m]\nkernel call\n  t1 = neg(x)\nout o: f32[m] = t1\n"
+    with pytest.raises(UnsupportedError, match="a library call of neg; known: contract"):
+        TritonMuGraph(parse_mugraph(text))(x=torch.randn(4))
+
+
 @pytest.mark.slow
 def test_a_launch_costs_little(recorded):
     _, launches = recorded
@@ -300,5 +307,5 @@ def test_an_axis_that_stands_for_another_is_as_long():
         "graph gram\naxes m=2048 k=64 m2=2048\nin x: f32[m, k]\nt1 = rename[m->m2](x)\n"
         "t2 = contract[k](x, t1)\nout o: f32[m, m2] = t2\n"
     )
-    found = launch.sizes_of(parse_graph(text), {"x": torch.empty(5, 64)})
+    found = sizes_of(fuse(parse_graph(text)), [torch.empty(5, 64)])
     assert found == {"m": 5, "k": 64, "m2": 5}

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import lower_block, split_extents
-from superopt.codegen.triton import TritonMuGraph, UnsupportedError, default_config, emit
+from superopt.codegen.triton import TritonMuGraph, default_config, emit
 from superopt.ir import Split, fuse, parse_graph, split_axis, stabilize
 
 CAUSAL = """graph causal

@@ -132,7 +132,7 @@ def test_what_raises_has_failed_and_the_race_goes_on(batch: int) -> None:
     assert found.failed == {
         "c3": "MemoryError: no memory left",
         "c7": "ValueError: NaN in 'y'",
-        "c11": "RuntimeError: no message",
+        "c11": "RuntimeError",
     }
     assert len(found.standings) == 17
     assert found.failed["c7"] == "ValueError: NaN in 'y'"
@@ -193,9 +193,7 @@ def test_the_best_is_told_as_it_changes() -> None:
     assert told[-1] == (found.best.trial, 10.0)
 
 
-@pytest.mark.parametrize(
-    "options", [{"eta": 1}, {"least_repeats": 0}, {"least_repeats": 9, "most_repeats": 8}, {"batch": 0}]
-)
+@pytest.mark.parametrize("options", [{"least_repeats": 0}, {"least_repeats": 401}, {"batch": 0}])
 def test_wrong_settings(options: dict[str, int]) -> None:
     with pytest.raises(InputError, match=r"give"):
         Bench(many(3)).halve(**options)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from superopt.cache import Cache
-from superopt.errors import CheckpointError, InputError
-from superopt.tune.learned_order import FEATURES, Ranker, accuracy, choose, features, train
+from superopt.errors import InputError
+from superopt.tune.learned_order import FEATURES, accuracy, choose, features
 from superopt.tune.measure import Measurement
 from superopt.tune.records import load_records, save_measurement
 
@@ -109,7 +109,7 @@ def test_too_little_to_learn_from() -> None:
 def test_a_record_that_is_none(name: str, value: Any) -> None:
     [record] = made_up(by_warps, kernels=1, each=1)
     with pytest.raises(InputError, match=f"a record's {name} is"):
-        train([record | {name: value}])
+        choose([record | {name: value}])
 
 
 def test_features_are_numbers_of_fixed_meaning() -> None:
@@ -127,38 +127,6 @@ def test_features_are_numbers_of_fixed_meaning() -> None:
     assert found["tensor descriptors"] == 0
     record["configuration"]["descriptors"] = True
     assert dict(zip(FEATURES, features(record), strict=True))["tensor descriptors"] == 1
-
-
-def test_a_ranker_is_saved_and_loaded(tmp_path: Path) -> None:
-    records = made_up(by_warps)
-    ranker = train(records)
-    path = tmp_path / "ranker.json"
-    ranker.save(path)
-    loaded = Ranker.load(path)
-    assert loaded == ranker
-    assert loaded.score(records[0]) == ranker.score(records[0])
-    assert [one.name for one in tmp_path.iterdir()] == ["ranker.json"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"version": 1},
-        {"features": ["one"]},
-        {"weights": [1.0]},
-        {"scale": [0.0] * len(FEATURES)},
-        {"centre": ["x"] * len(FEATURES)},
-        {"centre": None},
-    ],
-)
-def test_a_damaged_ranker_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "ranker.json"
-    path.write_text(json.dumps(train(made_up(by_warps, kernels=2)).to_json() | change))
-    with pytest.raises(CheckpointError, match="ranker"):
-        Ranker.load(path)
-    path.write_text("{")
-    with pytest.raises(CheckpointError, match="cannot read a ranker"):
-        Ranker.load(path)
 
 
 def test_measurements_come_back_from_the_cache_as_records(tmp_path: Path) -> None:

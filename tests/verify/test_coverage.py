@@ -1,6 +1,6 @@
 """Coverage: comparisons are seen both ways, wrong masks and thresholds are refused by floats alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 import pytest
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from superopt.ir import parse_graph
+from superopt.ir import Graph, parse_graph
 from superopt.trace import trace
+from superopt.trace.traced import Traced
 from superopt.verify.floats.compare import (
     DIRECTED,
     DISTRIBUTIONS,
@@ -17,7 +18,7 @@ from superopt.verify.floats.compare import (
     find_counterexample,
     sample,
 )
-from superopt.verify.floats.coverage import Watch, coverage
+from superopt.verify.floats.coverage import Coverage, Watch
 from superopt.verify.floats.focus import focus_of
 from superopt.verify.floats.seek import seek
 
@@ -32,6 +33,13 @@ TRIL = torch.ones(6, 6).tril()
 
 def softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
+
+
+def coverage(program: Graph | Traced, draws: Iterable[Sequence[Tensor]]) -> Coverage:
+    watch = Watch(focus_of(program))
+    for drawn in draws:
+        watch.record(watch.see(drawn))
+    return watch.coverage
 
 
 WRONG: dict[str, tuple[Function, Function, tuple[Tensor, ...]]] = {

@@ -60,7 +60,6 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
         seconds = time.perf_counter() - start
         return {
             "shared_bytes": compiled.metadata.shared,
-            "ptx_bytes": len(compiled.asm["ptx"]),
             "seconds": seconds,
             "tensor_copies": compiled.asm["ptx"].count("cp.async.bulk.tensor"),
             **_resources(compiled.asm["cubin"], Path(folder, "kernel.cubin")),

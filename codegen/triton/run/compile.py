@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from superopt.codegen.children import Children, LateError, LostError, Server
-from superopt.codegen.triton.errors import CompileError
+from superopt.codegen.errors import CompileError
 from superopt.codegen.triton.source import TritonSource
 from superopt.dtypes import DTYPES
 from superopt.errors import InputError
 
-__all__ = ["AheadCompiler", "CompileReport", "compile_ahead"]
+__all__ = ["AheadCompiler", "CompileReport"]
 
 
 _DIVISOR = 16  # Triton compiles another kernel for a number that this divides
@@ -28,7 +28,6 @@ class CompileReport:
     shared_bytes: int
     registers: int  # of a thread
     spill_bytes: int  # of a thread; 0 where everything fits
-    ptx_bytes: int
     seconds: float
     tensor_copies: int = 0  # instructions that copy a tile by a tensor descriptor
     ptx: str = field(default="", repr=False)  # where it was asked for
@@ -60,9 +59,11 @@ class AheadCompiler:
         texts: bool = False,
         limit_seconds: float = 120.0,
     ) -> CompileReport:
-        """Return the report of compiling a kernel, or raise CompileError; see `compile_ahead`.
+        """Return the report of compiling a kernel, or raise CompileError.
 
-        With `numbers`, those of a call, it is compiled as at that call. The report has `texts` if wanted.
+        Tensors are taken as contiguous along their innermost axis; `aligned` states that all other
+        strides are multiples of 16, as they are for most sizes. With the `numbers` of a call, it is compiled
+        as at that call. The report has `texts` if wanted.
         """
         capability = _capability(target)
         reason = source.refusal(capability)
@@ -83,22 +84,6 @@ class AheadCompiler:
         """End the process."""
         self._server.close()
         self._folder.cleanup()
-
-
-def compile_ahead(
-    source: TritonSource, *, target: str = "cuda:90", aligned: bool = True, limit_seconds: float = 120.0
-) -> CompileReport:
-    """Return the report of compiling a kernel in a process of its own, or raise CompileError.
-
-    Tensors are taken as contiguous along their innermost axis; `aligned` states that all other strides
-    are multiples of 16, as they are for most sizes.
-    """
-    with Children() as children:
-        compiler = AheadCompiler(children)
-        try:
-            return compiler.compile(source, target=target, aligned=aligned, limit_seconds=limit_seconds)
-        finally:
-            compiler.close()
 
 
 def _capability(target: str) -> int:

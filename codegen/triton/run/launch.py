@@ -12,15 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superopt.codegen.statements import KernelProgram, axis_strides, lower_block, split_extents
+from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.library import LibraryCall
+from superopt.codegen.signature import in_order, sizes_of
+from superopt.codegen.statements import (
+    KernelProgram,
+    axis_strides,
+    contiguous_strides,
+    lower_block,
+    split_extents,
+)
 from superopt.codegen.statements import Tensor as TensorOfKernel
 from superopt.codegen.triton.choices import default_config, exact_axes
 from superopt.codegen.triton.config import TritonConfig, next_power
 from superopt.codegen.triton.descriptors import layout_refusal, normal_strides
 from superopt.codegen.triton.emit import emit
-from superopt.codegen.triton.errors import UnsupportedError
 from superopt.codegen.triton.plan import make_plan
-from superopt.codegen.triton.run.library import LibraryCall
 from superopt.codegen.triton.run.prepared import (
     ALIGNED,
     Action,
@@ -36,10 +43,10 @@ from superopt.codegen.triton.run.prepared import (
 from superopt.codegen.triton.source import DESCRIPTORS_FROM, Argument, TritonSource
 from superopt.dtypes import torch_dtypes
 from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph, Port, Split, fitting_extents, value_axes
+from superopt.ir import MuGraph, Port, value_axes
 from superopt.ir.mugraph import Call, Kernel
 
-__all__ = ["TritonMuGraph", "load_kernel", "sizes_of"]
+__all__ = ["TritonMuGraph", "load_kernel"]
 
 log = logging.getLogger("superopt")
 
@@ -58,34 +65,6 @@ def load_kernel(text: str, name: str) -> Any:
     scope: dict[str, Any] = {"__name__": f"superopt_kernel_{name}"}
     exec(compile(text, filename, "exec"), scope)
     return scope[name]
-
-
-def sizes_of(graph: Graph, tensors: Mapping[str, Tensor], splits: Sequence[Split] = ()) -> dict[str, int]:
-    """Return the extent of every axis, from the shapes of tensors; split ones in as many parts as before."""
-    shapes = [_tensor(graph, port, tensors).shape for port in graph.inputs]
-    sizes = fitting_extents(graph, shapes, splits)
-    for split in splits:
-        sizes = split_extents(split, sizes)
-    return sizes
-
-
-def _tensor(graph: Graph, port: Port, tensors: Mapping[str, Tensor]) -> Tensor:
-    if port.name not in tensors:
-        raise InputError(f"{graph.name}: give the tensor {port.name!r}; it takes {_listed(graph)}")
-    tensor = tensors[port.name]
-    if tensor.dim() != len(port.dims):
-        raise InputError(
-            f"{graph.name}: {port.name!r} has {tensor.dim()} dimensions; it was built for {len(port.dims)}"
-        )
-    if tensor.dtype != _DTYPES[port.dtype]:
-        raise InputError(
-            f"{graph.name}: {port.name!r} is {tensor.dtype}; it was built for {_DTYPES[port.dtype]}"
-        )
-    return tensor
-
-
-def _listed(graph: Graph) -> str:
-    return ", ".join(port.name for port in graph.inputs)
 
 
 class TritonMuGraph:
@@ -170,7 +149,8 @@ class TritonMuGraph:
             raise InputError(f"{self.graph.name}: kernel {kernel} is a library's; it has no source here")
         config = self.configs[kernel] or default_config(program, sizes)
         config = _covering(program, config, sizes)
-        largest = max((prod(sizes[axis] for axis in one.axes) for one in _memory(program)), default=0)
+        tensors = (*program.loads, *program.stores)
+        largest = max((prod(sizes[axis] for axis in one.axes) for one in tensors), default=0)
         return emit(
             program,
             replace(
@@ -183,12 +163,7 @@ class TritonMuGraph:
 
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Return the outputs by name."""
-        try:
-            given = [tensors[name] for name in self.inputs]
-        except KeyError:
-            sizes_of(self.graph, tensors)  # says which one is missing
-            raise
-        return dict(zip(self.outputs, self.in_order(given), strict=True))
+        return dict(zip(self.outputs, self.in_order(in_order(self.graph, tensors)), strict=True))
 
     def in_order(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the outputs in the graph's order, from the inputs in that order."""
@@ -208,8 +183,7 @@ class TritonMuGraph:
             if signature not in self._prepared:
                 if len(self._prepared) >= MOST_PREPARED:
                     self._prepared.clear()
-                tensors = dict(zip(self.inputs, given, strict=True))
-                self._prepared[signature] = _Preparation(self, tensors).prepared()
+                self._prepared[signature] = _Preparation(self, given).prepared()
             return self._prepared[signature]
 
 
@@ -229,11 +203,10 @@ class _Memory:
 class _Preparation:
     """Working out what a call on tensors of one signature does."""
 
-    def __init__(self, built: TritonMuGraph, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, built: TritonMuGraph, given: Sequence[Tensor]) -> None:
         self.built = built
         self.graph = built.graph
-        self.sizes = built.extents(sizes_of(self.graph, tensors, built.mugraph.splits))
-        given = [tensors[port.name] for port in self.graph.inputs]
+        self.sizes = built.extents(sizes_of(built.mugraph, given))
         self.device = given[0].device if given else torch.device("cpu")
         for port, tensor in zip(self.graph.inputs, given, strict=True):
             if tensor.device != self.device:
@@ -347,7 +320,7 @@ class _Preparation:
         axes = tuple(axis for axis in tensor.axes if axis in kept)
         shape = tuple(self.sizes[axis] for axis in axes)
         slot = self._next_slot()
-        made = _Memory(slot, dict(zip(axes, _contiguous(shape), strict=True)))
+        made = _Memory(slot, dict(zip(axes, contiguous_strides(shape), strict=True)))
         if tensor.port is not None and axes == tensor.axes:
             shape = self._shape(tensor.port)
             self.results[tensor.name] = slot
@@ -370,14 +343,16 @@ class _Preparation:
         loaded = {value: self._named(value) for value in mugraph.loads(kernel)}
         axes = {value: tuple(self.memory[value].strides) for value in loaded}
         stored = mugraph.stores(kernel)
-        call = LibraryCall(mugraph, kernel, axes, stored, self.sizes)
+        # Kernels read what crosses to them in the dtype that the muGraph states, whatever torch makes.
+        read = {value for other in mugraph.kernels if other is not kernel for value in mugraph.loads(other)}
+        stated = dict(mugraph.rounded)
+        rounded = {value: _DTYPES[stated.get(value, "f32")] for value in stored if value in read}
+        call = LibraryCall(self.graph, kernel, axes, stored, self.sizes, rounded)
         self.actions.append(Library(call, loaded))
         for value in stored:
             shape = tuple(self.sizes[axis] for axis in call.axes[value])
-            strides = dict(zip(call.axes[value], _contiguous(shape), strict=True))
-            step = self.graph.step_of(value)
-            moved = step is not None and step.op in ("rename", "select")  # a view of who knows what
-            self.memory[value] = _Memory(self._next_slot(), strides, aligned=not moved)
+            strides = dict(zip(call.axes[value], contiguous_strides(shape), strict=True))
+            self.memory[value] = _Memory(self._next_slot(), strides)
         for output in self.graph.outputs:
             if output.value in stored:
                 self._leave(output.port, self.memory[output.value])
@@ -415,15 +390,6 @@ def _capability(device: torch.device) -> int:
 def _seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
     """Return what shows the memory of a tensor with these dimensions, from where the tensor starts."""
     return lambda tensor: tensor.as_strided(shape, strides, tensor.storage_offset())
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a contiguous tensor."""
-    return tuple(prod(max(size, 1) for size in shape[at + 1 :]) for at in range(len(shape)))
-
-
-def _memory(program: KernelProgram) -> tuple[TensorOfKernel, ...]:
-    return (*program.loads, *program.stores)
 
 
 def _covering(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, int]) -> TritonConfig:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from superopt.codegen.library import LibraryCall
 from superopt.codegen.signature import form_of
-from superopt.codegen.triton.run.library import LibraryCall
 
 __all__ = [
     "Action",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from superopt.errors import InputError, TraceError
+from superopt.errors import InputError, TraceError, kind_and_line
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves
 from superopt.trace.run import TORCH_DTYPES, dtype_name
 
@@ -235,8 +235,7 @@ class Recorder:
 
     def explain(self, error: Exception) -> TraceError:
         """Return the one line that a user reads when the function itself fails."""
-        text = str(error).strip().splitlines()
-        message = f"{type(error).__name__}: {text[0]}"[:300] if text else type(error).__name__
+        message = kind_and_line(error)[:300]
         place = ""
         trace = error.__traceback__
         while trace is not None:

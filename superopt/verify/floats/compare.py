@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from superopt.errors import InputError
-from superopt.ir import Graph
 from superopt.verify.floats.coverage import Watch, unit_of
 from superopt.verify.floats.errors import (
     FOUND,
@@ -30,7 +29,6 @@ from superopt.verify.floats.errors import (
     Errors,
     errors_of,
     judged,
-    largest_error,
     may_hang,
     scale_of,
 )
@@ -47,7 +45,6 @@ __all__ = [
     "FACTOR",
     "FLOOR",
     "ONLY_FINITE",
-    "check_trace",
     "compare_floats",
     "compare_many",
     "find_counterexample",
@@ -329,41 +326,6 @@ def _differ(a: Tensor, b: Tensor, tolerance: float, least: float, finite: bool) 
     differ = ((a - b).abs() > tolerance * scale_of(a)) & ((a - b).abs() > least)
     differ &= a.isfinite() & b.isfinite()
     return differ if finite else differ | (a.isfinite() != b.isfinite())
-
-
-def check_trace(
-    graph: Graph,
-    function: Function,
-    inputs: Sequence[Tensor],
-    *,
-    distributions: Iterable[str] = tuple(DISTRIBUTIONS),
-    tolerance: float = 1e-8,
-    seed: int = 0,
-) -> FloatReport:
-    """Return how far a graph, evaluated in float64, is from the function that it was traced from.
-
-    `inputs` are the tensors of the graph's inputs, in order. The algebra takes exponentials without
-    first subtracting a maximum, which code generation adds later; so a distribution on which the
-    graph overflows where the function doesn't is skipped, and said to be.
-    """
-    from superopt.trace.run import run_graph
-
-    exact = in_float64(function)
-    names = [port.name for port in graph.inputs]
-    reports = []
-    for name in distributions:
-        drawn = sample(name, inputs, seed=seed)
-        with torch.no_grad():
-            truth = tensors_of(exact(*drawn))
-            outputs = run_graph(graph, dict(zip(names, drawn, strict=True)), torch.float64)
-        found = [outputs[output.port.name] for output in graph.outputs]
-        if any(bool((~b.isfinite() & a.isfinite()).any()) for a, b in zip(truth, found, strict=True)):
-            skipped = "exponentials without a maximum overflow even in float64"
-            reports.append(DistributionReport(name, 0.0, 0.0, 0.0, skipped=skipped))
-            continue
-        error = max((largest_error(a.double(), b) for a, b in zip(truth, found, strict=True)), default=0.0)
-        reports.append(DistributionReport(name, 0.0, error, error / tolerance))
-    return FloatReport("float64", 1.0, tuple(reports))
 
 
 def _made(function: Function, inputs: Sequence[Any], seed: int) -> list[Tensor]:

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from superopt.ir import Graph, Opaque, Region
-from superopt.verify.floats.focus import Comparison, Focus, focus_of, names_of
+from superopt.verify.floats.focus import Comparison, Focus, names_of
 from superopt.verify.floats.observe import Known, Observation, Seen
 from superopt.verify.floats.rounding import grain_of
 from superopt.verify.floats.samples import tensors_of
 from superopt.verify.floats.wide import Float64
 
 if TYPE_CHECKING:
-    from superopt.trace.traced import Traced
+    pass
 
-__all__ = ["Coverage", "Sight", "Watch", "coverage", "unit_of"]
+__all__ = ["Coverage", "Sight", "Watch", "unit_of"]
 
 _VISIBLE = 64.0  # units in the last place below which a difference is not seen in results
 _MOST_VISIBLE = 0.125
@@ -51,14 +51,6 @@ class Sight:
     met: frozenset[tuple[Comparison, frozenset[int]]]
     happened: frozenset[tuple[Comparison, frozenset[int]]]  # met, though it may not have reached a result
     gaps: Mapping[Comparison, tuple[float, float]] = field(default_factory=dict)
-
-
-def coverage(program: "Graph | Traced", draws: Iterable[Sequence[Any]]) -> Coverage:
-    """Return what draws of a program's inputs leave unseen of its comparisons."""
-    watch = Watch(focus_of(program))
-    for drawn in draws:
-        watch.record(watch.see(drawn))
-    return watch.coverage
 
 
 class Watch:

@@ -27,8 +27,6 @@ def add_command(commands: Any) -> None:
         help="write a result as a Python module that needs only torch",
         description="Writes a result as a Python module that needs only torch, and Triton or a C++ compiler.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("result", metavar="RESULT", help="a file that superopt optimize -o wrote")
     parser.add_argument("-o", "--out", metavar="FILE", help="where the module goes (default: stdout)")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.cli import options
-from superopt.cli.optimize import teller
+from superopt.cli.commands.optimize import teller
 from superopt.cli.screen import print_json
 from superopt.cli.target import load_target
 from superopt.cli.userfile import to_stderr
@@ -18,7 +18,7 @@ __all__ = ["add_command"]
 
 _EPILOG = """\
 examples:
-  superopt optimize rmsnorm-linear --target cuda:90 -o plan.json     on any machine
+  superopt optimize rmsnorm-linear --device cuda:90 -o plan.json     on any machine
   superopt tune plan.json                                            where the device is
 
 Needs neither egglog nor z3. Without the original, PyTorch races with a stand-in: the program as it was
@@ -33,23 +33,16 @@ def add_command(commands: Any) -> None:
         help="race the candidates of a plan on this machine, against PyTorch",
         description="Makes the kernels of a plan or an earlier result, checks them in floats and races them.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("plan", metavar="PLAN", help="a file that superopt optimize -o wrote")
     parser.add_argument(
         "--function", metavar="FILE:NAME", help="the original, where the file does not name a workload"
     )
-    parser.add_argument(
-        "--seconds", type=options.seconds, default=20.0, metavar="S", help="of racing, in all (default 20)"
-    )
-    parser.add_argument("--preset", choices=("quick", "full"), default="quick", help="how wide to look")
+    options.add_race(parser)
     parser.add_argument(
         "-o", "--out", metavar="FILE", help="where the result goes (default: PLAN with .tuned before .json)"
     )
-    parser.add_argument("--no-torch-compile", action="store_true", help="race against eager PyTorch only")
-    parser.add_argument("--json", action="store_true", help="print JSON, and no progress")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    options.add_progress(parser)
     parser.set_defaults(run=_run)
 
 

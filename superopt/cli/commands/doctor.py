@@ -65,7 +65,6 @@ def add_command(commands: Any) -> None:
         help="what this machine has and what is missing",
         description="Shows what this machine has, what is missing, and the remedy for each.",
         epilog="Exit code 1 if something required is missing.",
-        allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)

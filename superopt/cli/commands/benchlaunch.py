@@ -1,4 +1,4 @@
-"""One launch of `superopt bench run FILE`, which starts it: `python -m superopt.cli.benchlaunch REQUEST`."""
+"""One launch of `superopt bench run FILE`, which runs this module as a script with a file of the request."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.bench.functions.launch import Request, measure_all
-from superopt.cli.benchrun import declared_by
+from superopt.cli.commands.benchrun import declared_by
 from superopt.cli.inputs import make_inputs, parse_inputs
 from superopt.cli.userfile import to_stderr
 

@@ -24,8 +24,6 @@ def add_command(commands: Any) -> None:
         help="make an HTML page of a result",
         description="Makes one HTML page of a result: programs, traffic, race, candidates, sources, proof.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("result", metavar="RESULT", help="a file that superopt optimize -o wrote")
     parser.add_argument(

@@ -112,11 +112,7 @@ def bytes_of(node: fx.Node) -> int:
     if node.op != "call_function" or node.target is operator.getitem or operator_name(node) in VIEWS:
         return 0
     read = [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
-    return sum(_elements(one) * one.itemsize for one in (*read, *tensors_in(value_of(node))))
-
-
-def _elements(tensor: Tensor) -> int:
-    return _product(tensor.shape)
+    return sum(_product(one.shape) * one.itemsize for one in (*read, *tensors_in(value_of(node))))
 
 
 def _product(sizes: Iterable[Any]) -> int:

@@ -20,7 +20,7 @@ _EPILOG = """\
 examples:
   superopt optimize gated-mlp --size M=8 K=2048 N=2048 --dtype f32
   superopt optimize model.py:norm --inputs "f32[16,4096] f32[4096]" --show-source
-  superopt optimize rmsnorm-linear --target cuda:90 -o plan.json
+  superopt optimize rmsnorm-linear --device cuda:90 -o plan.json
 
 What is slower than PyTorch here, or less accurate, is never taken: then PyTorch's own program is
 what comes back (exit code 1). For a device that is not here, a plan is made: kernels compiled ahead
@@ -38,24 +38,21 @@ def add_command(commands: Any) -> None:
         help="make the fastest correct kernels, raced against PyTorch",
         description="Searches, makes kernels for a CPU or a GPU, checks them in floats and races them.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "target", metavar="TARGET", help="a named workload (superopt list), or file.py:function"
     )
     add_inputs(parser)
+    options.add_race(parser)
     parser.add_argument(
-        "--seconds", type=options.seconds, default=20.0, metavar="S", help="of racing, in all (default 20)"
-    )
-    parser.add_argument(
-        "--target",
-        dest="device",
+        "--device",
         default="auto",
         metavar="DEVICE",
         help="cpu, cuda, cuda:90, a name as in H100; auto (default): a GPU if one is here",
     )
-    parser.add_argument("--preset", choices=("quick", "full"), default="quick", help="how wide to look")
+    parser.add_argument(  # what older versions call it
+        "--target", dest="device", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
     parser.add_argument("--plan", action="store_true", help="predict only: compile and measure nothing here")
     parser.add_argument("-o", "--out", metavar="FILE", help="write the result to a file")
     parser.add_argument(
@@ -65,13 +62,11 @@ def add_command(commands: Any) -> None:
         metavar="K",
         help="graphs compiled per region (default 6)",
     )
-    parser.add_argument("--no-torch-compile", action="store_true", help="race against eager PyTorch only")
     parser.add_argument(
         "--seed", type=options.whole, metavar="SEED", help="of inputs and tests (default: a fresh one)"
     )
     parser.add_argument("--show-source", action="store_true", help="print the kernels that were taken")
-    parser.add_argument("--json", action="store_true", help="print JSON, and no progress")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    options.add_progress(parser)
     parser.set_defaults(run=_run)
 
 

@@ -33,8 +33,6 @@ def add_command(commands: Any) -> None:
         help="find every equivalent of a program",
         description="Finds every equivalent of a program that the algebra reaches, and proves each.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "target", metavar="TARGET", help="a named workload (superopt list), file.py:function, or file.graph"
@@ -81,8 +79,7 @@ def add_command(commands: Any) -> None:
         metavar="K",
         help="graphs printed in full (default 3; 1 for each of several regions)",
     )
-    output.add_argument("--json", action="store_true", help="print JSON, and no progress")
-    output.add_argument("--quiet", action="store_true", help="show no progress")
+    options.add_progress(output)
     parser.set_defaults(run=_run)
 
 

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superopt.cli import benchrun, options
+from superopt.cli import options
+from superopt.cli.commands import benchrun
 from superopt.cli.screen import Block, Table, Text, print_blocks, print_json
 from superopt.errors import InputError
 
@@ -46,8 +47,6 @@ def add_command(commands: Any) -> None:
         help="measure, compare two results, and draw them",
         description="Measures a suite or your own functions, compares results, and draws them.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     benchrun.add_actions(actions)
@@ -56,8 +55,6 @@ def add_command(commands: Any) -> None:
         help="tell what became faster or slower between two results",
         description="Tells what became faster or slower between two results of the same suite.",
         epilog=_COMPARE_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     compare.add_argument("old", metavar="OLD", type=Path, help="a file of superopt bench run --json")
     compare.add_argument("new", metavar="NEW", type=Path, help="another, of the same suite")
@@ -78,8 +75,6 @@ def add_command(commands: Any) -> None:
         help="draw results as PNG and SVG",
         description="Draws results as PNG and SVG; needs matplotlib.",
         epilog=_PLOT_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     plot.add_argument("results", metavar="FILE", nargs="+", type=Path, help="files of superopt bench run")
     plot.add_argument(

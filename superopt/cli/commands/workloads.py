@@ -14,7 +14,6 @@ def add_command(commands: Any) -> None:
         "list",
         help="the named workloads",
         description="The named workloads: programs to search by name, with sizes to change (--size M=8).",
-        allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)

@@ -1,4 +1,4 @@
-"""The space of all small operator programs, merged when they compute the same set of values."""
+"""The space that measures the engine: all small programs, merged when they compute the same set of values."""
 
 from __future__ import annotations
 

@@ -35,8 +35,6 @@ def add_command(commands: Any) -> None:
         help="list, export, import or clear what is kept from earlier runs",
         description="Searches, plans and measurements of earlier runs: lists, exports, imports, clears.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = _add(actions, "list", _list, "every record, the last made first")
@@ -66,7 +64,7 @@ def parse_age(text: str) -> timedelta:
 
 def _add(actions: Any, name: str, run: Any, summary: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)

@@ -31,8 +31,6 @@ def add_command(commands: Any) -> None:
         help="tell whether two programs are equal",
         description="Tells whether two programs are equal: by exact algebra, then in floats.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     for name, which in (("first", "FIRST"), ("second", "SECOND")):
         parser.add_argument(name, metavar=which, help="file.py:function, or a named workload")

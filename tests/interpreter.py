@@ -1,4 +1,4 @@
-"""Execute: runs a muGraph tile by tile in float64, as the kernels of any code generator have to.
+"""An interpreter that runs a muGraph tile by tile in float64, as the kernels of any code generator have to.
 
 Every kernel is lowered to statements; its programs run one after another, each on its own tiles. What
 was not written is NaN, positions that lie beyond the end of a split axis included: reading them shows.

@@ -11,7 +11,7 @@ __all__ = ["add_command"]
 def add_command(commands: Any) -> None:
     """Add `superopt rules`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "rules", help="prove the axioms", description="What the search rests on.", allow_abbrev=False
+        "rules", help="prove the axioms", description="What the search rests on."
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     check: argparse.ArgumentParser = actions.add_parser(
@@ -19,7 +19,6 @@ def add_command(commands: Any) -> None:
         help="prove each axiom that claims an identity",
         description="Proves each axiom that claims an identity, and prints the table with its status.",
         epilog="Exit code 1 if a proof fails.",
-        allow_abbrev=False,
     )
     check.add_argument("--json", action="store_true", help="print JSON")
     check.set_defaults(run=_check)

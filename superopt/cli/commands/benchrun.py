@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from superopt.cli import options
 from superopt.cli.inputs import parse_inputs
 from superopt.cli.screen import Block, Table, Text, print_blocks
-from superopt.cli.userfile import reason, run_file
+from superopt.cli.userfile import run_file
 from superopt.cli.writing import check_place
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, reason_of
 
 if TYPE_CHECKING:
     from superopt.bench.functions.declared import Declared
@@ -53,8 +53,6 @@ def add_actions(actions: Any) -> None:
         help="measure a suite, or the functions of your own file",
         description="Measures search, frontier, cpu, gpu, models, floors (a check in 40 s), or your file.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     run.add_argument("suite", metavar="SUITE", help="search, frontier, cpu, gpu, models, floors; or file.py")
     run.add_argument("--quick", action="store_true", help="few cases, or short measurements")
@@ -152,7 +150,7 @@ def _run_functions(arguments: argparse.Namespace, plan: "Launches") -> int:
     file = _file_of(arguments.suite)
     declared = {one.name: one for one in declared_by(file)}
     names = _filtered(list(declared), arguments.filter)
-    command = (sys.executable, "-m", "superopt.cli.benchlaunch")
+    command = (sys.executable, "-m", "superopt.cli.commands.benchlaunch")
     document: dict[str, Any] = {"cases": {}}
     interrupted = False
 
@@ -225,7 +223,7 @@ def _file_of(suite: str) -> Path:
     try:
         exists, is_folder = file.exists(), file.is_dir()
     except (OSError, ValueError) as error:
-        raise InputError(f"{suite!r} is not a path: {reason(error)}") from error
+        raise InputError(f"{suite!r} is not a path: {reason_of(error)}") from error
     if not exists or is_folder:
         raise InputError(
             f"{suite!r} {'is a folder' if is_folder else 'does not exist'}; give your own file.py"

@@ -1,0 +1,124 @@
+"""Library: contractions that are left to torch, on tensors whose dimensions are named axes.
+
+What can be known from the axes and sizes is worked out once: a call then goes straight to torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from superopt.codegen.errors import UnsupportedError
+from superopt.ir import Graph, Step
+from superopt.ir.mugraph import Kernel, walk
+
+__all__ = ["LibraryCall"]
+
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+Axes = tuple[str, ...]
+Function = Callable[..., Tensor]
+
+
+class LibraryCall:
+    """A library call on tensors of known axes and sizes: `call(loaded)` returns what it stores.
+
+    Stored values that are `rounded` come in that dtype, others in the one that torch makes.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        kernel: Kernel,
+        loaded: Mapping[int, Axes],
+        stored: Sequence[int],
+        sizes: Mapping[str, int],
+        rounded: Mapping[int, torch.dtype] | None = None,
+    ) -> None:
+        self._steps: list[tuple[int, Function, tuple[int, ...]]] = []
+        self._stored = tuple(stored)
+        self._rounded = rounded or {}
+        axes = dict(loaded)
+        for tile, _ in walk(kernel):
+            step = graph.step_of(tile.value)
+            if step is None or step.op != "contract":
+                name = "an input" if step is None else step.op
+                raise UnsupportedError(f"{graph.name}: a library call of {name}; known: contract")
+            first, second = (axes[i] for i in step.inputs)
+            function, axes[tile.value] = _contract(step, first, second, sizes)
+            self._steps.append((tile.value, function, step.inputs))
+        self.axes = {value: axes[value] for value in stored}
+
+    def __call__(self, loaded: Mapping[int, Tensor]) -> list[Tensor]:
+        """Return the stored values, contiguous, in order."""
+        values = dict(loaded)
+        for value, function, inputs in self._steps:
+            values[value] = function(*(values[i] for i in inputs))
+        made = ((values[value], self._rounded.get(value)) for value in self._stored)
+        return [(one if dtype is None else one.to(dtype)).contiguous() for one, dtype in made]
+
+
+def _contract(step: Step, a: Axes, b: Axes, sizes: Mapping[str, int]) -> tuple[Function, Axes]:
+    """Return a contraction as a product of two matrices, or of two batches of them."""
+    inner = tuple(axis for axis in a if axis in step.axes)
+    if set(inner) != set(step.axes) or not set(inner) <= set(b):
+        return _einsum(step, a, b)
+    batch = tuple(axis for axis in a if axis in b and axis not in inner)
+    rows = tuple(axis for axis in a if axis not in b)
+    columns = tuple(axis for axis in b if axis not in a)
+    left = _arrangement(a, (batch, rows, inner), sizes)
+    right = _arrangement(b, (batch, inner, columns), sizes)
+    made = (*batch, *rows, *columns)
+    shape = tuple(sizes[axis] for axis in made)
+    whole = len(rows) == len(columns) == 1 and len(batch) < 2
+
+    def contract(x: Tensor, y: Tensor) -> Tensor:
+        x, y = _alike(x, y)
+        product = torch.matmul(left(x), right(y))
+        return product if whole else product.reshape(shape)
+
+    return contract, made
+
+
+def _alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the operands of a product in one dtype, the wider one.
+
+    Torch does not multiply fp8: it becomes the other one's dtype, or fp32 where both are fp8. On a CPU it
+    becomes fp32, in which the product takes no longer and is not rounded to a half.
+    """
+    if x.dtype == y.dtype and x.dtype not in _FP8:
+        return x, y
+    known = [torch.float32 if one.is_cpu and one.dtype in _FP8 else one.dtype for one in (x, y)]
+    wide = [dtype for dtype in known if dtype not in _FP8] or [torch.float32]
+    dtype = torch.promote_types(wide[0], wide[-1])
+    return x.to(dtype), y.to(dtype)
+
+
+def _arrangement(axes: Axes, groups: tuple[Axes, ...], sizes: Mapping[str, int]) -> Function:
+    """Return what makes a tensor a matrix, or a batch of them: each group of axes is one dimension."""
+    batch, *sides = groups
+    order = [axes.index(axis) for group in groups for axis in group]
+    shape = tuple(prod(sizes[axis] for axis in group) for group in ([batch, *sides] if batch else sides))
+    moved = order != sorted(order)
+    grouped = any(len(group) != 1 for group in sides) or len(batch) > 1
+
+    def arranged(tensor: Tensor) -> Tensor:
+        if moved:
+            tensor = tensor.permute(order)
+        return tensor.reshape(shape) if grouped else tensor
+
+    return arranged
+
+
+def _einsum(step: Step, a: Axes, b: Axes) -> tuple[Function, Axes]:
+    union = tuple(dict.fromkeys((*a, *b)))
+    letter = {axis: i for i, axis in enumerate(union)}
+    kept = tuple(axis for axis in union if axis not in step.axes)
+    first, second, made = ([letter[axis] for axis in axes] for axes in (a, b, kept))
+
+    def einsum(x: Tensor, y: Tensor) -> Tensor:
+        x, y = _alike(x, y)
+        return torch.einsum(x, first, y, second, made)
+
+    return einsum, kept
