@@ -20,7 +20,6 @@ the cases that it has, and then races those that did not meet max-autotune.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.bench.harness.command import Parser, check_names, check_out, listed
 from superopt.bench.harness.records import Means, Record, failed, first_line, geometric_means, line
-from superopt.bench.harness.results import Results, begin, machine, resumed, tell
+from superopt.bench.harness.results import Results, begin, machine, resumed, tell, write_results
 from superopt.bench.kernels.cases import Case, chosen
 from superopt.bench.kernels.gpu_cases import DTYPES, PEERS, SUITES, of_suite
 from superopt.bench.kernels.table import best_peer, show, times_over_ours
@@ -302,7 +301,6 @@ def _audit(cases: list[Case], settings: "Settings", options: argparse.Namespace)
     """Audit the kernels of all cases that have a plan; return 1 where there is a finding."""
     from superopt.bench.planned.audit import FINDINGS, audit, summary
     from superopt.bench.planned.loaded import load_case
-    from superopt.files import replace_text
     from superopt.targets import pick_target
     from superopt.targets.cuda import CudaTarget
 
@@ -320,16 +318,9 @@ def _audit(cases: list[Case], settings: "Settings", options: argparse.Namespace)
     text = summary(found)
     print(text, end="")
     if options.json is not None:
-        document = {
-            "benchmark": "gpu-audit",
-            "device": target.device_name,
-            "target": target.name,
-            "dtype": settings.dtype,
-            "best": options.best,
-            "findings": FINDINGS,
-            "cases": found,
-        }
-        replace_text(options.json, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+        about = {"device": target.device_name, "target": target.name, **machine()}
+        chosen = {"dtype": settings.dtype, "best": options.best}
+        write_results(begin("gpu-audit", chosen, about, found) | {"findings": FINDINGS}, options.json)
     return 0 if text.endswith("fine\n") else 1
 
 

@@ -15,7 +15,7 @@ from superopt.verify import Verdict
 def says(monkeypatch: pytest.MonkeyPatch, word: str, itself: str = "equal") -> None:
     """Let the verifier say one word of all pairs, and another one of a program against itself."""
 
-    def equivalent(f: object, g: object, *inputs: object, seed: int) -> Verdict:
+    def equivalent(f: object, g: object, *inputs: object, seed: int, floats: bool) -> Verdict:
         return Verdict("equal", error_bound=0.0) if f is g and itself == "equal" else Verdict(word)  # type: ignore[arg-type]
 
     monkeypatch.setattr("superopt.equivalent", equivalent)
@@ -50,7 +50,7 @@ def test_a_program_that_does_not_equal_itself(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_exception_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def equivalent(*_: object, seed: int) -> Verdict:
+    def equivalent(*_: object, seed: int, floats: bool) -> Verdict:
         raise KeyError("x")
 
     monkeypatch.setattr("superopt.equivalent", equivalent)
@@ -60,7 +60,7 @@ def test_an_exception_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_refusal_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    def equivalent(*_: object, seed: int) -> Verdict:
+    def equivalent(*_: object, seed: int, floats: bool) -> Verdict:
         raise TraceError("a view is written")
 
     monkeypatch.setattr("superopt.equivalent", equivalent)
