@@ -49,11 +49,14 @@ def _run(options: argparse.Namespace) -> int:
     print(f"seed {seed}", flush=True)
     start = time.monotonic()
     answers: list[Answer] = []
-    for some in _answers(*chosen, seed, options.workers):
-        answers += some
-        for answer in some:
-            if answer.broken or options.only:
-                print(_told(answer, seed), flush=True)
+    try:
+        for some in _answers(*chosen, seed, options.workers):
+            answers += some
+            for answer in some:
+                if answer.broken or options.only:
+                    print(_told(answer, seed), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted: these are the answers so far", flush=True)
     answers.sort(key=lambda one: (one.family, one.name))
     seconds = time.monotonic() - start
     print(_table(answers, seconds))
@@ -119,9 +122,12 @@ def _answers(names: list[str], numbers: list[int], seed: int, workers: int) -> I
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin_process) as pool:
         waiting: list[Future[list[Answer]]] = [pool.submit(ask_by_name, part, seed) for part in parts]
         waiting += [pool.submit(ask_random, part, seed) for part in others]
-        for done, one in enumerate(as_completed(waiting), 1):
-            _show(done, len(waiting))
-            yield one.result()
+        try:
+            for done, one in enumerate(as_completed(waiting), 1):
+                _show(done, len(waiting))
+                yield one.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _show(done: int, of: int) -> None:
@@ -231,7 +237,9 @@ def _write(options: argparse.Namespace, answers: Sequence[Answer], seed: int, se
             "not_itself": sum(not one.itself for one in group),
             "seconds": round(sum(one.seconds for one in group), 1),
         }
-    document = begin("verdicts", {"pairs": options.pairs, "seed": seed}, machine(), families)
+    document = begin(
+        "verdicts", {"pairs": options.pairs, "asked": len(answers), "seed": seed}, machine(), families
+    )
     document |= {
         "unknown_of_true_equalities": {kind: round(share, 4) for kind, share in _shares(answers).items()},
         "seconds": round(seconds, 1),
