@@ -27,6 +27,7 @@ from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ from superopt.verify.field.source import Source, seeds_of
 
 __all__ = ["Field"]
 
-_REMEMBERED = 1 << 16  # elements of arrays whose orders are kept while a field is in use
+_KEPT = 1 << 16  # elements of arrays whose orders are kept while a field is in use
 _EVEN = frozenset({"cos"})
 _ODD = frozenset({"sin", "erf"})
 
@@ -90,8 +91,7 @@ class Field:
         self.positions = dict(positions or {})
         self.integers = integers
         self.constants = constants
-        self.sealed = sealed
-        self.lenient = lenient
+        self.sealed, self.lenient = sealed, lenient
         self.declared: frozenset[Hashable] = frozenset()  # comparisons that come out equal at random
         self.site: Hashable = None  # the comparison that is being made, set by the interpreter
         source = Source(
@@ -118,7 +118,7 @@ class Field:
         self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
         self.orders: list[tuple[Residues, Residues, NDArray[np.int8], int]] | None = None
         self._infinity: Residues | None = None
-        self._known_orders: dict[tuple[int, bool, tuple[int, ...], bytes, bytes], NDArray[np.int8]] = {}
+        self._known_orders: dict[Any, NDArray[np.int8]] = {}
         self._known_leaves: dict[tuple[str, tuple[int, ...], str], Residues] = {}
         self.__dict__.pop("_power_tables", None)
 
@@ -387,22 +387,16 @@ class Field:
         """Return 1 where a < b, 0 where a = b, -1 where a > b, at the first level that both have."""
         level = int(np.argmax(self.primes == self._first_prime(a, b)))
         prime = int(self.primes[level])
-        x, y = np.broadcast_arrays(a[level], b[level])
-        x, y = (
-            np.broadcast_to(x, (self.trials, *x.shape[1:])),
-            np.broadcast_to(y, (self.trials, *y.shape[1:])),
-        )
+        x, y, _ = np.broadcast_arrays(a[level], b[level], self.source.seeds.reshape(-1, *(1,) * (a.ndim - 2)))
         # Two programs mostly compare the same numbers.
-        key = None
-        if x.size <= _REMEMBERED:
-            key = level, self._infinity is None, x.shape, x.tobytes(), y.tobytes()
-        order = self._known_orders.get(key) if key is not None else None
-        if order is None:
+        key = (level, self._infinity is None, x.shape, x.tobytes(), y.tobytes()) if x.size <= _KEPT else None
+        if key is None or key not in self._known_orders:
             undefined = (x >= UNDEFINED) | (y >= UNDEFINED) if self.holes else None
-            infinity = None if self._infinity is None else self._infinity[level]
-            order = order_of(x, y, prime, self._known_steps[level], infinity=infinity, undefined=undefined)
-            if key is not None:
-                self._known_orders[key] = order
+            top = None if self._infinity is None else self._infinity[level]
+            self._known_orders[key] = order_of(
+                x, y, prime, self._known_steps[level], infinity=top, undefined=undefined
+            )
+        order = self._known_orders[key]
         if self.orders is not None:
             self.orders.append((x, y, order, prime))
         return order
