@@ -276,3 +276,14 @@ def test_a_program_is_equal_to_itself(name):
     known = {**THEMSELVES, **{key: (f, inputs) for key, (f, _, inputs) in (EQUAL | DIFFERENT).items()}}
     f, inputs = known[name]
     assert equivalent(f, f, *inputs, floats=False).equal, name
+
+
+def test_a_function_of_a_number_whose_value_is_not_known() -> None:
+    def bounded(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(x.clamp(min=0.5))
+
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        least = torch.nn.functional.gelu(torch.full((), 0.5).expand_as(x))
+        return torch.where(x >= 0.5, torch.nn.functional.gelu(x), least)
+
+    assert equivalent(bounded, chosen, torch.randn(4, 5)).outcome != "different"

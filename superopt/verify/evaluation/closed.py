@@ -64,6 +64,10 @@ def selected_places(
     return tuple(at)
 
 
+class _UnknownFunctionError(Exception):
+    """Exact values are not known of this function."""
+
+
 class _Exact:
     """Scalars of exact values, as float64 has them."""
 
@@ -110,8 +114,10 @@ class _Exact:
         chosen: Numbers = np.where(mask != 0, a, align_dims(a, b)[1])
         return chosen
 
-    def function(self, name: str, *args: Numbers) -> Numbers | None:
-        return _FUNCTIONS[name](*args) if name in _FUNCTIONS else None
+    def function(self, name: str, *args: Numbers) -> Numbers:
+        if name not in _FUNCTIONS:
+            raise _UnknownFunctionError(name)
+        return _FUNCTIONS[name](*args)
 
 
 _EXACT = _Exact()
@@ -179,7 +185,7 @@ class Pairs:
     def function(self, name: str, *args: Pair) -> Pair:
         """Return a named function, with its numbers where they are known."""
         known = [one for _, one in args if one is not None]
-        numbers = _EXACT.function(name, *known) if len(known) == len(args) else None
+        numbers = _EXACT.function(name, *known) if name in _FUNCTIONS and len(known) == len(args) else None
         return self.field.function(name, *(one for one, _ in args)), numbers
 
     def _residues(self, truth: Numbers) -> Residues:
@@ -229,8 +235,10 @@ def _closed_step(
 ) -> Numbers | None:
     ndim = 2 + len(order)
     if step.op in OPS:
-        found = OPS[step.op].scalar(_EXACT, *args)
-        return None if found is None else np.asarray(found)
+        try:
+            return np.asarray(OPS[step.op].scalar(_EXACT, *args))
+        except _UnknownFunctionError:
+            return None
     match step.op:
         case "const":
             assert step.value is not None
