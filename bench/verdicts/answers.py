@@ -82,9 +82,8 @@ def ask_random(numbers: Sequence[int], seed: int, *, largest: int | None = None)
         if made.pair is not None:
             answers.append(ask(made.pair, seed, programs=str(made)))
             continue
-        family = "equal by laws" if made.truth else "mutated"
         reason = f"the judge doubts a law: {made.difference}" if made.truth else ""
-        answers.append(Answer(f"random {number}", family, "undecided", "", "", reason, 0.0, str(made)))
+        answers.append(Answer(f"random {number}", made.family, "undecided", "", "", reason, 0.0, str(made)))
     return answers
 
 

@@ -30,7 +30,12 @@ from superopt.errors import InputError
 
 __all__ = ["main"]
 
-_KINDS = {"equal by laws": "random programs", "equations": "equations", "inequalities": "inequalities"}
+_KINDS = {
+    "equal by laws": "random programs",
+    "pure algebra": "random programs of pure algebra",
+    "equations": "equations",
+    "inequalities": "inequalities",
+}
 _CHUNK = 20  # pairs that a process takes at a time
 _RANDOM = "random "
 _TOLD = 10  # parts after which a log is told

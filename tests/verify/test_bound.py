@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from superopt.ir import parse_graph
+from superopt.verify.bounds.bound import error_bound
 from superopt.verify.evaluation.interpret import interpret
 from superopt.verify.evaluation.levels import levels_of
 from superopt.verify.evaluation.tiny import tiny_sizes
 from superopt.verify.field.primes import HIGHEST
 from superopt.verify.field.residues import UNDEFINED
-from superopt.verify.graphs.bound import error_bound
 from superopt.verify.verdict import Verdict
 
 SMALL_TOWERS = ((23, 11, 5), (47, 23, 11), (2879, 1439, 719))

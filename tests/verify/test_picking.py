@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from superopt.ir import parse_graph
+from superopt.verify.bounds.bound import error_bound
 from superopt.verify.evaluation.interpret import interpret
 from superopt.verify.evaluation.tiny import tiny_sizes
-from superopt.verify.graphs.bound import error_bound
 
 SHIFTED = """
 graph shifted

@@ -12,6 +12,7 @@ from torch import Tensor
 from superopt.bench.verdicts.pairs import Function
 
 __all__ = [
+    "ALGEBRA",
     "CALLS",
     "COMPARISONS",
     "LOGIC",
@@ -75,6 +76,10 @@ CALLS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "sort": lambda x, dim: x.sort(dim).values,
     "flip": lambda x, dim: x.flip(dim),
 }
+_CHOICES = {"maximum", "minimum", "amax", "amin", "abs", "relu", *COMPARISONS, *LOGIC}
+_MOVES = {"slice", "cat", "index", "transpose", "expand"}
+ALGEBRA = {"input", "constant", "matmul", "softmax", *UNARY, *_BINARY, *_REDUCTIONS, *_MOVES} - _CHOICES
+"""Operators that compare nothing, of which the verifier knows all laws but those of single functions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from superopt.bench.verdicts.pairs import Pair
 from superopt.bench.verdicts.programs.growth import grow
 from superopt.bench.verdicts.programs.laws import rewrite
 from superopt.bench.verdicts.programs.mutations import mutate
-from superopt.bench.verdicts.programs.nodes import Node, as_function, nodes
+from superopt.bench.verdicts.programs.nodes import ALGEBRA, Node, as_function, nodes
 
 __all__ = ["RandomPair", "random_pair"]
 
@@ -36,14 +36,21 @@ class RandomPair:
         inputs = " ".join(f"{dtype}[{m},{n}]" for m, n in shapes)
         pool = tuple(sorted(_constants(self.root) | _constants(self.other)))
         f, g = as_function(self.root), as_function(self.other)
-        family = "equal by laws" if self.truth else "mutated"
-        self._pair = Pair(f"random {number}", f, g, inputs, self.truth, family, pool)
+        self._pair = Pair(f"random {number}", f, g, inputs, self.truth, self.family, pool)
         self._number = number
 
     @property
     def size(self) -> int:
         """The number of nodes of the larger program."""
         return max(self.root.size, self.other.size)
+
+    @property
+    def family(self) -> str:
+        """How its programs became equal, or different."""
+        if not self.truth:
+            return "mutated"
+        used = {one.op for root in (self.root, self.other) for _, one in nodes(root)}
+        return "pure algebra" if used <= ALGEBRA else "equal by laws"
 
     @cached_property
     def difference(self) -> Difference | None:

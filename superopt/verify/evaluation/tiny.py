@@ -58,6 +58,7 @@ class Tiny:
         sealed: bool = False,
         pooled: bool = False,
         lenient: bool = False,
+        ranked: bool = False,
     ) -> Field:
         """Return a field that weighs these axes."""
         return Field(
@@ -75,6 +76,7 @@ class Tiny:
             narrow=self.narrow,
             pooled=pooled,
             lenient=lenient,
+            ranked=ranked,
         )
 
 

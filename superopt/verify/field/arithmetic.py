@@ -47,7 +47,7 @@ from superopt.verify.field.residues import (
     sum_residues,
     widen,
 )
-from superopt.verify.field.signs import Steps, drawn_ties, known_steps, order_of
+from superopt.verify.field.signs import Steps, drawn_ties, known_steps, order_of, rank_order
 from superopt.verify.field.source import Source, seeds_of
 
 __all__ = ["Field"]
@@ -62,7 +62,8 @@ class Field:
 
     A `sealed` field knows nothing of exp, sqrt and log: they are functions like any other. What is equal
     there is equal for all functions in their place, and no trial is lost to a root. A `lenient` one gives
-    what is undefined a number all the same, to tell tensors apart by, and counts how often it did so.
+    what is undefined a number all the same, to tell tensors apart by, and counts how often it did so. A
+    `ranked` one orders numbers by random ranks, not by the signs of their differences.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Field:
         narrow: bool = False,
         pooled: bool = False,
         lenient: bool = False,
+        ranked: bool = False,
     ) -> None:
         if not 1 <= levels <= len(tower):
             raise SuperoptError(f"a field of {levels} levels; the tower has 1 to {len(tower)}")
@@ -91,7 +93,7 @@ class Field:
         self.positions = dict(positions or {})
         self.integers = integers
         self.constants = constants
-        self.sealed, self.lenient = sealed, lenient
+        self.sealed, self.lenient, self.ranked = sealed, lenient, ranked
         self.declared: frozenset[Hashable] = frozenset()  # comparisons that come out equal at random
         self.site: Hashable = None  # the comparison that is being made, set by the interpreter
         source = Source(
@@ -389,17 +391,24 @@ class Field:
         prime = int(self.primes[level])
         x, y, _ = np.broadcast_arrays(a[level], b[level], self.source.seeds.reshape(-1, *(1,) * (a.ndim - 2)))
         # Two programs mostly compare the same numbers.
-        key = (level, self._infinity is None, x.shape, x.tobytes(), y.tobytes()) if x.size <= _KEPT else None
-        if key is None or key not in self._known_orders:
-            undefined = (x >= UNDEFINED) | (y >= UNDEFINED) if self.holes else None
-            top = None if self._infinity is None else self._infinity[level]
-            self._known_orders[key] = order_of(
-                x, y, prime, self._known_steps[level], infinity=top, undefined=undefined
-            )
-        order = self._known_orders[key]
+        key = level, self._infinity is None, x.shape, *([x.tobytes(), y.tobytes()] if x.size <= _KEPT else ())
+        order = self._known_orders.get(key)
+        if order is None:
+            order = self._drawn_order(x, y, level)
+            if x.size <= _KEPT:
+                self._known_orders[key] = order
         if self.orders is not None:
             self.orders.append((x, y, order, prime))
         return order
+
+    def _drawn_order(self, x: NDArray[np.uint64], y: NDArray[np.uint64], level: int) -> NDArray[np.int8]:
+        """Return the order of two arrays at one level, by ranks or by signs."""
+        prime = int(self.primes[level])
+        if self.ranked:
+            return rank_order(x, y, self.source.seeds, self.infinity()[level], prime)
+        undefined = (x >= UNDEFINED) | (y >= UNDEFINED) if self.holes else None
+        top = None if self._infinity is None else self._infinity[level]
+        return order_of(x, y, prime, self._known_steps[level], infinity=top, undefined=undefined)
 
     @cached_property
     def _known_steps(self) -> list[Steps]:

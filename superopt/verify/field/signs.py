@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from superopt.verify.field.residues import Residues, fold, mix, power
 
-__all__ = ["Steps", "drawn_ties", "known_steps", "order_of", "signs"]
+__all__ = ["Steps", "drawn_ties", "known_steps", "order_of", "rank_order", "signs"]
 
 Steps: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int8]]
 """Residues of differences whose signs are known, in rising order, and those signs."""
@@ -71,6 +71,30 @@ def order_of(
         rank_y = (y == top).astype(np.int8) - (y == low).astype(np.int8)
         order = np.where(rank_x == rank_y, np.where(rank_x == 0, order, 0), np.sign(rank_y - rank_x))
     return order.astype(np.int8)
+
+
+def rank_order(
+    x: NDArray[np.uint64],
+    y: NDArray[np.uint64],
+    seeds: NDArray[np.uint64],
+    infinity: NDArray[np.uint64],
+    prime: int,
+) -> NDArray[np.int8]:
+    """Return the order of x and y by ranks that are drawn by seed; see `bounds/ranks.py`.
+
+    Undefined numbers have ranks as well: a maximum of them is undefined whatever is chosen.
+    """
+    spread = (-1, *(1,) * (x.ndim - 1))
+    trial, top = mix(seeds ^ fold("rank")).reshape(spread), infinity.reshape(spread)
+    low = np.uint64(prime) - top
+    largest = np.iinfo(np.uint64).max
+
+    def ranks(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        found = np.where(values == top, largest, mix(values ^ trial))
+        return np.where(values == low, np.uint64(0), found)
+
+    one, other = ranks(x), ranks(y)
+    return (other > one).astype(np.int8) - (other < one).astype(np.int8)
 
 
 def drawn_ties(

@@ -5,6 +5,7 @@ from time import perf_counter
 
 from superopt.ir import Graph, live_graph, release_shifts
 from superopt.seeds import fresh_seed
+from superopt.verify.bounds.ranks import ranks_only
 from superopt.verify.evaluation.defined import defined_less_often
 from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.field.residues import mix_seed
@@ -82,18 +83,28 @@ def _tried(aligned: Aligned, trials: int | None, seed: int, bits: int) -> Verdic
     """Return the verdict of random tests."""
     facts = Facts(aligned)
     if not facts.opened:
-        return _decide(facts, trials, seed, bits, sealed=False)
+        return _by_ranks(facts, _decide(facts, trials, seed, bits, sealed=False), bits)
     # Most equal programs are so for any functions in the place of exp, sqrt and log, and that is
     # shown with fewer trials, none of them lost to the root of a non-square.
     closed = _decide(facts, trials, seed, bits, sealed=True)
     if closed.equal:
         return closed
-    verdict = _decide(facts, trials, seed, bits, sealed=False)
+    verdict = _by_ranks(facts, _decide(facts, trials, seed, bits, sealed=False), bits)
     # Where squares for all roots are not to be had, this is the only place that was seen to differ.
     return replace(verdict, witness=verdict.witness or closed.witness) if verdict.unknown else verdict
 
 
-def _decide(facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: bool) -> Verdict:
+def _by_ranks(facts: Facts, verdict: Verdict, bits: int) -> Verdict:
+    """Return the verdict under random ranks, where a maximum of many numbers was too much for signs."""
+    if not verdict.unknown or verdict.seed is None or not ranks_only(*facts.graphs):
+        return verdict
+    ranked = _decide(facts, None, verdict.seed, bits, sealed=True, ranked=True)
+    return ranked if ranked.equal else verdict
+
+
+def _decide(
+    facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: bool, ranked: bool = False
+) -> Verdict:
     """Return the verdict of one kind of field."""
     bounds: list[float | None] = []
     notes: dict[str, None] = {}
@@ -101,7 +112,7 @@ def _decide(facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: b
     witness = None
     exact = True
     for variant in _VARIANTS:
-        setting = Setting(facts, variant, seed, bits, sealed=sealed)
+        setting = Setting(facts, variant, seed, bits, sealed=sealed, ranked=ranked)
         tally = Tally()
         finding = _compared(setting, tally, trials)
         witness = finding.witness

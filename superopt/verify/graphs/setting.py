@@ -1,8 +1,11 @@
 """Setting: the tiny sizes and the field that two graphs are compared in, and the bound that holds there."""
 
+from dataclasses import replace
 from fractions import Fraction
 from math import log2
 
+from superopt.verify.bounds.bound import Bound, error_bound
+from superopt.verify.bounds.ranks import rank_bits
 from superopt.verify.evaluation.classes import draws_for, value_classes
 from superopt.verify.evaluation.draws import Roots, batch_size, elements
 from superopt.verify.evaluation.levels import first_levels, levels_of
@@ -10,7 +13,6 @@ from superopt.verify.evaluation.tiny import tiny_sizes
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.primes import HIGHEST, choose_tower
 from superopt.verify.field.residues import mix_seed
-from superopt.verify.graphs.bound import error_bound
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.verdict import ENOUGH
 
@@ -29,11 +31,14 @@ _CLASS_ROUND = 1000
 class Setting:
     """One choice of tiny sizes, levels and primes, with the bound on the error of one trial."""
 
-    def __init__(self, facts: Facts, variant: int, seed: int, bits: int, *, sealed: bool) -> None:
+    def __init__(
+        self, facts: Facts, variant: int, seed: int, bits: int, *, sealed: bool, ranked: bool = False
+    ) -> None:
         self.facts = facts
         self.variant = variant
         self.seed = seed
         self.sealed = sealed
+        self.ranked = ranked  # sealed, and its maxima choose by random ranks
         self._bits = bits
         left, right = facts.graphs
         logarithms = facts.logarithms and not sealed
@@ -80,6 +85,14 @@ class Setting:
             integers=len(self.tiny.integers),
             wide=self.tiny.wide,
         )
+        if self.ranked:
+            self.bound = self._by_ranks(self.bound)
+
+    def _by_ranks(self, bound: Bound) -> Bound:
+        """Return the bound on a trial whose maxima choose by random ranks."""
+        bits, numbers = rank_bits(*self.facts.graphs, self.tiny)
+        # Any of the numbers may by accident be the one that another graph chose.
+        return replace(bound, leaves=bound.leaves * (numbers + 1), bits=bits, outcomes=bits)
 
     @property
     def obstacle(self) -> str:
@@ -122,7 +135,13 @@ class Setting:
         """Return a field of many trials, another for each number."""
         seed = mix_seed(mix_seed(self.seed, self.variant), number)
         return self.tiny.field(
-            seed, trials=trials, levels=self.levels, tower=self.tower, sealed=self.sealed, pooled=pooled
+            seed,
+            trials=trials,
+            levels=self.levels,
+            tower=self.tower,
+            sealed=self.sealed,
+            ranked=self.ranked,
+            pooled=pooled,
         )
 
     def wanted(self, error: float) -> int:

@@ -70,7 +70,7 @@ def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True
         disagree |= differ[-1].any(axis=rest)
     places = np.flatnonzero(disagree)
     end = drawn.trials
-    if judged and setting.facts.ordered and places.size:
+    if judged and setting.facts.ordered and not setting.ranked and places.size:
         # What comes after the last trial that is judged is not counted: it says nothing.
         end = int(places[_JUDGED]) if places.size > _JUDGED else end
         places = places[:_JUDGED]

@@ -8,7 +8,7 @@ from math import prod
 from superopt.dtypes import INTEGERS
 from superopt.ir import Graph, Step, closed_values
 from superopt.ops import OPS
-from superopt.verify.graphs.quotients import (
+from superopt.verify.bounds.quotients import (
     TOO_MANY,
     Atoms,
     Factor,

@@ -40,9 +40,9 @@ from dataclasses import dataclass, replace
 from math import inf, log2
 
 from superopt.ir import Graph
+from superopt.verify.bounds.degrees import Degrees
+from superopt.verify.bounds.quotients import TOO_MANY, over_common
 from superopt.verify.field.primes import HIGHEST
-from superopt.verify.graphs.degrees import Degrees
-from superopt.verify.graphs.quotients import TOO_MANY, over_common
 
 __all__ = ["Bound", "error_bound"]
 
@@ -56,13 +56,14 @@ class Bound:
 
     `leaves` grows where trials are thrown away for their roots, since the rest is not uniform;
     `bases` does so only if roots are taken of exponentials. `bits` is the degree of the difference in
-    random bits, `outcomes` the number of bits that one element depends on.
+    random bits, `outcomes` the number of bits that one element depends on; under random ranks both are the
+    logarithm of how many orders there are for one that matters (`ranks.py`).
     """
 
     leaves: float
     bases: float
-    bits: int
-    outcomes: int
+    bits: float
+    outcomes: float
     degree: int
     terms: int
     reason: str = ""

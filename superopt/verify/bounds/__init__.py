@@ -1,0 +1,1 @@
+"""Bounds: how likely one random trial calls two different graphs equal."""
