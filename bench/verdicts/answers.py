@@ -32,6 +32,13 @@ class Answer:
         return self.truth != "undecided" and self.said not in (self.truth, "unknown", "refused")
 
     @property
+    def contradicted(self) -> bool:
+        """Whether the algebra called programs equal that differ in numbers."""
+        from superopt.verify.decide import CONTRADICTION
+
+        return CONTRADICTION in self.reason
+
+    @property
     def itself(self) -> bool:
         """Whether no program was found not to equal itself."""
         return self.same in ("equal", "refused", "")
@@ -43,8 +50,8 @@ class Answer:
 
     @property
     def broken(self) -> bool:
-        """Whether a promise is broken: a wrong word, or a program that is not found equal to itself."""
-        return self.wrong or not self.itself
+        """Whether a promise is broken: by a word, by the algebra, or on a program against itself."""
+        return self.wrong or self.contradicted or not self.itself
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -8,7 +8,8 @@
 The truth of each pair is known: idioms and equations are true, near misses have a difference in numbers,
 random pairs are equal by laws or have a mistake that shows in float64 at full size on directed inputs. A
 mistake that does not show leaves the pair out. An "equal" or a "different" that is not true and an error
-are wrong; then, and where a program is not found equal to itself, the exit code is 1.
+are wrong; then, where the algebra alone says "equal" of programs that differ in numbers, and where a program
+is not found equal to itself, the exit code is 1.
 """
 
 import argparse
@@ -153,7 +154,8 @@ def _begin_process() -> None:
 
 def _told(answer: Answer, seed: int) -> str:
     """Return what there is to know of one answer, and how to get it again."""
-    word = "WRONG" if answer.wrong else "NOT ITSELF" if answer.broken else "right"
+    word = "WRONG" if answer.wrong else "NOT ITSELF" if not answer.itself else "right"
+    word = "CONTRADICTED" if answer.contradicted else word
     if word == "right" and answer.said != answer.truth:
         word = "open"
     lines = [f"{word}: {answer.name!r} is {answer.truth}, called {answer.said or 'nothing'}: {answer.reason}"]
@@ -209,7 +211,11 @@ def _table(answers: Sequence[Answer], seconds: float) -> str:
     lines.append(f"slowest: {', '.join(f'{one.name} ({one.seconds:.1f} s)' for one in slow)}")
     itself = sum(not one.itself for one in answers)
     wrong = sum(one.wrong for one in answers)
-    lines.append(f"{wrong} wrong of {len(answers)}, {itself} not equal to themselves, in {seconds:.0f} s")
+    numbers = sum(one.contradicted for one in answers)
+    lines.append(
+        f"{wrong} wrong of {len(answers)}, {numbers} whose algebra the numbers contradict,"
+        f" {itself} not equal to themselves, in {seconds:.0f} s"
+    )
     return "\n".join(lines)
 
 
@@ -239,6 +245,7 @@ def _write(options: argparse.Namespace, answers: Sequence[Answer], seed: int, se
             "pairs": len(group),
             **dict(sorted(said.items())),
             "wrong": sum(one.wrong for one in group),
+            "contradicted": sum(one.contradicted for one in group),
             "not_itself": sum(not one.itself for one in group),
             "seconds": round(sum(one.seconds for one in group), 1),
         }

@@ -12,12 +12,18 @@ from superopt.verify.programs.proof import Proof
 from superopt.verify.programs.sides import Side
 from superopt.verify.verdict import Outcome, Verdict
 
-__all__ = ["decide"]
+__all__ = ["CONTRADICTION", "decide"]
 
 _TOO_MANY_OPERATIONS = 60_000_000_000  # of one run, above which floats are not tried
 _SECONDS = 4.0  # for each of the two comparisons, after which no further distribution is begun
 _REAL = 1e-4  # a float64 difference, as a share of a row, that no order of operations explains
 _ROUNDING = 1e-8  # one that rounding may make in float64 where numbers cancel
+
+CONTRADICTION = (
+    "the algebra finds the programs equal, but the numbers below are not:"
+    " one of the two is at fault, please report it"
+)
+"""The note of a verdict where algebra and numbers disagree."""
 
 _MODERATE = ("normal", "uniform positive", "near-zero rows", "sparse")
 """Distributions on which exponentials keep their digits: a difference there is one of the functions."""
@@ -62,14 +68,10 @@ def _after_equality(verdict: Verdict, comparison: "_Comparison") -> Verdict:
     """Return what is left of an equality when floats have spoken."""
     found = comparison.counterexample(tolerance=_ROUNDING)
     if found is not None:
-        note = (
-            "the algebra finds the programs equal, but the numbers below are not:"
-            " one of the two is at fault, please report it"
-        )
         outcome: Outcome = (
             "different" if comparison.counterexample(tolerance=_REAL) is not None else "unknown"
         )
-        return replace(_noted(verdict, note), outcome=outcome, counterexample=found)
+        return replace(_noted(verdict, CONTRADICTION), outcome=outcome, counterexample=found)
     report = comparison.report()
     verdict = _noted(replace(verdict, floats=report), *comparison.notes)
     if report is None:

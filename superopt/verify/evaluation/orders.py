@@ -1,13 +1,13 @@
-"""Orders: whether the comparisons of one trial could all be true of real numbers.
+"""Orders: whether some comparisons of one trial could all be true of real numbers.
 
 Squares stand for positive numbers, so sums of positive numbers may come out negative, and a < b < c < a
-happens. Where two programs disagree on such a trial, that says nothing about real numbers. A trial is
-sound if its comparisons, the order of the constants, and what is known of signs make no circle.
+happens. Where two programs disagree for such a reason, that says nothing about real numbers. Comparisons are
+possible if they, the order of the constants, and what is known of signs make no circle.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,9 @@ from superopt.ir import Graph
 from superopt.ops import OPS
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.residues import UNDEFINED, Residues
+from superopt.verify.field.signs import Comparison
 
-__all__ = ["RISING", "nonnegative_values", "sound_trials"]
+__all__ = ["RISING", "Orders", "nonnegative_values"]
 
 _HALF = Fraction(1, 2)
 RISING: dict[str, tuple[Fraction, Fraction]] = {
@@ -29,114 +30,152 @@ RISING: dict[str, tuple[Fraction, Fraction]] = {
 }
 """Operators that rise, each with an argument and its result."""
 
-Comparison = tuple[Residues, Residues, NDArray[np.int8], int]
-"""Two arrays of shape (trials, *grid), the sign of their difference, and the prime of their level."""
+_Keys: TypeAlias = NDArray[np.uint64]
+"""Numbers, each with its case (or trial) and its level in the upper bits."""
+_BITS = np.uint64(32)  # of a key, that hold the residue
 
 
-def sound_trials(
-    field: Field,
-    comparisons: Sequence[Comparison],
-    nonnegative: Sequence[Residues],
-    rising: Sequence[tuple[str, Residues, Residues]] = (),
-) -> NDArray[np.bool_]:
-    """Return for each trial whether all its comparisons can be true together.
+class Orders:
+    """Which number is smaller than which in several cases, each a part of what was compared in one trial."""
 
-    `nonnegative` has values that no real numbers make negative, `rising` the arguments and the results of
-    functions that rise, with their names.
-    """
-    found = {Fraction(0), *field.constants, *map(Fraction, field.integers)}
-    constants = sorted(found | {-value for value in found})
-    ladders = [
-        [value.numerator * pow(value.denominator, -1, prime) % prime for value in constants]
-        for prime in map(int, field.primes)
-    ]
-    steps = {high - low for high in constants for low in constants if high > low}
-    shifts = {
-        prime: {one.numerator * pow(one.denominator, -1, prime) % prime for one in steps}
-        for prime in map(int, field.primes)
-    }
-    sound = []
-    for trial in range(field.trials):
-        edges = _edges(trial, comparisons, nonnegative) | _ladder(ladders)
-        edges |= _shifted(edges, shifts)
-        sound.append(not _circular(edges | _risen(field, trial, edges, rising)))
-    return np.array(sound, dtype=np.bool_)
+    def __init__(self, field: Field, trials: NDArray[np.intp]) -> None:
+        """Begin with cases of which nothing is known, given the trial of each."""
+        self.field = field
+        self.primes = field.primes
+        self.levels = np.uint64(field.levels)
+        self.trials = trials.astype(np.uint64)
+        self.starts = _starts(np.arange(trials.size, dtype=np.uint64), field.levels)
+        self.low: list[_Keys] = []
+        self.high: list[_Keys] = []
+
+    def compare(self, made: Comparison, parts: NDArray[np.bool_]) -> None:
+        """Note what a comparison says of numbers, and of the same with the other sign.
+
+        `parts` has for each case the elements that belong to it.
+        """
+        here = np.nonzero(np.broadcast_to(parts, (self.trials.size, *made.order.shape[1:])))
+        there = (self.trials[here[0]].astype(np.intp), *here[1:])
+        a, b, order = made.a[there], made.b[there], made.order[there]
+        known = (order != 0) & (a < UNDEFINED) & (b < UNDEFINED)
+        keys, a, b, rises = self.starts[made.level][here[0]][known], a[known], b[known], order[known] > 0
+        low, high = np.where(rises, a, b), np.where(rises, b, a)
+        prime = np.uint64(self.primes[made.level])
+        self._add(keys + low, keys + high)
+        self._add(keys + (prime - high) % prime, keys + (prime - low) % prime)
+
+    def bound(self, nonnegative: Sequence[Residues]) -> None:
+        """Note that numbers which are compared are not negative where they never are, and those negated."""
+        if not nonnegative:
+            return
+        met = self._met()
+        starts = _starts(np.arange(self.field.trials, dtype=np.uint64), self.field.levels)
+        for level, prime in enumerate(self.primes):
+            flat = np.concatenate([one[level].reshape(self.field.trials, -1) for one in nonnegative], axis=1)
+            positive = np.unique((starts[level][:, None] + flat)[(flat > 0) & (flat < UNDEFINED)])
+            own = met[(met >> _BITS) % self.levels == level]
+            zeros, keys = own >> _BITS << _BITS, self._of_trials(own)
+            base = keys >> _BITS << _BITS
+            above, below = _among(keys, positive), _among(base + (prime - (keys - base)) % prime, positive)
+            self._add(zeros[above], own[above])
+            self._add(own[below], zeros[below])
+
+    def add_constants(self) -> None:
+        """Note the order of the constants, and of numbers that are a difference of two constants apart."""
+        field = self.field
+        found = {Fraction(0), *field.constants, *map(Fraction, field.integers)}
+        constants = sorted(found | {-value for value in found})
+        steps = sorted({high - low for high in constants for low in constants if high > low})
+        for level, prime in enumerate(map(int, self.primes)):
+            ladder = self.starts[level][:, None] + _residues(constants, prime)[None, :]
+            self._add(ladder[:, :-1].ravel(), ladder[:, 1:].ravel())
+        met = self._met()
+        for level, prime in enumerate(map(int, self.primes)):
+            own = met[(met >> _BITS) % self.levels == level][:, None]
+            start = own >> _BITS << _BITS
+            shifted = start + (own - start + _residues(steps, prime)[None, :]) % np.uint64(prime)
+            there = _among(shifted, met)
+            self._add(np.broadcast_to(own, shifted.shape)[there], shifted[there])
+
+    def rise(self, rising: Sequence[tuple[str, Residues, Residues]]) -> None:
+        """Note the orders of results that follow from those of arguments, and the other way round.
+
+        `rising` has the arguments and the results of functions that rise, with their names.
+        """
+        starts = _starts(np.arange(self.field.trials, dtype=np.uint64), self.field.levels)[0]
+        pairs: dict[str, list[tuple[_Keys, _Keys]]] = {}
+        for name, arguments, results in rising:
+            fixed = [self.field.const(one)[0].ravel() for one in RISING[name]]
+            own = pairs.setdefault(name, [(starts + fixed[0], np.broadcast_to(fixed[1], starts.shape))])
+            x, y = np.broadcast_arrays(arguments[0], results[0])
+            known = (x < UNDEFINED) & (y < UNDEFINED)
+            keys = np.broadcast_to(starts.reshape(-1, *(1,) * (x.ndim - 1)), x.shape)[known]
+            own.append((keys + x[known], y[known]))
+        edges = self._edges()
+        cases = edges[0] >> _BITS << _BITS
+        first = self._of_trials(edges[0]), self._of_trials(edges[1])
+        mask = (np.uint64(1) << _BITS) - np.uint64(1)
+        for own in pairs.values():
+            x, y = (np.concatenate([pair[side] for pair in own]) for side in (0, 1))
+            base = x >> _BITS << _BITS
+            for here, there in ((x, y), (base + y, x & mask)):
+                keys, at = np.unique(here, return_index=True)
+                found = [np.searchsorted(keys, ends) % keys.size for ends in first]
+                both = (keys[found[0]] == first[0]) & (keys[found[1]] == first[1])
+                self._add(*(cases[both] + there[at[one[both]]] for one in found))
+
+    def possible(self) -> NDArray[np.bool_]:
+        """Return for each case whether no number is, by several steps, smaller than itself."""
+        keys, ends = np.unique(np.concatenate(self._edges()), return_inverse=True)
+        low, high = np.split(ends.ravel(), 2)
+        while low.size:
+            # A step from a number below which there is none, or to one above which there is none, is in no
+            # circle.
+            entered, left = np.zeros((2, keys.size), dtype=np.bool_)
+            entered[high] = left[low] = True
+            inner = entered[low] & left[high]
+            if inner.all():
+                break
+            low, high = low[inner], high[inner]
+        found = np.ones(self.trials.size, dtype=np.bool_)
+        found[((keys[low] >> _BITS) // self.levels).astype(np.intp)] = False
+        return found
+
+    def _of_trials(self, keys: _Keys) -> _Keys:
+        """Return keys with the trial of their case in its place."""
+        upper = keys >> _BITS
+        trials = self.trials[(upper // self.levels).astype(np.intp)]
+        return ((trials * self.levels + upper % self.levels) << _BITS) + (keys - (upper << _BITS))
+
+    def _add(self, low: _Keys, high: _Keys) -> None:
+        self.low.append(low)
+        self.high.append(high)
+
+    def _edges(self) -> tuple[_Keys, _Keys]:
+        return np.concatenate(self.low), np.concatenate(self.high)
+
+    def _met(self) -> _Keys:
+        """Return the keys of all numbers whose order with others is known."""
+        found: _Keys = np.unique(np.concatenate([*self.low, *self.high]))
+        return found
 
 
-def _edges(
-    trial: int, comparisons: Sequence[Comparison], nonnegative: Sequence[Residues]
-) -> set[tuple[int, int]]:
-    """Return which residue is smaller than which."""
-    edges: set[tuple[int, int]] = set()
-    primes: set[int] = set()
-    for a, b, order, prime in comparisons:
-        x, y, way = a[trial].ravel(), b[trial].ravel(), order[trial].ravel()
-        known = (way != 0) & (x < UNDEFINED) & (y < UNDEFINED)
-        low, high = np.where(way > 0, x, y)[known], np.where(way > 0, y, x)[known]
-        edges |= set(zip(low.tolist(), high.tolist(), strict=True))
-        # What is smaller is, with the other sign, larger.
-        low, high = (np.uint64(prime) - one for one in (high, low))
-        edges |= set(zip((low % np.uint64(prime)).tolist(), (high % np.uint64(prime)).tolist(), strict=True))
-        primes.add(prime)
-    met = {number for edge in edges for number in edge}
-    for values in nonnegative:
-        positive = {number for number in values[:, trial].ravel().tolist() if 0 < number < UNDEFINED}
-        edges |= {(0, number) for number in positive & met}
-        edges |= {(prime - number, 0) for prime in primes for number in positive if prime - number in met}
-    return edges
+def _starts(cases: NDArray[np.uint64], levels: int) -> _Keys:
+    """Return the key of 0 at each level of each case."""
+    count: NDArray[np.uint64] = np.arange(levels, dtype=np.uint64)
+    return (cases[None, :] * np.uint64(levels) + count[:, None]) << _BITS
 
 
-def _shifted(edges: set[tuple[int, int]], shifts: Mapping[int, set[int]]) -> set[tuple[int, int]]:
-    """Return which numbers are smaller than others that are more by a difference of two constants."""
-    met = {number for edge in edges for number in edge}
-    return {
-        (number, (number + step) % prime)
-        for prime, steps in shifts.items()
-        for step in steps
-        for number in met
-        if number < prime and (number + step) % prime in met
-    }
+def _among(keys: _Keys, known: _Keys) -> NDArray[np.bool_]:
+    """Return which keys are among some that are sorted."""
+    if not known.size:
+        return np.zeros(keys.shape, dtype=np.bool_)
+    found: NDArray[np.bool_] = known[np.searchsorted(known, keys) % known.size] == keys
+    return found
 
 
-def _risen(
-    field: Field, trial: int, edges: set[tuple[int, int]], rising: Sequence[tuple[str, Residues, Residues]]
-) -> set[tuple[int, int]]:
-    """Return the orders of results that follow from those of arguments, and the other way round."""
-    found: set[tuple[int, int]] = set()
-    known: dict[str, dict[int, int]] = {}
-    for name, arguments, results in rising:
-        x, y = np.broadcast_arrays(arguments[0, trial], results[0, trial])
-        fixed = [int(field.const(one)[0, 0]) for one in RISING[name]]
-        own = known.setdefault(name, {fixed[0]: fixed[1]})
-        own |= zip(x.ravel().tolist(), y.ravel().tolist(), strict=True)
-    for own in known.values():
-        back = {y: x for x, y in own.items()}
-        found |= {(own[a], own[b]) for a, b in edges if a in own and b in own}
-        found |= {(back[a], back[b]) for a, b in edges if a in back and b in back}
-    return {(a, b) for a, b in found if max(a, b) < UNDEFINED}
-
-
-def _ladder(ladders: Sequence[Sequence[int]]) -> set[tuple[int, int]]:
-    return {edge for ladder in ladders for edge in pairwise(ladder)}
-
-
-def _circular(edges: set[tuple[int, int]]) -> bool:
-    """Return whether some number is, by several steps, smaller than itself."""
-    below: dict[int, set[int]] = {}
-    waiting: dict[int, int] = {}
-    for low, high in edges:
-        below.setdefault(low, set()).add(high)
-        waiting[high] = waiting.get(high, 0) + 1
-        waiting.setdefault(low, 0)
-    free = [number for number, count in waiting.items() if not count]
-    left = len(waiting)
-    while free:
-        left -= 1
-        for high in below.get(free.pop(), ()):
-            waiting[high] -= 1
-            if not waiting[high]:
-                free.append(high)
-    return left > 0
+def _residues(values: Sequence[Fraction], prime: int) -> NDArray[np.uint64]:
+    found = [value.numerator * pow(value.denominator, -1, prime) % prime for value in values]
+    return np.array(found, dtype=np.uint64)
 
 
 class _Signs:

@@ -47,7 +47,7 @@ from superopt.verify.field.residues import (
     sum_residues,
     widen,
 )
-from superopt.verify.field.signs import Steps, drawn_ties, known_steps, order_of, rank_order
+from superopt.verify.field.signs import Comparison, Steps, drawn_ties, known_steps, order_of, rank_order
 from superopt.verify.field.source import Source, seeds_of
 
 __all__ = ["Field"]
@@ -95,7 +95,7 @@ class Field:
         self.constants = constants
         self.sealed, self.lenient, self.ranked = sealed, lenient, ranked
         self.declared: frozenset[Hashable] = frozenset()  # comparisons that come out equal at random
-        self.site: Hashable = None  # the comparison that is being made, set by the interpreter
+        self.site: tuple[int, int] | None = None  # the comparison that is being made, set by the interpreter
         source = Source(
             seeds_of(seed, trials),
             self.primes,
@@ -118,7 +118,7 @@ class Field:
         self.faults: NDArray[np.int64] = np.zeros(self.trials, dtype=np.int64)  # of each trial, if lenient
         # Of each comparison: in how many trials it came out greater, equal, and less.
         self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
-        self.orders: list[tuple[Residues, Residues, NDArray[np.int8], int]] | None = None
+        self.comparisons: list[Comparison] | None = None
         self._infinity: Residues | None = None
         self._known_orders: dict[Any, NDArray[np.int8]] = {}
         self._known_leaves: dict[tuple[str, tuple[int, ...], str], Residues] = {}
@@ -388,7 +388,6 @@ class Field:
     def _order(self, a: Residues, b: Residues) -> NDArray[np.int8]:
         """Return 1 where a < b, 0 where a = b, -1 where a > b, at the first level that both have."""
         level = int(np.argmax(self.primes == self._first_prime(a, b)))
-        prime = int(self.primes[level])
         x, y, _ = np.broadcast_arrays(a[level], b[level], self.source.seeds.reshape(-1, *(1,) * (a.ndim - 2)))
         # Two programs mostly compare the same numbers.
         key = level, self._infinity is None, x.shape, *([x.tobytes(), y.tobytes()] if x.size <= _KEPT else ())
@@ -397,8 +396,8 @@ class Field:
             order = self._drawn_order(x, y, level)
             if x.size <= _KEPT:
                 self._known_orders[key] = order
-        if self.orders is not None:
-            self.orders.append((x, y, order, prime))
+        if self.comparisons is not None:
+            self.comparisons.append(Comparison(x, y, order, level, self.site))
         return order
 
     def _drawn_order(self, x: NDArray[np.uint64], y: NDArray[np.uint64], level: int) -> NDArray[np.int8]:

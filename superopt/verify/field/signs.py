@@ -5,6 +5,7 @@ the signs that they have as numbers, and infinity ranks above everything.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -13,10 +14,21 @@ from numpy.typing import NDArray
 
 from superopt.verify.field.residues import Residues, fold, mix, power
 
-__all__ = ["Steps", "drawn_ties", "known_steps", "order_of", "rank_order", "signs"]
+__all__ = ["Comparison", "Steps", "drawn_ties", "known_steps", "order_of", "rank_order", "signs"]
 
 Steps: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int8]]
 """Residues of differences whose signs are known, in rising order, and those signs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison that was made: two arrays of shape (trials, *grid), and the sign of their difference."""
+
+    a: NDArray[np.uint64]
+    b: NDArray[np.uint64]
+    order: NDArray[np.int8]
+    level: int
+    site: tuple[int, int] | None  # the graph and the step that made it
 
 
 def signs(values: Residues, prime: int) -> NDArray[np.int8]:

@@ -14,6 +14,7 @@ from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.primes import HIGHEST, choose_tower
 from superopt.verify.field.residues import mix_seed
 from superopt.verify.graphs.facts import Facts
+from superopt.verify.graphs.judge import Judge
 from superopt.verify.verdict import ENOUGH
 
 __all__ = ["Setting"]
@@ -85,6 +86,8 @@ class Setting:
             integers=len(self.tiny.integers),
             wide=self.tiny.wide,
         )
+        self.judge = Judge(facts, self.tiny)
+        self.bound = replace(self.bound, outcomes=self.bound.outcomes + self.judge.bits)
         if self.ranked:
             self.bound = self._by_ranks(self.bound)
 

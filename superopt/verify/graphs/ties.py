@@ -25,7 +25,7 @@ _DECLARED_ROUND = 3000
 
 def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     """Compare where numbers that are compared are equal; adds what that leaves open to the error."""
-    share = 2.0 ** -min(setting.bound.outcomes if tally.dismissed else setting.bound.bits, 30)
+    share = _share(setting, dismissed=tally.dismissed > 0)
     wanted = ceil(_TIE_BITS / -log2(1 - share / 2))
     if wanted > setting.most_trials:
         return Finding(error=1.0, notes=("no proof: too many comparisons to try equal numbers in each",))
@@ -45,7 +45,13 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     left_out = hidden.union(search.rare)
     if left_out != hidden and _declared(setting, left_out, wanted) is not None:
         return _undecided(setting.facts, left_out)
+    share = _share(setting, dismissed=tally.dismissed + search.tally.dismissed > 0)
     return Finding(error=error + (1 - share / 2) ** wanted)
+
+
+def _share(setting: Setting, *, dismissed: bool) -> float:
+    """Return the fraction of all outcomes that show a difference, where trials were dismissed or not."""
+    return float(2.0 ** -min(setting.bound.outcomes if dismissed else setting.bound.bits, 30))
 
 
 def _undecided(facts: Facts, sites: frozenset[Hashable]) -> Finding:

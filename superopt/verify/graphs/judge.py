@@ -1,0 +1,114 @@
+"""Judge: which of the differences that a trial shows could be differences of real numbers.
+
+An element of an output rests on some comparisons. If they, as the trial has them, could not all be true of
+real numbers (`evaluation/orders.py`), a difference there says nothing. Other comparisons of the trial do not
+matter: the bound counts the outcomes that one element rests on, so no more than those may dismiss it. Of an
+output with many elements only some are looked at, drawn at random for each trial, and the bound counts that.
+"""
+
+from math import inf, log2, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superopt.ir import Graph, Output
+from superopt.verify.evaluation.draws import elements
+from superopt.verify.evaluation.interpret import interpret
+from superopt.verify.evaluation.needs import MOST_NEEDED, needed_elements
+from superopt.verify.evaluation.orders import RISING, Orders, nonnegative_values
+from superopt.verify.evaluation.tiny import Tiny
+from superopt.verify.field.arithmetic import Field
+from superopt.verify.field.residues import Residues, fold, mix
+from superopt.verify.field.signs import Comparison
+from superopt.verify.graphs.facts import Facts
+
+__all__ = ["Judge"]
+
+_LOOKED_AT = 16  # elements of an output in each trial
+_Needs = dict[int, list[NDArray[np.bool_] | None] | None]
+
+
+class Judge:
+    """Says of differences whether the comparisons that they rest on are possible."""
+
+    def __init__(self, facts: Facts, tiny: Tiny) -> None:
+        self.graphs = facts.graphs
+        self.tiny = tiny
+        self.counts = [self._count(output) for output in self.graphs[0].outputs]
+        self._needs: list[_Needs] = []
+
+    def _count(self, output: Output) -> int:
+        real = self.graphs[0].sizes
+        return prod(self.tiny.sizes[axis] for axis in output.port.axes if real[axis] != 1)
+
+    @property
+    def bits(self) -> float:
+        """The bits of luck that it takes to look at a given element, and to know what it rests on."""
+        largest = max(elements(graph, self.tiny.sizes) for graph in self.graphs)
+        if any(count * largest > MOST_NEEDED for count in self.counts):
+            return inf
+        return max((log2(max(count / _LOOKED_AT, 1)) for count in self.counts), default=0.0)
+
+    def possible(self, drawn: Field, differ: list[NDArray[np.bool_]]) -> list[NDArray[np.bool_]]:
+        """Return which differences are possible, of those that are looked at."""
+        drawn.comparisons = []
+        values = [interpret(graph, drawn, self.tiny.sizes) for graph in self.graphs]
+        facts = [self._facts(graph, made, drawn) for graph, made in zip(self.graphs, values, strict=True)]
+        self._needs = self._needs or self._all_needs(values)
+        found = []
+        for at, where in enumerate(differ):
+            flat = where.reshape(drawn.trials, -1) & self._looked_at(drawn, at, where[0].size)
+            trials, among = np.nonzero(flat)
+            orders = Orders(drawn, trials)
+            for made in drawn.comparisons:
+                self._compare(orders, made, self._needs[at], among)
+            orders.bound([one for sure, _ in facts for one in sure])
+            orders.add_constants()
+            orders.rise([one for _, rising in facts for one in rising])
+            flat[trials, among] = orders.possible()
+            found.append(flat.reshape(where.shape))
+        return found
+
+    def _compare(self, orders: Orders, made: Comparison, needs: _Needs, among: NDArray[np.intp]) -> None:
+        """Note of a comparison what each of some elements rests on."""
+        assert made.site is not None
+        graph, step = made.site
+        needed = needs[graph]
+        if needed is None:  # too much to know: all that is compared counts
+            orders.compare(made, np.ones(1, dtype=np.bool_))
+        elif (own := needed[step]) is not None:
+            orders.compare(made, own[among])
+
+    def _looked_at(self, drawn: Field, output: int, count: int) -> NDArray[np.bool_]:
+        """Return which elements of an output are looked at in each trial."""
+        if count <= _LOOKED_AT:
+            return np.ones((1, count), dtype=np.bool_)
+        seeds = mix(drawn.source.seeds ^ fold(f"looked at {output}"))
+        places: NDArray[np.uint64] = np.arange(count, dtype=np.uint64)
+        words = mix(seeds[:, None] + places)
+        return words <= np.partition(words, _LOOKED_AT - 1, axis=1)[:, _LOOKED_AT - 1 : _LOOKED_AT]
+
+    def _all_needs(self, values: list[list[Residues]]) -> list[_Needs]:
+        """Return for each output, and each graph by its identity, what its elements rest on."""
+        found: list[_Needs] = [{} for _ in self.counts]
+        for graph, made in zip(self.graphs, values, strict=True):
+            shapes = [one.shape[2:] for one in made]
+            for at, output in enumerate(graph.outputs):
+                found[at][id(graph)] = needed_elements(graph, output, shapes, self.tiny)
+        return found
+
+    def _facts(
+        self, graph: Graph, made: list[Residues], drawn: Field
+    ) -> tuple[list[Residues], list[tuple[str, Residues, Residues]]]:
+        """Return the values that are never negative, and the arguments and results of what rises."""
+        rising = [
+            (step.op, _spread(made[step.inputs[0]], drawn), _spread(made[at], drawn))
+            for at, step in enumerate(graph.steps, len(graph.inputs))
+            if step.op in RISING
+        ]
+        known = zip(made, nonnegative_values(graph), strict=True)
+        return [_spread(one, drawn) for one, sure in known if sure], rising
+
+
+def _spread(value: Residues, drawn: Field) -> Residues:
+    return np.broadcast_to(value, (drawn.levels, drawn.trials, *value.shape[2:]))

@@ -1,0 +1,132 @@
+"""Differences that are dismissed: only for comparisons that the differing element itself rests on."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from superopt import equivalent
+from superopt.bench.verdicts.pairs import example, parse
+from superopt.bench.verdicts.programs.pairs import random_pair
+from superopt.ir import Graph, parse_graph
+from superopt.verify.evaluation.interpret import interpret, output_tensor
+from superopt.verify.evaluation.needs import needed_elements
+from superopt.verify.evaluation.orders import Orders
+from superopt.verify.evaluation.tiny import tiny_sizes
+from superopt.verify.field.arithmetic import Field
+from superopt.verify.field.residues import Residues
+from superopt.verify.field.signs import Comparison
+
+
+def _below(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return torch.relu((x.softmax(0).abs() - torch.cat([y, z], 1)).softmax(0))
+
+
+def _above(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return torch.relu((x.softmax(0).abs() + torch.cat([y, z], 1)).softmax(0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_signs_elsewhere_dismiss_no_difference(seed: int) -> None:
+    """Each element shows this mistake; in nearly all trials, some other element has an impossible sign."""
+    inputs = torch.randn(3, 5), torch.randn(3, 2), torch.randn(3, 3)
+    assert not equivalent(_below, _above, *inputs, seed=seed, floats=False).equal
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_algebra_alone_finds_no_mistake_equal(seed: int) -> None:
+    asked = 0
+    for number in range(1, 60, 2):
+        pair = random_pair(number, seed).pair
+        if pair is not None and random_pair(number, seed).size < 20:
+            asked += 1
+            inputs = example(parse(pair.inputs), seed)
+            assert not equivalent(pair.f, pair.g, *inputs, seed=seed, floats=False).equal, pair.name
+    assert asked > 5
+
+
+_GRAPHS = {
+    "a maximum of rows": "t1 = max[j](x)\nt2 = add(t1, y)\nout z: f32[i, j] = t2\n",
+    "a product": "t2 = contract[j](x, y)\nout z: f32[i] = t2\n",
+    "below the diagonal": (
+        "t2 = index[i]()\nt3 = index[j]()\nt4 = le(t3, t2)\nt5 = mul(x, t4)\nt6 = sum[j](t5)\n"
+        "out z: f32[i] = t6\n"
+    ),
+    "one of two by place": (
+        "t2 = index[j]()\nt3 = const[1]()\nt4 = eq(t2, t3)\nt5 = where(t4, x, y)\nout z: f32[i, j] = t5\n"
+    ),
+    "a moved axis": "t2 = rename[i->k, j->i](x)\nt3 = sum[k](t2)\nout z: f32[i] = t3\n",
+}
+
+
+def _case(text: str) -> Graph:
+    other = "j" if "x, y)\nout z: f32[i]" in text else "i, j"
+    return parse_graph(f"graph g\naxes i=3 j=3 k=3\nin x: f32[i, j]\nin y: f32[{other}]\n{text}")
+
+
+def _values(graph: Graph, field: Field, sizes: dict[str, int], x: Residues) -> Residues:
+    made = interpret(graph, field, sizes, leaves={"x": x})
+    output = graph.outputs[0]
+    found: Residues = output_tensor(graph, output, made[output.value], sizes)[0]
+    return found.reshape(field.trials, -1)
+
+
+@pytest.mark.parametrize("name", _GRAPHS)
+def test_what_is_not_needed_changes_nothing(name: str) -> None:
+    """Change each element of x alone: only the elements of the output that need it change, and they do."""
+    graph = _case(_GRAPHS[name])
+    tiny = tiny_sizes(graph, graph, variant=0)
+    sizes = tiny.sizes
+    field = tiny.field(7, trials=40, levels=1)
+    x = field.leaf("x", (sizes["i"], sizes["j"]))
+    made = interpret(graph, field, sizes, leaves={"x": x})
+    needed = needed_elements(graph, graph.outputs[0], [one.shape[2:] for one in made], tiny)
+    assert needed is not None
+    own = needed[0]
+    assert own is not None
+    before = _values(graph, field, sizes, x)
+    for i in range(sizes["i"]):
+        for j in range(sizes["j"]):
+            other = x.copy()
+            other[:, :, i, j] = (other[:, :, i, j] + np.uint64(12345)) % np.uint64(int(field.primes[0]))
+            changed = (_values(graph, field, sizes, other) != before).any(axis=0)
+            mask = own[:, i, j, 0] if own.ndim == 4 else own[:, i, j]
+            assert (changed == mask).all(), (i, j)
+
+
+def test_orders_that_go_round_are_impossible() -> None:
+    field = Field(1, trials=2, levels=1)
+    prime = int(field.primes[0])
+    numbers = np.array([[5, 9, 12], [5, 9, 12]], dtype=np.uint64)
+    a, b = numbers, np.roll(numbers, -1, axis=1)
+    round_about = np.array([[1, 1, 1], [1, 1, -1]], dtype=np.int8)
+    made = Comparison(a, b, round_about, 0, (0, 0))
+    whole, two = np.array([[1, 1, 1]], dtype=np.bool_), np.array([[1, 1, 0]], dtype=np.bool_)
+
+    def possible(parts: np.ndarray, trial: int, known: tuple[Residues, ...] = ()) -> bool:
+        orders = Orders(field, np.array([trial]))
+        orders.compare(made, parts)
+        orders.bound(known)
+        orders.add_constants()
+        return bool(orders.possible()[0])
+
+    assert not possible(whole, 0)
+    assert possible(whole, 1)
+    assert possible(two, 0)  # what the third comparison says does not matter
+    negative = np.array([[[prime - 9], [prime - 9]]], dtype=np.uint64)
+    assert possible(two, 0, (numbers[None],))
+    assert not possible(two, 0, (numbers[None], negative))
+
+
+def test_a_large_output_is_looked_at_in_part() -> None:
+    """Sixteen of its forty elements in each trial, others in others: a mistake in one of them is found."""
+
+    def turned(x: Tensor) -> Tensor:
+        return torch.maximum(x, x.flip(1)) + torch.maximum(x, -x)
+
+    def mistaken(x: Tensor) -> Tensor:
+        return turned(x) + torch.cat([x[:, :33] * 0, x[:, 33:34], x[:, 34:] * 0], 1)
+
+    x = torch.randn(1, 40)
+    assert equivalent(turned, turned, x, floats=False).equal
+    assert not equivalent(turned, mistaken, x, floats=False).equal
