@@ -107,10 +107,14 @@ def _numbers(graph: Graph, known: dict[object, int], shared: set[str]) -> list[i
     own: dict[str, str] = {}
 
     def name(axis: str) -> str:
-        # Axes inside a program are known by the order in which they come up.
+        # Axes that are not matched one to one are known by the order in which they come up.
         return axis if axis in shared else own.setdefault(axis, f"#{len(own)} {sizes[axis]}")
 
-    numbers = [known.setdefault(("input", port.name), len(known)) for port in graph.inputs]
+    # Two inputs of one name may have their axes in another order, where sizes are alike.
+    numbers = [
+        known.setdefault(("input", port.name, tuple(tuple(map(name, dim)) for dim in port.dims)), len(known))
+        for port in graph.inputs
+    ]
     for step in graph.steps:
         numbers.append(known.setdefault(_key(step, [numbers[i] for i in step.inputs], name), len(known)))
     return numbers

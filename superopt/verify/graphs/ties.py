@@ -103,13 +103,18 @@ class _Search:
 
 
 def _declared(setting: Setting, sites: frozenset[Hashable], wanted: int) -> Witness | None:
-    """Compare where comparisons that never come out equal are declared to, at random."""
-    drawn = setting.field(_DECLARED_ROUND, 2 * wanted)
-    for batch in batches(setting, drawn, setting.roots.good(drawn)[:wanted]):
-        batch.declared = sites
-        witness = compare(setting, batch, Tally(), judged=False)
-        if witness is not None:
-            return witness
+    """Compare where comparisons that never come out equal are declared to, at random.
+
+    Other numbers are all different in one half of these trials, and in the other half equal now and then: a
+    difference may take two comparisons of equal numbers at once.
+    """
+    for pooled in (False, True):
+        drawn = setting.field(_DECLARED_ROUND + pooled, 2 * wanted, pooled=pooled)
+        for batch in batches(setting, drawn, setting.roots.good(drawn)[:wanted]):
+            batch.declared = sites
+            witness = compare(setting, batch, Tally(), judged=False)
+            if witness is not None:
+                return witness
     return None
 
 
