@@ -95,6 +95,12 @@ def _swapped_operands(node: Node, random: Random) -> Node | None:
     return None
 
 
+def _turned(node: Node, random: Random) -> Node | None:
+    """A square matrix with its axes exchanged."""
+    rows, columns = node.shape
+    return make("transpose", node, shape=node.shape) if rows == columns > 1 and not node.boolean else None
+
+
 def _swapped_branches(node: Node, random: Random) -> Node | None:
     if node.op == "where" and node.of[2].op != "constant":
         mask, a, b = node.of
@@ -169,6 +175,7 @@ MUTATIONS: dict[str, Mutation] = {
     "another operator": _another_operator,
     "another comparison": _another_comparison,
     "swapped operands": _swapped_operands,
+    "a square turned": _turned,
     "swapped branches": _swapped_branches,
     "a dropped mask": _dropped_mask,
     "a comparison with itself": _never,
