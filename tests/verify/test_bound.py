@@ -152,3 +152,14 @@ def test_measured_error_is_below_the_bound(one, other, tower):
 )
 def test_a_verdict_never_says_less_than_the_bound(bound, said) -> None:
     assert said in str(Verdict("equal", trials=4, error_bound=bound))
+
+
+def test_comparisons_of_unknown_constants_take_luck():
+    body = "u = const[2]()\nv = const[1]()\ng = gelu(u)\nm = lt(v, g)\no = where(m, a, b)"
+    graph = program(body)
+    numbers = tiny_sizes(graph, graph, variant=0).known_numbers(graph)
+    known = [one is not None for one in numbers]
+    assert not known[graph.outputs[0].value - 1]
+    found = error_bound(graph, graph, {"k": 2}, known=(known, known))
+    assert found.outcomes == 1
+    assert error_bound(graph, program(body.replace("gelu", "exp")), {"k": 2}).outcomes == 0

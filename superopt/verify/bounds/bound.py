@@ -88,16 +88,19 @@ def error_bound(
     sealed: bool = False,
     integers: int = 4,
     wide: bool = False,
+    known: tuple[Sequence[bool], Sequence[bool]] | None = None,
 ) -> Bound:
     """Return the bound for one trial of two graphs that share axes and input names.
 
     `classes` numbers the values of both graphs; rational ones of one number are known to be equal.
     `sealed` says that the field is. `integers` is how many numbers tensors of integers are drawn from, and
-    `wide` whether half of their elements are any numbers.
+    `wide` whether half of their elements are any numbers. `known` has the values that read no tensor and
+    whose numbers are known, so that no luck decides how they compare.
     """
     degrees = Degrees(sizes, tower[0], sealed=sealed, integers=integers, wide=wide)
     of_a, of_b = classes or (None, None)
-    left, right = degrees.graph(a, of_a), degrees.graph(b, of_b)
+    known_a, known_b = known or (None, None)
+    left, right = degrees.graph(a, of_a, known_a), degrees.graph(b, of_b, known_b)
     degree, terms, bits, outcomes = 0, 1, 0, 0
     for x, y in zip(left, right, strict=True):
         d, t, _, own = over_common(x, y)
@@ -133,7 +136,15 @@ def error_bound(
         return found
     # Powers of a random base whose exponents no law relates, and roots, taken as numbers of their own.
     unrelated = error_bound(
-        a, b, sizes, tower=tower[-1:] * 2, classes=classes, sealed=True, integers=integers, wide=wide
+        a,
+        b,
+        sizes,
+        tower=tower[-1:] * 2,
+        classes=classes,
+        sealed=True,
+        integers=integers,
+        wide=wide,
+        known=known,
     )
     other = replace(found, leaves=unrelated.leaves * conjugates, bases=0.0, reason="")
     return min(found, other, key=lambda one: one.leaves + one.bases)

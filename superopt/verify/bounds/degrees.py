@@ -62,10 +62,15 @@ class Degrees:
         self.scales: set[Key] = set()  # sizes and constants that are not 0
         self.ledger = Ledger()
 
-    def graph(self, graph: Graph, classes: Sequence[int] | None) -> list[Quotient]:
-        """Return the outputs; rational values of one class are the same."""
+    def graph(
+        self, graph: Graph, classes: Sequence[int] | None, known: Sequence[bool] | None = None
+    ) -> list[Quotient]:
+        """Return the outputs; rational values of one class are the same.
+
+        `known` says which values that read no tensor have numbers that are known: all, unless it is given.
+        """
         values: list[Quotient] = []
-        closed = closed_values(graph)
+        closed = closed_values(graph) if known is None else known
         for port in graph.inputs:
             key = self._key(("input", port.name, port.axes))[0]
             axes, bits = frozenset(port.axes), self._bits(port.dtype)
@@ -87,8 +92,9 @@ class Degrees:
         for step in graph.steps:
             value = self.step(step, [values[i] for i in step.inputs])
             value = replace(value, bits=min(value.bits, self.outcomes(value)))
-            if closed[len(values)]:
-                value = replace(value, closed=True, bits=0, atoms={})
+            value = replace(value, closed=closed[len(values)])
+            if value.closed:
+                value = replace(value, bits=0, atoms={})
             if classes is not None and value.rational:
                 # The first of a class names it, so that steps inside composite operators match too.
                 value = replace(value, key=self.classes.setdefault(classes[len(values)], value.key))

@@ -15,14 +15,13 @@ come first: the other graph then takes something else than the higher one.
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import log2, prod
+from math import inf, log2, prod
 
 import numpy as np
 
 from superopt.dtypes import FLOATS
 from superopt.ir import Graph, Step, closed_values, mask_values
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import closed_numbers
 from superopt.verify.evaluation.tiny import Tiny
 
 __all__ = ["Choices", "rank_bits", "ranks_only"]
@@ -100,6 +99,8 @@ def ranks_only(*graphs: Graph) -> bool:
 def rank_bits(a: Graph, b: Graph, tiny: Tiny) -> tuple[float, int]:
     """Return the most bits of luck that one trial needs to show a difference, and among how many numbers."""
     bits, most = 0.0, 1
+    if any(_compares(graph, tiny) for graph in (a, b)):
+        return inf, most
     for one, other in zip(_Choices(a, tiny).outputs(), _Choices(b, tiny).outputs(), strict=True):
         ends = one.finished(), other.finished()
         count, numbers = (sum(getattr(end, name) for end in ends) for name in ("count", "numbers"))
@@ -110,21 +111,26 @@ def rank_bits(a: Graph, b: Graph, tiny: Tiny) -> tuple[float, int]:
     return bits, most
 
 
+def _compares(graph: Graph, tiny: Tiny) -> bool:
+    """Return whether a comparison is made whose outcome is not known."""
+    numbers = tiny.known_numbers(graph)
+    steps = enumerate(graph.steps, len(graph.inputs))
+    return any(step.op in OPS and OPS[step.op].mask and numbers[at] is None for at, step in steps)
+
+
 class _Choices:
     """What one element of each value of a graph rests on."""
 
     def __init__(self, graph: Graph, tiny: Tiny) -> None:
         self.graph, self.tiny = graph, tiny
-        self.closed, self.masks = closed_values(graph), mask_values(graph)
+        self.masks, self.numbers = mask_values(graph), tiny.known_numbers(graph)
         self.order = {axis.name: at for at, axis in enumerate(graph.axes)}
-        places = {axis: tiny.positions.get(axis, tuple(range(tiny.sizes[axis]))) for axis in self.order}
-        self.numbers = closed_numbers(graph, self.order, places, tiny.extents)
 
     def outputs(self) -> list[Choices]:
         values = [_NONE] * len(self.graph.inputs)
         for step in self.graph.steps:
-            closed = self.closed[len(values)]
-            values.append(_NONE if closed else self._step(step, [values[i] for i in step.inputs]))
+            known = self.numbers[len(values)] is not None
+            values.append(_NONE if known else self._step(step, [values[i] for i in step.inputs]))
         return [values[output.value] for output in self.graph.outputs]
 
     def _step(self, step: Step, args: list[Choices]) -> Choices:

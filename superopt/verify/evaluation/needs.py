@@ -6,9 +6,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.ir import Graph, Output, Step, closed_values, mask_values
+from superopt.ir import Graph, Output, Step, mask_values
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import closed_numbers, moved_dims, selected_places
+from superopt.verify.evaluation.closed import moved_dims, selected_places
 from superopt.verify.evaluation.tiny import Tiny
 
 __all__ = ["MOST_NEEDED", "Needed", "needed_elements"]
@@ -38,9 +38,7 @@ class _Needs:
     def __init__(self, graph: Graph, shapes: Sequence[tuple[int, ...]], tiny: Tiny) -> None:
         self.graph, self.shapes, self.tiny = graph, shapes, tiny
         self.order = {axis.name: at for at, axis in enumerate(graph.axes)}
-        self.closed, self.masks = closed_values(graph), mask_values(graph)
-        places = {axis: tiny.positions.get(axis, tuple(range(tiny.sizes[axis]))) for axis in self.order}
-        self.numbers = closed_numbers(graph, self.order, places, tiny.extents)
+        self.masks, self.numbers = mask_values(graph), tiny.known_numbers(graph)
         self.found: list[Needed | None] = [None] * len(shapes)
 
     def of(self, output: Output) -> list[Needed | None] | None:
@@ -51,7 +49,7 @@ class _Needs:
         inputs = len(self.graph.inputs)
         for at in range(len(self.shapes) - 1, inputs - 1, -1):
             needed = self.found[at]
-            if needed is not None and not self.closed[at]:
+            if needed is not None and self.numbers[at] is None:
                 self._pass_on(self.graph.steps[at - inputs], needed)
         return self.found
 
@@ -84,7 +82,7 @@ class _Needs:
             self._note(step.inputs[0], spread)
             return
         for at, value in enumerate(step.inputs):
-            if not self.closed[value]:
+            if self.numbers[value] is None:
                 self._note(value, self._left(step, at, needed))
 
     def _left(self, step: Step, at: int, needed: Needed) -> Needed:

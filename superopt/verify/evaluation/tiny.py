@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from superopt.ir import Graph, closed_values, value_axes
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import closed_numbers, constants_of
+from superopt.verify.evaluation.closed import Numbers, closed_numbers, constants_of
 from superopt.verify.evaluation.counts import misread_counts
 from superopt.verify.evaluation.integers import drawn_integers, reads_integers
 from superopt.verify.field.arithmetic import Field
@@ -78,6 +78,12 @@ class Tiny:
             lenient=lenient,
             ranked=ranked,
         )
+
+    def known_numbers(self, graph: Graph) -> list[Numbers | None]:
+        """Return the exact numbers of each value that reads no tensor, where they are known."""
+        order = {axis.name: at for at, axis in enumerate(graph.axes)}
+        places = {axis: self.positions.get(axis, tuple(range(self.sizes[axis]))) for axis in order}
+        return closed_numbers(graph, order, places, self.extents)
 
 
 def is_narrow(*graphs: Graph) -> bool:

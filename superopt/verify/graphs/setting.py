@@ -4,6 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import log2
 
+from superopt.ir import Graph
 from superopt.verify.bounds.bound import Bound, error_bound
 from superopt.verify.bounds.ranks import rank_bits
 from superopt.verify.evaluation.classes import draws_for, value_classes
@@ -85,11 +86,15 @@ class Setting:
             sealed=self.sealed,
             integers=len(self.tiny.integers),
             wide=self.tiny.wide,
+            known=(self._known(left), self._known(right)),
         )
         self.judge = Judge(facts, self.tiny)
         self.bound = replace(self.bound, outcomes=self.bound.outcomes + self.judge.bits)
         if self.ranked:
             self.bound = self._by_ranks(self.bound)
+
+    def _known(self, graph: Graph) -> list[bool]:
+        return [numbers is not None for numbers in self.tiny.known_numbers(graph)]
 
     def _by_ranks(self, bound: Bound) -> Bound:
         """Return the bound on a trial whose maxima choose by random ranks."""
