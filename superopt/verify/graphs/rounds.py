@@ -40,7 +40,7 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
             break
         if _hopeless(setting, tally, wanted - tally.kept):
             break
-        scarce = tally.rooted - found < wanted - tally.kept
+        scarce = tally.rooted - found < tally.lacking(wanted)
         count = min(limit, count * 8) if scarce else count
     if roots.stages and not tally.rooted:
         return Finding(notes=("no proof: too many square roots for random numbers to have them all",))
@@ -56,7 +56,7 @@ def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: 
     tally.drawn += drawn.trials
     tally.rooted += good.size
     dismissed = tally.dismissed > 0
-    for batch in batches(setting, drawn, good[: wanted - tally.kept], _CAREFUL if dismissed else None):
+    for batch in batches(setting, drawn, good[: tally.lacking(wanted)], _CAREFUL if dismissed else None):
         witness = compare(setting, batch, tally)
         if witness is not None:
             return witness

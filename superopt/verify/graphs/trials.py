@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from superopt.verify.verdict import Witness
 __all__ = ["Tally", "batches", "compare"]
 
 _Pairs: TypeAlias = list[tuple[Residues, Residues]]
+_SPARE = 1.05
 _JUDGED = 256  # trials that disagree whose orders are looked at
 
 
@@ -31,6 +33,11 @@ class Tally:
     dismissed: int = 0  # disagreed, but in an order that real numbers do not have
     undefined: list[int] = field(default_factory=lambda: [0, 0])  # had a division by zero, in each graph
     met: Counter[Hashable] = field(default_factory=Counter)  # came out equal, of each comparison
+
+    def lacking(self, wanted: int) -> int:
+        """Return how many trials to compare until as many are kept as are wanted, by the share so far."""
+        lacking = max(wanted - self.kept, 0)
+        return ceil(_SPARE * lacking * self.compared / self.kept) if self.kept else lacking
 
     @property
     def share(self) -> float:
