@@ -28,6 +28,7 @@ DOCS = Path(__file__).parent
 README = DOCS.parent / "README.md"
 ARCHITECTURE = DOCS / "architecture.md"
 MODELS = DOCS / "use-it-on-your-model.md"
+GUARANTEES = DOCS / "guarantees.md"
 RESULTS = DOCS.parent / "bench" / "results"
 SHOWN = ("rmsnorm-linear", "gated-mlp", "rmsnorm-mlp", "gqa-decode", "qknorm-attention", "softmax")
 
@@ -50,7 +51,8 @@ def generated() -> dict[Path, str]:
     """Return every generated file with its text."""
     pictures = {DOCS / "pictures" / f"{name}.svg": text for name, text in _pictures()}
     rooms = _between(ARCHITECTURE, "rooms", house.table())
-    numbers = {README: readme(), MODELS: models()}
+    right = _between(GUARANTEES, "verdicts", verdicts_asked())
+    numbers = {README: readme(), MODELS: models(), GUARANTEES: right}
     return {**pictures, **numbers, DOCS / "command-line.md": command_line(), ARCHITECTURE: rooms}
 
 
@@ -124,6 +126,37 @@ def measured() -> str:
         f"Medians on {threads} threads of an {device} ([bench/results/cpu.json](bench/results/cpu.json)); the"
         f" geometric mean over all {len(ratios)} fp32 cases there is {mean:.2f}, from {min(ratios):.2f} to"
         f" {max(ratios):.2f}. Where a ratio is below 1, PyTorch's own program is what comes back."
+    )
+    return "\n".join([*lines, "", *textwrap.wrap(said, 110, break_on_hyphens=False), ""])
+
+
+_ASKED = {
+    "equal by laws/equal": "random programs, made equal by laws",
+    "pure algebra/equal": "the same without comparisons and maxima",
+    "mutated/different": "random programs, one with a mistake",
+    "equations/equal": "equations of operators",
+    "inequalities/equal": "inequalities, and what follows from them",
+}
+
+
+def verdicts_asked() -> str:
+    """Return a table of the pairs whose truth is known, and what was said of them."""
+    document = json.loads((RESULTS / "verdicts.json").read_text(encoding="utf-8"))
+    words = ("pairs", "equal", "different", "unknown", "wrong")
+    counts: dict[str, dict[str, int]] = {}
+    for name, one in document["cases"].items():
+        if not name.endswith("/undecided"):
+            named = "idioms that users write" if name.endswith("/equal") else "near misses of idioms"
+            row = counts.setdefault(_ASKED.get(name, named), dict.fromkeys(words, 0))
+            for word in words:
+                row[word] += one.get(word, 0) + (one.get("refused", 0) if word == "unknown" else 0)
+    lines = ["| pairs of programs | asked | equal | different | unknown | wrong |", "|" + "---|" * 6]
+    lines += [f"| {name} | {' | '.join(str(row[word]) for word in words)} |" for name, row in counts.items()]
+    said = (
+        f"Seed {document['settings']['seed']}, {document['seconds'] / 60:.0f} minutes on"
+        f" {document['machine']['cores']} cores of an {document['machine']['device']}"
+        " ([bench/results/verdicts.json](../bench/results/verdicts.json)). Every program of a pair was also asked"
+        " about against itself."
     )
     return "\n".join([*lines, "", *textwrap.wrap(said, 110, break_on_hyphens=False), ""])
 
