@@ -155,8 +155,8 @@ def verdicts_asked() -> str:
     said = (
         f"Seed {document['settings']['seed']}, {document['seconds'] / 60:.0f} minutes on"
         f" {document['machine']['cores']} cores of an {document['machine']['device']}"
-        " ([bench/results/verdicts.json](../bench/results/verdicts.json)). Every program of a pair was also asked"
-        " about against itself."
+        " ([bench/results/verdicts.json](../bench/results/verdicts.json)). Programs were asked about against"
+        " themselves, too."
     )
     return "\n".join([*lines, "", *textwrap.wrap(said, 110, break_on_hyphens=False), ""])
 
