@@ -51,8 +51,12 @@ def _largest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> S
     x = b.settle(x)
     chosen = normal_dims(dims, len(x.dims))
     covers = b.covers(x.value)
-    axes = [axis for axis in flat([b.dims(x)[dim] for dim in chosen]) if axis in covers]
-    return Sym(b.reduce("max", x.value, axes), _without(b, x, chosen, keepdim), x.dtype)
+    axes = flat([b.dims(x)[dim] for dim in chosen])
+    if b.nodes[x.value].mask and b.axes.extent(axes) == 0:
+        value = b.const(0)  # among no truth values, none is true
+    else:
+        value = b.reduce("max", x.value, [axis for axis in axes if axis in covers])
+    return Sym(value, _without(b, x, chosen, keepdim), x.dtype)
 
 
 def _smallest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
