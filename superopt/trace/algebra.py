@@ -189,6 +189,8 @@ class _Translation:
             raise UnsupportedError("a custom operator")
         if call.mutated and name not in self.lowerings:
             name = name.removesuffix("_")
+        if call.mutated and len(call.outputs) > len(call.mutated):
+            raise UnsupportedError("writes into its arguments, and makes more besides")
         if name not in self.lowerings:
             raise UnsupportedError(REASONS.get(name, "the algebra has no such operator"))
         lowering = self.lowerings[name]
