@@ -149,12 +149,12 @@ class _Translation:
 
     def _call(self, call: Call) -> None:
         first = len(self.builder.nodes)
-        try:
-            made = self._lower(call)
-        except UnsupportedError as unsupported:
-            if not call.mutated and all(0 in self.tape.metas[i].shape for i in call.outputs if i is not None):
-                made = tuple(None if i is None else self._nothing(i) for i in call.outputs)
-            else:
+        if not call.mutated and all(0 in self.tape.metas[i].shape for i in call.outputs if i is not None):
+            made = tuple(None if i is None else self._nothing(i) for i in call.outputs)
+        else:
+            try:
+                made = self._lower(call)
+            except UnsupportedError as unsupported:
                 self._leave(call, str(unsupported))
                 return
         for index, sym in zip(call.outputs, made, strict=True):
@@ -177,7 +177,7 @@ class _Translation:
         return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
 
     def _nothing(self, index: int) -> Sym:
-        """Return a tensor without elements: any value is right."""
+        """Return a tensor without elements, for which any value is right."""
         meta = self.tape.metas[index]
         dims = tuple(self.builder.axes.dim(size) for size in meta.shape)
         return Sym(self.builder.const(0), dims, meta.dtype)
