@@ -10,37 +10,11 @@ import torch
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.capture.recorder import numbers_of
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
-from superopt.trace.lowering import (
-    attention,
-    layout,
-    pointwise,
-    proof_extrema,
-    proof_indices,
-    proof_moves,
-    proof_scalars,
-    proof_scans,
-    proof_windows,
-    proof_writes,
-    reduce,
-)
+from superopt.trace.lowering import layout
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, PROOF_INTEGERS, PROOF_LOWERINGS, REASONS, flat
 from superopt.trace.run import dtype_name
 
 __all__ = ["Algebra", "OpaqueCall", "build"]
-
-_FAMILIES = (
-    attention,
-    layout,
-    pointwise,
-    reduce,
-    proof_extrema,
-    proof_indices,
-    proof_moves,
-    proof_scalars,
-    proof_scans,
-    proof_windows,
-    proof_writes,
-)  # importing them fills the table
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,10 @@ POINTWISE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "pixel-unshuffle": (lambda x: F.pixel_unshuffle(x, 2) * 2, ((2, 3, 4, 6),)),
     "channel-shuffle": (lambda x: F.channel_shuffle(x, 2) * 2, ((2, 4, 3, 5),)),
     "pools": (lambda x: F.avg_pool2d(x, 2) + F.max_pool2d(x, (2, 2)), ((2, 3, 4, 6),)),
+    "pools-whole": (
+        lambda x: F.avg_pool2d(x, (4, 6), 1, divisor_override=5) - F.max_pool2d(x, (4, 6), 3, 0, 1, True),
+        ((3, 4, 6),),
+    ),
     "pools-1d": (lambda x: F.avg_pool1d(x, 3) * F.max_pool1d(x, 3), ((2, 3, 6),)),
     "adaptive": (lambda x: F.adaptive_avg_pool2d(x, 2) + F.adaptive_max_pool2d(x, (2, 1)), ((2, 3, 4, 6),)),
     "lerp": (lambda x, y: torch.lerp(x, y, 0.3), (M, M)),
