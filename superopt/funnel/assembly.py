@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from superopt.candidates.parts import region_name
+from superopt.dtypes import INTEGERS
 from superopt.ir import Graph, Opaque, Program, Region, check_program
 from superopt.targets import Kernel, OrderedKernel
 
@@ -143,11 +144,12 @@ def known_tensors(traced: "Traced", inputs: tuple[Any, ...]) -> "dict[str, Tenso
 
 
 def _as_torch(graph: Graph, known: "dict[str, Tensor]") -> "dict[str, Tensor]":
-    """Return the outputs of a region, computed by torch in fp32."""
+    """Return the outputs of a region, computed by torch in fp32, or in fp64 where fp32 does not hold them."""
     import torch
 
     from superopt.trace.run import TORCH_DTYPES, run_graph
 
-    made = run_graph(graph, known, torch.float32)
+    ports = {port.dtype for port in (*graph.inputs, *(output.port for output in graph.outputs))}
+    made = run_graph(graph, known, torch.float64 if ports & {"f64", *INTEGERS} else torch.float32)
     dtypes = {output.port.name: TORCH_DTYPES[output.port.dtype] for output in graph.outputs}
     return {name: tensor.to(dtypes[name]) for name, tensor in made.items()}

@@ -2,14 +2,17 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from superopt.candidates.candidate import Candidate
 from superopt.fate import Kind
 from superopt.funnel.assembly import assemble
-from superopt.funnel.state import Context, failed
+from superopt.funnel.state import Context, State, failed
 from superopt.targets import Kernel
 from superopt.verify.floats.report import FloatReport
+
+if TYPE_CHECKING:
+    from superopt.verify.floats.focus import Focus
 
 __all__ = ["check"]
 
@@ -20,12 +23,10 @@ _MOST_CHECKS = 8  # muGraphs of a region that are checked in floats
 
 def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     """Check the candidates in floats, the fastest first, until one passes: that one is in the program now."""
-    from superopt.verify.floats.focus import focus_of
-
     state, goal = context.state, context.goal
     state.tell(f"checking {goal.name} in floats")
     with state.clock.phase("check"):
-        focus = focus_of(state.traced)
+        focus = _focus(state)
         judged: list[Candidate] = []
         faults: dict[object, tuple[Kind, str]] = {}  # in a configuration that rounds alike it fails alike
         untested = ""  # why no candidate can be told from a wrong one
@@ -61,13 +62,28 @@ def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     return judged
 
 
-def _compared(kernels: Mapping[str, Kernel], focus: Any, context: Context) -> FloatReport | str:
+def _focus(state: State) -> "Focus":
+    """Return what the comparisons of the program look at, in inputs that keep to its domain."""
+    from superopt.trace import trace
+    from superopt.verify.floats.focus import focus_of
+
+    if state.domain is None:
+        return focus_of(state.traced)
+    kept = state.domain.keeping(state.function)
+    return focus_of(
+        trace(kept, *state.inputs, name=state.traced.program.name, live=state.target.torch_device)
+    )
+
+
+def _compared(kernels: Mapping[str, Kernel], focus: "Focus", context: Context) -> FloatReport | str:
     """Return how the program with some kernels compares with the function, or why that is not known."""
     from superopt.verify.floats.compare import compare_floats
 
     state = context.state
-    program = assemble(state.traced, kernels)
+    function, program = state.function, assemble(state.traced, kernels)
+    if state.domain is not None:
+        function, program = state.domain.keeping(function), state.domain.keeping(program)
     try:
-        return compare_floats(state.function, program, state.inputs, seed=state.options.seed, focus=focus)
+        return compare_floats(function, program, state.inputs, seed=state.options.seed, focus=focus)
     except Exception as error:  # the device or the function may raise anything
         return f"it could not be checked in floats: {state.fault(error)}"

@@ -15,6 +15,7 @@ from superopt.clock import Clock
 from superopt.errors import InputError, SuperoptError, first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel.assembly import known_tensors
+from superopt.funnel.domain import TRIED, Domain, domain_of, failure
 from superopt.funnel.first_runs import FirstRuns
 from superopt.ir import Graph
 from superopt.options import OptimizeOptions
@@ -66,6 +67,8 @@ class State:
     builders: int = _BUILDERS
     order: ConfigurationOrder = field(init=False)
     typical: tuple[Any, ...] = ()  # the inputs with numbers as large as those of trained models
+    domain: Domain | None = None  # what the function takes, where it does not take any numbers
+    has_data: bool = True  # whether the inputs are examples with numbers of their own
     known: "dict[str, Tensor]" = field(default_factory=dict)  # every tensor that enters a region
     kernels: dict[str, Kernel] = field(default_factory=dict)  # those chosen, by the names of their goals
     floats: FloatReport | None = None  # of the program with these kernels
@@ -92,14 +95,20 @@ class State:
             return
         import torch
 
-        from superopt.verify.floats.compare import typical
+        from superopt.verify.floats.compare import sample, tensors_of
 
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             with self.clock.phase("inputs"):
+                self.has_data = not any(one.is_meta for one in tensors_of(self.inputs))
                 self.inputs = _placed(self.inputs, self.target)
-                self.typical = typical(self.inputs, seed=self.options.seed)
-                self._try_original()
+                self.typical = self.draw(self.options.seed)
+                # Algebra takes all numbers; what else there is may fail on some of those that come up later.
+                others = TRIED if self.traced.program.opaque and self.has_data else ()
+                drawn = [sample(name, self.inputs, seed=self.options.seed) for name in others]
+                errors = (failure(self.function, inputs) for inputs in (self.typical, *drawn))
+                if error := next(filter(None, errors), None):
+                    self.keep_to_domain(error)
                 self.known = known_tensors(self.traced, self.typical)
             size = sum(one.numel() * one.element_size() for one in self.known.values())
             if not self.options.guarded:
@@ -123,14 +132,30 @@ class State:
             ids = {one.id for one in region.candidates}
             yield Context(self, region.goal, region.recalled, 1 / len(regions), ids=ids)
 
-    def _try_original(self) -> None:
-        """Refuse a function that fails where it computes, though it could be traced without data."""
-        try:
-            self.function(*self.typical)
-        except Exception as error:  # a function of the user's may raise anything
+    def draw(self, seed: int) -> tuple[Any, ...]:
+        """Return inputs to measure with, that the function takes."""
+        from superopt.verify.floats.compare import typical
+
+        drawn = typical(self.inputs, seed=seed)
+        return drawn if self.domain is None else self.domain.keep(drawn)
+
+    def keep_to_domain(self, error: Exception) -> None:
+        """Draw only such inputs as the function takes from now on; it has failed on others.
+
+        A function that fails on its examples too, or has none, is refused, though it could be traced.
+        """
+        name = self.traced.program.name
+        why = kind_and_line(error)
+        if not self.has_data:
             raise InputError(
-                f"{self.traced.program.name}: the function fails on inputs like these: {kind_and_line(error)}"
+                f"{name}: the function fails on random inputs: {why}; pass tensors with data, which it takes"
             ) from error
+        try:
+            self.domain = domain_of(self.function, self.inputs, seed=self.options.seed)
+        except InputError as refused:
+            raise InputError(f"{name}: {refused}") from error
+        self.typical = self.draw(self.options.seed)
+        log.info("%s: the function takes no other inputs than such as were given: %s", name, why)
 
     @property
     def seconds_left(self) -> float:

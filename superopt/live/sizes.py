@@ -106,12 +106,17 @@ def _renamed_alike(program: Program, sizes: Mapping[str, int]) -> dict[str, int]
 def read_sizes(
     traced: "Traced", inputs: tuple[Any, ...], changing: frozenset[str], *, ones: bool = False
 ) -> dict[str, int]:
-    """Return the sizes of axes as tensors have them; InputError where one that is fixed differs."""
+    """Return the sizes of axes as tensors have them; InputError where one that is fixed differs.
+
+    The tensors are the inputs, and those that the program holds.
+    """
     from superopt.verify.floats.compare import tensors_of
 
     known = _axis_sizes(traced.program)
+    tensors = traced.constants | dict(zip(traced.input_names, tensors_of(inputs), strict=True))
     found: dict[str, int] = {}
-    for port, tensor in zip(traced.program.inputs, tensors_of(inputs), strict=True):
+    for port in traced.program.inputs:
+        tensor = tensors[port.name]
         for dim, size in zip(port.dims, tensor.shape, strict=True):
             if size == prod(found.get(axis, known.get(axis, 1)) for axis in dim):
                 found.update({axis: found.get(axis, known[axis]) for axis in dim if axis in known})

@@ -134,10 +134,10 @@ def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
 
 def _copies(state: State) -> list[tuple[Any, ...]]:
     """Return inputs several times over, more than caches hold."""
-    from superopt.verify.floats.compare import tensors_of, typical
+    from superopt.verify.floats.compare import tensors_of
 
     count, seed = copies_for(tensors_of(state.typical)), state.options.seed
-    return [state.typical, *(typical(state.inputs, seed=seed + at) for at in range(1, count))]
+    return [state.typical, *(state.draw(seed + at) for at in range(1, count))]
 
 
 def _stand_in(state: State, inputs: tuple[Any, ...]) -> Callable[..., Any]:

@@ -10,37 +10,11 @@ import torch
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.capture.recorder import numbers_of
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
-from superopt.trace.lowering import (
-    attention,
-    layout,
-    pointwise,
-    proof_extrema,
-    proof_indices,
-    proof_moves,
-    proof_scalars,
-    proof_scans,
-    proof_windows,
-    proof_writes,
-    reduce,
-)
+from superopt.trace.lowering import layout
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, PROOF_INTEGERS, PROOF_LOWERINGS, REASONS, flat
 from superopt.trace.run import dtype_name
 
 __all__ = ["Algebra", "OpaqueCall", "build"]
-
-_FAMILIES = (
-    attention,
-    layout,
-    pointwise,
-    reduce,
-    proof_extrema,
-    proof_indices,
-    proof_moves,
-    proof_scalars,
-    proof_scans,
-    proof_windows,
-    proof_writes,
-)  # importing them fills the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +123,12 @@ class _Translation:
 
     def _call(self, call: Call) -> None:
         first = len(self.builder.nodes)
-        try:
-            made = self._lower(call)
-        except UnsupportedError as unsupported:
-            if not call.mutated and all(0 in self.tape.metas[i].shape for i in call.outputs if i is not None):
-                made = tuple(None if i is None else self._nothing(i) for i in call.outputs)
-            else:
+        if not call.mutated and all(0 in self.tape.metas[i].shape for i in call.outputs if i is not None):
+            made = tuple(None if i is None else self._nothing(i) for i in call.outputs)
+        else:
+            try:
+                made = self._lower(call)
+            except UnsupportedError as unsupported:
                 self._leave(call, str(unsupported))
                 return
         for index, sym in zip(call.outputs, made, strict=True):
@@ -177,7 +151,7 @@ class _Translation:
         return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
 
     def _nothing(self, index: int) -> Sym:
-        """Return a tensor without elements: any value is right."""
+        """Return a tensor without elements, for which any value is right."""
         meta = self.tape.metas[index]
         dims = tuple(self.builder.axes.dim(size) for size in meta.shape)
         return Sym(self.builder.const(0), dims, meta.dtype)
@@ -189,6 +163,8 @@ class _Translation:
             raise UnsupportedError("a custom operator")
         if call.mutated and name not in self.lowerings:
             name = name.removesuffix("_")
+        if call.mutated and len(call.outputs) > len(call.mutated):
+            raise UnsupportedError("writes into its arguments, and makes more besides")
         if name not in self.lowerings:
             raise UnsupportedError(REASONS.get(name, "the algebra has no such operator"))
         lowering = self.lowerings[name]

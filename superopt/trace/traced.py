@@ -12,11 +12,14 @@ from superopt.errors import InputError, TraceError
 from superopt.ir import Graph, Opaque, Program, Region
 from superopt.trace.algebra import OpaqueCall, build
 from superopt.trace.capture.dispatch import capture
-from superopt.trace.capture.tape import Ref, map_leaves
+from superopt.trace.capture.tape import Meta, Ref, is_view, map_leaves, results_of
 from superopt.trace.regions import cut
 from superopt.trace.run import TORCH_DTYPES, run_graph
 
 __all__ = ["Traced", "trace"]
+
+_LENIENT: dict[Any, Any] = {torch.ops.aten.view.default: torch.ops.aten.reshape.default}
+"""What runs in place of operators that refuse some memory layouts: an input may come in another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +74,35 @@ class Traced:
 
     def run_opaque(self, node: Opaque, known: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         """Return what one operator outside the algebra makes, by name."""
-        call = self.calls[node.name].call
+        opaque = self.calls[node.name]
+        call = opaque.call
         fresh = {
             index: known[self.names[index]].clone() if index in call.mutated else known[self.names[index]]
-            for index, _ in self.calls[node.name].inputs
+            for index, _ in opaque.inputs
         }
+        if is_view(call.function):  # it reads memory, which regions fill in an order of their own
+            regions = [one for one in self.program.nodes if isinstance(one, Region)]
+            in_regions = {output.port.name for one in regions for output in one.graph.outputs}
+            for index in [index for index in fresh if self.names[index] in in_regions]:
+                fresh[index] = _laid_out(fresh[index], opaque.metas[index])
         args, kwargs = map_leaves(
             lambda leaf: fresh[leaf.index] if isinstance(leaf, Ref) else leaf, (call.args, call.kwargs)
         )
         if kwargs.get("device") == torch.device("meta"):  # that of an input
             kwargs["device"] = device
-        result = call.function(*args, **kwargs)
-        if call.mutated:
-            made: Any = [fresh[index] for index in call.mutated]
-        else:
-            made = result if isinstance(result, tuple | list) else [result]
+        function = _LENIENT.get(call.function, call.function)
+        result = function(*args, **kwargs)
+        made = results_of(call.function, result, [fresh[index] for index in call.mutated])
         outputs = [item for item, index in zip(made, call.outputs, strict=True) if index is not None]
         return dict(zip(node.outputs, outputs, strict=True))
+
+
+def _laid_out(tensor: Tensor, meta: Meta) -> Tensor:
+    """Return a tensor in the memory layout that it has in PyTorch."""
+    if tensor.stride() == meta.strides or tensor.shape != meta.shape or 0 in meta.strides:
+        return tensor
+    made = torch.empty_strided(meta.shape, meta.strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
 
 
 RunRegion = Callable[[Region, dict[str, Tensor]], dict[str, Tensor]]

@@ -53,3 +53,13 @@ def test_one_tensor_too_few() -> None:
     program = assemble(traced, {traced.graph.name: CppMuGraph(fuse(traced.graph), flags=("-O1",))})
     with pytest.raises(InputError, match="takes 2 tensors"):
         program(x)
+
+
+def test_a_region_without_a_kernel_keeps_the_digits_of_its_dtypes() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * (1 + 2.0**-40), torch.arange(len(x)) * 50021 + 1
+
+    x = torch.randn(5000, dtype=torch.float64)
+    program = assemble(trace(function, x), {})
+    for found, wanted in zip(program(x), function(x), strict=True):
+        assert torch.equal(found, wanted)

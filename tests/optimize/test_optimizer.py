@@ -218,7 +218,7 @@ def test_wrong_options(options: OptimizeOptions, message: str) -> None:
 def test_a_function_that_fails_on_data_is_refused(quick) -> None:
     """Tracing without data lets it pass; PyTorch does not multiply f16 by f32."""
     inputs = torch.randn(5, 64).half(), torch.randn(64, 12)
-    with pytest.raises(InputError, match=r"fails on inputs like these: RuntimeError"):
+    with pytest.raises(InputError, match=r"the function fails on its inputs: RuntimeError"):
         superopt.optimize(lambda x, w: x @ w, *inputs, options=quick)
 
 

@@ -109,6 +109,16 @@ def test_what_is_one_long_is_served_where_the_algebra_is_the_same(
     assert ("the original computes float32" in best.explain()) != served
 
 
+def test_a_module_serves_one_row_and_none(quick, in_use, caplog) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()).eval().requires_grad_(False)
+    served = in_use(superopt.optimize(module, torch.randn(8, 16), options=quick))
+    for count in (1, 0, 1, 3):
+        x = torch.randn(count, 16)
+        with caplog.at_level(logging.INFO, "superopt"):
+            torch.testing.assert_close(served(x), module(x), rtol=1e-4, atol=1e-4)
+    assert "another program" not in caplog.text
+
+
 def test_what_was_built_for_one_says_so(quick, random, in_use, caplog) -> None:
     best = in_use(superopt.optimize(across, *random((1, 32)), options=quick))
     assert "built for a length of 1 of 'x' in dimension 0: at others the original computes" in best.explain()

@@ -78,6 +78,7 @@ POINTWISE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "logical-xor": (lambda x, y: torch.logical_xor(x > 0, y > 0), (M, M)),
     "bool-add": (lambda x: ((x > 0) + (x < -1)) * (x < 2), (M,)),
     "elu": (lambda x: F.elu(x, 0.7) + F.selu(x) - F.celu(x, 1.3), (M,)),
+    "hardtanh": (lambda x: F.hardtanh(9 * x) + F.hardtanh(9 * x, -1, 1) + F.hardtanh(x, 0, 2), (M,)),
     "hard": (lambda x: F.hardswish(3 * x) + F.hardsigmoid(3 * x) * F.hardtanh(x), (M,)),
     "shrink": (lambda x: F.softshrink(x, 0.3) - F.hardshrink(x, 0.4) + F.threshold(x, 0.1, 2.0), (M,)),
     "mish": (lambda x: F.mish(x) + F.softsign(x) + F.tanhshrink(x), (M,)),
@@ -85,6 +86,7 @@ POINTWISE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "prelu": (F.prelu, (B, (3,))),
     "sign": (lambda x: torch.sign(x) - torch.sgn(x * (x > 0)), (M,)),
     "logit": (lambda x: x.sigmoid().logit() + torch.logit(x.abs(), eps=0.1), (M,)),
+    "logit-crossed": (lambda x: torch.logit(x, eps=0.6) + torch.logit(x.sigmoid(), 0.7), ((9, 4),)),
     "log10": (lambda x: x.abs().log10(), (M,)),
     "xlogy": (lambda x, y: torch.xlogy(x.relu(), y.relu()) + torch.xlogy(x, 2.0), (M, M)),
     "kl-div": (
@@ -105,6 +107,10 @@ POINTWISE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "pixel-unshuffle": (lambda x: F.pixel_unshuffle(x, 2) * 2, ((2, 3, 4, 6),)),
     "channel-shuffle": (lambda x: F.channel_shuffle(x, 2) * 2, ((2, 4, 3, 5),)),
     "pools": (lambda x: F.avg_pool2d(x, 2) + F.max_pool2d(x, (2, 2)), ((2, 3, 4, 6),)),
+    "pools-whole": (
+        lambda x: F.avg_pool2d(x, (4, 6), 1, divisor_override=5) - F.max_pool2d(x, (4, 6), 3, 0, 1, True),
+        ((3, 4, 6),),
+    ),
     "pools-1d": (lambda x: F.avg_pool1d(x, 3) * F.max_pool1d(x, 3), ((2, 3, 6),)),
     "adaptive": (lambda x: F.adaptive_avg_pool2d(x, 2) + F.adaptive_max_pool2d(x, (2, 1)), ((2, 3, 4, 6),)),
     "lerp": (lambda x, y: torch.lerp(x, y, 0.3), (M, M)),
@@ -138,6 +144,11 @@ REDUCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = 
     "max-values": (lambda x: x.max(-1).values, (M,)),
     "min-values": (lambda x: x.min(0, keepdim=True)[0], (M,)),
     "max-all": (lambda x: x.max() - x.min(), (M,)),
+    "any-all-of-nothing": (lambda x: (x[:, :0].any(-1), (x[:, :0] > 0).all(1), x[:0].any(0)), (M,)),
+    "one-dimension-of-none": (
+        lambda x: (x[1, 1].softmax(0), x[1, 1].max(-1).values, x[1, 1].mean(0), x[1, 1].logsumexp(-1)),
+        (M,),
+    ),
     "any-all": (lambda x: ((x > 0).any(-1), (x > -1).all(0)), (M,)),
     "softmax": (lambda x: x.softmax(-1), (M,)),
     "softmax-0": (lambda x: x.softmax(0), (M,)),

@@ -47,11 +47,24 @@ _WRITES = (
     "y = torch.zeros(4, dtype=torch.int64); y[2:] += 2; y = y * x[:, 0]",
 )
 
+_WRITES_BESIDES = (
+    "z = y * 2; torch._foreach_add_([y, z], 2.0); y = y * z",
+    "torch._foreach_mul_([y], [x]); torch._foreach_exp_([y])",
+    "m, v = torch.zeros(6, dtype=x.dtype), torch.ones(6, dtype=x.dtype)"
+    "; y = F.batch_norm(y, m, v, training=True) * v + m",
+    "y = F.rrelu(y, 0.1, 0.3, False) + 1",
+    "t = torch.tensor([5.0, 7.0]); t[0] = 3; y = y[:, :2] * t",
+    "t = torch.tensor([5.0, 7.0]); t += x[0, :2]; y = y[:, :2] * t",
+    "t = torch.tensor(1.0); t.add_(x.sum()); y = y * t",
+    "m = torch.empty(4, dtype=x.dtype); n = torch.empty(4, dtype=torch.long)"
+    "; torch.max(y, 1, out=(m, n)); y = m * n",
+)
+
 
 def _writing(text: str) -> Callable[[Tensor, Tensor], Tensor]:
     lines = "\n    ".join(["y = x.clone()", *text.split("; "), "return y"])
     made: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
-    exec(f"def function(x, i):\n    {lines}", {"torch": torch, "C": C}, made)
+    exec(f"def function(x, i):\n    {lines}", {"torch": torch, "F": F, "C": C}, made)
     return made["function"]
 
 
@@ -64,6 +77,14 @@ def test_a_write_to_a_view(text: str, for_proof: bool) -> None:
     traced = trace(function, x, i, for_proof=for_proof)
     assert not (for_proof and traced.program.opaque)
     torch.testing.assert_close(traced.run(x, i), function(x, i))
+
+
+@pytest.mark.parametrize("for_proof", [False, True])
+@pytest.mark.parametrize("text", _WRITES_BESIDES)
+def test_a_write_to_several_tensors_or_besides_a_result(text: str, for_proof: bool) -> None:
+    function = _writing(text)
+    traced = trace(function, *_inputs(), for_proof=for_proof)
+    torch.testing.assert_close(traced.run(*_inputs()), function(*_inputs()))
 
 
 _PAIRS = {
@@ -94,3 +115,50 @@ def test_attention_of_what_was_written() -> None:
     line = function.__code__.co_firstlineno + 2
     with pytest.raises(TraceError, match=rf"written in place \(test_writes.py:{line}\); build the result"):
         trace(function, torch.empty(3, 4))
+
+
+def test_a_foreach_write_is_told_apart() -> None:
+    x, i = torch.randn(4, 6), torch.tensor([3, 0, 3])
+    assert equivalent(
+        _writing("torch._foreach_add_([y], 2.0)"), _writing("y = y * 1"), x, i, seed=0
+    ).different
+
+
+@pytest.mark.parametrize(
+    "text", ["y.data = x * 2", "y.data = y.t()[:2]", "torch.utils.swap_tensors(y, x * 2)"]
+)
+def test_the_memory_of_another_tensor_is_refused(text: str) -> None:
+    with pytest.raises(TraceError, match="is given the memory of another one"):
+        trace(_writing(f"{text}; y = y + 1"), torch.randn(4, 6), torch.tensor([3, 0, 3]))
+
+
+def test_numbers_that_were_written_over_are_refused() -> None:
+    with pytest.raises(TraceError, match="needs the values"):
+        trace(_writing("t = torch.tensor([1.0, 2.0]); t[0] = 3; y = y * t.tolist()[0]"), *_inputs())
+
+
+_LAYOUTS = (
+    "y = (x.t() * 2).as_strided((2, 3), (1, 4))",
+    "y = torch.view_as_real(torch.view_as_complex(torch.stack([x, x * 2], -1)) * 2)",
+    "y = (x * 2).t().view(torch.int64)",
+)
+
+
+@pytest.mark.parametrize("text", _LAYOUTS)
+def test_a_view_reads_memory_as_it_lies_in_pytorch(text: str) -> None:
+    function = _writing(text)
+    torch.testing.assert_close(trace(function, *_inputs()).run(*_inputs()), function(*_inputs()))
+
+
+def test_a_view_of_an_input_that_lies_in_another_order() -> None:
+    x, i = _inputs()
+    function = _writing("y = C[i.reshape(-1)]")
+    i = torch.stack([i, i + 1])
+    traced = trace(function, x, i)
+    for given in (i, i.t().contiguous().t()):
+        torch.testing.assert_close(traced.run(x, given), function(x, given))
+
+
+def _inputs() -> tuple[Tensor, Tensor]:
+    x = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return x, torch.tensor([3, 0, 3])

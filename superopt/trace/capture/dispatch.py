@@ -18,7 +18,7 @@ from superopt.errors import InputError, SuperoptError, TraceError
 from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
 from superopt.trace.capture.recorder import META, Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
-from superopt.trace.capture.tape import Meta, Tape, map_leaves
+from superopt.trace.capture.tape import Meta, Tape, leaves, map_leaves
 
 __all__ = ["capture"]
 
@@ -194,7 +194,7 @@ class _Functions(TorchFunctionMode):
     def _data(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor = args[0]
         known = id(tensor) in self.recorder.position or id(tensor) in self.recorder.titles
-        if known or tensor.device == META:
+        if known or tensor.device == META or self.recorder.is_written(tensor):
             raise TraceError(
                 f"{self.recorder.name}: {_plain(name)} needs the values of a tensor"
                 f"{location()}, so the program depends on its data; use torch.where for a choice,"
@@ -271,6 +271,5 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         value = args[position] if position < len(args) else kwargs.get(argument.name)
-        if isinstance(value, Tensor):
-            found.append(value)
+        found += [leaf for leaf in leaves(value) if isinstance(leaf, Tensor)]
     return tuple(found)

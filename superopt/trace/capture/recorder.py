@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from superopt.errors import InputError, TraceError, kind_and_line
-from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves
+from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves, results_of
 from superopt.trace.run import TORCH_DTYPES, dtype_name
 
 __all__ = ["META", "Recorder", "StaleError", "location", "numbers_of"]
@@ -62,10 +62,12 @@ class Recorder:
         self.fresh: set[int] = set()  # ids of tensors that the function makes of numbers
         self.keep: list[Any] = []  # every object whose id is a key below
         self.position: dict[int, int] = {}
+        self.memory: dict[int, tuple[Any, ...]] = {}  # where each of them has its numbers
         self.twin: dict[int, Tensor] = {}  # a foreign tensor's id -> its meta tensor
         self.storage: dict[int, list[int]] = {}  # storage -> ids of the tensors on it
         self.stale: dict[int, str] = {}  # id -> where one of its views was written
         self.outside: set[int] = set()  # storages of inputs and constants
+        self.written: set[int] = set()  # storages
         self.names: set[str] = set()
         self.titles: dict[int, str] = {}
         self.failure: tuple[BaseException, str] | None = None
@@ -120,12 +122,18 @@ class Recorder:
         self.metas.append(Meta(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride())))
         self.keep.append(tensor)
         self.position[id(tensor)] = index
+        self.memory[id(tensor)] = _memory(tensor)
         self.stale.pop(id(tensor), None)
         self.storage.setdefault(_storage(tensor), []).append(id(tensor))
         return index
 
     def see(self, tensor: Tensor) -> Tensor:
         """Return the meta tensor that stands for a tensor: itself, or a constant's twin."""
+        if self.memory.get(id(tensor), ()) not in ((), _memory(tensor)):
+            raise TraceError(
+                f"{self.name}: a tensor is given the memory of another one, as by `.data =`{location()};"
+                " write into it in place, or give the new tensor a name of its own"
+            )
         if id(tensor) in self.position:
             if id(tensor) in self.stale:
                 raise StaleError(
@@ -137,14 +145,16 @@ class Recorder:
             raise TraceError(f"{self.name}: an operator that is kept whole reads what was written in place")
         if id(tensor) not in self.twin:
             self.twin[id(tensor)] = self._constant(tensor)
+            self.memory[id(tensor)] = _memory(tensor)
             self.keep.append(tensor)
-        return self.twin[id(tensor)]
+        return self.see(self.twin[id(tensor)])
 
     def _constant(self, tensor: Tensor) -> Tensor:
         title = self.titles.get(id(tensor))
         meta = _twin(tensor, self.name, title or "a constant")
         index = self.add(meta)
-        self.outside.add(_storage(meta))
+        if id(tensor) not in self.fresh:
+            self.outside.add(_storage(meta))
         if self._is_inlined(tensor, title):
             self.scalars[index] = _item(tensor)
             self.note(tensor)
@@ -171,6 +181,11 @@ class Recorder:
         # Infinities make masks, whole numbers and outcomes shapes and choices: the algebra needs to know.
         return title is None and not (tensor.dtype.is_floating_point and isfinite(_item(tensor)))
 
+    def is_written(self, tensor: Tensor) -> bool:
+        """Whether the function has written into a tensor with data, whose numbers are those from before."""
+        twin = self.twin.get(id(tensor))
+        return twin is not None and _storage(twin) in self.written
+
     def note(self, tensor: Tensor) -> None:
         """Note that the values of a tensor that exists outside the function became numbers."""
         if id(tensor) not in self.fresh:
@@ -195,10 +210,9 @@ class Recorder:
                     f"{self.name}: {target} writes into an input or a parameter{location()};"
                     " use the version that returns a new tensor, or .eval() for a module in training"
                 )
+            self.written.add(_storage(tensor))
             self.stale |= dict.fromkeys(self.storage[_storage(tensor)], location())
-        made: Iterable[Any] = result if isinstance(result, tuple | list) else (result,)
-        if writes:
-            made = writes
+        made = results_of(function, result, writes)
         outputs = tuple(self.add(item) if isinstance(item, Tensor) else None for item in made)
         self.calls.append(Call(target, function, *template, outputs, mutated))
 
@@ -265,6 +279,11 @@ def _twin(tensor: Tensor, function: str, name: str) -> Tensor:
 
 def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    """Return where a tensor has its numbers."""
+    return _storage(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
 def _holds_tensors(value: Any, depth: int) -> bool:

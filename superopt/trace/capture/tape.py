@@ -10,7 +10,19 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import SUPPORTED_NODES
 
-__all__ = ["Call", "Meta", "Ref", "Source", "Tape", "leaves", "map_leaves", "parts_of", "refs"]
+__all__ = [
+    "Call",
+    "Meta",
+    "Ref",
+    "Source",
+    "Tape",
+    "is_view",
+    "leaves",
+    "map_leaves",
+    "parts_of",
+    "refs",
+    "results_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: tuple[int | None, ...]
-    mutated: tuple[int, ...] = ()  # argument tensors it writes into; its outputs are their new contents
+    mutated: tuple[int, ...] = ()  # argument tensors it writes into; their new contents are its first outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,23 @@ class Tape:
     read: tuple[
         Tensor, ...
     ] = ()  # those that it did not make, and whose values became numbers of the program
+
+
+def is_view(operator: Any) -> bool:
+    """Return whether an operator returns memory of its arguments."""
+    schema = getattr(operator, "_schema", None)
+    made = () if schema is None else schema.returns
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in made)
+
+
+def results_of(operator: Any, result: Any, written: Sequence[Tensor]) -> list[Any]:
+    """Return what a call made: the tensors that it wrote into, and those of its results that are new."""
+    made = list(result) if isinstance(result, tuple | list) else [result]
+    if not written:
+        return made
+    returns = operator._schema.returns
+    fresh = [item for item, one in zip(made, returns, strict=False) if one.alias_info is None]
+    return [*written, *fresh]
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:

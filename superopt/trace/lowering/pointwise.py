@@ -153,10 +153,18 @@ def _softplus(b: Builder, x: Sym, beta: float = 1, threshold: float = 20) -> Sym
     return choose(b, pointwise(b, "gt", scaled, b.scalar(threshold, x.dtype)), x, soft)
 
 
-@lower("clamp", "hardtanh")
-def _clamp(b: Builder, x: Sym, low: Any = None, high: Any = None, **bounds: Any) -> Sym:
-    low = bounds.get("min", bounds.get("min_val", low))
-    high = bounds.get("max", bounds.get("max_val", high))
+@lower("clamp")
+def _clamp(b: Builder, x: Sym, min: Any = None, max: Any = None) -> Sym:
+    return _between(b, x, min, max)
+
+
+@lower("hardtanh")
+def _hardtanh(b: Builder, x: Sym, min_val: float = -1, max_val: float = 1) -> Sym:
+    return _between(b, x, min_val, max_val)
+
+
+def _between(b: Builder, x: Sym, low: Any, high: Any) -> Sym:
+    """Return a tensor with each number in a range; where the bounds cross, it is the upper one."""
     if low is not None:
         x = pointwise(b, "maximum", x, as_sym(b, low, x))
     if high is not None:
@@ -166,12 +174,12 @@ def _clamp(b: Builder, x: Sym, low: Any = None, high: Any = None, **bounds: Any)
 
 @lower("clamp_min")
 def _clamp_min(b: Builder, x: Sym, low: Any) -> Sym:
-    return _clamp(b, x, low)
+    return _between(b, x, low, None)
 
 
 @lower("clamp_max")
 def _clamp_max(b: Builder, x: Sym, high: Any) -> Sym:
-    return _clamp(b, x, None, high)
+    return _between(b, x, None, high)
 
 
 @lower("lerp")
@@ -304,9 +312,11 @@ def _sign(b: Builder, x: Sym) -> Sym:
 @lower("logit")
 def _logit(b: Builder, x: Sym, eps: float | None = None) -> Sym:
     x = b.settle(x)
-    if eps is not None:
-        x = pointwise(b, "maximum", x, b.scalar(eps, x.dtype))
-        x = pointwise(b, "minimum", x, b.scalar(1 - eps, x.dtype))
+    if eps is not None and eps <= 0.5:
+        x = _between(b, x, eps, 1 - eps)
+    elif eps is not None:  # the bounds cross: numbers between them become the upper one
+        low, high = b.scalar(eps, x.dtype), b.scalar(1 - eps, x.dtype)
+        x = choose(b, pointwise(b, "lt", x, low), low, pointwise(b, "minimum", x, high))
     odds = scale(b, "div", x, sub(b, b.scalar(1, x.dtype), x))
     return pointwise(b, "log", odds)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from superopt.trace.builder import Builder, Sym
+from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
 from superopt.trace.lowering.table import LOWERINGS, lower
 
@@ -41,6 +41,8 @@ def _log_sigmoid(b: Builder, x: Sym) -> tuple[Sym, None]:
 @lower("softplus", for_proof=True)
 def _softplus(b: Builder, x: Sym, beta: float = 1, threshold: float = 20) -> Sym:
     """Return log(1 + exp(x)), which PyTorch takes for x above a threshold, where rounding loses the rest."""
+    if not x.dtype.is_floating_point:
+        raise UnsupportedError("PyTorch has no softplus of integers")
     if threshold <= 0 or exp_of(-threshold) > torch.finfo(x.dtype).eps * threshold / 4:
         found: Sym = LOWERINGS["softplus"](b, x, beta, threshold)  # type: ignore[assignment]
         return found

@@ -1,6 +1,6 @@
 """Proof lowerings of sliding windows: convolutions, pools, and images taken apart into patches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -11,13 +11,12 @@ import torch
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import add, choose
+from superopt.trace.lowering.pools import Sizes, each
 from superopt.trace.lowering.proof_moves import check_affordable, inside, moved
-from superopt.trace.lowering.reduce import product, total
-from superopt.trace.lowering.table import LOWERINGS, Lowering, lower
+from superopt.trace.lowering.reduce import largest, product, total
+from superopt.trace.lowering.table import lower
 
 __all__: list[str] = []
-
-_Sizes = int | Sequence[int]
 
 _OUTPUTS, _KERNEL = "uvw", "xyz"  # labels of the dimensions of an image and of its windows
 
@@ -47,12 +46,6 @@ def _windows(
     return moved(b, x, at, (windows, within), place), place if outside else None
 
 
-def _each(value: _Sizes, rank: int) -> Sequence[int]:
-    """Return a number for each dimension of an image."""
-    listed = (value,) if isinstance(value, int) else tuple(value)
-    return listed * rank if len(listed) == 1 else listed
-
-
 def _starts(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> range:
     """Return where windows begin, before 0 in the padding."""
     room = size + 2 * padding - dilation * (kernel - 1) - 1
@@ -68,16 +61,16 @@ def _convolution(
     x: Sym,
     weight: Sym,
     bias: Sym | None,
-    stride: _Sizes,
-    padding: _Sizes,
-    dilation: _Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
     transposed: bool,
-    output_padding: _Sizes,
+    output_padding: Sizes,
     groups: int,
     *backends: bool,
 ) -> Sym:
     rank = len(x.dims) - 2
-    settings = zip(*(_each(one, rank) for one in (stride, padding, dilation, output_padding)), strict=True)
+    settings = zip(*(each(one, rank) for one in (stride, padding, dilation, output_padding)), strict=True)
     image, kernel = _grouped(b, b.settle(x), 1, groups), _grouped(b, weight, 0, groups)
     for i, (step, pad, apart, more) in enumerate(settings):
         at, count = 3 + 2 * i, b.shape(weight)[2 + i]
@@ -123,9 +116,9 @@ def _reached(b: Builder, window: int, within: int, stride: int, padding: int, di
 
 
 @lower("im2col", for_proof=True)
-def _im2col(b: Builder, x: Sym, kernel: _Sizes, dilation: _Sizes, padding: _Sizes, stride: _Sizes) -> Sym:
+def _im2col(b: Builder, x: Sym, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> Sym:
     outer = len(x.dims) - 3
-    settings = zip(*(_each(one, 2) for one in (kernel, dilation, padding, stride)), strict=True)
+    settings = zip(*(each(one, 2) for one in (kernel, dilation, padding, stride)), strict=True)
     for i, (count, apart, pad, step) in enumerate(settings):
         at = outer + 1 + 2 * i
         starts = _starts(b.shape(x)[at], count, step, pad, apart, ceil=False)
@@ -138,15 +131,15 @@ def _im2col(b: Builder, x: Sym, kernel: _Sizes, dilation: _Sizes, padding: _Size
 def _col2im(
     b: Builder,
     x: Sym,
-    size: _Sizes,
-    kernel: _Sizes,
-    dilation: _Sizes,
-    padding: _Sizes,
-    stride: _Sizes,
+    size: Sizes,
+    kernel: Sizes,
+    dilation: Sizes,
+    padding: Sizes,
+    stride: Sizes,
 ) -> Sym:
     x = b.settle(x)
-    sizes, kernels = _each(size, 2), _each(kernel, 2)
-    settings = list(zip(*(_each(one, 2) for one in (dilation, padding, stride)), strict=True))
+    sizes, kernels = each(size, 2), each(kernel, 2)
+    settings = list(zip(*(each(one, 2) for one in (dilation, padding, stride)), strict=True))
     counts = [
         len(_starts(one, count, step, pad, apart, ceil=False))
         for one, count, (apart, pad, step) in zip(sizes, kernels, settings, strict=True)
@@ -170,15 +163,15 @@ def _average(
     rank: int,
     b: Builder,
     x: Sym,
-    kernel: _Sizes,
-    stride: _Sizes = (),
-    padding: _Sizes = 0,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Sym:
     outer = len(x.dims) - rank
-    settings = zip(*(_each(one, rank) for one in (kernel, stride or kernel, padding)), strict=True)
+    settings = zip(*(each(one, rank) for one in (kernel, stride or kernel, padding)), strict=True)
     divisors: list[list[int]] = []
     for i, (count, step, pad) in enumerate(settings):
         at = outer + 2 * i
@@ -205,19 +198,19 @@ def _maximum(
     rank: int,
     b: Builder,
     x: Sym,
-    kernel: _Sizes,
-    stride: _Sizes = (),
-    padding: _Sizes = 0,
-    dilation: _Sizes = 1,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> tuple[Sym, None]:
     outer = len(x.dims) - rank
-    settings = zip(*(_each(one, rank) for one in (kernel, stride or kernel, padding, dilation)), strict=True)
+    settings = zip(*(each(one, rank) for one in (kernel, stride or kernel, padding, dilation)), strict=True)
     for i, (count, step, pad, apart) in enumerate(settings):
         at = outer + 2 * i
         starts = _starts(b.shape(x)[at], count, step, pad, apart, ceil_mode)
         x = _with_border(b, x, at, starts, [count] * len(starts), apart)
-    return _largest(b, x, [outer + 2 * i + 1 for i in range(rank)]), None
+    return largest(b, x, [outer + 2 * i + 1 for i in range(rank)]), None
 
 
 def _with_border(
@@ -232,19 +225,13 @@ def _with_border(
     return choose(b, Sym(inside(b, place, size), dims, torch.bool), x, b.scalar(-inf, x.dtype))
 
 
-def _largest(b: Builder, x: Sym, dims: Sequence[int]) -> Sym:
-    made = LOWERINGS["amax"](b, x, dims)
-    assert isinstance(made, Sym)
-    return made
-
-
 def _shares(size: int, count: int) -> tuple[list[int], list[int]]:
     """Return where so many adaptive windows begin, and how long they are."""
     starts = [i * size // count for i in range(count)]
     return starts, [-(-(i + 1) * size // count) - start for i, start in enumerate(starts)]
 
 
-def _adaptive(b: Builder, x: Sym, sizes: Sequence[int], *, largest: bool) -> Any:
+def _adaptive(b: Builder, x: Sym, sizes: Sequence[int], *, maximum: bool) -> Any:
     rank = len(sizes)
     outer = len(x.dims) - rank
     divisors = []
@@ -252,57 +239,20 @@ def _adaptive(b: Builder, x: Sym, sizes: Sequence[int], *, largest: bool) -> Any
         at = outer + 2 * i
         starts, lengths = _shares(b.shape(x)[at], count)
         divisors.append(lengths)
-        if largest:
+        if maximum:
             x = _with_border(b, x, at, starts, lengths)
         else:
             x, _ = _windows(b, x, at, starts, lengths)
     within = [outer + 2 * i + 1 for i in range(rank)]
-    return (_largest(b, x, within), None) if largest else _divided(b, total(b, x, within), outer, divisors)
-
-
-def _tiles(b: Builder, x: Sym, counts: Sequence[tuple[int, int]]) -> bool:
-    """Return whether the last dimensions fall into so many windows of such lengths, side by side."""
-    dims = b.dims(x)[len(x.dims) - len(counts) :]
-    whole = all(b.axes.extent(dim) == count * size for dim, (count, size) in zip(dims, counts, strict=True))
-    return whole and None not in (b.axes.cut(dim, one) for dim, one in zip(dims, counts, strict=True))
-
-
-def _tiled(pool: Callable[..., Any], rank: int) -> Lowering:
-    """Return the lowering of a pool whose windows neither overlap nor leave anything out."""
-
-    def lowering(
-        b: Builder, x: Sym, kernel: _Sizes, stride: _Sizes = (), padding: _Sizes = 0, *more: Any
-    ) -> Any:
-        sizes, steps = _each(kernel, rank), _each(stride or kernel, rank)
-        counts = [(size // count, count) for size, count in zip(b.shape(x)[-rank:], sizes, strict=True)]
-        apart = more and not isinstance(more[0], bool) and set(_each(more[0], rank)) != {1}
-        overlap = apart or list(sizes) != list(steps) or any(_each(padding, rank))
-        if overlap or not _tiles(b, x, counts):
-            raise UnsupportedError("a sliding window over an axis")
-        return pool(rank, b, x, kernel, stride, padding, *more)
-
-    return lowering
-
-
-def _evenly(b: Builder, x: Sym, sizes: Sequence[int], *, largest: bool) -> Any:
-    """Return an adaptive pool whose windows have one length."""
-    shape = b.shape(x)[len(x.dims) - len(sizes) :]
-    counts = [(count, size // count) for size, count in zip(shape, sizes, strict=True) if count]
-    if len(counts) < len(sizes) or not _tiles(b, x, counts):
-        raise UnsupportedError("windows of several lengths")
-    return _adaptive(b, x, sizes, largest=largest)
+    return (largest(b, x, within), None) if maximum else _divided(b, total(b, x, within), outer, divisors)
 
 
 def _register_pools() -> None:
     for rank in (2, 3):
-        lower(f"avg_pool{rank}d")(_tiled(_average, rank))
-        lower(f"max_pool{rank}d_with_indices")(_tiled(_maximum, rank))
-        lower(f"_adaptive_avg_pool{rank}d")(partial(_evenly, largest=False))
-        lower(f"adaptive_max_pool{rank}d")(partial(_evenly, largest=True))
         lower(f"avg_pool{rank}d", for_proof=True)(partial(_average, rank))
         lower(f"max_pool{rank}d_with_indices", for_proof=True)(partial(_maximum, rank))
-        lower(f"_adaptive_avg_pool{rank}d", for_proof=True)(partial(_adaptive, largest=False))
-        lower(f"adaptive_max_pool{rank}d", for_proof=True)(partial(_adaptive, largest=True))
+        lower(f"_adaptive_avg_pool{rank}d", for_proof=True)(partial(_adaptive, maximum=False))
+        lower(f"adaptive_max_pool{rank}d", for_proof=True)(partial(_adaptive, maximum=True))
 
 
 _register_pools()

@@ -13,7 +13,7 @@ from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
 from superopt.trace.lowering.pointwise import truth
 from superopt.trace.lowering.table import check_rounds, flat, lower, normal_dims, takes_integers
 
-__all__ = ["mean", "product", "total", "zero_unless"]
+__all__ = ["largest", "mean", "product", "total", "zero_unless"]
 
 _Dims = int | Sequence[int] | None
 _NO_REDUCTION, _SUM = 0, 2  # of a loss, as ATen numbers them; 1 is the mean
@@ -47,16 +47,21 @@ def mean(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
     return Sym(value, _without(b, x, chosen, keepdim), x.dtype)
 
 
-def _largest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
+def largest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
+    """Return the maximum over dimensions; of truth values, whether any is true."""
     x = b.settle(x)
     chosen = normal_dims(dims, len(x.dims))
     covers = b.covers(x.value)
-    axes = [axis for axis in flat([b.dims(x)[dim] for dim in chosen]) if axis in covers]
-    return Sym(b.reduce("max", x.value, axes), _without(b, x, chosen, keepdim), x.dtype)
+    axes = flat([b.dims(x)[dim] for dim in chosen])
+    if b.nodes[x.value].mask and b.axes.extent(axes) == 0:
+        value = b.const(0)  # among no truth values, none is true
+    else:
+        value = b.reduce("max", x.value, [axis for axis in axes if axis in covers])
+    return Sym(value, _without(b, x, chosen, keepdim), x.dtype)
 
 
 def _smallest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
-    return pointwise(b, "neg", _largest(b, pointwise(b, "neg", x), dims, keepdim))
+    return pointwise(b, "neg", largest(b, pointwise(b, "neg", x), dims, keepdim))
 
 
 @lower("sum")
@@ -76,7 +81,7 @@ def _mean(
 
 @lower("amax")
 def _amax(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
-    return _largest(b, x, dim, keepdim)
+    return largest(b, x, dim, keepdim)
 
 
 @lower("amin")
@@ -88,7 +93,7 @@ def _amin(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
 def _max(b: Builder, x: Sym, dim: Any = None, keepdim: bool = False) -> Sym | tuple[Sym, None]:
     if isinstance(dim, Sym):
         return pointwise(b, "maximum", x, dim)
-    return _largest(b, x) if dim is None else (_largest(b, x, dim, keepdim), None)
+    return largest(b, x) if dim is None else (largest(b, x, dim, keepdim), None)
 
 
 @lower("min")
@@ -101,7 +106,7 @@ def _min(b: Builder, x: Sym, dim: Any = None, keepdim: bool = False) -> Sym | tu
 @lower("any")
 def _any(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
     found = truth(b, x)
-    return found if _none(dim) else _largest(b, found, dim, keepdim)
+    return found if _none(dim) else largest(b, found, dim, keepdim)
 
 
 @lower("all")
@@ -169,7 +174,7 @@ def _norm(
     if order == 1:
         return total(b, pointwise(b, "abs", x), dim, keepdim)
     if order == inf:
-        return _largest(b, pointwise(b, "abs", x), dim, keepdim)
+        return largest(b, pointwise(b, "abs", x), dim, keepdim)
     raise UnsupportedError(f"no rule for the norm of order {order}")
 
 
@@ -181,7 +186,7 @@ def _softmax(b: Builder, x: Sym, dim: int, half_to_float: bool = False, dtype: A
 
 def zero_unless(b: Builder, visible: Sym, dim: int, made: Sym) -> Sym:
     """Return what was made of rows that see anything along a dimension, and zero, not 0 / 0, elsewhere."""
-    seen = _largest(b, visible, dim, keepdim=True)
+    seen = largest(b, visible, dim, keepdim=True)
     return replace(pointwise(b, "guard", seen, made), dtype=made.dtype)
 
 

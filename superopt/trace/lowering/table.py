@@ -111,11 +111,14 @@ def check_rounds(x: Sym, dtype: torch.dtype | None) -> None:
 
 
 def normal_dims(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Return the dimensions of a reduction as sorted non-negative numbers; none means all."""
+    """Return the dimensions of a reduction as sorted non-negative numbers; none means all.
+
+    The one dimension that PyTorch lets a number of no dimensions have is none here.
+    """
     if dims is None or (not isinstance(dims, int) and not dims):
         return tuple(range(rank))
     listed = (dims,) if isinstance(dims, int) else dims
-    return tuple(sorted(dim % rank if rank else 0 for dim in listed))
+    return tuple(sorted(dim % rank for dim in listed)) if rank else ()
 
 
 def flat(dims: Sequence[Dim]) -> Dim:

@@ -1,0 +1,117 @@
+"""Domain: the numbers that a function takes, where it fails on others; what is drawn keeps to them.
+
+A loss may take probabilities only, and a factorization matrices of one kind. The examples that a user gives
+are surely of that kind: so where the function fails on what was drawn, the numbers in the examples' range are
+kept, and each other one becomes the example's at its place. The range is as wide as the function allows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from superopt.errors import InputError, kind_and_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["TRIED", "Domain", "domain_of", "failure"]
+
+Function: TypeAlias = Callable[..., Any]
+
+TRIED = ("normal", "sparse", "small integers", "huge")  # distributions on which a function must not fail
+_LEAST, _MOST = (-inf, -1.0, 0.0), (inf, 1.0, 0.0)  # limits of the functions that there are, the widest first
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Examples, and between which numbers each tensor of them may differ from its example."""
+
+    examples: tuple[Any, ...]
+    limits: tuple[tuple[float, float], ...]  # of each leaf of the examples
+
+    def keep(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return inputs with what lies outside the limits replaced by the examples' numbers."""
+        import torch
+        from torch.utils._pytree import tree_flatten, tree_unflatten
+
+        leaves, tree = tree_flatten(tuple(inputs))
+        examples = tree_flatten(self.examples)[0]
+        made = []
+        for leaf, example, (least, most) in zip(leaves, examples, self.limits, strict=True):
+            if (least, most) == (-inf, inf):
+                made.append(leaf)
+            elif least > most:
+                made.append(example)
+            else:
+                made.append(torch.where((leaf >= least) & (leaf <= most), leaf, example))
+        kept: tuple[Any, ...] = tree_unflatten(made, tree)
+        return kept
+
+    def keeping(self, function: Function) -> Function:
+        """Return the function of any inputs, which keep to the domain first."""
+        return lambda *inputs: function(*self.keep(inputs))
+
+
+def failure(function: Function, inputs: Sequence[Any]) -> Exception | None:
+    """Return what a function raises on some inputs, or None."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            function(*inputs)
+    except Exception as error:  # a function of the user's may raise anything
+        return error
+    return None
+
+
+def domain_of(function: Function, examples: tuple[Any, ...], *, seed: int) -> Domain:
+    """Return the domain of a function around its examples, or raise InputError where it fails on them."""
+    from torch.utils._pytree import tree_flatten
+
+    error = failure(function, examples)
+    if error is not None:
+        raise InputError(f"the function fails on its inputs: {kind_and_line(error)}") from error
+    leaves = tree_flatten(examples)[0]
+    drawn = [at for at, leaf in enumerate(leaves) if _is_drawn(leaf)]
+    domain = Domain(
+        examples, tuple(_range(leaf) if at in drawn else (-inf, inf) for at, leaf in enumerate(leaves))
+    )
+    if not _holds(function, domain, seed):
+        only = tuple((inf, -inf) if at in drawn else (-inf, inf) for at in range(len(leaves)))
+        return replace(domain, limits=only)
+    for at in drawn:
+        domain = next(
+            (wide for wide in _wider(domain, at, _LEAST, 0) if _holds(function, wide, seed)), domain
+        )
+        domain = next((wide for wide in _wider(domain, at, _MOST, 1) if _holds(function, wide, seed)), domain)
+    return domain
+
+
+def _is_drawn(leaf: Any) -> bool:
+    """Return whether a leaf is a tensor that is drawn anew, and that can be compared with numbers."""
+    from torch import Tensor
+
+    return isinstance(leaf, Tensor) and leaf.dtype.is_floating_point and leaf.dtype.itemsize > 1
+
+
+def _range(tensor: "Tensor") -> tuple[float, float]:
+    finite = tensor[tensor.isfinite()]
+    return (float(finite.min()), float(finite.max())) if finite.numel() else (inf, -inf)
+
+
+def _wider(domain: Domain, at: int, limits: Sequence[float], side: int) -> Iterator[Domain]:
+    """Yield domains in which a tensor has another limit on one side, that leaves more room than its own."""
+    own = domain.limits[at]
+    for limit in limits:
+        if own[0] <= own[1] and (limit < own[0] if side == 0 else limit > own[1]):
+            found = (limit, own[1]) if side == 0 else (own[0], limit)
+            yield replace(domain, limits=(*domain.limits[:at], found, *domain.limits[at + 1 :]))
+
+
+def _holds(function: Function, domain: Domain, seed: int) -> bool:
+    """Return whether a function takes whatever is drawn and kept to a domain."""
+    from superopt.verify.floats.compare import sample
+
+    draws = (sample(name, domain.examples, seed=seed) for name in TRIED)
+    return all(failure(function, domain.keep(drawn)) is None for drawn in draws)
