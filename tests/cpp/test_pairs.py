@@ -1,0 +1,94 @@
+"""The runtime's contraction in bf16 agrees with float64 on rounded operands, by any instructions."""
+
+import ctypes
+from functools import cache
+
+import pytest
+import torch
+
+from .contractions import SHAPES, Case, cases, error, laid, library, rounds, run
+
+EMULATED = "-DPAIRS_EMULATED"
+FLAGS = {
+    "native": (),
+    "no instructions": ("-mno-avx512bf16",),
+    "emulated": (EMULATED,),
+    "emulated, 256 bits": ("-mno-avx512f", EMULATED),
+    "emulated, 128 bits": ("-mno-avx", EMULATED),
+}
+
+
+@cache
+def loaded(vectors: str) -> ctypes.CDLL:
+    return library(FLAGS[vectors])
+
+
+@pytest.mark.parametrize("vectors", FLAGS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
+    for case in cases([shape], pairs=True):
+        assert error(loaded(vectors), case) < 2 * shape[2] ** 0.5 + 8, case
+
+
+def test_operands_are_rounded_where_there_are_instructions_only() -> None:
+    assert rounds(loaded("emulated"))
+    assert not rounds(loaded("no instructions"))
+
+
+LAYOUTS = [
+    Case((rows, 70, 321), formats, a_turned, b_turned, packed=False, pairs=True)
+    for rows in (3, 40)
+    for formats in (("float", "bf16"), ("bf16", "bf16"))
+    for a_turned in (False, True)
+    for b_turned in (False, True)
+]
+
+
+@pytest.mark.parametrize("case", LAYOUTS, ids=str)
+@pytest.mark.parametrize("scale", [1e4, 1e-4])
+def test_rows_of_any_size_are_as_accurate_as_those_of_pytorch(case: Case, scale: float) -> None:
+    m, n, k = case.shape
+    torch.manual_seed(0)
+    a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
+    a[::2] *= scale
+    made = product(case, a, b)
+    exact = a.double() @ b.double()
+    sizes = exact.abs().amax(1, keepdim=True)
+    ours, theirs = (((one.double() - exact).abs() / sizes).max() for one in (made.bfloat16(), a @ b))
+    assert ours <= 2 * theirs
+
+
+@pytest.mark.parametrize("case", LAYOUTS, ids=str)
+def test_what_is_not_finite_reaches_its_row_or_column_only(case: Case) -> None:
+    m, n, k = case.shape
+    a, b = torch.ones(m, k).bfloat16(), torch.ones(k, n).bfloat16()
+    a[1, k - 1] = float("inf")
+    a[2, 5] = float("nan")
+    b[k - 1, 7] = float("-inf")
+    b[3, n - 1] = float("nan")
+    made, expected = product(case, a, b), a.float() @ b.float()
+    torch.testing.assert_close(made, expected, equal_nan=True)
+    assert made.isfinite().sum() == (m - 2) * (n - 2)
+
+
+@pytest.mark.parametrize("case", LAYOUTS, ids=str)
+def test_subnormal_numbers_count_as_themselves_or_as_zero(case: Case) -> None:
+    m, n, k = case.shape
+    tiny, least = 2.0**-130, 2.0**-126
+    a, b = torch.ones(m, k).bfloat16(), torch.ones(k, n).bfloat16()
+    a[0], a[1] = tiny, 2.0**-100
+    b[:, 0], b[:, 1] = tiny, 2.0**-26
+    made, exact = product(case, a, b).double(), a.double() @ b.double()
+    # A subnormal operand or product may count as nothing: each of k products is off by that much at most.
+    off = k * tiny * torch.maximum(a.double()[:, :1], b.double()[:1]).clamp_min(1) + k * least
+    assert ((made - exact).abs() <= off + 1e-5 * exact.abs()).all()
+    assert torch.equal(made[2:, 2:], exact[2:, 2:])
+
+
+def product(case: Case, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    m, n, _ = case.shape
+    dtypes = {"float": torch.float32, "bf16": torch.bfloat16}
+    made = torch.zeros(m, n)
+    first, second = (one.to(dtypes[kind]) for one, kind in zip((a, b), case.formats, strict=True))
+    run(loaded("native"), case, laid(first, case.a_turned), laid(second, case.b_turned), made)
+    return made
