@@ -9,10 +9,12 @@ import torch
 from .contractions import SHAPES, Case, cases, error, laid, library, rounds, run
 
 EMULATED = "-DPAIRS_EMULATED"
+TILES = "-DTILES_EMULATED"
 FLAGS = {
     "native": (),
     "no instructions": ("-mno-avx512bf16",),
     "emulated": (EMULATED,),
+    "emulated, with tiles": (EMULATED, TILES),
     "emulated, 256 bits": ("-mno-avx512f", EMULATED),
     "emulated, 128 bits": ("-mno-avx", EMULATED),
 }

@@ -9,6 +9,13 @@ namespace superopt {
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) || defined(PAIRS_EMULATED)
 #define HAS_PAIRS
 
+#if defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__linux__) || defined(TILES_EMULATED)
+#define HAS_TILES
+constexpr index_t pair_step = 16;  // pairs of a tile: what is packed has a whole number of them
+#else
+constexpr index_t pair_step = 1;
+#endif
+
 constexpr index_t pair_width = 2 * lanes;  // columns of a panel
 constexpr index_t pair_depth = 256;        // elements of a sum for which rows and panels meet at a time
 
@@ -60,6 +67,9 @@ inline Shorts halves(const bf16* from, index_t stride, index_t count) {
     return numbers;
 }
 
+// So many pairs are made of so many elements; what is beyond these is 0.
+inline index_t pairs_of(index_t count) { return (count + 2 * pair_step - 1) / (2 * pair_step) * pair_step; }
+
 inline Bits pairs_at(const void* from) {
     Bits pairs;
     memcpy(&pairs, from, sizeof pairs);
@@ -89,7 +99,7 @@ inline Bits pairs_along(const T* from, index_t stride, index_t count) {
 // The pairs that two rows make with one another; a row that does not exist is 0.
 template <class T>
 inline Bits pairs_across(Matrix<T> from, index_t rows, index_t count) {
-    const Shorts first = halves(from.data, from.column, count);
+    const Shorts first = rows > 0 ? halves(from.data, from.column, count) : Shorts{};
     const Shorts second = rows > 1 ? halves(from.at(1, 0).data, from.column, count) : Shorts{};
     return __builtin_convertvector(first, Bits) | __builtin_convertvector(second, Bits) << 16;
 }
@@ -180,7 +190,7 @@ void pairs_panel(index_t m_count, index_t pairs, const bf16* a, const uint32_t* 
         pairs_rows<2 * tall, 1>(m_count, pairs, a, panel + n, least(lanes, columns - n), c + n, c_row, ahead);
 }
 
-// A copy in bf16, row after row, with a zero behind an odd number of columns.
+// A copy in bf16, row after row, with zeros behind it where pairs need them.
 template <class T>
 void pack_halves(index_t rows, index_t columns, Matrix<T> from, bf16* to, index_t row) {
     if (from.row == 1 && from.column != 1) {  // read along memory
@@ -190,11 +200,12 @@ void pack_halves(index_t rows, index_t columns, Matrix<T> from, bf16* to, index_
                 const Shorts numbers = halves(from.at(i, j).data, 1, count);
                 for (index_t lane = 0; lane < count; ++lane) to[(i + lane) * row + j].bits = numbers[lane];
             }
-        for (index_t i = 0; i < rows && columns % 2; ++i) to[i * row + columns].bits = 0;
+        for (index_t i = 0; i < rows; ++i)
+            for (index_t j = columns; j < 2 * pairs_of(columns); ++j) to[i * row + j].bits = 0;
         return;
     }
     for (index_t i = 0; i < rows; ++i)
-        for (index_t j = 0; j < columns; j += 2 * lanes) {
+        for (index_t j = 0; j < 2 * pairs_of(columns); j += 2 * lanes) {
             __builtin_prefetch(from.at(i + 4, j).data);
             const Bits pairs = pairs_along(from.at(i, j).data, from.column, columns - j);
             memcpy(to + i * row + j, &pairs, sizeof pairs);  // a row has room for whole vectors
@@ -205,7 +216,7 @@ void pack_halves(index_t rows, index_t columns, Matrix<T> from, bf16* to, index_
 // longer than needed: else they would compete for the same lines of the cache.
 template <class T>
 void pack_pairs(index_t rows, index_t columns, Matrix<T> from, uint32_t* to) {
-    const index_t pairs = (rows + 1) / 2;
+    const index_t pairs = pairs_of(rows);
     const auto at = [&](index_t i, index_t j) {
         return to + (j / pair_width * (pairs + 1) + i) * pair_width + j % pair_width;
     };
@@ -232,33 +243,7 @@ void pack_pairs(index_t rows, index_t columns, Matrix<T> from, uint32_t* to) {
 }
 
 inline index_t panels_room(index_t rows, index_t columns) {
-    return ((rows + 1) / 2 + 1) * ((columns + pair_width - 1) / pair_width * pair_width);
-}
-
-// Blocks of B become panels, which all rows meet.
-template <class A, class B>
-void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
-                  index_t c_row) {
-    Scratch scratch;
-    // Columns in memory are often a power of two apart: only few of them fit the same lines of the second cache.
-    const index_t most_n = b.column == 1 ? broad : 64;
-    const index_t room = panels_room(least(pair_depth, k_count), least(most_n, n_count));
-    uint32_t* const panels = reinterpret_cast<uint32_t*>(scratch.floats(room));
-    bf16* const rows = scratch_halves(scratch, m_count * pair_row / 2);
-    for (index_t k = 0; k < k_count; k += pair_depth) {
-        const index_t depth = least(pair_depth, k_count - k), pairs = (depth + 1) / 2;
-        pack_halves(m_count, depth, a.at(0, k), rows, pair_row);
-        for (index_t n = 0; n < n_count; n += most_n) {
-            const index_t breadth = least(most_n, n_count - n);
-            pack_pairs(depth, breadth, b.at(k, n), panels);
-            const bool last = n + breadth == n_count;
-            const Matrix<B> next = last ? b.at(k + depth, 0) : b.at(k, n + breadth);
-            Ahead ahead = Ahead::of(next, last && k + depth == k_count ? 0 : b.column == 1 ? pair_depth : most_n);
-            for (index_t j = 0; j < breadth; j += pair_width)
-                pairs_panel<pair_width>(m_count, pairs, rows, panels + j * (pairs + 1),
-                                        least(pair_width, breadth - j), c + n + j, c_row, ahead);
-        }
-    }
+    return (pairs_of(rows) + 1) * ((columns + pair_width - 1) / pair_width * pair_width);
 }
 
 #if !defined(__clang__)
@@ -331,50 +316,6 @@ inline void pairs_dot_rows(index_t rows, index_t n_count, index_t k_count, const
         pairs_dots<ROWS, COLUMNS>(k_count, a, a_row, b.at(0, n), c + n, c_row);
     for (; n < n_count; ++n) pairs_dots<ROWS, 1>(k_count, a, a_row, b.at(0, n), c + n, c_row);
 }
-
-// Few rows, and columns of B that lie along the sum: nothing of B is copied.
-template <class A, class B>
-void pairs_few(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index_t c_row) {
-    constexpr int tall = registers == 32 ? 8 : 4, wide = registers == 32 ? 3 : 2;
-    const index_t row = least(deeper, k_count + 31) / 32 * 32 + 32;
-    Scratch scratch;
-    bf16* const rows = scratch_halves(scratch, m_count * row / 2);
-    for (index_t k = 0; k < k_count; k += deeper) {
-        const index_t depth = least(deeper, k_count - k);
-        pack_halves(m_count, depth, a.at(0, k), rows, row);
-        for (index_t n = 0; n < n_count; n += 2 * wide) {
-            const index_t breadth = least(2 * wide, n_count - n);
-            for (index_t m = 0, blocks = (m_count + tall - 1) / tall; blocks > 0; --blocks) {
-                const index_t height = (m_count - m + blocks - 1) / blocks;
-                pairs_dot_rows<tall, wide>(height, breadth, depth, rows + m * row, row, b.at(k, n),
-                                           c + m * c_row + n, c_row);
-                m += height;
-            }
-        }
-    }
-}
-
-#endif
-
-// What `contract` computes, with operands in bf16 where the processor multiplies them.
-template <class A, class B>
-void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
-                    index_t c_row) {
-#if defined(HAS_PAIRS)
-    if (b.row == 1 && b.column != 1 && m_count <= few) return pairs_few(m_count, n_count, k_count, a, b, c, c_row);
-    pairs_packed(m_count, n_count, k_count, a, b, c, c_row);
-#else
-    contract(m_count, n_count, k_count, a, b, c, c_row);
-#endif
-}
-
-#define PAIRS(A, B) \
-    void contract_pairs<A, B>(index_t, index_t, index_t, Matrix<A>, Matrix<B>, float*, index_t)
-#ifdef CONTRACTIONS_APART
-extern template PAIRS(float, bf16);
-extern template PAIRS(bf16, bf16);
-extern template PAIRS(bf16, float);
-extern template PAIRS(float, float);
 #endif
 
 }  // namespace superopt
