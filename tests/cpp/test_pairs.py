@@ -1,10 +1,18 @@
 """The runtime's contraction in bf16 agrees with float64 on rounded operands, by any instructions."""
 
 import ctypes
+import platform
+import re
+import subprocess
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
+
+from superopt.codegen.cpp import compile as cpp_compile
+from superopt.codegen.cpp import find_compiler
+from superopt.codegen.cpp.compile import RUNTIME, runtime_text
 
 from .contractions import SHAPES, Case, cases, error, laid, library, rounds, run
 
@@ -94,3 +102,36 @@ def product(case: Case, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     first, second = (one.to(dtypes[kind]) for one, kind in zip((a, b), case.formats, strict=True))
     run(loaded("native"), case, laid(first, case.a_turned), laid(second, case.b_turned), made)
     return made
+
+
+def assembly(processor: str, folder: Path) -> str:
+    """Return the assembly of the contraction in bf16 for a processor, or skip where the compiler knows none."""
+    text, made = folder / "products.cpp", folder / "products.s"
+    (folder / RUNTIME).write_text(runtime_text())
+    text.write_text('#include "runtime.hpp"\nnamespace superopt { template PAIRS(bf16, bf16); }\n')
+    flags = [flag for flag in cpp_compile.FLAGS if flag != "-march=native"]
+    command = [find_compiler().path, *flags, f"-march={processor}", "-S", str(text), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        pytest.skip(f"the compiler makes nothing for {processor}: {done.stderr[:200]}")
+    return made.read_text()
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+def test_sums_of_products_stay_in_registers(tmp_path: Path) -> None:
+    made = assembly("cooperlake", tmp_path)
+    loops = re.findall(r"^(\.L\d+):\n((?:(?!\.L).*\n)*?)\tj\w+\t\1$", made, re.MULTILINE)
+    loops = [body for _, body in loops if body.count("vdpbf16ps") == 24]
+    assert len(loops) >= 2  # of rows with a panel, and of dot products
+    for loop in loops:
+        assert not re.search(r"zmm.*\(%r[sb]p\)|\(%r[sb]p\).*zmm", loop)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+def test_tiles_are_configured_loaded_multiplied_and_released(tmp_path: Path) -> None:
+    made = assembly("sapphirerapids", tmp_path)
+    for sums, rows, columns in ((0, 4, 6), (1, 4, 7), (2, 5, 6), (3, 5, 7)):
+        assert re.search(rf"tdpbf16ps\s+%tmm{columns}, %tmm{rows}, %tmm{sums}\b", made)
+    assert "ldtilecfg" in made
+    assert "tilerelease" in made
+    assert "syscall" in made  # Linux lets a process use the tiles that asks
