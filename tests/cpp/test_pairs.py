@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from superopt.codegen.cpp import CppMuGraph, find_compiler
 from superopt.codegen.cpp import compile as cpp_compile
-from superopt.codegen.cpp import find_compiler
 from superopt.codegen.cpp.compile import RUNTIME, runtime_text
+from superopt.ir import fuse, parse_graph
 
 from .contractions import SHAPES, Case, cases, error, laid, library, rounds, run
 
@@ -43,6 +44,24 @@ def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
 def test_operands_are_rounded_where_there_are_instructions_only() -> None:
     assert rounds(loaded("emulated"))
     assert not rounds(loaded("no instructions"))
+
+
+LINEAR = """
+graph linear
+axes m=5 n=40 k=33
+in x: bf16[m, k]
+in w: bf16[n, k]
+t2 = contract[k](x, w)
+out y: bf16[m, n] = t2
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("-mno-avx512bf16",), ("-mno-avx",)], ids=str)
+def test_a_kernel_of_two_tensors_in_bf16_with_and_without_instructions(flags: tuple[str, ...]) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(5, 33).bfloat16(), torch.randn(40, 33).bfloat16()
+    made = CppMuGraph(fuse(parse_graph(LINEAR)), flags=("-O1", *flags))(x=x, w=w)["y"]
+    torch.testing.assert_close(made, x @ w.T)
 
 
 LAYOUTS = [
@@ -105,7 +124,7 @@ def product(case: Case, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def assembly(processor: str, folder: Path) -> str:
-    """Return the assembly of the contraction in bf16 for a processor, or skip where the compiler knows none."""
+    """Return the assembly of the contraction in bf16, or skip where the compiler knows no such processor."""
     text, made = folder / "products.cpp", folder / "products.s"
     (folder / RUNTIME).write_text(runtime_text())
     text.write_text('#include "runtime.hpp"\nnamespace superopt { template PAIRS(bf16, bf16); }\n')

@@ -77,7 +77,7 @@ void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
 
 #define PAIRS(A, B) \
     void contract_pairs<A, B>(index_t, index_t, index_t, Matrix<A>, Matrix<B>, float*, index_t)
-#ifdef CONTRACTIONS_APART
+#if defined(CONTRACTIONS_APART) && defined(HAS_PAIRS)
 extern template PAIRS(float, bf16);
 extern template PAIRS(bf16, bf16);
 extern template PAIRS(bf16, float);
