@@ -4,7 +4,7 @@
     python -m bench.contraction --case 2048-m8 --threads 1
 
 Measured: `linear(x, w)` with weights as `nn.Linear` stores them, by the kernel in its default
-configuration, and by the same kernel without the processor's instructions for bf16, that is, in fp32. Against:
+configuration, and by the same kernel without the processor's instructions for bf16, in fp32. Against:
 PyTorch's own, which oneDNN computes. All are called in turns. On one thread it is the processor's time that
 counts, which other programs do not lengthen by running; on more it is the clock's.
 """
