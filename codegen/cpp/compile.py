@@ -202,10 +202,10 @@ class _Build:
         """Return the object that holds what contractions share: that of a format, or the panels of all."""
         name = f"contract_{part}"
         made = _SHARED.get(part) or (f"CONTRACTION({part})", f"PACKING({part})")
-        made = [f"template {one};" for one in made]
-        if part == _PAIRS:  # else kernels do without, and this would need contractions of all formats
-            made = ["#if defined(HAS_PAIRS)", *made, "#endif"]
-        lines = ['#include "runtime.hpp"', "namespace superopt {", *made, "}", ""]
+        templates = [f"template {one};" for one in made]
+        if part == _PAIRS:  # without the instructions, this would need the contractions of all formats
+            templates = ["#if defined(HAS_PAIRS)", *templates, "#endif"]
+        lines = ['#include "runtime.hpp"', "namespace superopt {", *templates, "}", ""]
         code = "\n".join(lines)
         path = self.path(name, code, "o")
         with _LOCKS.setdefault(path, threading.Lock()):
