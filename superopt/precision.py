@@ -9,6 +9,11 @@ kernels keep them.
 Numbers in bf16 reach as far as those in fp32. Those in fp16 do not: where no static bound says that a value
 fits, rounding it to fp16 is a choice, which the check in floats judges on hostile inputs, and there is a
 candidate that keeps fp32.
+
+On CPUs a contraction multiplies bf16 where the processor has instructions for it, and in fp32 elsewhere; fp16 is
+always converted to fp32. These instructions take subnormal numbers as zero: operands below 2^-126 count as
+nothing, and so do products and sums of that size. PyTorch's own products in bf16 do the same on such a
+processor, so the check in floats, which compares with PyTorch's error, judges both alike.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -40,7 +40,7 @@ log = logging.getLogger("superopt")
 RUNTIME = "runtime.hpp"
 """The name of the header that every kernel includes."""
 
-_PARTS = ("vectors", "formats", "functions", "lanes", "scratch", "contraction")
+_PARTS = ("vectors", "formats", "functions", "lanes", "scratch", "contraction", "pairs", "tiles", "products")
 
 FLAGS = (
     "-std=c++17",
@@ -58,11 +58,16 @@ _NAMES = ("g++", "clang++", "c++")
 _ANSWER_S = 10.0  # in which a compiler says its version
 _TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
-_CALL = re.compile(r"\bcontract\([^;]*;")
+_CALL = re.compile(r"\b(contract|contract_pairs)\(([^;]*);")
 _FORMAT = re.compile(r"\bMatrix<(\w+)>")
 _FORMATS = frozenset(CPP_TYPES[name] for name in CPP_FLOATS)  # in which contractions are compiled apart
 _PANELS = "panels"  # what contractions of all formats share
-_SHARED = {_PANELS: ("PANELS", "PANEL_PACKING", "PACKING(float)"), "float": ("CONTRACTION(float)",)}
+_PAIRS = "pairs"  # contractions in bf16
+_SHARED = {
+    _PANELS: ("PANELS", "PANEL_PACKING", "PACKING(float)"),
+    "float": ("CONTRACTION(float)",),
+    _PAIRS: ("PAIRS(float, bf16)", "PAIRS(bf16, bf16)", "PAIRS(bf16, float)", "PAIRS(float, float)"),
+}
 _APART = "-DCONTRACTIONS_APART"
 _LINED = "-DLINED_ONLY"
 _LOCKS: dict[Path, threading.Lock] = {}  # held while what many kernels share is compiled: others wait
@@ -153,7 +158,9 @@ def compile_shared(formats: Collection[str], children: Children) -> None:
         build.folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             header = pool.submit(build.header, children)
-            objects = [pool.submit(build.contraction, one, children) for one in (_PANELS, *sorted(formats))]
+            pairs = (_PAIRS,) if CPP_TYPES["bf16"] in formats else ()
+            parts = (_PANELS, *sorted(formats), *pairs)
+            objects = [pool.submit(build.contraction, one, children) for one in parts]
         header.result()
         for one in objects:
             one.result()
@@ -195,13 +202,10 @@ class _Build:
         """Return the object that holds what contractions share: that of a format, or the panels of all."""
         name = f"contract_{part}"
         made = _SHARED.get(part) or (f"CONTRACTION({part})", f"PACKING({part})")
-        lines = [
-            '#include "runtime.hpp"',
-            "namespace superopt {",
-            *(f"template {one};" for one in made),
-            "}",
-            "",
-        ]
+        templates = [f"template {one};" for one in made]
+        if part == _PAIRS:  # without the instructions, this would need the contractions of all formats
+            templates = ["#if defined(HAS_PAIRS)", *templates, "#endif"]
+        lines = ['#include "runtime.hpp"', "namespace superopt {", *templates, "}", ""]
         code = "\n".join(lines)
         path = self.path(name, code, "o")
         with _LOCKS.setdefault(path, threading.Lock()):
@@ -271,9 +275,11 @@ class _Build:
 
 def _shared_by(code: str) -> list[str]:
     """Return what is compiled apart of the contractions in a kernel: nothing in other formats of B."""
-    calls = [_FORMAT.findall(call) for call in _CALL.findall(code)]
+    found = _CALL.findall(code)
+    calls = [_FORMAT.findall(operands) for _, operands in found]
     formats = {b for _, b in calls} | {a for a, _ in calls if a != "float"}
-    return [*([_PANELS] if calls else []), *sorted(formats & _FORMATS)]
+    pairs = any(name == "contract_pairs" for name, _ in found)
+    return [*([_PANELS] if calls else []), *sorted(formats & _FORMATS), *([_PAIRS] if pairs else [])]
 
 
 def _keep(name: str, made: Path, path: Path) -> None:

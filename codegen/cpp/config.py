@@ -53,7 +53,7 @@ class CppConfig:
 
     @property
     def rounding(self) -> tuple[()]:
-        """What decides how products are rounded: nothing does, all of them are of fp32 numbers."""
+        """What decides how products are rounded: nothing does, the processor and the program decide."""
         return ()
 
 

@@ -9,8 +9,9 @@ from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
 from superopt.codegen.cpp.tiles import Tiles
 from superopt.codegen.lowering import lower_for_cpp
-from superopt.codegen.statements import KernelProgram
+from superopt.codegen.statements import Compute, KernelProgram
 from superopt.ir import print_step
+from superopt.precision import operand_dtypes, product_dtype
 
 __all__ = ["Emitter", "emit"]
 
@@ -216,8 +217,10 @@ class Emitter(Tiles):
     def packs(self, item: Contraction) -> bool:
         """Whether what a contraction packs of its rows is kept for others, or for the next time.
 
-        Of few rows it packs nothing.
+        Of few rows it packs nothing. Rows in bf16 are packed so quickly that nothing is kept of them.
         """
+        if self.pairs(item.compute):
+            return False
         rows = self.tiled.get(item.m, self.graph.sizes[item.m]) if item.m else 1
         return item.walks is not None and rows > FEW and self.place(item.a).type == "float"
 
@@ -275,11 +278,19 @@ class Emitter(Tiles):
                 turns[joined] = f"({name} ? 1 : {self.count(joined)})"
                 counts[side] += f" * ({name} ? {self.count(joined)} : 1)"
         with self.loops(list(item.around), turns):
-            self.line(f"contract({', '.join(counts)},")
-            self.line(f"         {matrix(item.a, item.m, item.k)},")
-            self.line(f"         {matrix(item.b, item.k, item.n)},")
+            call = "contract_pairs(" if self.pairs(one) else "contract("
+            rest = " " * len(call)
+            self.line(f"{call}{', '.join(counts)},")
+            self.line(f"{rest}{matrix(item.a, item.m, item.k)},")
+            self.line(f"{rest}{matrix(item.b, item.k, item.n)},")
             kept = f", &{self.names.values[item.a]}_panels" if self.packs(item) else ""
-            self.line(f"         {at(one.value)}, {row}{kept});")
+            self.line(f"{rest}{at(one.value)}, {row}{kept});")
+
+    def pairs(self, one: Compute) -> bool:
+        """Whether a contraction multiplies in bf16: processors do so pair by pair, where they can."""
+        memory = {tensor.value: tensor.dtype for tensor in self.program.loads}
+        steps = ((found.value, found.step) for found, _ in self.program.flat() if isinstance(found, Compute))
+        return product_dtype(self.graph, one.step, operand_dtypes(self.graph, steps, memory)) == "bf16"
 
     def joined(
         self,

@@ -34,6 +34,7 @@ _VERSION = 1
 _LAUNCH_US = 5.0  # of a call from Python into a parallel region
 _SECONDS = 0.03  # of each of the measurements
 _SIDE = 256  # of the matrices whose product is timed
+_HALF_SIDE = 512  # of those in bf16, whose operands take longer to prepare
 _EXP_FLOPS = 32  # in whose time a vectorized exponential of some twenty instructions is done
 _SHARED_BYTES = 32 << 10  # of a first-level cache that no file tells
 _L2_BYTES = 1 << 20
@@ -46,6 +47,7 @@ class _Rates:
     memory_gbs: float
     l2_gbs: float
     vector_flops: float
+    bf16_flops: float
 
 
 def host_device(threads: int | None = None, *, renew: bool = False) -> Device:
@@ -81,8 +83,9 @@ def _host_device(threads: int, folder: Path | None, renew: bool) -> Device:
         rates = _Rates(*(max(pair) for pair in pairs))
         if path:
             _write(path, key, rates)
-    # Kernels compute halves in fp32, so every dtype has the same rate.
+    # Kernels multiply in fp32, but for bf16 where the processor has instructions for it.
     flops = dict.fromkeys(("f16", "bf16", "tf32", "f8"), rates.vector_flops)
+    flops["bf16"] = max(rates.bf16_flops, rates.vector_flops)
     return Device(
         name=name,
         kind="cpu",
@@ -172,6 +175,8 @@ def _measure(threads: int, cache_bytes: int) -> _Rates:
             torch.set_num_threads(1)
             a, b, c = (torch.zeros(_SIDE, _SIDE) for _ in range(3))
             product_s = _least_s(lambda: torch.mm(a, b, out=c))
+            halves = [torch.zeros(_HALF_SIDE, _HALF_SIDE, dtype=torch.bfloat16) for _ in range(3)]
+            half_product_s = _least_s(lambda: torch.mm(halves[0], halves[1], out=halves[2]))
             memory, cached = 0.0, 0.0
             large = torch.zeros(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4)
             small = torch.zeros(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4)
@@ -185,6 +190,7 @@ def _measure(threads: int, cache_bytes: int) -> _Rates:
         memory_gbs=memory / 1e9,
         l2_gbs=cached / 1e9,
         vector_flops=threads * 2 * _SIDE**3 / product_s,
+        bf16_flops=threads * 2 * _HALF_SIDE**3 / half_product_s,
     )
 
 

@@ -14,7 +14,7 @@ from superopt.cost import host as module
 from superopt.errors import InputError
 from superopt.ir import parse_mugraph
 
-RATES = module._Rates(20.0, 50.0, 1e11)
+RATES = module._Rates(20.0, 50.0, 1e11, 2e11)
 
 
 @pytest.fixture
@@ -72,7 +72,19 @@ def test_measured_once(folder: Path, measured: list[int]) -> None:
     assert len(measured) == 1
     kept = json.loads((folder / "host.json").read_text())
     assert kept["version"] == 1
-    assert [sorted(rates) for rates in kept["hosts"].values()] == [["l2_gbs", "memory_gbs", "vector_flops"]]
+    assert [sorted(rates) for rates in kept["hosts"].values()] == [
+        ["bf16_flops", "l2_gbs", "memory_gbs", "vector_flops"]
+    ]
+
+
+@pytest.mark.parametrize(("measured_flops", "expected"), [(2e11, 2e11), (1e10, 1e11)])
+def test_products_of_bf16_have_their_own_rate_but_are_never_slower_than_in_fp32(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, measured_flops: float, expected: float
+) -> None:
+    monkeypatch.setattr(module, "_measure", lambda *given: module._Rates(20.0, 50.0, 1e11, measured_flops))
+    flops = host_device().matrix_flops
+    assert flops["bf16"] == expected
+    assert flops["f16"] == flops["tf32"] == 1e11
 
 
 def test_thread_counts_are_kept_side_by_side(
@@ -90,7 +102,7 @@ def test_renewed_rates_are_the_better_ones(
     folder: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host_device()
-    monkeypatch.setattr(module, "_measure", lambda *given: module._Rates(30.0, 40.0, 5e10))
+    monkeypatch.setattr(module, "_measure", lambda *given: module._Rates(30.0, 40.0, 5e10, 1e11))
     renewed = host_device(renew=True)
     assert (renewed.memory_gbs, renewed.l2_gbs, renewed.vector_flops) == (30.0, 50.0, 1e11)
     forget()

@@ -15,6 +15,8 @@ from superopt.codegen.cpp import CppSource, compile_source
 
 DTYPES = {"float": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 FORMATS = (("float", "float"), ("float", "bf16"), ("bf16", "bf16"), ("f16", "f16"), ("bf16", "float"))
+PAIRS = (("float", "float"), ("float", "bf16"), ("bf16", "bf16"), ("bf16", "float"))
+"""The formats of the operands of `contract`, and of `contract_pairs`."""
 
 SHAPES = (
     *itertools.product((1, 5, 16, 17, 33), (1, 47, 100), (1, 60, 257)),
@@ -38,14 +40,16 @@ class Case:
     a_turned: bool
     b_turned: bool
     packed: bool  # whether what is packed of A is kept, and met twice
+    pairs: bool = False  # whether it is `contract_pairs`
 
 
-def cases(shapes: Sequence[tuple[int, int, int]] = SHAPES) -> Iterator[Case]:
+def cases(shapes: Sequence[tuple[int, int, int]] = SHAPES, *, pairs: bool = False) -> Iterator[Case]:
     """Yield each shape in every layout, the formats in turns."""
-    formats = itertools.cycle(FORMATS)
+    formats = itertools.cycle(PAIRS if pairs else FORMATS)
     for shape in shapes:
         for a_turned, b_turned, packed in itertools.product((False, True), repeat=3):
-            yield Case(shape, next(formats), a_turned, b_turned, packed)
+            if not (pairs and packed):
+                yield Case(shape, next(formats), a_turned, b_turned, packed, pairs)
 
 
 def library(flags: Sequence[str] = ()) -> ctypes.CDLL:
@@ -61,8 +65,28 @@ def library(flags: Sequence[str] = ()) -> ctypes.CDLL:
             f" contract(n[0], n[1], n[2], {given}, packed ? &panels : nullptr);"
             f" if (packed) contract(n[0], n[1], n[2], {given}, &panels); }}"
         )
+    for a, b in PAIRS:
+        lines.append(
+            f'extern "C" void pairs_{a}_{b}(const index_t* n, const {a}* a, const {b}* b, float* c, index_t)'
+            f" {{ contract_pairs(n[0], n[1], n[2], Matrix<{a}>{{a, n[3], n[4]}},"
+            f" Matrix<{b}>{{b, n[5], n[6]}}, c, n[7]); }}"
+        )
+    lines += ["#if defined(HAS_PAIRS)", 'extern "C" void rounds_to_bf16() {}', "#endif"]
     path = compile_source(CppSource("contractions", "\n".join(lines) + "\n", ()), flags=flags)
     return ctypes.CDLL(str(path))
+
+
+def rounds(loaded: ctypes.CDLL) -> bool:
+    """Return whether `contract_pairs` rounds operands to bf16."""
+    return hasattr(loaded, "rounds_to_bf16")
+
+
+def run(loaded: ctypes.CDLL, case: Case, a: Tensor, b: Tensor, made: Tensor) -> None:
+    """Add the product of two matrices to a third one, whose rows are its first columns."""
+    numbers = torch.tensor([*case.shape, *a.stride(), *b.stride(), made.stride(0)])
+    pointers = [ctypes.c_void_p(one.data_ptr()) for one in (numbers, a, b, made)]
+    name = "_".join((*(("pairs",) if case.pairs else ()), *case.formats))
+    loaded[name](*pointers, ctypes.c_int64(case.packed))
 
 
 def error(loaded: ctypes.CDLL, case: Case) -> float:
@@ -72,12 +96,12 @@ def error(loaded: ctypes.CDLL, case: Case) -> float:
     a, b = (
         torch.randn(shape).to(DTYPES[one]) for shape, one in zip(((m, k), (k, n)), case.formats, strict=True)
     )
-    a, b = _laid(a, case.a_turned), _laid(b, case.b_turned)
+    a, b = laid(a, case.a_turned), laid(b, case.b_turned)
     before = torch.randn(m, n + 3)
     made = before.clone()
-    numbers = torch.tensor([m, n, k, *a.stride(), *b.stride(), n + 3])
-    pointers = [ctypes.c_void_p(one.data_ptr()) for one in (numbers, a, b, made)]
-    loaded["_".join(case.formats)](*pointers, ctypes.c_int64(case.packed))
+    run(loaded, case, a, b, made)
+    if case.pairs and rounds(loaded):
+        a, b = a.bfloat16(), b.bfloat16()
     if not torch.equal(made[:, n:], before[:, n:]):
         return float("inf")
     times = 2 if case.packed else 1
@@ -86,7 +110,8 @@ def error(loaded: ctypes.CDLL, case: Case) -> float:
     return float(((made[:, :n] - exact).abs() / most.clamp_min(1e-30)).max()) * 2**24 if m * n else 0.0
 
 
-def _laid(tensor: Tensor, turned: bool) -> Tensor:
+def laid(tensor: Tensor, turned: bool) -> Tensor:
+    """Return a matrix, whose columns lie along memory where it is turned."""
     return tensor.T.contiguous().T if turned else tensor
 
 
@@ -94,6 +119,7 @@ if __name__ == "__main__":
     from sanitized import FLAGS
 
     found = library(FLAGS)
-    for one in itertools.islice(cases(), 0, None, 7):  # all formats and layouts come up
+    every = itertools.chain(cases(), cases(pairs=True))
+    for one in itertools.islice(every, 0, None, 7):  # all formats and layouts come up
         assert error(found, one) < 2 * one.shape[2] + 8, one
     print("clean")

@@ -114,9 +114,33 @@ inline void dot_rows(index_t m_count, index_t n_count, index_t k_count, Matrix<A
             dot_rows<ROWS / 2, COLUMNS>(m_count - m, n_count, k_count, a.at(m, 0), b, c + m * c_row, c_row);
 }
 
-// Rows become columns: halves are exchanged, then halves of halves, down to single lanes.
-inline void transpose(Vec (&block)[lanes]) {
-#if defined(__clang__)  // it has no shuffle by a computed vector
+#if !defined(__clang__)  // it has no shuffle by a computed vector
+// Blocks of HALF rows and HALF columns change places with their neighbours, then the halves of these, down to
+// single lanes. Loops over registers are unrolled, else the registers would lie in memory.
+template <int HALF>
+INLINE inline void exchange(Vec (&block)[lanes], Int number) {
+    const Int mine = (number & HALF) == 0;
+    const Int first = mine ? number : number + lanes - HALF, second = mine ? number + HALF : number + lanes;
+#pragma GCC unroll 16
+    for (int pair = 0; pair < lanes / 2; ++pair) {
+        const int row = pair / HALF * 2 * HALF + pair % HALF;
+        const Vec a = block[row], b = block[row + HALF];
+        block[row] = __builtin_shuffle(a, b, first);
+        block[row + HALF] = __builtin_shuffle(a, b, second);
+    }
+    if constexpr (HALF > 1) exchange<HALF / 2>(block, number);
+}
+#endif
+
+inline Int lane_numbers() {
+    Int number;
+    for (int lane = 0; lane < lanes; ++lane) number[lane] = lane;
+    return number;
+}
+
+// Rows become columns.
+INLINE inline void transpose(Vec (&block)[lanes]) {
+#if defined(__clang__)
     for (int row = 0; row < lanes; ++row)
         for (int lane = 0; lane < row; ++lane) {
             const float other = block[row][lane];
@@ -124,17 +148,26 @@ inline void transpose(Vec (&block)[lanes]) {
             block[lane][row] = other;
         }
 #else
-    Int number;
-    for (int lane = 0; lane < lanes; ++lane) number[lane] = lane;
-    for (int half = lanes / 2; half > 0; half /= 2)
-        for (int row = 0; row < lanes; ++row) {
-            if (row & half) continue;
-            const Int mine = (number & half) == 0;
-            const Vec a = block[row], b = block[row + half];
-            block[row] = mine ? a : __builtin_shuffle(b, number - half);
-            block[row + half] = mine ? __builtin_shuffle(a, number + half) : b;
-        }
+    exchange<lanes / 2>(block, lane_numbers());
 #endif
+}
+
+// Store a transposed block: `row(v)` is read for the first `height` rows, and `put(v, value)` gets the first
+// `width` columns.
+template <class Row, class Put>
+INLINE inline void transposed(index_t height, index_t width, Row row, Put put) {
+    Vec block[lanes] = {};
+    if (height >= lanes && width >= lanes) {
+#pragma GCC unroll 16
+        for (int v = 0; v < lanes; ++v) block[v] = row(v);
+        transpose(block);
+#pragma GCC unroll 16
+        for (int v = 0; v < lanes; ++v) put(v, block[v]);
+        return;
+    }
+    for (index_t v = 0; v < least(lanes, height); ++v) block[v] = row(v);
+    transpose(block);
+    for (index_t v = 0; v < least(lanes, width); ++v) put(v, block[v]);
 }
 
 // A copy in fp32, row after row.
@@ -145,10 +178,9 @@ Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scratch& scr
         for (index_t i = 0; i < rows; i += lanes)
             for (index_t j = 0; j < columns; j += lanes) {
                 const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
-                Vec block[lanes] = {};
-                for (index_t v = 0; v < width; ++v) block[v] = load(from.at(i, j + v).data, 1, height);
-                transpose(block);
-                for (index_t v = 0; v < height; ++v) store(to + (i + v) * columns + j, 1, width, block[v]);
+                transposed(
+                    width, height, [&](index_t v) INLINE { return load(from.at(i, j + v).data, 1, height); },
+                    [&](index_t v, Vec row) INLINE { store(to + (i + v) * columns + j, 1, width, row); });
             }
         return {to, columns, 1};
     }
@@ -169,10 +201,9 @@ void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
         for (index_t j = 0; j < columns; j += lanes)
             for (index_t i = 0; i < rows; i += lanes) {
                 const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
-                Vec block[lanes] = {};
-                for (index_t v = 0; v < width; ++v) block[v] = load(from.at(i, j + v).data, 1, height);
-                transpose(block);
-                for (index_t v = 0; v < height; ++v) store(at(i + v, j), block[v]);
+                transposed(
+                    width, height, [&](index_t v) INLINE { return load(from.at(i, j + v).data, 1, height); },
+                    [&](index_t v, Vec row) INLINE { store(at(i + v, j), row); });
             }
         return;
     }
@@ -190,13 +221,12 @@ inline void add_turned(index_t rows, index_t columns, const float* from, index_t
     for (index_t j = 0; j < columns; j += lanes)
         for (index_t i = 0; i < rows; i += lanes) {
             const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
-            Vec block[lanes] = {};
-            for (index_t v = 0; v < height; ++v) block[v] = load(from + (i + v) * from_row + j);
-            transpose(block);
-            for (index_t v = 0; v < width; ++v) {
-                float* const to = c + (j + v) * c_row + i;
-                store(to, 1, height, load(to, 1, height) + block[v]);
-            }
+            transposed(
+                height, width, [&](index_t v) INLINE { return load(from + (i + v) * from_row + j); },
+                [&](index_t v, Vec sums) INLINE {
+                    float* const to = c + (j + v) * c_row + i;
+                    store(to, 1, height, load(to, 1, height) + sums);
+                });
         }
 }
 

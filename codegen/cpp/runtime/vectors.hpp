@@ -1,7 +1,8 @@
 // What every emitted kernel builds on: one vector type, conversions, functions, contractions.
 //
 // Everything is written with the portable vectors of GCC and Clang, so that one source serves SSE,
-// AVX2, AVX-512 and NEON. Arithmetic is fp32; fp16, bf16, fp8 and the integers are formats of memory.
+// AVX2, AVX-512 and NEON. Arithmetic is fp32; fp16, bf16, fp8 and the integers are formats of memory. Only what
+// multiplies pairs of bf16 is written with instructions, where the processor has them.
 #pragma once
 
 #include <math.h>

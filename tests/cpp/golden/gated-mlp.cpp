@@ -50,16 +50,16 @@ struct gated_mlp_0 {
                 // t3 += contract[k](x, w2)
                 const bf16* const x_tile = x_data + m_base * x_stride_m + k_base * x_stride_k;
                 const bf16* const w2_tile = w2_data + k_base * w2_stride_k + n_base * w2_stride_n;
-                contract(m_count, n_count, k_count,
-                         Matrix<bf16>{x_tile, x_stride_m, x_stride_k},
-                         Matrix<bf16>{w2_tile, w2_stride_k, w2_stride_n},
-                         t3_tile, n_tile);
+                contract_pairs(m_count, n_count, k_count,
+                               Matrix<bf16>{x_tile, x_stride_m, x_stride_k},
+                               Matrix<bf16>{w2_tile, w2_stride_k, w2_stride_n},
+                               t3_tile, n_tile);
                 // t4 += contract[k](x, w1)
                 const bf16* const w1_tile = w1_data + k_base * w1_stride_k + n_base * w1_stride_n;
-                contract(m_count, n_count, k_count,
-                         Matrix<bf16>{x_tile, x_stride_m, x_stride_k},
-                         Matrix<bf16>{w1_tile, w1_stride_k, w1_stride_n},
-                         t4_tile, n_tile);
+                contract_pairs(m_count, n_count, k_count,
+                               Matrix<bf16>{x_tile, x_stride_m, x_stride_k},
+                               Matrix<bf16>{w1_tile, w1_stride_k, w1_stride_n},
+                               t4_tile, n_tile);
             }
             bf16* const out_tile = out_data + m_base * out_stride_m + n_base * out_stride_n;
             for (index_t m = 0; m < m_count; ++m) {

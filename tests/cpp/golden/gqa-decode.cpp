@@ -67,10 +67,10 @@ struct gqa_decode_0 {
                 fill(t5_tile, g_tile * s_tile, 0.0f);
                 // t5 = contract[d](t4, k)
                 const bf16* const k_tile = k_data + h * k_stride_h + s_base * k_stride_s;
-                contract(g_count, s_count, d_size,
-                         Matrix<float>{t4_tile, d_size, 1},
-                         Matrix<bf16>{k_tile, k_stride_d, k_stride_s},
-                         t5_tile, s_tile);
+                contract_pairs(g_count, s_count, d_size,
+                               Matrix<float>{t4_tile, d_size, 1},
+                               Matrix<bf16>{k_tile, k_stride_d, k_stride_s},
+                               t5_tile, s_tile);
                 for (index_t g = 0; g < g_count; ++g) {
                     Vec t8_sum{};
                     along(s_count, [&](index_t s, auto s_lanes, int) INLINE {
@@ -85,10 +85,10 @@ struct gqa_decode_0 {
                 }
                 // t7 += contract[s](t6, v)
                 const bf16* const v_tile = v_data + h * v_stride_h + s_base * v_stride_s;
-                contract(g_count, e_size, s_count,
-                         Matrix<float>{t6_tile, s_tile, 1},
-                         Matrix<bf16>{v_tile, v_stride_s, v_stride_e},
-                         t7_tile, e_size);
+                contract_pairs(g_count, e_size, s_count,
+                               Matrix<float>{t6_tile, s_tile, 1},
+                               Matrix<bf16>{v_tile, v_stride_s, v_stride_e},
+                               t7_tile, e_size);
             }
             bf16* const out_tile = out_data + h * out_stride_h + g_base * out_stride_g;
             for (index_t g = 0; g < g_count; ++g) {

@@ -67,10 +67,10 @@ struct rmsnorm_linear_0 {
                 }
                 // t4 += contract[k](t3, w)
                 const bf16* const w_tile = w_data + k_base * w_stride_k + n_base * w_stride_n;
-                contract(m_count, n_count, k_count,
-                         Matrix<float>{t3_tile, k_tile, 1},
-                         Matrix<bf16>{w_tile, w_stride_k, w_stride_n},
-                         t4_tile, n_tile);
+                contract_pairs(m_count, n_count, k_count,
+                               Matrix<float>{t3_tile, k_tile, 1},
+                               Matrix<bf16>{w_tile, w_stride_k, w_stride_n},
+                               t4_tile, n_tile);
             }
             along(m_count, [&](index_t m, auto m_lanes, int) INLINE {
                 const Vec t5 = load(t5_tile + m, 1, m_lanes);

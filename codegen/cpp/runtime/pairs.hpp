@@ -1,0 +1,321 @@
+// Pairs: the same contraction with operands in bf16, by instructions that multiply pairs along the sum.
+//
+// Both operands are rounded to bf16, and each sum of products is kept in fp32. The instructions take subnormal
+// operands as zero and make subnormal sums zero, as they do in PyTorch's own products of bf16. Where the
+// processor has no such instructions, `contract_pairs` is `contract`, which rounds no operand.
+
+namespace superopt {
+
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) || defined(PAIRS_EMULATED)
+#define HAS_PAIRS
+
+#if defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__linux__) || defined(TILES_EMULATED)
+#define HAS_TILES
+constexpr index_t pair_step = 16;  // pairs of a tile: what is packed has a whole number of them
+#else
+constexpr index_t pair_step = 1;
+#endif
+
+constexpr index_t pair_width = 2 * lanes;  // columns of a panel
+constexpr index_t pair_depth = 256;        // elements of a sum for which rows and panels meet at a time
+
+// Rows of copies in bf16 start so many elements apart: those of a power of two would compete for the same lines.
+constexpr index_t pair_row = pair_depth + 32;
+
+// Every lane holds two numbers in bf16, the first one in its lower half; both products are added to the sum.
+inline Vec add_products(Vec sum, Bits a, Bits b) {
+#if defined(PAIRS_EMULATED)
+    return sum + floats(a << 16) * floats(b << 16) + floats(a & 0xffff0000) * floats(b & 0xffff0000);
+#elif defined(__AVX512BF16__)
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+#else
+    asm("bfdot %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
+    return sum;
+#endif
+}
+
+inline Shorts as_bf16(Vec value) {
+    Shorts rounded;
+#if defined(__AVX512BF16__)
+    asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(value));  // a subnormal number becomes 0
+#else
+    bf16 numbers[lanes];
+    store(numbers, value);
+    memcpy(&rounded, numbers, sizeof rounded);
+#endif
+    return rounded;
+}
+
+// The first `count` elements, `stride` apart, in bf16; the other lanes are 0.
+template <class T>
+inline Shorts halves(const T* from, index_t stride, index_t count) {
+    return as_bf16(load(from, stride, count));
+}
+
+__attribute__((noinline)) inline Shorts halves_apart(const bf16* from, index_t stride, index_t count) {
+    Shorts numbers{};
+    for (int lane = 0; lane < lanes; ++lane)
+        if (lane < count) numbers[lane] = from[lane * stride].bits;
+    return numbers;
+}
+
+inline Shorts halves(const bf16* from, index_t stride, index_t count) {
+    if (count < lanes || stride != 1) return halves_apart(from, stride, count);
+    Shorts numbers;
+    memcpy(&numbers, from, sizeof numbers);
+    return numbers;
+}
+
+// So many pairs are made of so many elements; what is beyond these is 0.
+inline index_t pairs_of(index_t count) { return (count + 2 * pair_step - 1) / (2 * pair_step) * pair_step; }
+
+inline Bits pairs_at(const void* from) {
+    Bits pairs;
+    memcpy(&pairs, from, sizeof pairs);
+    return pairs;
+}
+
+// Two vectors in bf16, one after the other.
+inline Bits joined(Vec first, Vec second) {
+#if defined(__AVX512BF16__)
+    Bits pairs;
+    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs) : "v"(second), "v"(first));
+    return pairs;
+#else
+    const Shorts numbers[2] = {as_bf16(first), as_bf16(second)};
+    return pairs_at(numbers);
+#endif
+}
+
+// The pairs of so many elements, `stride` apart; what is beyond them is 0.
+template <class T>
+inline Bits pairs_along(const T* from, index_t stride, index_t count) {
+    if constexpr (__is_same(T, bf16))
+        if (count >= 2 * lanes && stride == 1) return pairs_at(from);
+    return joined(load(from, stride, count), load(from + lanes * stride, stride, count - lanes));
+}
+
+// The pairs that two rows make with one another; a row that does not exist is 0.
+template <class T>
+inline Bits pairs_across(Matrix<T> from, index_t rows, index_t count) {
+    const Shorts first = rows > 0 ? halves(from.data, from.column, count) : Shorts{};
+    const Shorts second = rows > 1 ? halves(from.at(1, 0).data, from.column, count) : Shorts{};
+    return __builtin_convertvector(first, Bits) | __builtin_convertvector(second, Bits) << 16;
+}
+
+inline Bits splat_pair(const bf16* from) {
+    uint32_t pair;
+    memcpy(&pair, from, sizeof pair);
+    return pair - Bits{};
+}
+
+inline Bits held(Bits value) { return bits(held(floats(value))); }
+
+// Memory for bf16; it is counted in pairs.
+inline bf16* scratch_halves(Scratch& scratch, index_t pairs) { return reinterpret_cast<bf16*>(scratch.floats(pairs)); }
+
+// A block of memory that is needed soon. It is fetched while products are computed, some lines in each block of them.
+struct Ahead {
+    static constexpr index_t line = 64, lines = 8;  // bytes; lines of a row
+    const char* from;
+    index_t row;   // bytes from one row to the next
+    index_t rows;  // so many are left
+
+    template <class T>
+    static Ahead of(Matrix<T> block, index_t rows) {
+        if (block.column == 1) return {reinterpret_cast<const char*>(block.data), block.row * index_t(sizeof(T)), rows};
+        return {reinterpret_cast<const char*>(block.data), block.column * index_t(sizeof(T)), rows};
+    }
+    // What is fetched beside so many pairs: all of a block, and when none is left always the same line.
+    Ahead take(index_t pairs) {
+        const Ahead taken{from, rows > 0 ? row : 0, rows};
+        from += rows > 0 ? pairs / lines * row : 0;
+        rows -= pairs / lines;
+        return taken;
+    }
+    void fetch(index_t pair) const { __builtin_prefetch(from + pair / lines * row + pair % lines * line, 0, 2); }
+};
+
+// ROWS x VECTORS accumulators stay in registers while the pairs run; A has its pairs along rows, B in a panel.
+template <int ROWS, int VECTORS>
+inline void pairs_block(index_t pairs, const bf16* a, const uint32_t* panel, index_t count, float* c,
+                        index_t c_row, Ahead ahead) {
+    Vec sums[ROWS][VECTORS] = {};
+
+    for (index_t pair = 0; pair < pairs; ++pair) {
+        ahead.fetch(pair);
+        Bits values[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) values[v] = held(pairs_at(panel + pair * pair_width + v * lanes));
+        for (int m = 0; m < ROWS; ++m) {
+            const Bits factor = splat_pair(a + m * pair_row + 2 * pair);
+            for (int v = 0; v < VECTORS; ++v) sums[m][v] = add_products(sums[m][v], factor, values[v]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; ++v) {
+            float* const to = c + m * c_row + v * lanes;
+            const index_t some = VECTORS == 1 ? count : index_t(lanes);
+            store(to, 1, some, load(to, 1, some) + sums[m][v]);
+        }
+}
+
+template <int ROWS, int VECTORS>
+inline void pairs_some(index_t rows, index_t pairs, const bf16* a, const uint32_t* panel, index_t count,
+                       float* c, index_t c_row, Ahead ahead) {
+    if (rows == ROWS) return pairs_block<ROWS, VECTORS>(pairs, a, panel, count, c, c_row, ahead);
+    if constexpr (ROWS > 1) pairs_some<ROWS - 1, VECTORS>(rows, pairs, a, panel, count, c, c_row, ahead);
+}
+
+// All rows of A meet a panel, in equal blocks.
+template <int ROWS, int VECTORS>
+inline void pairs_rows(index_t m_count, index_t pairs, const bf16* a, const uint32_t* panel,
+                       index_t count, float* c, index_t c_row, Ahead& ahead) {
+    for (index_t m = 0, blocks = (m_count + ROWS - 1) / ROWS; blocks > 0; --blocks) {
+        const index_t rows = (m_count - m + blocks - 1) / blocks;
+        pairs_some<ROWS, VECTORS>(rows, pairs, a + m * pair_row, panel, count, c + m * c_row, c_row,
+                                  ahead.take(pairs));
+        m += rows;
+    }
+}
+
+template <int WIDTH>
+void pairs_panel(index_t m_count, index_t pairs, const bf16* a, const uint32_t* panel, index_t columns,
+                 float* c, index_t c_row, Ahead& ahead) {
+    constexpr int tall = registers == 32 ? 12 : 6;
+    if (columns == WIDTH) return pairs_rows<tall, 2>(m_count, pairs, a, panel, lanes, c, c_row, ahead);
+    for (index_t n = 0; n < columns; n += lanes)
+        pairs_rows<2 * tall, 1>(m_count, pairs, a, panel + n, least(lanes, columns - n), c + n, c_row, ahead);
+}
+
+// A copy in bf16, row after row, with zeros behind it where pairs need them.
+template <class T>
+void pack_halves(index_t rows, index_t columns, Matrix<T> from, bf16* to, index_t row) {
+    if (from.row == 1 && from.column != 1) {  // read along memory
+        for (index_t j = 0; j < columns; ++j)
+            for (index_t i = 0; i < rows; i += lanes) {
+                const index_t count = least(lanes, rows - i);
+                const Shorts numbers = halves(from.at(i, j).data, 1, count);
+                for (index_t lane = 0; lane < count; ++lane) to[(i + lane) * row + j].bits = numbers[lane];
+            }
+        for (index_t i = 0; i < rows; ++i)
+            for (index_t j = columns; j < 2 * pairs_of(columns); ++j) to[i * row + j].bits = 0;
+        return;
+    }
+    for (index_t i = 0; i < rows; ++i)
+        for (index_t j = 0; j < 2 * pairs_of(columns); j += 2 * lanes) {
+            __builtin_prefetch(from.at(i + 4, j).data);
+            const Bits pairs = pairs_along(from.at(i, j).data, from.column, columns - j);
+            memcpy(to + i * row + j, &pairs, sizeof pairs);  // a row has room for whole vectors
+        }
+}
+
+// A copy in pairs along the rows, as panels of `pair_width` columns, pair after pair in each. Panels are a row
+// longer than needed: else they would compete for the same lines of the cache.
+template <class T>
+void pack_pairs(index_t rows, index_t columns, Matrix<T> from, uint32_t* to) {
+    const index_t pairs = pairs_of(rows);
+    const auto at = [&](index_t i, index_t j) {
+        return to + (j / pair_width * (pairs + 1) + i) * pair_width + j % pair_width;
+    };
+    if (from.row == 1 && from.column != 1) {
+        for (index_t j = 0; j < columns; j += lanes)
+            for (index_t i = 0; i < pairs; i += lanes) {
+                const index_t height = least(lanes, pairs - i), width = least(lanes, columns - j);
+                transposed(
+                    width, height,
+                    [&](index_t v) INLINE {
+                        const Matrix<T> line = from.at(2 * i, j + v);
+                        __builtin_prefetch(line.at(0, lanes).data);
+                        return floats(pairs_along(line.data, 1, rows - 2 * i));
+                    },
+                    [&](index_t v, Vec row) INLINE { memcpy(at(i + v, j), &row, sizeof row); });
+            }
+        return;
+    }
+    for (index_t i = 0; i < pairs; ++i)
+        for (index_t j = 0; j < columns; j += lanes) {
+            const Bits both = pairs_across(from.at(2 * i, j), rows - 2 * i, columns - j);
+            memcpy(at(i, j), &both, sizeof both);
+        }
+}
+
+inline index_t panels_room(index_t rows, index_t columns) {
+    return (pairs_of(rows) + 1) * ((columns + pair_width - 1) / pair_width * pair_width);
+}
+
+#if !defined(__clang__)
+template <int HALF>
+INLINE inline void fold_lanes(Vec (&vectors)[lanes], Int number) {
+    const Int low = (number & HALF) == 0 ? number : number + lanes - HALF;
+#pragma GCC unroll 16
+    for (int row = 0; row < HALF; ++row)
+        vectors[row] = __builtin_shuffle(vectors[row], vectors[row + HALF], low) +
+                       __builtin_shuffle(vectors[row], vectors[row + HALF], low + HALF);
+    if constexpr (HALF > 1) fold_lanes<HALF / 2>(vectors, number);
+}
+#endif
+
+// The sum of the lanes of each vector, in the lane of its number.
+INLINE inline Vec sums_of_lanes(Vec (&vectors)[lanes]) {
+#if defined(__clang__)
+    Vec result;
+    for (int lane = 0; lane < lanes; ++lane) result[lane] = sum(vectors[lane]);
+    return result;
+#else
+    fold_lanes<lanes / 2>(vectors, lane_numbers());
+    return vectors[0];
+#endif
+}
+
+// ROWS x COLUMNS dot products at a time, where both operands lie along the sum.
+template <int ROWS, int COLUMNS, class B>
+inline void pairs_dots(index_t k_count, const bf16* a, index_t a_row, Matrix<B> b, float* c, index_t c_row) {
+    Vec sums[ROWS][COLUMNS] = {};
+    const auto add = [&](index_t k, index_t count) INLINE {
+        Bits values[COLUMNS];
+        for (int n = 0; n < COLUMNS; ++n) values[n] = held(pairs_along(b.data + n * b.column + k, 1, count));
+        for (int m = 0; m < ROWS; ++m) {
+            const Bits factor = held(pairs_at(a + m * a_row + k));
+            for (int n = 0; n < COLUMNS; ++n) sums[m][n] = add_products(sums[m][n], factor, values[n]);
+        }
+    };
+    index_t k = 0;
+    for (; k + 2 * lanes <= k_count; k += 2 * lanes) {
+        for (int n = 0; n < COLUMNS; ++n) __builtin_prefetch(b.data + (n + COLUMNS) * b.column + k);
+        add(k, 2 * lanes);
+    }
+    if (k < k_count) add(k, k_count - k);
+    constexpr int groups = (ROWS * COLUMNS + lanes - 1) / lanes;
+#pragma GCC unroll 8
+    for (int group = 0; group < groups; ++group) {
+        Vec vectors[lanes];
+#pragma GCC unroll 16
+        for (int lane = 0; lane < lanes; ++lane) {
+            const int one = group * lanes + lane;
+            vectors[lane] = one < ROWS * COLUMNS ? sums[one / COLUMNS][one % COLUMNS] : Vec{};
+        }
+        const Vec found = sums_of_lanes(vectors);
+#pragma GCC unroll 16
+        for (int lane = 0; lane < lanes; ++lane) {
+            const int one = group * lanes + lane;
+            if (one < ROWS * COLUMNS) c[one / COLUMNS * c_row + one % COLUMNS] += found[lane];
+        }
+    }
+}
+
+template <int ROWS, int COLUMNS, class B>
+inline void pairs_dot_rows(index_t rows, index_t n_count, index_t k_count, const bf16* a, index_t a_row, Matrix<B> b,
+                           float* c, index_t c_row) {
+    if constexpr (ROWS > 1)
+        if (rows < ROWS) return pairs_dot_rows<ROWS - 1, COLUMNS>(rows, n_count, k_count, a, a_row, b, c, c_row);
+    index_t n = 0;
+    for (; n + COLUMNS <= n_count; n += COLUMNS)
+        pairs_dots<ROWS, COLUMNS>(k_count, a, a_row, b.at(0, n), c + n, c_row);
+    for (; n < n_count; ++n) pairs_dots<ROWS, 1>(k_count, a, a_row, b.at(0, n), c + n, c_row);
+}
+#endif
+
+}  // namespace superopt

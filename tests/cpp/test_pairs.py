@@ -1,0 +1,156 @@
+"""The runtime's contraction in bf16 agrees with float64 on rounded operands, by any instructions."""
+
+import ctypes
+import platform
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from superopt.codegen.cpp import CppMuGraph, find_compiler
+from superopt.codegen.cpp import compile as cpp_compile
+from superopt.codegen.cpp.compile import RUNTIME, runtime_text
+from superopt.ir import fuse, parse_graph
+
+from .contractions import SHAPES, Case, cases, error, laid, library, rounds, run
+
+EMULATED = "-DPAIRS_EMULATED"
+TILES = "-DTILES_EMULATED"
+FLAGS = {
+    "native": (),
+    "no instructions": ("-mno-avx512bf16",),
+    "emulated": (EMULATED,),
+    "emulated, with tiles": (EMULATED, TILES),
+    "emulated, 256 bits": ("-mno-avx512f", EMULATED),
+    "emulated, 128 bits": ("-mno-avx", EMULATED),
+}
+
+
+@cache
+def loaded(vectors: str) -> ctypes.CDLL:
+    return library(FLAGS[vectors])
+
+
+@pytest.mark.parametrize("vectors", FLAGS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
+    for case in cases([shape], pairs=True):
+        assert error(loaded(vectors), case) < 2 * shape[2] ** 0.5 + 8, case
+
+
+def test_operands_are_rounded_where_there_are_instructions_only() -> None:
+    assert rounds(loaded("emulated"))
+    assert not rounds(loaded("no instructions"))
+
+
+LINEAR = """
+graph linear
+axes m=5 n=40 k=33
+in x: bf16[m, k]
+in w: bf16[n, k]
+t2 = contract[k](x, w)
+out y: bf16[m, n] = t2
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("-mno-avx512bf16",), ("-mno-avx",)], ids=str)
+def test_a_kernel_of_two_tensors_in_bf16_with_and_without_instructions(flags: tuple[str, ...]) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(5, 33).bfloat16(), torch.randn(40, 33).bfloat16()
+    made = CppMuGraph(fuse(parse_graph(LINEAR)), flags=("-O1", *flags))(x=x, w=w)["y"]
+    torch.testing.assert_close(made, x @ w.T)
+
+
+LAYOUTS = [
+    Case((rows, 70, 321), formats, a_turned, b_turned, packed=False, pairs=True)
+    for rows in (3, 40)
+    for formats in (("float", "bf16"), ("bf16", "bf16"))
+    for a_turned in (False, True)
+    for b_turned in (False, True)
+]
+
+
+@pytest.mark.parametrize("case", LAYOUTS, ids=str)
+@pytest.mark.parametrize("scale", [1e4, 1e-4])
+def test_rows_of_any_size_are_as_accurate_as_those_of_pytorch(case: Case, scale: float) -> None:
+    m, n, k = case.shape
+    torch.manual_seed(0)
+    a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
+    a[::2] *= scale
+    made = product(case, a, b)
+    exact = a.double() @ b.double()
+    sizes = exact.abs().amax(1, keepdim=True)
+    ours, theirs = (((one.double() - exact).abs() / sizes).max() for one in (made.bfloat16(), a @ b))
+    assert ours <= 2 * theirs
+
+
+@pytest.mark.parametrize("case", LAYOUTS, ids=str)
+def test_what_is_not_finite_reaches_its_row_or_column_only(case: Case) -> None:
+    m, n, k = case.shape
+    a, b = torch.ones(m, k).bfloat16(), torch.ones(k, n).bfloat16()
+    a[1, k - 1] = float("inf")
+    a[2, 5] = float("nan")
+    b[k - 1, 7] = float("-inf")
+    b[3, n - 1] = float("nan")
+    made, expected = product(case, a, b), a.float() @ b.float()
+    torch.testing.assert_close(made, expected, equal_nan=True)
+    assert made.isfinite().sum() == (m - 2) * (n - 2)
+
+
+@pytest.mark.parametrize("case", LAYOUTS, ids=str)
+def test_subnormal_numbers_count_as_themselves_or_as_zero(case: Case) -> None:
+    m, n, k = case.shape
+    tiny, least = 2.0**-130, 2.0**-126
+    a, b = torch.ones(m, k).bfloat16(), torch.ones(k, n).bfloat16()
+    a[0], a[1] = tiny, 2.0**-100
+    b[:, 0], b[:, 1] = tiny, 2.0**-26
+    made, exact = product(case, a, b).double(), a.double() @ b.double()
+    # A subnormal operand or product may count as nothing: each of k products is off by that much at most.
+    off = k * tiny * torch.maximum(a.double()[:, :1], b.double()[:1]).clamp_min(1) + k * least
+    assert ((made - exact).abs() <= off + 1e-5 * exact.abs()).all()
+    assert torch.equal(made[2:, 2:], exact[2:, 2:])
+
+
+def product(case: Case, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    m, n, _ = case.shape
+    dtypes = {"float": torch.float32, "bf16": torch.bfloat16}
+    made = torch.zeros(m, n)
+    first, second = (one.to(dtypes[kind]) for one, kind in zip((a, b), case.formats, strict=True))
+    run(loaded("native"), case, laid(first, case.a_turned), laid(second, case.b_turned), made)
+    return made
+
+
+def assembly(processor: str, folder: Path) -> str:
+    """Return the assembly of the contraction in bf16, or skip where the compiler knows no such processor."""
+    text, made = folder / "products.cpp", folder / "products.s"
+    (folder / RUNTIME).write_text(runtime_text())
+    text.write_text('#include "runtime.hpp"\nnamespace superopt { template PAIRS(bf16, bf16); }\n')
+    flags = [flag for flag in cpp_compile.FLAGS if flag != "-march=native"]
+    command = [find_compiler().path, *flags, f"-march={processor}", "-S", str(text), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        pytest.skip(f"the compiler makes nothing for {processor}: {done.stderr[:200]}")
+    return made.read_text()
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+def test_sums_of_products_stay_in_registers(tmp_path: Path) -> None:
+    made = assembly("cooperlake", tmp_path)
+    loops = re.findall(r"^(\.L\d+):\n((?:(?!\.L).*\n)*?)\tj\w+\t\1$", made, re.MULTILINE)
+    loops = [body for _, body in loops if body.count("vdpbf16ps") == 24]
+    assert len(loops) >= 2  # of rows with a panel, and of dot products
+    for loop in loops:
+        assert not re.search(r"zmm.*\(%r[sb]p\)|\(%r[sb]p\).*zmm", loop)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+def test_tiles_are_configured_loaded_multiplied_and_released(tmp_path: Path) -> None:
+    made = assembly("sapphirerapids", tmp_path)
+    for sums, rows, columns in ((0, 4, 6), (1, 4, 7), (2, 5, 6), (3, 5, 7)):
+        assert re.search(rf"tdpbf16ps\s+%tmm{columns}, %tmm{rows}, %tmm{sums}\b", made)
+    assert "ldtilecfg" in made
+    assert "tilerelease" in made
+    assert "syscall" in made  # Linux lets a process use the tiles that asks
