@@ -7,12 +7,14 @@ tensor shaped like one of its own. Sums, statistics and parts of split reduction
 kernels keep them.
 
 Numbers in bf16 reach as far as those in fp32. Those in fp16 do not: where no static bound says that a value
-fits, rounding it to fp16 is a choice, which the check in floats judges on hostile inputs, and there is a
-candidate that keeps fp32.
+fits, rounding it to fp16 as it is is a choice, which the check in floats judges on hostile inputs. Instead,
+an operand of a product can be scaled: each of its rows is divided by a power of two that brings its largest
+number below 2^15, and the product of the row is multiplied by it. Of the other numbers of the row nothing is
+lost that fp16 would hold of them beside that one. Between kernels there is a candidate that keeps fp32.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from superopt.dtypes import FLOATS, FP8, HALVES
@@ -21,6 +23,7 @@ from superopt.ir.mugraph import walk
 from superopt.ops import OPS
 
 __all__ = [
+    "OperandRounding",
     "fits_f16",
     "half_of",
     "is_wide",
@@ -36,6 +39,14 @@ __all__ = [
 LARGEST_F16 = 65504.0
 _LARGEST = {"bool": 1.0, "f16": LARGEST_F16, "f8e4m3": 448.0, "f8e5m2": 57344.0, "u8": 255.0, "i8": 128.0}
 _SAME_SIZE = frozenset({"neg", "abs", "relu", "rename", "select", "max", "silu", "gelu", "gelu_tanh"})
+
+
+@dataclass(frozen=True, slots=True)
+class OperandRounding:
+    """How the operands of a contraction are rounded."""
+
+    dtype: str
+    scaled: frozenset[int] = frozenset()  # the operands whose rows are divided by powers of two first
 
 
 def half_of(graph: Graph) -> str | None:
@@ -74,25 +85,27 @@ def is_wide(graph: Graph, value: int, memory: Mapping[int, str]) -> bool:
     return memory.get(value) not in {"f16", *FP8} and not fits_f16(graph, value)
 
 
-def multiplied_in(mugraph: MuGraph, rounds: Sequence[bool]) -> dict[int, str]:
-    """Return the half type to which the operands of each contraction are rounded that rounds any.
+def multiplied_in(mugraph: MuGraph, rounds: Sequence[bool]) -> dict[int, OperandRounding]:
+    """Return how the operands of each contraction are rounded that rounds any.
 
-    `rounds` says of each kernel whether it rounds operands to fp16 that may not fit.
+    `rounds` says of each kernel whether it rounds operands to fp16 as they are that may not fit.
     """
     graph = mugraph.graph
     first = len(graph.inputs)
     memory = {i: port.dtype for i, port in enumerate(graph.inputs)} | dict(mugraph.rounded)
     axes = value_axes(graph)
-    found: dict[int, str] = {}
+    found: dict[int, OperandRounding] = {}
     for kernel, rounding in zip(mugraph.kernels, rounds, strict=True):
         steps = {tile.value: graph.steps[tile.value - first] for tile, _ in walk(kernel)}
         known = operand_dtypes(graph, steps.items(), memory)
         for value, step in steps.items() if isinstance(kernel, Block) else ():
             a, b = (axes[i] for i in step.inputs) if step.op == "contract" else (frozenset(), frozenset())
             dtype = product_dtype(graph, step, known) if a - b and b - a else "f32"
-            wide = dtype == "f16" and any(is_wide(graph, i, known) for i in step.inputs)
-            if dtype in HALVES and (rounding or not wide):
-                found[value] = dtype
+            if dtype in HALVES:
+                scaled = () if rounding or dtype != "f16" else step.inputs
+                found[value] = OperandRounding(
+                    dtype, frozenset(i for i in scaled if is_wide(graph, i, known))
+                )
     return found
 
 

@@ -7,10 +7,12 @@ import pytest
 from superopt.errors import GraphError
 from superopt.ir import Call, check_mugraph, fuse, is_matmul, parse_graph, parse_mugraph, print_mugraph
 from superopt.precision import (
+    OperandRounding,
     fits_f16,
     half_of,
     library_dtype,
     mixed_product,
+    multiplied_in,
     product_dtype,
     wide_values,
     with_rounding,
@@ -149,6 +151,20 @@ def test_static_bounds_of_fp16(value, fits):
         f"out o{at}: f16[m{', n' if at not in (4, 7, 17) else ''}] = t{at}" for at in range(4, 18)
     )
     assert fits_f16(parse_graph(RANGES + outs), value) == fits
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounds", "expected"),
+    [
+        ("f16", False, OperandRounding("f16", frozenset({6}))),
+        ("f16", True, OperandRounding("f16")),
+        ("bf16", False, OperandRounding("bf16")),
+        ("bf16", True, OperandRounding("bf16")),
+    ],
+)
+def test_rows_of_operands_that_may_not_fit_are_scaled(dtype, rounds, expected):
+    mugraph = kernels(in_dtype(NORMED, dtype))
+    assert multiplied_in(mugraph, [rounds] * len(mugraph.kernels)) == {7: expected}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""Frame: what stands around the statements of a kernel: its arguments, and where a program is on the grid."""
+"""Frame: what stands around the statements of a kernel: its arguments, and where programs and loops are."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from textwrap import wrap
 
+from superopt.codegen.statements import Reach
 from superopt.codegen.triton.config import Role
 from superopt.codegen.triton.source import Argument
 from superopt.codegen.triton.text import WIDTH
@@ -165,3 +166,48 @@ class Frame(Tiles):
             if name in self.mentions.found:
                 lines.insert(0, line())
         return lines
+
+    def bound(self, reach: Reach, *, everywhere: bool = False) -> str | None:
+        """Return the end of what a program can reach, or its start; None where it is not known.
+
+        With `everywhere` it is the end of what all positions of the program's tile can reach.
+        """
+        if not self._is_known(reach):
+            return None
+        terms: list[str] = []
+        offset = 1 if reach.upper else 0
+        for term, factor in reach.form:
+            if not term:
+                offset += factor
+                continue
+            texts: list[str] = []
+            for kind, axis in term:
+                if kind == "size":
+                    texts.append(self.extents[axis])
+                    continue
+                if self.plan.roles[axis] == "single":
+                    texts.append(self.pid[axis])
+                    continue
+                last = ((factor == 1) == reach.upper) != everywhere  # the last position of the tile counts
+                offset -= factor if last else 0
+                first = f"({self.pid[axis]} + 1)" if last else self.pid[axis]
+                texts.append(f"{first} * {self.block[axis]}")
+            terms.append(f"{'-' if factor < 0 else ''}{' * '.join(texts)}")
+        terms.sort(key=lambda text: text.startswith("-"))
+        total = " + ".join([*terms, *([str(offset)] if offset else [])]).replace("+ -", "- ")
+        return total or "0"
+
+    def _is_known(self, reach: Reach) -> bool:
+        """Return whether a program knows all positions of a bound: those of tiles are no factors."""
+        roles = self.plan.roles
+        return all(
+            abs(factor) == 1
+            and all(
+                kind == "size"
+                or (axis in self.program.grid and roles[axis] == "single")
+                or (axis in self.program.grid and roles[axis] == "tile" and len(term) == 1)
+                for kind, axis in term
+            )
+            for term, factor in reach.form
+            if term
+        )

@@ -1,12 +1,16 @@
 """Products of half-precision programs multiply halves, whoever made them: a library, a kernel, this one."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from superopt.codegen.statements import lower_block
 from superopt.codegen.triton import configs, default_config, emit
+from superopt.codegen.triton.choices import footprint
+from superopt.cost import config_us
 from superopt.ir import parse_mugraph
+from superopt.targets.cuda import CudaTarget
 
 # The first product is a library's, the second one this kernel's; the result of the first crosses between.
 CHAIN = """graph chain
@@ -55,14 +59,29 @@ def dots(program, config):
     return "input_precision" not in text
 
 
-def test_a_computed_operand_is_rounded_where_the_configuration_says_so():
-    for dtype, expected in (("f16", {True, False}), ("bf16", {False})):
-        mugraph = parse_mugraph(SCALED.replace("f16", dtype))
-        program = lower_block(mugraph, 0)
-        found = configs(program, mugraph.graph.sizes)
-        assert {one.half_products for one in found} == expected
-        assert all(dots(program, one) for one in found if one.half_products or dtype == "bf16")
-        assert dots(program, default_config(program, mugraph.graph.sizes)) == (dtype == "bf16")
+@pytest.mark.parametrize(("dtype", "expected"), [("f16", {True, False}), ("bf16", {False})])
+def test_a_computed_operand_is_scaled_unless_the_configuration_rounds_it(dtype, expected):
+    mugraph = parse_mugraph(SCALED.replace("f16", dtype))
+    program = lower_block(mugraph, 0)
+    found = configs(program, mugraph.graph.sizes)
+    assert {one.half_products for one in found} == expected
+    for one in found:
+        assert dots(program, one)
+        scaled = dtype == "f16" and not one.half_products
+        assert ("t3_scale = fp16_scale(" in emit(program, one).text) == scaled
+
+
+def test_what_scaling_adds_is_estimated():
+    mugraph = parse_mugraph(SCALED)
+    program = lower_block(mugraph, 0)
+    default = default_config(program, mugraph.graph.sizes)
+    rounding = replace(default, half_products=True)
+    target = CudaTarget(90)
+    assert footprint(program, default).register_bytes > footprint(program, rounding).register_bytes
+    scaled, plain = (
+        config_us(program, target.tiles(program, one), target.cost_device()) for one in (default, rounding)
+    )
+    assert plain < scaled < 3 * plain
 
 
 def test_a_rounded_operand_needs_no_choice():
