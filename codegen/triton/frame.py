@@ -101,10 +101,9 @@ class Frame(Tiles):
         if not grid:
             return [*places, *([""] if places else [])]
         lines = []
-        pid = "pid" if len(grid) > 1 else self.pid[grid[0]]
         start = "pid" if self.persistent else "tl.program_id(0)"
         if len(grid) == 1:
-            lines.append(f"{pid} = {self.wide(start)}")
+            lines.append(self._pid_line(grid[0], start))
         else:
             lines += [] if self.persistent else [f"pid = {start}"]
             rest = "pid"
@@ -114,7 +113,7 @@ class Frame(Tiles):
                 grid = grid[:-2]
             for axis in reversed(grid):
                 found = rest if axis == grid[0] else f"{rest} % {self._programs(axis)}"
-                lines.append(f"{self.pid[axis]} = {self.wide(found)}")
+                lines.append(self._pid_line(axis, found))
                 if axis != grid[0]:
                     rest = f"{rest} // {self._programs(axis)}"
         return [*lines, *places, ""]
@@ -134,9 +133,29 @@ class Frame(Tiles):
             f"{width} = {group} * {self._programs(fast)}",
             f"{first} = {within} // {width} * {group}",
             f"{count} = tl.minimum({number} - {first}, {group})",
-            f"{self.pid[slow]} = {self.wide(f'{first} + {within} % {width} % {count}')}",
-            f"{self.pid[fast]} = {self.wide(f'{within} % {width} // {count}')}",
+            self._pid_line(slow, f"{first} + {within} % {width} % {count}"),
+            self._pid_line(fast, f"{within} % {width} // {count}"),
         ]
+
+    def _pid_line(self, axis: str, place: str) -> str:
+        """Return the line that says at which tile of an axis a program is; those of most work come first.
+
+        Programs start in order, so short ones at the end fill the gaps that long ones leave.
+        """
+        if self._grows(axis):
+            behind = f"({place})" if " + " in place else place
+            place = f"{self._programs(axis)} - 1 - {behind}"
+        return f"{self.pid[axis]} = {self.wide(place)}"
+
+    def _grows(self, axis: str) -> bool:
+        """Return whether programs have more to do the further they are along an axis of the grid."""
+        growth = 0
+        for loop in self.program.loops():
+            for reach in loop.reaches:
+                steps = sum(factor for term, factor in reach.form if (("index", axis),) == term)
+                if steps and self._is_known(reach):
+                    growth += steps if reach.upper else -steps
+        return growth > 0
 
     def _end_line(self, axis: str, end: str) -> str:
         split, size = self.splits[axis], self.extents[axis]

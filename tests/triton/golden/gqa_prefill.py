@@ -14,7 +14,7 @@ def gqa_prefill_0(
 ):
     """out[h, g, s, e] from q[h, g, s, d], k[h, t, d], v[h, t, e]."""
     pid = tl.program_id(0)
-    pid_s = pid % tl.cdiv(S, BLOCK_S)
+    pid_s = tl.cdiv(S, BLOCK_S) - 1 - pid % tl.cdiv(S, BLOCK_S)
     pid_g = pid // tl.cdiv(S, BLOCK_S) % G
     pid_h = pid // tl.cdiv(S, BLOCK_S) // G
     offs_s = pid_s * BLOCK_S + tl.arange(0, BLOCK_S)
