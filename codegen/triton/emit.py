@@ -1,7 +1,8 @@
 """Emit: one block kernel as Triton source that a person would keep."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Literal
 
 from superopt.codegen.errors import UnsupportedError
@@ -303,17 +304,21 @@ class _Emitter(Frame, Reductions):
             self.held[value], self.shown[value] = self.held[same], self.shown[same]
             return
         name = self.variables[value]
-        result = self._elementwise(step)
+        result = self._elementwise(step, dict(compute.factors))
         if result.text == TritonText().neg(TritonText().infinity()).text:
             self.shown[value], self.held[value] = "-infinity", result
             return
         lines.assign(name, result.text, self.comment(step))
         self.held[value] = replace(result, expression=atom(name, result.expression.kind))
 
-    def _elementwise(self, step: Step) -> Held:
-        """Return what a scalar operator makes of tiles, without a name."""
+    def _elementwise(self, step: Step, factors: Mapping[int, Fraction]) -> Held:
+        """Return what a scalar operator makes of tiles, some of them times numbers, without a name."""
         axes = self.plan.tile_axes({axis for i in step.inputs for axis in self.axes[i]})
-        result = apply(step.op, self.selecting(step, [self.operand(i, axes) for i in step.inputs]))
+        operands = [self.operand(i, axes) for i in step.inputs]
+        for at, i in enumerate(step.inputs):
+            if i in factors:
+                operands[at] = apply("mul", (operands[at], TritonText().const(factors[i])))
+        result = apply(step.op, self.selecting(step, operands))
         lanes = {
             axis: after_operator(step.op, [self.lanes(i, axis) for i in step.inputs])
             for axis in axes
@@ -323,7 +328,7 @@ class _Emitter(Frame, Reductions):
 
     def _move(self, lines: Lines, move: Move) -> None:
         """A running shift anew; what was added up under the old one is brought to the new one."""
-        old, made = self.held[move.value], self._elementwise(move.step)
+        old, made = self.held[move.value], self._elementwise(move.step, dict(move.factors))
         comment = self.comment(move.step)
         if not move.rescales:
             lines.assign(old.text, made.text, comment)
