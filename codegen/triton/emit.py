@@ -80,11 +80,14 @@ class _Emitter(Frame, Reductions):
             match statement:
                 case Load():
                     self._load_statement(lines, statement.value)
+                    self.scale(lines, statement.value)
                 case Start():
                     self._start(lines, statement.value)
                     started.append(statement.value)
                 case Compute():
                     self._compute(lines, statement)
+                    if not statement.accumulates:
+                        self.scale(lines, statement.value)
                 case Move():
                     self._move(lines, statement)
                 case Store():
@@ -96,6 +99,7 @@ class _Emitter(Frame, Reductions):
                         started.remove(value)
                         if value in self.late:
                             self.finish(lines, value)
+                        self.scale(lines, value)
         return lines.found
 
     def _loop(self, lines: Lines, loop: LoopStatement) -> None:

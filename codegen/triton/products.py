@@ -27,8 +27,8 @@ class Products(Tiles):
         hidden = self.hidden_of_product(product.lhs, product.rhs, product.inner)
         arguments, scales = [], []
         for at, value in enumerate((product.lhs, product.rhs)):
-            if dtype == "f16" and self._is_scaled(value):
-                held, scale = self._scaled(lines, value, product)
+            if self._is_scaled(value, product_dtype=dtype):
+                held, scale = self.scaled[value, product.inner]
                 scales.append(self.spread(scale.text, scale.axes, axes))
             else:
                 held = self._without(self.read(value), hidden[at])
@@ -65,12 +65,24 @@ class Products(Tiles):
                 hidden[0 if lanes[0] is not None else 1].append(axis)
         return hidden
 
-    def _is_scaled(self, value: int) -> bool:
-        return not self.config.half_products and is_wide(self.graph, value, self.plan.dtypes)
+    def scale(self, lines: Lines, value: int) -> None:
+        """Print a tile that is complete once more, its rows scaled, for the products that read it so."""
+        done: set[tuple[str, ...]] = set()
+        for made, product in self.plan.products.items():
+            if value not in (product.lhs, product.rhs) or product.inner in done:
+                continue
+            step = self.graph.step_of(made)
+            assert step is not None
+            if self._is_scaled(value, product_dtype=product_dtype(self.graph, step, self.plan.dtypes)):
+                done.add(product.inner)
+                self.scaled[value, product.inner] = self._scaled(lines, value, product.inner)
 
-    def _scaled(self, lines: Lines, value: int, product: Product) -> tuple[Held, Held]:
-        """Print the powers of two by which the rows of an operand are divided; return it so, and them."""
-        inner = product.inner
+    def _is_scaled(self, value: int, *, product_dtype: str) -> bool:
+        scales = product_dtype == "f16" and not self.config.half_products
+        return scales and is_wide(self.graph, value, self.plan.dtypes)
+
+    def _scaled(self, lines: Lines, value: int, inner: tuple[str, ...]) -> tuple[Held, Held]:
+        """Print the powers of two that divide rows, and the rows in fp16; return these, and the powers."""
         # What lies beyond the end has no say in the size of a row.
         hidden = [axis for axis in inner if self.masked(axis) and self.lanes(value, axis) != Lanes.ZERO]
         held = self._without(self.read(value), hidden)
@@ -79,13 +91,13 @@ class Products(Tiles):
         for axis in reversed(held.axes):
             if axis in inner:
                 largest = f"tl.max({largest}, axis={held.axes.index(axis)})"
-        name = self.unique.take(f"{self.variables[value]}_scale")
+        name, half = (self.unique.take(f"{self.variables[value]}_{what}") for what in ("scale", "half"))
         self.helpers.add("fp16_scale")
         lines.add(f"{name} = fp16_scale({largest})")
         axes = tuple(axis for axis in held.axes if axis not in inner)
         inverse = self.spread(f"1.0 / {name}", axes, held.axes)
-        divided = replace(held, expression=atom(f"({number.inside(4)} * {inverse})"))
-        return divided, Held(atom(name), axes)
+        lines.add(f"{half} = ({number.inside(4)} * {inverse}).to(tl.float16)")
+        return replace(held, expression=atom(half), dtype="f16"), Held(atom(name), axes)
 
     def _without(self, held: Held, hidden: Sequence[str]) -> Held:
         """Return a tile with zeros in the lanes beyond the end of some axes."""

@@ -110,6 +110,10 @@ class _Model:
         steps = ((one.value, one.step) for one, _ in program.flat() if isinstance(one, Compute))
         memory = {tensor.value: tensor.dtype for tensor in program.loads}
         self.dtypes = operand_dtypes(self.graph, steps, memory)
+        self.made = {one.value: self._turns(loops) for one, loops in program.flat() if isinstance(one, Load)}
+        for one, loops in program.flat():
+            if isinstance(one, Compute):  # the turns in which it is complete
+                self.made[one.value] = self._turns(axis for axis in loops if axis not in one.accumulates)
         self.masks = find_masks(self.graph, self.sizes)
         self.programs = prod(self._count(axis) for axis in program.grid)
         self.resident = self._resident()
@@ -206,7 +210,7 @@ class _Model:
             # A tile product of M x N x K reads MK and KN numbers.
             work.shared += times * flops / 2 * (1 / sides[0] + 1 / sides[1]) * _BYTES[dtype]
             work.issued += times * turns * self._products(one.step, sides) * _BYTES[dtype] / 2
-            scaling = turns * self._scaling(one, dtype)
+            scaling = self._scaling(one, dtype, turns)
             work.vector += scaling
             work.issued += _OPERATION * scaling / self.device.lanes_per_warp
         else:
@@ -224,13 +228,15 @@ class _Model:
         alike = max(self.config.warps / (rows * columns), 1.0)
         return _PRODUCT * rows * columns * inner * alike
 
-    def _scaling(self, one: Compute, dtype: str) -> float:
-        """Return the operations that scale operands which may not fit fp16, and a turn's product in turn."""
+    def _scaling(self, one: Compute, dtype: str, turns: int) -> float:
+        """Return the operations that scale operands where they are made, and products in so many turns."""
         if dtype != "f16" or self.config.half_products:
             return 0.0
         scaled = [i for i in one.step.inputs if is_wide(self.graph, i, self.dtypes)]
-        operands = sum(_SCALED * prod(map(self._tile, self.axes[i])) for i in scaled)
-        return operands + len(scaled) * prod(map(self._tile, self.axes[one.value]))
+        operands = sum(
+            self.made.get(i, turns) * _SCALED * prod(map(self._tile, self.axes[i])) for i in scaled
+        )
+        return operands + turns * len(scaled) * prod(map(self._tile, self.axes[one.value]))
 
     def _multiplied(self, step: Step) -> tuple[str, int]:
         """Return the rate at which a contraction multiplies, and how often; never for the vector units."""

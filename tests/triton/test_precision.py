@@ -71,6 +71,58 @@ def test_a_computed_operand_is_scaled_unless_the_configuration_rounds_it(dtype, 
         assert ("t3_scale = fp16_scale(" in emit(program, one).text) == scaled
 
 
+GATED = """graph gated
+axes m=64 k=128 n=64
+in x: f16[m, k]
+in g: f16[k]
+in w: f16[k, n]
+in u: f16[k, n]
+kernel grid[m, n]
+  loop[k]
+    t4 = mul(x, g)
+    t5 += contract[k](t4, w)
+    t6 += contract[k](t4, u)
+  t7 = mul(t5, t6)
+out o: f16[m, n] = t7
+"""
+
+KEYS = """graph keys
+axes m=64 d=32 t=256
+in q: f16[m, d]
+in g: f16[d]
+in k: f16[t, d]
+kernel grid[m]
+  t3 = mul(q, g)
+  loop[t]
+    t4 = mul(k, g)
+    t5 = contract[d](t3, t4)
+    t6 = square(t5)
+    t7 += sum[t](t6)
+out o: f32[m] = t7
+"""
+
+
+def lines_of(text):
+    mugraph = parse_mugraph(text)
+    program = lower_block(mugraph, 0)
+    return emit(program, default_config(program, mugraph.graph.sizes)).text.splitlines()
+
+
+def test_an_operand_is_scaled_once_for_all_its_products(agrees):
+    assert sum("= fp16_scale(" in line for line in lines_of(GATED)) == 1
+    agrees("text", text=GATED, domain=[-1.0, 1.0])
+
+
+def test_an_operand_is_scaled_where_it_is_made(agrees):
+    lines = lines_of(KEYS)
+    [loop] = [at for at, line in enumerate(lines) if "for t0 in" in line]
+    before, inside = "\n".join(lines[:loop]), "\n".join(lines[loop:])
+    assert "    t3_scale = fp16_scale(" in before
+    assert "        t4_scale = fp16_scale(" in inside
+    assert "t3_scale = " not in inside
+    agrees("text", text=KEYS.replace("out o: f32", "out o: f16"), domain=[-1.0, 1.0])
+
+
 def test_what_scaling_adds_is_estimated():
     mugraph = parse_mugraph(SCALED)
     program = lower_block(mugraph, 0)
