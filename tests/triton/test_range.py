@@ -4,6 +4,10 @@ from math import isfinite
 
 import pytest
 
+from superopt.codegen.statements import lower_block
+from superopt.codegen.triton.plan import scaled_products
+from superopt.ir import fuse, parse_graph
+
 SIZES = {"M": 5, "K": 129, "N": 40}
 
 
@@ -50,6 +54,30 @@ def test_scaled_products_in_all_kinds_of_tiles(agrees, configs):
     agrees("text", text=product(PRODUCTS["both"], LARGE[1] ** -4), domain=LARGE, configs=configs)
 
 
+NORMED = """graph normed
+axes m=17 k=45 n=33
+in x: f16[m, k]
+in w: f16[k, n]
+t2 = contract[k](x, x)
+t3 = size[k]()
+t4 = div(t2, t3)
+t5 = rsqrt(t4)
+t6 = mul(x, t5)
+t7 = contract[k](t6, w)
+unit = const[{unit}]()
+t9 = mul(t7, unit)
+out o: f16[m, n] = t9
+"""
+
+
+@pytest.mark.parametrize("domain", [[-1e4, 1e4], [-1e-4, 1e-4], [-1.0, 1.0]])
+def test_what_a_norm_makes_fits_as_it_is(agrees, domain):
+    text = NORMED.format(unit=1 / domain[1])
+    mugraph = fuse(parse_graph(text))
+    assert not any(scaled_products(lower_block(mugraph, at)) for at in range(len(mugraph.kernels)))
+    agrees("text", text=text, domain=domain, configs="tuner")
+
+
 def test_rows_that_are_not_scaled_overflow(interpreter):
     text = product(PRODUCTS["rows"], LARGE[1] ** -3)
     answer = interpreter.ask("text", text=text, domain=LARGE, configs="rounding")
@@ -70,9 +98,7 @@ def test_infinities_and_zeros_of_a_row_stay_its_own(interpreter):
 
 
 def test_a_choice_of_fp16_is_one_of_the_configurations(interpreter):
-    from superopt.codegen.statements import lower_block
     from superopt.codegen.triton import configs
-    from superopt.ir import fuse
     from superopt.trace import trace
     from superopt.workloads import WORKLOADS
 
