@@ -10,8 +10,8 @@ Numbers in bf16 reach as far as those in fp32. Those in fp16 do not. A static bo
 exponentials less their maxima, and numbers over the norm of their row. To round others to fp16 as they are is
 a choice, which the check in floats judges on hostile inputs. Instead, an operand of a product can be scaled:
 each of its rows is divided by a power of two that brings its largest number below 2^15, and the product of
-the row is multiplied by it. Of the other numbers of the row nothing is lost that fp16 would hold of them beside
-that one. Between kernels there is a candidate that keeps fp32.
+the row is multiplied by it. Of the other numbers of the row nothing is lost that fp16 would hold of them
+beside that one. Between kernels there is a candidate that keeps fp32.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
