@@ -193,12 +193,22 @@ def _means(records: Iterable[Record]) -> Means:
 def show_table(document: Mapping[str, Any]) -> None:
     """Print the table."""
     rivals = {"eager": "eager", "torch.compile": "compile", PEERS[-1]: "max-autotune", "sdpa": "sdpa"}
-    columns = {"of floor": _share_of_floor, **times_over_ours(rivals), "best peer": best_peer}
+    columns = {
+        "of floor": _share_of_floor,
+        "of copy": _share_of_copy,
+        **times_over_ours(rivals),
+        "best peer": best_peer,
+    }
     show(document, columns, kernels=lambda record: "; ".join(one["name"] for one in record["chosen"]))
 
 
 def _share_of_floor(record: Mapping[str, Any]) -> str:
     return "" if record["floor_share"] is None else f"{record['floor_share']:.0%}"
+
+
+def _share_of_copy(record: Mapping[str, Any]) -> str:
+    share = record.get("copy_share")
+    return "" if share is None else f"{share:.0%}"
 
 
 # -- without launching

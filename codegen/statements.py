@@ -21,6 +21,7 @@ from superopt.ir.running import rescaled_by
 
 __all__ = [
     "Compute",
+    "Factors",
     "KernelProgram",
     "Load",
     "LoopStatement",
@@ -37,6 +38,9 @@ __all__ = [
     "split_extents",
     "traced_strides",
 ]
+
+
+Factors = tuple[tuple[int, Fraction], ...]  # operands, and the numbers that multiply them as they are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Compute:
     step: Step
     accumulates: tuple[str, ...] = ()  # the axes of loops around it that it reduces over
     inside: tuple[str, ...] = ()  # the axes it reduces over within the tile
+    factors: Factors = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class Move:
     step: Step
     rescales: tuple[tuple[int, Fraction], ...]
     base_two: bool = False
+    factors: Factors = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,9 @@ class KernelProgram:
     stores: tuple[Tensor, ...]
     statements: tuple[Statement, ...]
     splits: tuple[Split, ...] = ()  # those whose parts are on the grid: `inner` ends where the axis does
+    crossing: frozenset[tuple[int, str]] = (
+        frozenset()
+    )  # what kernels of the muGraph leave for others, and how
 
     def repeated(self, value: int) -> tuple[str, ...]:
         """Return the axes of the grid that a stored value lacks: only the first program along them stores."""
@@ -266,7 +275,11 @@ class _Lowering:
         splits = tuple(split for split in self.mugraph.splits if split.outer in self.block.grid)
         stores = tuple(tensor for value in sorted(self.stored) for tensor in self._stored_tensors(value))
         loads = tuple(self._loaded_tensor(value) for value in sorted(self.loads))
-        return KernelProgram(name, self.graph, self.block.grid, loads, stores, tuple(statements), splits)
+        made = (value for value in self.read_later if value >= len(self.graph.inputs))
+        crossing = frozenset((value, self.rounded.get(value, "f32")) for value in made)
+        return KernelProgram(
+            name, self.graph, self.block.grid, loads, stores, tuple(statements), splits, crossing
+        )
 
     def _body(self, items: tuple[Tile | Loop, ...], loops: tuple[str, ...]) -> list[Statement]:
         found: list[Statement] = []

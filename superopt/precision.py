@@ -6,9 +6,12 @@ half type where the program rounds a tensor of that role: an operand or a result
 tensor shaped like one of its own. Sums, statistics and parts of split reductions stay in fp32, as PyTorch's
 kernels keep them.
 
-Numbers in bf16 reach as far as those in fp32. Those in fp16 do not: where no static bound says that a value
-fits, rounding it to fp16 is a choice, which the check in floats judges on hostile inputs, and there is a
-candidate that keeps fp32.
+Numbers in bf16 reach as far as those in fp32. Those in fp16 do not. A static bound says that some values fit:
+exponentials less their maxima, and numbers over the norm of their row. To round others to fp16 as they are is
+a choice, which the check in floats judges on hostile inputs. Instead, an operand of a product can be scaled:
+each of its rows is divided by a power of two that brings its largest number below 2^15, and the product of
+the row is multiplied by it. Of the other numbers of the row nothing is lost that fp16 would hold of them
+beside that one. Between kernels there is a candidate that keeps fp32.
 
 On CPUs a contraction multiplies bf16 where the processor has instructions for it, and in fp32 elsewhere; fp16 is
 always converted to fp32. These instructions take subnormal numbers as zero: operands below 2^-126 count as
@@ -16,9 +19,10 @@ nothing, and so do products and sums of that size. PyTorch's own products in bf1
 processor, so the check in floats, which compares with PyTorch's error, judges both alike.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from math import inf
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf, prod
 
 from superopt.dtypes import FLOATS, FP8, HALVES
 from superopt.ir import REDUCTIONS, Block, Call, Graph, MuGraph, Step, selects, value_axes
@@ -26,6 +30,7 @@ from superopt.ir.mugraph import walk
 from superopt.ops import OPS
 
 __all__ = [
+    "OperandRounding",
     "fits_f16",
     "half_of",
     "is_wide",
@@ -40,7 +45,17 @@ __all__ = [
 
 LARGEST_F16 = 65504.0
 _LARGEST = {"bool": 1.0, "f16": LARGEST_F16, "f8e4m3": 448.0, "f8e5m2": 57344.0, "u8": 255.0, "i8": 128.0}
+_LONGEST = 2.0**31  # positions of an axis: bounds hold at all sizes that a kernel may serve
+_MOST_FACTORS = 16  # of a product that is looked into
 _SAME_SIZE = frozenset({"neg", "abs", "relu", "rename", "select", "max", "silu", "gelu", "gelu_tanh"})
+
+
+@dataclass(frozen=True, slots=True)
+class OperandRounding:
+    """How the operands of a contraction are rounded."""
+
+    dtype: str
+    scaled: frozenset[int] = frozenset()  # the operands whose rows are divided by powers of two first
 
 
 def half_of(graph: Graph) -> str | None:
@@ -79,25 +94,27 @@ def is_wide(graph: Graph, value: int, memory: Mapping[int, str]) -> bool:
     return memory.get(value) not in {"f16", *FP8} and not fits_f16(graph, value)
 
 
-def multiplied_in(mugraph: MuGraph, rounds: Sequence[bool]) -> dict[int, str]:
-    """Return the half type to which the operands of each contraction are rounded that rounds any.
+def multiplied_in(mugraph: MuGraph, rounds: Sequence[bool]) -> dict[int, OperandRounding]:
+    """Return how the operands of each contraction are rounded that rounds any.
 
-    `rounds` says of each kernel whether it rounds operands to fp16 that may not fit.
+    `rounds` says of each kernel whether it rounds operands to fp16 as they are that may not fit.
     """
     graph = mugraph.graph
     first = len(graph.inputs)
     memory = {i: port.dtype for i, port in enumerate(graph.inputs)} | dict(mugraph.rounded)
     axes = value_axes(graph)
-    found: dict[int, str] = {}
+    found: dict[int, OperandRounding] = {}
     for kernel, rounding in zip(mugraph.kernels, rounds, strict=True):
         steps = {tile.value: graph.steps[tile.value - first] for tile, _ in walk(kernel)}
         known = operand_dtypes(graph, steps.items(), memory)
         for value, step in steps.items() if isinstance(kernel, Block) else ():
             a, b = (axes[i] for i in step.inputs) if step.op == "contract" else (frozenset(), frozenset())
             dtype = product_dtype(graph, step, known) if a - b and b - a else "f32"
-            wide = dtype == "f16" and any(is_wide(graph, i, known) for i in step.inputs)
-            if dtype in HALVES and (rounding or not wide):
-                found[value] = dtype
+            if dtype in HALVES:
+                scaled = () if rounding or dtype != "f16" else step.inputs
+                found[value] = OperandRounding(
+                    dtype, frozenset(i for i in scaled if is_wide(graph, i, known))
+                )
     return found
 
 
@@ -239,6 +256,8 @@ def _made(graph: Graph, step: Step, known: dict[int, float]) -> float:
         return 1.0
     if step.op == "where":
         return max(_largest(graph, i, known) for i in step.inputs[1:])
+    if step.op in ("mul", "div") and (normed := _normed(graph, step, known)) < inf:
+        return normed
     if step.op not in {"mul", "add", "sub", "square", "maximum", "minimum", *_SAME_SIZE}:
         return inf
     sizes = [_largest(graph, i, known) for i in step.inputs]
@@ -247,6 +266,89 @@ def _made(graph: Graph, step: Step, known: dict[int, float]) -> float:
     if step.op == "square":
         return sizes[0] * sizes[0]
     return sum(sizes) if step.op in ("add", "sub") else max(sizes)
+
+
+def _normed(graph: Graph, step: Step, known: dict[int, float]) -> float:
+    """Return a bound of a product with a number over the norm of its row, x / sqrt(mean(x * x) + c), or inf.
+
+    The number is at most the root of how many there are, whatever their sizes.
+    """
+    factors = list(islice(_factors(graph, step), _MOST_FACTORS + 1))
+    if len(factors) > _MOST_FACTORS:
+        return inf
+    for at, (below, power) in enumerate(factors):
+        root = graph.step_of(below)
+        if root is None or (root.op, power) not in {("sqrt", -1), ("rsqrt", 1)}:
+            continue
+        for other, (value, sign) in enumerate(factors):
+            share = _share_of_squares(graph, root.inputs[0], value, {}) if sign > 0 and other != at else 0.0
+            rest = [one for place, one in enumerate(factors) if place not in (at, other)]
+            if share and all(sign > 0 for _, sign in rest):
+                sizes = [_largest(graph, i, known) for i, _ in rest]
+                return 0.0 if 0.0 in sizes else share**-0.5 * prod(sizes)
+    return inf
+
+
+def _factors(graph: Graph, step: Step, power: int = 1) -> Iterator[tuple[int, int]]:
+    """Yield what a product multiplies, and divides by, with the powers 1 and -1."""
+    for at, i in enumerate(step.inputs):
+        sign = -power if step.op == "reciprocal" or (step.op == "div" and at == 1) else power
+        inner = graph.step_of(i)
+        if inner is not None and inner.op in ("mul", "div", "reciprocal"):
+            yield from _factors(graph, inner, sign)
+        else:
+            yield i, sign
+
+
+def _share_of_squares(graph: Graph, value: int, x: int, known: dict[int, float]) -> float:
+    """Return a c where a value is surely c times the square of each x of a row, or more; 0 for none."""
+    if value not in known:
+        step = graph.step_of(value)
+        known[value] = 0.0 if step is None else _share_of(graph, step, x, known)
+    return known[value]
+
+
+def _share_of(graph: Graph, step: Step, x: int, known: dict[int, float]) -> float:
+    if step.op in ("square", "mul", "contract") and set(step.inputs) == {x}:
+        return 1.0
+    if step.op not in ("sum", "div", "mul", "maximum", "add"):
+        return 0.0
+    shares = [_share_of_squares(graph, i, x, known) for i in step.inputs]
+    match step.op:
+        case "div":
+            size = _size(graph, step.inputs[1])
+            return shares[0] / size if size else 0.0
+        case "mul":
+            (a, b), (share_a, share_b) = (_least(graph, i) for i in step.inputs), shares
+            return max(share_a * b, share_b * a)
+        case "add":  # what is added may not make it less
+            pairs = zip(step.inputs, shares, strict=True)
+            return min((share for i, share in pairs if not _is_added(graph, i)), default=0.0)
+    return max(shares)
+
+
+def _is_added(graph: Graph, value: int) -> bool:
+    """Return whether a value is a constant that is not negative."""
+    step = graph.step_of(value)
+    return step is not None and step.op == "const" and step.value is not None and step.value >= 0
+
+
+def _least(graph: Graph, value: int) -> float:
+    """Return a positive constant, or the inverse of a constant or of an extent; 0 for all else."""
+    step = graph.step_of(value)
+    if step is None or step.op not in ("const", "reciprocal"):
+        return 0.0
+    inverse = step.op == "reciprocal"
+    size = _size(graph, step.inputs[0] if inverse else value)
+    return 1 / size if inverse and size else size
+
+
+def _size(graph: Graph, value: int) -> float:
+    """Return a positive constant, or the longest extent that there is; 0 for all else."""
+    step = graph.step_of(value)
+    if step is not None and step.op == "const" and step.value is not None:
+        return max(float(step.value), 0.0)
+    return _LONGEST if step is not None and step.op == "size" else 0.0
 
 
 def _is_shifted(graph: Graph, step: Step) -> bool:

@@ -7,10 +7,12 @@ import pytest
 from superopt.errors import GraphError
 from superopt.ir import Call, check_mugraph, fuse, is_matmul, parse_graph, parse_mugraph, print_mugraph
 from superopt.precision import (
+    OperandRounding,
     fits_f16,
     half_of,
     library_dtype,
     mixed_product,
+    multiplied_in,
     product_dtype,
     wide_values,
     with_rounding,
@@ -149,6 +151,70 @@ def test_static_bounds_of_fp16(value, fits):
         f"out o{at}: f16[m{', n' if at not in (4, 7, 17) else ''}] = t{at}" for at in range(4, 18)
     )
     assert fits_f16(parse_graph(RANGES + outs), value) == fits
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounds", "expected"),
+    [
+        ("f16", False, OperandRounding("f16", frozenset({4}))),
+        ("f16", True, OperandRounding("f16")),
+        ("bf16", False, OperandRounding("bf16")),
+        ("bf16", True, OperandRounding("bf16")),
+    ],
+)
+def test_rows_of_operands_that_may_not_fit_are_scaled(dtype, rounds, expected):
+    mugraph = kernels(in_dtype(MLP, dtype))
+    found = multiplied_in(mugraph, [rounds] * len(mugraph.kernels))
+    assert found == {3: OperandRounding(dtype), 5: expected}
+
+
+NORMS = """graph norms
+axes m=16 n=32
+in x: f16[m, n]
+in y: f16[m, n]
+in f: f32[m, n]
+eps = const[1e-06]()
+less = const[-1e-06]()
+scale = const[0.5]()
+count = const[32]()
+n = size[n]()
+square = square(x)
+sum = sum[n](square)
+mean = div(sum, n)
+{steps}
+out o: f16[m, n] = last
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "fits"),
+    [
+        ("a = add(mean, eps); b = rsqrt(a); last = mul(x, b)", True),
+        ("a = add(mean, eps); b = sqrt(a); last = div(x, b)", True),
+        ("a = add(eps, mean); b = sqrt(a); c = div(scale, b); last = mul(c, x)", True),
+        ("a = add(mean, eps); b = sqrt(a); c = reciprocal(b); last = mul(x, c)", True),
+        ("a = rsqrt(sum); last = mul(x, a)", True),
+        ("a = maximum(sum, eps); b = rsqrt(a); last = mul(x, b)", True),
+        ("a = contract[n](x, x); b = div(a, count); c = rsqrt(b); last = mul(x, c)", True),
+        ("a = div(square, n); b = sum[n](a); c = rsqrt(b); last = mul(x, c)", True),
+        ("a = sum[n](f); b = div(a, n); c = sub(f, b); d = square(c); e = sum[n](d); g = div(e, n);"
+         " h = rsqrt(g); last = mul(c, h)", True),
+        ("a = rsqrt(mean); b = mul(x, a); c = sigmoid(y); last = mul(b, c)", True),
+        ("a = add(mean, less); b = rsqrt(a); last = mul(x, b)", False),
+        ("a = rsqrt(mean); last = mul(y, a)", False),  # the norm of another tensor
+        ("a = rsqrt(mean); b = mul(x, a); last = mul(b, y)", False),  # with a gain of any size
+        ("a = rsqrt(mean); b = mul(x, a); last = mul(b, x)", False),
+        ("a = rsqrt(mean); b = mul(x, a); last = div(b, y)", False),
+        ("a = sum[n](x); b = rsqrt(a); last = mul(x, b)", False),
+        ("a = add(mean, sum); b = sub(a, sum); c = rsqrt(b); last = mul(x, c)", False),
+        ("a = sqrt(mean); last = mul(x, a)", False),
+        ("a = mul(sum, n); b = rsqrt(a); last = mul(x, b)", False),  # not known to be one
+        ("a = const[1e-12](); b = mul(sum, a); c = rsqrt(b); last = mul(x, c)", False),
+    ],
+)  # fmt: skip
+def test_bounds_of_numbers_over_the_norm_of_their_row(steps, fits):
+    graph = parse_graph(NORMS.format(steps="\n".join(one.strip() for one in steps.split(";"))))
+    assert fits_f16(graph, graph.outputs[0].value) == fits
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,16 @@ __all__ = ["compiled", "copies_like", "ready"]
 
 Run = Callable[..., Any]
 
-_COPIES = 3
+_COPIES, _MOST_COPIES = 3, 256
 
 
-def copies_like(inputs: Sequence[Any], device: str, *, seed: int) -> list[tuple[Any, ...]]:
-    """Return copies of random inputs on a device, of the shapes, strides and dtypes of the given ones."""
+def copies_like(
+    inputs: Sequence[Any], device: str, *, seed: int, least_bytes: int = 0
+) -> list[tuple[Any, ...]]:
+    """Return copies of random inputs on a device, of the shapes, strides and dtypes of the given ones.
+
+    They are together as large as is asked for, unless that took too many of them.
+    """
     import torch
 
     from superopt.verify.floats.compare import typical
@@ -21,7 +26,9 @@ def copies_like(inputs: Sequence[Any], device: str, *, seed: int) -> list[tuple[
     like = tuple(
         torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=device) for one in inputs
     )
-    return [typical(like, seed=seed + at) for at in range(_COPIES)]
+    size = max(sum(one.numel() * one.element_size() for one in like), 1)
+    count = max(_COPIES, min(-(-least_bytes // size), _MOST_COPIES))
+    return [typical(like, seed=seed + at) for at in range(count)]
 
 
 def ready(

@@ -6,7 +6,7 @@ finds best then meets every rival, in turns, on inputs that no cache holds, and 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from superopt.bench.harness.records import Record, launch_record
@@ -24,9 +24,10 @@ from superopt.optimizer import race
 from superopt.options import OptimizeOptions
 from superopt.targets import Target, config_json
 from superopt.tune.errors import DeviceLostError
+from superopt.tune.gpu import copy_gbs, rotating_bytes, times_on_cuda
 from superopt.tune.measure import Times, times_together
 
-__all__ = ["OUT_OF_TIME", "contenders", "race_again", "run_case"]
+__all__ = ["OUT_OF_TIME", "contenders", "copy_share", "race_again", "run_case"]
 
 OUT_OF_TIME = "not run: out of time"
 _SURELY = 0.95  # the share of a floor below which a time cannot be right
@@ -195,7 +196,9 @@ def _raced(
 
     target = loaded.target
     torch._dynamo.reset()  # else torch.compile would make one program for all sizes of a function
-    copies = copies_like(loaded.result.inputs, target.torch_device, seed=settings.seed)
+    on_cuda = target.torch_device == "cuda"
+    least = rotating_bytes() if on_cuda else 0
+    copies = copies_like(loaded.result.inputs, target.torch_device, seed=settings.seed, least_bytes=least)
     with torch.no_grad():
         tell(f"{loaded.case.name}: compiling peers")
         runs, absent = contenders(loaded, fused, peers, settings, copies[0])
@@ -204,19 +207,34 @@ def _raced(
         called = _called(runs, copies, target)
     raced = launch_record(timed, "superopt", "eager")
     ours = raced["measured"]["superopt"]["median_us"]
-    floor, least = _floor(loaded, chosen), _floor(loaded, chosen, kept=True)
-    impossible = least is not None and target.clears_caches and ours < _SURELY * least
-    why = f"{ours:.2f} µs is less than its floor of {least:.2f} µs: not counted" if impossible else None
+    floor, lowest = _floor(loaded, chosen), _floor(loaded, chosen, kept=True)
+    impossible = lowest is not None and target.clears_caches and ours < _SURELY * lowest
+    why = f"{ours:.2f} µs is less than its floor of {lowest:.2f} µs: not counted" if impossible else None
+    roofs = roofs_of([work.goal for work in loaded.work], target.cost_device())
+    copied = _copy_gbs() if on_cuda else None
     return {
         **raced,
         "ratio": None if impossible else raced["ratio"],
         "called_us": called,
         "not_run": absent,
         "floor_us": floor,
-        "roofs": roofs_of([work.goal for work in loaded.work], target.cost_device()),
+        "roofs": roofs,
         "floor_share": None if floor is None else floor / ours,
+        "copy_gbs": copied,
+        "copy_share": copy_share(roofs["memory_us"], ours, target.cost_device().memory_gbs, copied),
         "error": why,
     }
+
+
+@cache
+def _copy_gbs() -> float:
+    """Return the bandwidth that a copy reaches on this device, measured once."""
+    return copy_gbs()
+
+
+def copy_share(memory_us: float, ours_us: float, memory_gbs: float, copied: float | None) -> float | None:
+    """Return the share of a copy's bandwidth at which bytes move, whose least time is by the datasheet's."""
+    return None if copied is None else memory_us / ours_us * memory_gbs / copied
 
 
 def _times(
@@ -225,8 +243,6 @@ def _times(
     """Return the times of all contenders; on CUDA they run as graphs, so that launches cost none of them."""
     if target.torch_device != "cuda":
         return times_together(runs, copies, seconds=seconds)
-    from superopt.tune.gpu import times_on_cuda
-
     return times_on_cuda(runs, copies, seconds=seconds, graph="always")
 
 

@@ -1,25 +1,27 @@
-"""Convert exp to exp2: a scaling that is there anyway takes the factor log2(e).
+"""Convert exp to exp2: the multiplication by log2(e) joins one that is there anyway, within the exponent.
 
 The hardware has only 2^x; exp(x) is 2^(x * log2(e)), one multiplication for each element of the scores.
-Where x is a number times something, the number takes the factor instead, once for each element of q:
+Where x is a number times something, that number waits until the exponent, and takes the factor with it:
 
-    t3 = mul(q, 0.125)              t3 = mul(q, 0.180336...)
-    s = contract[d](t3, k)          s = contract[d](t3, k)
-    e = exp(s - max[t](s))          e = exp2(s - max[t](s))
+    t3 = mul(q, 0.125)
+    s = contract[d](t3, k)          s = contract[d](q, k)
+    m = max[t](s)                   m = 0.180336... * max[t](s)
+    e = exp(s - m)                  e = exp2(0.180336... * s - m)
 
-Not where that costs a rounding: a power of two times a tensor of half precision is exact, and goes into a
-matrix product as it is. Everything between the number and the exponentials is then longer by that factor,
-maxima that one kernel leaves for the next included: all kernels of a graph see the same values so, for it
-follows from the graph.
+The multiplication and the difference are one instruction, and q goes into the product as it lies in memory.
+Before the differences everything is then divided by the number: not where one kernel leaves such a value for
+another one in half precision, whose range was chosen for its size, nor where the number is so small or large
+that the range of fp32 might be left. From there on everything is longer by log2(e), maxima that one kernel
+leaves for the next included: all kernels see the same values so, for it follows from the muGraph.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from math import e, frexp, log2
+from math import e, log2
 
-from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement
+from superopt.codegen.statements import Compute, Factors, KernelProgram, LoopStatement, Move, Statement
 from superopt.dtypes import HALVES
 from superopt.ir import Graph, Step, closed_values
 
@@ -27,77 +29,145 @@ __all__ = ["convert_exp_to_exp2"]
 
 _FACTOR = log2(e)
 _ANY_SHIFT = Fraction(-(2**100))  # the floor of maxima: no less a floor when it is not scaled
+_FAR = 2**24  # what is divided by a number up to it, or its inverse, stays within fp32
+_DIFFERENCES = frozenset({"add", "sub", "maximum", "exp"})  # that take what they read times the number
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A number that waits until the exponents, and the values on the way."""
+
+    number: int
+    products: frozenset[int]  # of the number
+    divided: frozenset[int]  # values that are divided by its size, before any difference
+    longer: frozenset[int]  # values that are longer by log2(e), differences and what is made of them
+    factor: Fraction  # of what differences read
 
 
 def convert_exp_to_exp2(program: KernelProgram) -> KernelProgram:
     """Return the program with powers of two where they cost less than exponentials."""
-    steps, scaled = _rewritten(program.graph)
-    if not scaled:
+    waiting = _waiting(program.graph, program.crossing)
+    if not waiting:
         return program
     first = len(program.graph.inputs)
+    steps = _rewritten(program.graph, waiting)
+    gone = frozenset().union(*(one.products for one in waiting if _is_positive(program.graph, one.number)))
+    divided = {value: one.factor for one in waiting for value in one.divided}
+    longer = frozenset().union(*(one.longer for one in waiting))
 
-    def taken(statement: Statement) -> Statement:
+    def factors(value: int) -> Factors:
+        step, before = steps[value - first], program.graph.steps[value - first]
+        if before.op not in _DIFFERENCES:
+            return ()
+        pairs = zip(before.inputs, step.inputs, strict=True)
+        return tuple(dict.fromkeys((i, divided[was]) for was, i in pairs if was in divided))
+
+    def taken(statement: Statement) -> Statement | None:
         if isinstance(statement, LoopStatement):
-            return replace(statement, body=tuple(map(taken, statement.body)))
+            return replace(statement, body=_kept(map(taken, statement.body)))
         if isinstance(statement, Compute):
-            return replace(statement, step=steps[statement.value - first])
+            value = statement.value
+            rewritten = replace(statement, step=steps[value - first], factors=factors(value))
+            return None if value in gone else rewritten
         if isinstance(statement, Move):
-            return replace(statement, step=steps[statement.value - first], base_two=statement.value in scaled)
+            value, factor = statement.value, divided.get(statement.value, Fraction(1))
+            return replace(
+                statement,
+                step=steps[value - first],
+                factors=factors(value),
+                base_two=value in longer or value in divided,
+                rescales=tuple((i, degree * factor) for i, degree in statement.rescales),
+            )
         return statement
 
     graph = replace(program.graph, steps=steps)
-    return replace(program, graph=graph, statements=tuple(map(taken, program.statements)))
+    return replace(program, graph=graph, statements=_kept(map(taken, program.statements)))
+
+
+def _kept(statements: Iterable[Statement | None]) -> tuple[Statement, ...]:
+    return tuple(one for one in statements if one is not None)
+
+
+def _rewritten(graph: Graph, waiting: Iterable[_Waiting]) -> tuple[Step, ...]:
+    """Return the steps with powers of two, and without the numbers that wait, or only with their signs."""
+    first = len(graph.inputs)
+    steps = list(graph.steps)
+    for one in waiting:
+        if _is_positive(graph, one.number):
+            factors = {i: _factor_of(graph, i, one.number) for i in one.products}
+            steps = [
+                replace(step, inputs=tuple(_followed(i, factors) for i in step.inputs)) for step in steps
+            ]
+        else:
+            steps[one.number - first] = replace(steps[one.number - first], value=Fraction(-1))
+        for value, step in enumerate(steps, first):
+            if step.op == "exp" and graph.steps[value - first].inputs[0] in one.divided | one.longer:
+                steps[value - first] = replace(step, op="exp2")
+    return tuple(steps)
+
+
+def _followed(value: int, factors: dict[int, int]) -> int:
+    return factors.get(value, value)
+
+
+def _factor_of(graph: Graph, product: int, number: int) -> int:
+    """Return what a number multiplies in a product."""
+    step = graph.step_of(product)
+    assert step is not None
+    return next(i for i in step.inputs if i != number)
 
 
 @cache
-def _rewritten(graph: Graph) -> tuple[tuple[Step, ...], frozenset[int]]:
-    """Return the steps with scaled numbers and powers of two, and the values that are scaled."""
-    first = len(graph.inputs)
-    steps = list(graph.steps)
+def _waiting(graph: Graph, crossing: frozenset[tuple[int, str]]) -> tuple[_Waiting, ...]:
+    """Return the numbers that can wait until exponents; no two of them share a value."""
+    shared = dict(crossing)
+    halves = {value for value, dtype in crossing if dtype in HALVES}
+    found: list[_Waiting] = []
     every: set[int] = set()
-    for number, step in enumerate(graph.steps, first):
-        scaled = _scaled_by(graph, number) if step.op == "const" and step.value else None
-        if scaled is None or scaled & every:
+    for number, step in enumerate(graph.steps, len(graph.inputs)):
+        one = _scaled_by(graph, number) if step.op == "const" and step.value else None
+        if one is None or every & (one.divided | one.longer):
             continue
-        every |= scaled
-        assert step.value is not None
-        steps[number - first] = replace(step, value=Fraction(float(step.value) * _FACTOR))
-        for value, other in enumerate(graph.steps, first):
-            if other.op == "exp" and other.inputs[0] in scaled:
-                steps[value - first] = replace(other, op="exp2")
-    return tuple(steps), frozenset(every)
+        if one.divided & halves or one.products & shared.keys():
+            continue
+        every |= one.divided | one.longer
+        found.append(one)
+    return tuple(found)
 
 
-def _scaled_by(graph: Graph, number: int) -> frozenset[int] | None:
-    """Return what becomes longer with a number, if it all ends in exponentials; None where it does not."""
+def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
+    """Return how a number waits, if all that it makes longer ends in exponentials; None where it does not."""
     first = len(graph.inputs)
     closed = closed_values(graph)
-    scaled: set[int] = set()
+    products: set[int] = set()
+    divided: set[int] = set()
+    longer: set[int] = set()
     exponentials = 0
     for value, step in enumerate(graph.steps, first):
+        scaled = divided | longer
         if number in step.inputs:
             others = [i for i in step.inputs if i != number]
             if step.op != "mul" or len(others) != 1 or closed[others[0]] or others[0] in scaled:
                 return None
-            if _is_exact(graph, number, others[0]):
-                return None
-            scaled.add(value)
+            products.add(value)
+            divided.add(value)
         elif scaled.intersection(step.inputs):
             if step.op == "exp":
                 exponentials += 1
-            elif _stays_scaled(graph, step, scaled):
-                scaled.add(value)
-            else:
+            elif not _stays_scaled(graph, step, scaled):
                 return None
-    left = any(output.value in scaled for output in graph.outputs)
-    return frozenset(scaled) if exponentials and not left else None
-
-
-def _is_exact(graph: Graph, number: int, tensor: int) -> bool:
-    """Return whether a number times a tensor is of half precision, as the tensor is."""
-    value = _number(graph, number)
-    half = tensor < len(graph.inputs) and graph.inputs[tensor].dtype in HALVES
-    return half and value is not None and abs(frexp(value)[0]) == 0.5
+            elif step.op in _DIFFERENCES or longer.intersection(step.inputs):
+                longer.add(value)
+            else:
+                divided.add(value)
+            if step.op not in _DIFFERENCES and len({i in longer for i in step.inputs if i in scaled}) > 1:
+                return None  # what it chooses between would differ in length
+    left = any(output.value in divided | longer for output in graph.outputs)
+    size = _number(graph, number)
+    if left or not exponentials or size is None or not 1 / _FAR <= abs(size) <= _FAR:
+        return None
+    factor = Fraction(abs(float(size)) * _FACTOR)
+    return _Waiting(number, frozenset(products), frozenset(divided), frozenset(longer), factor)
 
 
 def _stays_scaled(graph: Graph, step: Step, scaled: Iterable[int]) -> bool:
@@ -116,6 +186,11 @@ def _stays_scaled(graph: Graph, step: Step, scaled: Iterable[int]) -> bool:
             return all(known or _number(graph, i) in (0, _ANY_SHIFT) for i, known in pairs)
         case op:
             return op in ("sum", "max", "neg", "rename", "select")
+
+
+def _is_positive(graph: Graph, number: int) -> bool:
+    value = _number(graph, number)
+    return value is not None and value > 0
 
 
 def _number(graph: Graph, value: int) -> Fraction | None:

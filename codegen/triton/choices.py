@@ -12,7 +12,7 @@ from math import prod, sqrt
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, Start
 from superopt.codegen.triton.config import TritonConfig, next_power
-from superopt.codegen.triton.plan import has_wide_products, kept_axes, kept_splits, sources
+from superopt.codegen.triton.plan import kept_axes, kept_splits, scaled_products, sources
 from superopt.dtypes import DTYPES, FP8, HALVES
 from superopt.ir import Split, selects, value_axes
 
@@ -129,7 +129,7 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
             yield _flattened(program, sizes, config, flat, near)
         return
     tiles = (16, 32, 64, 128)
-    wide = has_wide_products(program)
+    scaled = bool(scaled_products(program))
     usual = combinations(tiles, tiles, tiles, (2, 4, 8), (2, 3, 4))
     for rows, columns, inner, warps, stages in (*usual, *_LARGE, *_FEW_ROWS):
         config = _config(program, sizes, rows, columns, inner, warps, stages)
@@ -142,7 +142,7 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
                 yield from [replace(config, precision="tf32")] if tf32 else []
         if config.group > 1:
             yield replace(config, group=1)
-        if wide:
+        if scaled:
             yield replace(config, half_products=True)
 
 
@@ -344,10 +344,11 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
     def elements(value: int) -> int:
         return prod(blocks.get(axis, 1) for axis in axes[value])
 
-    shared = largest = beside = 0
+    shared = largest = beside = fresh = 0
     filled = False  # whether accumulators are there, and what fills them has ended
     kept = _kept_operands(program, config)
     products = _products(program)
+    scaled = frozenset() if config.half_products else scaled_products(program)
     for rows, columns, inner in _contractions(program) if not _half(program) else ():
         if rows and columns and config.precision == "ieee":
             made = prod(blocks.get(axis, 1) for axis in (*rows, *columns))
@@ -368,6 +369,8 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
             if filled and not loops:
                 continue
             if statement.value in products and statement.accumulates:
+                if statement.value in scaled:  # what a turn adds is multiplied first
+                    fresh = max(fresh, elements(statement.value) * 4)
                 continue  # the accumulator itself
             size = elements(statement.value)
             if statement.step.op == "contract" and selects(program.graph, statement.step):
@@ -376,7 +379,7 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
                     for axis in axes[statement.step.inputs[0]] | axes[statement.step.inputs[1]]
                 )
             largest = max(largest, size * 4)
-    return Footprint(shared, kept + max(2 * largest, beside))
+    return Footprint(shared, kept + fresh + max(2 * largest, beside))
 
 
 def _products(program: KernelProgram) -> frozenset[int]:
@@ -417,9 +420,7 @@ def _kept_operands(program: KernelProgram, config: TritonConfig) -> int:
     rows a warp holds no fewer than the hardware multiplies, so several warps hold the same ones.
     """
     parts = {"ieee": 0, "tf32": 1, "tf32x3": 2}[config.precision]
-    if _half(program):  # where fp16 lacks the range, it is tf32 as well
-        parts = int(has_wide_products(program) and not config.half_products)
-    if not parts:
+    if _half(program) or not parts:
         return 0
     axes = value_axes(program.graph)
     made: dict[int, tuple[str, ...]] = {}

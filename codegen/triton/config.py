@@ -34,7 +34,8 @@ class TritonConfig:
     descriptors: bool = False  # tiles come and go by tensor descriptors (TMA) where they can
     wide: bool = False  # offsets of 64 bits, where a tensor may have more than 2^31 elements
     precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
-    half_products: bool = False  # computed operands of fp16 products are rounded to fp16, which may overflow
+    # Computed operands of fp16 products are rounded to fp16, which may overflow; else their rows are scaled.
+    half_products: bool = False
 
     def tile(self, axis: str) -> int:
         """Return the positions of an axis in a tile."""

@@ -1,7 +1,8 @@
 """Emit: one block kernel as Triton source that a person would keep."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Literal
 
 from superopt.codegen.errors import UnsupportedError
@@ -23,7 +24,8 @@ from superopt.codegen.triton.descriptors import Descriptor
 from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
 from superopt.codegen.triton.frame import Frame
 from superopt.codegen.triton.padding import Lanes, after_operator
-from superopt.codegen.triton.reductions import TYPES, Reductions
+from superopt.codegen.triton.products import TYPES
+from superopt.codegen.triton.reductions import Reductions
 from superopt.codegen.triton.source import TritonSource
 from superopt.codegen.triton.text import WIDTH, Lines
 from superopt.codegen.triton.tiles import Held, transposed
@@ -60,8 +62,10 @@ class _Emitter(Frame, Reductions):
             for axis in self.grid_order()
         )
         arguments = self.arguments()
-        calls = {OPS[step.op].triton.partition("(")[0] for step in self.program.steps() if step.op in OPS}
-        helpers = [text for name, text in HELPERS.items() if name in calls]
+        self.helpers |= {
+            OPS[step.op].triton.partition("(")[0] for step in self.program.steps() if step.op in OPS
+        }
+        helpers = [text for name, text in HELPERS.items() if name in self.helpers]
         lines = ["import triton", "import triton.language as tl", "", ""]
         for text in helpers:
             lines += [*text.splitlines(), "", ""]
@@ -76,11 +80,14 @@ class _Emitter(Frame, Reductions):
             match statement:
                 case Load():
                     self._load_statement(lines, statement.value)
+                    self.scale(lines, statement.value)
                 case Start():
                     self._start(lines, statement.value)
                     started.append(statement.value)
                 case Compute():
                     self._compute(lines, statement)
+                    if not statement.accumulates:
+                        self.scale(lines, statement.value)
                 case Move():
                     self._move(lines, statement)
                 case Store():
@@ -92,6 +99,7 @@ class _Emitter(Frame, Reductions):
                         started.remove(value)
                         if value in self.late:
                             self.finish(lines, value)
+                        self.scale(lines, value)
         return lines.found
 
     def _loop(self, lines: Lines, loop: LoopStatement) -> None:
@@ -104,13 +112,13 @@ class _Emitter(Frame, Reductions):
             return
         block = self.block[axis]
         start, end, free = "0", self.end(axis), None
-        reaches = [(reach, bound) for reach in loop.reaches if (bound := self._bound(reach)) is not None]
+        reaches = [(reach, bound) for reach in loop.reaches if (bound := self.bound(reach)) is not None]
         for reach, bound in reaches:
             if not reach.upper:
                 start = f"tl.maximum({start}, ({bound}) // {block} * {block})"
                 continue
             if free is None and self._only_hides(reach.mask, loop):
-                free = reach, f"tl.minimum({end}, {self._bound(reach, everywhere=True)}) // {block} * {block}"
+                free = reach, f"tl.minimum({end}, {self.bound(reach, everywhere=True)}) // {block} * {block}"
             end = f"tl.minimum({end}, {bound})"
         if free is not None:
             start = self._free(lines, loop, free[0], start, free[1])
@@ -171,51 +179,6 @@ class _Emitter(Frame, Reductions):
         others = [i for i in step.inputs if i != mask]
         fits = (step.op == "where" and step.inputs[0] == mask) or (step.op == "mul" and len(others) == 1)
         return others[0] if fits and others and self.axes[others[0]] == self.axes[value] else None
-
-    def _bound(self, reach: Reach, *, everywhere: bool = False) -> str | None:
-        """Return the end of what a program can reach, or its start; None where it is not known.
-
-        With `everywhere` it is the end of what all positions of the program's tile can reach.
-        """
-        if not self._is_known(reach):
-            return None
-        terms: list[str] = []
-        offset = 1 if reach.upper else 0
-        for term, factor in reach.form:
-            if not term:
-                offset += factor
-                continue
-            texts: list[str] = []
-            for kind, axis in term:
-                if kind == "size":
-                    texts.append(self.extents[axis])
-                    continue
-                if self.plan.roles[axis] == "single":
-                    texts.append(self.pid[axis])
-                    continue
-                last = ((factor == 1) == reach.upper) != everywhere  # the last position of the tile counts
-                offset -= factor if last else 0
-                first = f"({self.pid[axis]} + 1)" if last else self.pid[axis]
-                texts.append(f"{first} * {self.block[axis]}")
-            terms.append(f"{'-' if factor < 0 else ''}{' * '.join(texts)}")
-        terms.sort(key=lambda text: text.startswith("-"))
-        total = " + ".join([*terms, *([str(offset)] if offset else [])]).replace("+ -", "- ")
-        return total or "0"
-
-    def _is_known(self, reach: Reach) -> bool:
-        """Return whether a program knows all positions of a bound: those of tiles are no factors."""
-        roles = self.plan.roles
-        return all(
-            abs(factor) == 1
-            and all(
-                kind == "size"
-                or (axis in self.program.grid and roles[axis] == "single")
-                or (axis in self.program.grid and roles[axis] == "tile" and len(term) == 1)
-                for kind, axis in term
-            )
-            for term, factor in reach.form
-            if term
-        )
 
     def _load_statement(self, lines: Lines, value: int) -> None:
         tensor = self.loaded[value]
@@ -345,17 +308,21 @@ class _Emitter(Frame, Reductions):
             self.held[value], self.shown[value] = self.held[same], self.shown[same]
             return
         name = self.variables[value]
-        result = self._elementwise(step)
+        result = self._elementwise(step, dict(compute.factors))
         if result.text == TritonText().neg(TritonText().infinity()).text:
             self.shown[value], self.held[value] = "-infinity", result
             return
         lines.assign(name, result.text, self.comment(step))
         self.held[value] = replace(result, expression=atom(name, result.expression.kind))
 
-    def _elementwise(self, step: Step) -> Held:
-        """Return what a scalar operator makes of tiles, without a name."""
+    def _elementwise(self, step: Step, factors: Mapping[int, Fraction]) -> Held:
+        """Return what a scalar operator makes of tiles, some of them times numbers, without a name."""
         axes = self.plan.tile_axes({axis for i in step.inputs for axis in self.axes[i]})
-        result = apply(step.op, self.selecting(step, [self.operand(i, axes) for i in step.inputs]))
+        operands = [self.operand(i, axes) for i in step.inputs]
+        for at, i in enumerate(step.inputs):
+            if i in factors:
+                operands[at] = apply("mul", (operands[at], TritonText().const(factors[i])))
+        result = apply(step.op, self.selecting(step, operands))
         lanes = {
             axis: after_operator(step.op, [self.lanes(i, axis) for i in step.inputs])
             for axis in axes
@@ -365,7 +332,7 @@ class _Emitter(Frame, Reductions):
 
     def _move(self, lines: Lines, move: Move) -> None:
         """A running shift anew; what was added up under the old one is brought to the new one."""
-        old, made = self.held[move.value], self._elementwise(move.step)
+        old, made = self.held[move.value], self._elementwise(move.step, dict(move.factors))
         comment = self.comment(move.step)
         if not move.rescales:
             lines.assign(old.text, made.text, comment)

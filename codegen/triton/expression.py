@@ -13,6 +13,12 @@ Kind = Literal["float", "int", "mask", "constant"]
 _COMPARE, _OR, _AND, _ADD, _MUL, _UNARY, _ATOM = range(7)
 
 HELPERS = {
+    "fp16_scale": '''@triton.jit
+def fp16_scale(largest):
+    """Return the power of two by which numbers of this size are divided to be between 2^14 and 2^15."""
+    exponent = largest.to(tl.int32, bitcast=True) & 0x7F800000
+    return tl.maximum(exponent - (14 << 23), 1 << 23).to(tl.float32, bitcast=True)
+''',
     "log1p": '''@triton.jit
 def log1p(x):
     """Return log(1 + x), exact for small x too."""

@@ -1,9 +1,10 @@
-"""Frame: what stands around the statements of a kernel: its arguments, and where a program is on the grid."""
+"""Frame: what stands around the statements of a kernel: its arguments, and where programs and loops are."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from textwrap import wrap
 
+from superopt.codegen.statements import Reach
 from superopt.codegen.triton.config import Role
 from superopt.codegen.triton.source import Argument
 from superopt.codegen.triton.text import WIDTH
@@ -100,10 +101,9 @@ class Frame(Tiles):
         if not grid:
             return [*places, *([""] if places else [])]
         lines = []
-        pid = "pid" if len(grid) > 1 else self.pid[grid[0]]
         start = "pid" if self.persistent else "tl.program_id(0)"
         if len(grid) == 1:
-            lines.append(f"{pid} = {self.wide(start)}")
+            lines.append(self._pid_line(grid[0], start))
         else:
             lines += [] if self.persistent else [f"pid = {start}"]
             rest = "pid"
@@ -113,7 +113,7 @@ class Frame(Tiles):
                 grid = grid[:-2]
             for axis in reversed(grid):
                 found = rest if axis == grid[0] else f"{rest} % {self._programs(axis)}"
-                lines.append(f"{self.pid[axis]} = {self.wide(found)}")
+                lines.append(self._pid_line(axis, found))
                 if axis != grid[0]:
                     rest = f"{rest} // {self._programs(axis)}"
         return [*lines, *places, ""]
@@ -133,9 +133,29 @@ class Frame(Tiles):
             f"{width} = {group} * {self._programs(fast)}",
             f"{first} = {within} // {width} * {group}",
             f"{count} = tl.minimum({number} - {first}, {group})",
-            f"{self.pid[slow]} = {self.wide(f'{first} + {within} % {width} % {count}')}",
-            f"{self.pid[fast]} = {self.wide(f'{within} % {width} // {count}')}",
+            self._pid_line(slow, f"{first} + {within} % {width} % {count}"),
+            self._pid_line(fast, f"{within} % {width} // {count}"),
         ]
+
+    def _pid_line(self, axis: str, place: str) -> str:
+        """Return the line that says at which tile of an axis a program is; those of most work come first.
+
+        Programs start in order, so short ones at the end fill the gaps that long ones leave.
+        """
+        if self._grows(axis):
+            behind = f"({place})" if " + " in place else place
+            place = f"{self._programs(axis)} - 1 - {behind}"
+        return f"{self.pid[axis]} = {self.wide(place)}"
+
+    def _grows(self, axis: str) -> bool:
+        """Return whether programs have more to do the further they are along an axis of the grid."""
+        growth = 0
+        for loop in self.program.loops():
+            for reach in loop.reaches:
+                steps = sum(factor for term, factor in reach.form if (("index", axis),) == term)
+                if steps and self._is_known(reach):
+                    growth += steps if reach.upper else -steps
+        return growth > 0
 
     def _end_line(self, axis: str, end: str) -> str:
         split, size = self.splits[axis], self.extents[axis]
@@ -165,3 +185,48 @@ class Frame(Tiles):
             if name in self.mentions.found:
                 lines.insert(0, line())
         return lines
+
+    def bound(self, reach: Reach, *, everywhere: bool = False) -> str | None:
+        """Return the end of what a program can reach, or its start; None where it is not known.
+
+        With `everywhere` it is the end of what all positions of the program's tile can reach.
+        """
+        if not self._is_known(reach):
+            return None
+        terms: list[str] = []
+        offset = 1 if reach.upper else 0
+        for term, factor in reach.form:
+            if not term:
+                offset += factor
+                continue
+            texts: list[str] = []
+            for kind, axis in term:
+                if kind == "size":
+                    texts.append(self.extents[axis])
+                    continue
+                if self.plan.roles[axis] == "single":
+                    texts.append(self.pid[axis])
+                    continue
+                last = ((factor == 1) == reach.upper) != everywhere  # the last position of the tile counts
+                offset -= factor if last else 0
+                first = f"({self.pid[axis]} + 1)" if last else self.pid[axis]
+                texts.append(f"{first} * {self.block[axis]}")
+            terms.append(f"{'-' if factor < 0 else ''}{' * '.join(texts)}")
+        terms.sort(key=lambda text: text.startswith("-"))
+        total = " + ".join([*terms, *([str(offset)] if offset else [])]).replace("+ -", "- ")
+        return total or "0"
+
+    def _is_known(self, reach: Reach) -> bool:
+        """Return whether a program knows all positions of a bound: those of tiles are no factors."""
+        roles = self.plan.roles
+        return all(
+            abs(factor) == 1
+            and all(
+                kind == "size"
+                or (axis in self.program.grid and roles[axis] == "single")
+                or (axis in self.program.grid and roles[axis] == "tile" and len(term) == 1)
+                for kind, axis in term
+            )
+            for term, factor in reach.form
+            if term
+        )

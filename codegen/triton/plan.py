@@ -17,11 +17,11 @@ from superopt.precision import is_wide, operand_dtypes, product_dtype
 __all__ = [
     "Plan",
     "Product",
-    "has_wide_products",
     "kept_axes",
     "kept_splits",
     "make_plan",
     "read_dtypes",
+    "scaled_products",
     "sources",
 ]
 
@@ -183,12 +183,16 @@ def read_dtypes(program: KernelProgram) -> dict[int, str]:
     return operand_dtypes(program.graph, steps, {one.value: one.dtype for one in program.loads})
 
 
-def has_wide_products(program: KernelProgram) -> bool:
-    """Return whether a matrix product of fp16 has an operand that is computed and may be of any size."""
+def scaled_products(program: KernelProgram) -> frozenset[int]:
+    """Return the products of fp16 with an operand that is computed and may be of any size.
+
+    The rows of such an operand are scaled, unless a configuration rounds them as they are.
+    """
     dtypes = read_dtypes(program)
-    return any(
-        product_dtype(program.graph, one.step, dtypes) == "f16"
-        and any(is_wide(program.graph, i, dtypes) for i in one.step.inputs)
+    return frozenset(
+        one.value
         for one, _ in program.flat()
         if isinstance(one, Compute) and one.step.op == "contract"
+        if product_dtype(program.graph, one.step, dtypes) == "f16"
+        and any(is_wide(program.graph, i, dtypes) for i in one.step.inputs)
     )

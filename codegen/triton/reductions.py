@@ -1,25 +1,20 @@
-"""Reductions: sums, maxima and contractions of tiles, as matrix products where they have that shape."""
+"""Reductions: sums, maxima and contractions of tiles, within a tile or over the turns of a loop."""
 
-from collections.abc import Sequence
 from math import prod
 
 from superopt.codegen.statements import Compute
 from superopt.codegen.triton.expression import Expression, apply, as_float, atom
 from superopt.codegen.triton.padding import Lanes, after_operator
-from superopt.codegen.triton.plan import Product
+from superopt.codegen.triton.products import Products
 from superopt.codegen.triton.text import Lines
-from superopt.codegen.triton.tiles import Held, Tiles, transposed
-from superopt.dtypes import DTYPES, FLOATS
+from superopt.codegen.triton.tiles import Held
 from superopt.ir import Step, selects
-from superopt.precision import is_wide, product_dtype
 
-__all__ = ["TYPES", "Reductions"]
-
-TYPES = {name: f"tl.{DTYPES[name].torch}" for name in FLOATS if DTYPES[name].triton}
+__all__ = ["Reductions"]
 
 
-class Reductions(Tiles):
-    """The tiles of a kernel, and how they are reduced."""
+class Reductions(Products):
+    """The tiles of a kernel, and how they are multiplied and reduced."""
 
     def reduce(self, lines: Lines, compute: Compute) -> None:
         """Print a reduction: within the tile, or into an accumulator."""
@@ -28,7 +23,7 @@ class Reductions(Tiles):
         axes = self.plan.tile_axes(self.axes[value])
         lanes = {axis: self._reduced_lanes(step, axis) for axis in axes if self.masked(axis)}
         if value in self.plan.products:
-            self._dot(lines, compute, self.plan.products[value], axes)
+            self.multiply(lines, compute, self.plan.products[value], axes)
         elif not compute.accumulates:
             lines.assign(name, self._folded(step, self._factor(step)), comment)
         else:
@@ -79,7 +74,7 @@ class Reductions(Tiles):
         axes = self._factor_axes(step)
         if step.op == "contract":
             a, b = step.inputs
-            hidden = self._hidden_of_product(a, b, step.axes)
+            hidden = self.hidden_of_product(a, b, step.axes)
             factors = [self.zeroed(i, axes, hidden[at]) for at, i in enumerate((a, b))]
             if not selects(self.graph, step):
                 factors = [as_float(one) for one in factors]
@@ -100,73 +95,3 @@ class Reductions(Tiles):
             if axis in step.axes:
                 text = f"{function}({text}, axis={axes.index(axis)})"
         return text
-
-    def _hidden_of_product(self, a: int, b: int, reduced: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the axes along which each factor needs zeros beyond the end, and does not have them."""
-        hidden: tuple[list[str], list[str]] = ([], [])
-        for axis in reduced:
-            if axis not in self.plan.roles or not self.masked(axis):
-                continue
-            lanes = [self.lanes(i, axis) for i in (a, b)]
-            for at, one in enumerate(lanes):
-                if one == Lanes.ANY:
-                    hidden[at].append(axis)
-                    lanes[at] = Lanes.ZERO
-            if Lanes.ZERO not in lanes:
-                hidden[0 if lanes[0] is not None else 1].append(axis)
-        return hidden
-
-    def _dot(self, lines: Lines, compute: Compute, product: Product, axes: tuple[str, ...]) -> None:
-        name, comment = self.variables[compute.value], self.comment(compute.step)
-        dtype, precision = self._dot_dtype(compute.step)
-        hidden = self._hidden_of_product(product.lhs, product.rhs, product.inner)
-        lhs_axes = (product.batch, product.rows, product.inner)
-        rhs_axes = (product.batch, product.inner, product.columns)
-        arguments = [
-            self._dot_operand(product.lhs, lhs_axes, hidden[0], dtype),
-            self._dot_operand(product.rhs, rhs_axes, hidden[1], dtype),
-        ]
-        options = [f'input_precision="{precision}"'] if dtype == "f32" else []
-        groups = (product.rows, product.columns)
-        made = (*product.batch, *product.rows, *product.columns)
-        several = any(len(group) > 1 for group in (product.batch, *groups))
-        if made == axes and not several:
-            into = [name] if compute.accumulates else []
-            lines.call(f"{name} = ", "tl.dot", [*arguments, *into, *options], "", comment)
-            return
-        text = f"tl.dot({', '.join([*arguments, *options])})"
-        if several:
-            text = f"tl.reshape({text}, {self.shape(made)})"
-        text = transposed(text, made, axes)
-        if compute.accumulates:
-            lines.add(f"{name} += {text}", comment)
-        else:
-            lines.assign(name, text, comment)
-
-    def _dot_dtype(self, step: Step) -> tuple[str, str]:
-        """Return the dtype of a matrix product's operands, and how they are multiplied where that is fp32.
-
-        Where fp16 lacks the range it is tf32, which is as exact.
-        """
-        dtype = product_dtype(self.graph, step, self.plan.dtypes)
-        wide = any(is_wide(self.graph, i, self.plan.dtypes) for i in step.inputs)
-        if dtype == "f16" and wide and not self.config.half_products:
-            return "f32", "tf32"
-        return dtype, self.config.precision
-
-    def _dot_operand(
-        self, value: int, groups: tuple[tuple[str, ...], ...], hidden: Sequence[str], dtype: str
-    ) -> str:
-        held = self.read(value)
-        text = held.expression
-        if hidden:
-            mask = " & ".join(self.spread(self.mask[axis], (axis,), held.axes) for axis in hidden)
-            text = atom(f"tl.where({mask}, {as_float(text).text}, 0.0)")
-        if held.dtype != dtype or text.kind != "float":
-            text = atom(f"{text.inside(6)}.to({TYPES[dtype]})")
-        wanted = tuple(axis for group in groups for axis in group)
-        found = transposed(text.text, held.axes, wanted)
-        if any(len(group) > 1 for group in groups):
-            sizes = [" * ".join(self.block[axis] for axis in group) for group in groups if group]
-            found = f"tl.reshape({found}, ({', '.join(sizes)}))"
-        return found

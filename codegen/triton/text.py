@@ -9,7 +9,7 @@ __all__ = ["WIDTH", "Lines", "Mentions", "Names", "Table", "index_of"]
 
 WIDTH = 110
 _RESERVED = frozenset(
-    {"tl", "triton", "pid", "range", "float", "log1p", "power", "print", "min", "max", "sum"}
+    {"tl", "triton", "pid", "range", "float", "fp16_scale", "log1p", "power", "print", "min", "max", "sum"}
 )
 
 

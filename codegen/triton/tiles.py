@@ -46,7 +46,9 @@ class Tiles:
         self.names = value_names(program.graph)
         self.loaded = sources(program)
         self.held: dict[int, Held] = {}
+        self.scaled: dict[tuple[int, tuple[str, ...]], tuple[Held, Held]] = {}  # operands, and by what
         self.late: set[int] = set()  # accumulators whose lanes are added up after their loop
+        self.helpers: set[str] = set()  # functions that the kernel calls, and that Triton lacks
         self.watched = _watched(program.statements)
         self.shown = list(self.names)  # how comments name values
         self.inside: str | None = None  # an axis beyond whose end no tile of this loop reaches

@@ -48,6 +48,7 @@ _SPECIAL = 16  # special functions that a core takes per clock
 # Not all of a shorter time is hidden beneath the longest: of two kernels that wait alike the simpler is
 # better.
 _UNHIDDEN = 0.1
+_SCALED = 3  # operations on a number of an operand whose rows are scaled: size, maximum, product
 _WIDE_ROWS = 64  # of a product that four warps compute together
 _BYTES = {"f16": 2, "bf16": 2, "tf32": 4}  # of a number that a matrix unit reads
 _BUSY_WARPS = 8  # so many keep a core's units busy
@@ -67,7 +68,8 @@ class TileConfig:
     shared_bytes: int = 0  # of one program
     register_bytes: int = 0
     precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
-    half_products: bool = True  # operands that may be of any size are rounded to fp16; else they are tf32
+    # Operands that may be of any size are rounded to fp16 as they are; else their rows are scaled first.
+    half_products: bool = True
     descriptors: bool = False  # tiles are copied by tensor descriptors, which takes no instructions
 
 
@@ -108,6 +110,10 @@ class _Model:
         steps = ((one.value, one.step) for one, _ in program.flat() if isinstance(one, Compute))
         memory = {tensor.value: tensor.dtype for tensor in program.loads}
         self.dtypes = operand_dtypes(self.graph, steps, memory)
+        self.made = {one.value: self._turns(loops) for one, loops in program.flat() if isinstance(one, Load)}
+        for one, loops in program.flat():
+            if isinstance(one, Compute):  # the turns in which it is complete
+                self.made[one.value] = self._turns(axis for axis in loops if axis not in one.accumulates)
         self.masks = find_masks(self.graph, self.sizes)
         self.programs = prod(self._count(axis) for axis in program.grid)
         self.resident = self._resident()
@@ -204,10 +210,9 @@ class _Model:
             # A tile product of M x N x K reads MK and KN numbers.
             work.shared += times * flops / 2 * (1 / sides[0] + 1 / sides[1]) * _BYTES[dtype]
             work.issued += times * turns * self._products(one.step, sides) * _BYTES[dtype] / 2
-            if (
-                dtype == "tf32" and self.config.precision == "ieee"
-            ):  # of a program in fp16, whose range is less
-                work.issued += turns * self._conversions(one.step, sides)
+            scaling = self._scaling(one, dtype, turns)
+            work.vector += scaling
+            work.issued += _OPERATION * scaling / self.device.lanes_per_warp
         else:
             work.vector += flops
             work.issued += _OPERATION * flops / self.device.lanes_per_warp
@@ -223,20 +228,21 @@ class _Model:
         alike = max(self.config.warps / (rows * columns), 1.0)
         return _PRODUCT * rows * columns * inner * alike
 
-    def _conversions(self, step: Step, sides: tuple[int, int]) -> float:
-        """Return the instructions that make tf32 of tiles of fp16: every warp does so with the rows."""
-        inner = prod(map(self._tile, step.axes)) / self.device.lanes_per_warp
-        rows, columns = min(sides), max(sides)
-        return _OPERATION * inner * (columns + rows * min(self.config.warps, max(columns / 8, 1)))
+    def _scaling(self, one: Compute, dtype: str, turns: int) -> float:
+        """Return the operations that scale operands where they are made, and products in so many turns."""
+        if dtype != "f16" or self.config.half_products:
+            return 0.0
+        scaled = [i for i in one.step.inputs if is_wide(self.graph, i, self.dtypes)]
+        operands = sum(
+            self.made.get(i, turns) * _SCALED * prod(map(self._tile, self.axes[i])) for i in scaled
+        )
+        return operands + turns * len(scaled) * prod(map(self._tile, self.axes[one.value]))
 
     def _multiplied(self, step: Step) -> tuple[str, int]:
         """Return the rate at which a contraction multiplies, and how often; never for the vector units."""
         dtype = product_dtype(self.graph, step, self.dtypes)
         if dtype in ("f32", "f64"):
             return "tf32", {"ieee": 0, "tf32": 1, "tf32x3": 3}[self.config.precision]
-        wide = any(is_wide(self.graph, i, self.dtypes) for i in step.inputs)
-        if dtype == "f16" and wide and not self.config.half_products:
-            return "tf32", 1
         return dtype, 1
 
     def _points(self, axes: frozenset[str]) -> float:

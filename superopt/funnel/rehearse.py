@@ -5,7 +5,8 @@ one of differences, and has no digit left where the mean is large. What a device
 at small sizes in fp32, in which kernels accumulate. It says nothing of how a kernel is written.
 
 What a candidate rounds to half precision is rounded here as well, and compared with a program that rounds
-every tensor. Where rounding operands to fp16 is refused, configurations that do not round take their place.
+every tensor. Where rounding operands to fp16 as they are is refused, configurations that scale them take
+their place.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,14 +24,14 @@ from superopt.funnel.predict import predicted
 from superopt.funnel.state import Context
 from superopt.funnel.write import write
 from superopt.ir import Graph, MuGraph, Step, value_axes
-from superopt.precision import half_of, mixed_product, multiplied_in, wide_values
+from superopt.precision import OperandRounding, half_of, mixed_product, multiplied_in, wide_values
 from superopt.schedule.recipe import prepared
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["rehearse", "rehearsed", "rounding_fault"]
+__all__ = ["power_below", "rehearse", "rehearsed", "rounding_fault"]
 
 _DISTRIBUTIONS = ("normal", "offset", "near-zero rows", "wide range", "large", "huge")
 _MOST_OPERATIONS = 130_000  # of one run
@@ -38,6 +39,7 @@ _LENGTHS = (256, 128, 64, 32, 16, 8, 4)  # that axes are cut to, until a run is 
 _ROUNDED = 16  # candidates whose rounding is judged, the best first
 _GRAPHS = 16  # that are run, the best candidates' first
 _SAME = 1e-6  # error in fp64 that only rounding makes
+_SCALED_TO = 14  # the power of two below which no row of a scaled operand ends
 
 Run = Callable[..., "tuple[Tensor, ...]"]
 
@@ -67,7 +69,7 @@ def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidat
 
 
 def _rounding_kernels(mugraph: MuGraph) -> tuple[int, ...]:
-    """Return the kernels of which a configuration may round operands to fp16 that may not fit."""
+    """Return the kernels of which a configuration may round operands to fp16 as they are that may not fit."""
     numbers = range(len(mugraph.kernels))
     none = multiplied_in(mugraph, [False for _ in numbers])
     return tuple(one for one in numbers if multiplied_in(mugraph, [at == one for at in numbers]) != none)
@@ -114,7 +116,7 @@ def _limited(candidate: Candidate, mugraph: MuGraph, context: Context, wide: tup
 def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection[int]) -> str:
     """Return how a muGraph errs more than a program that rounds every tensor; else nothing.
 
-    Kernels in `wide` do not round operands of products to fp16 that may not fit, the others do.
+    Kernels in `wide` scale operands of products that may not fit fp16, the others round them as they are.
     """
     import torch
 
@@ -143,7 +145,7 @@ def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection
     return "" if all(one.ok for one in report.distributions) else f"its rounding at small sizes: {report}"
 
 
-def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int, str]) -> Run:
+def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int, OperandRounding]) -> Run:
     """Return a graph as a function in fp32 that rounds some values, and the operands of some contractions."""
     import torch
 
@@ -151,12 +153,20 @@ def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int,
 
     first = len(graph.inputs)
     rounded = {id(graph.steps[i - first]): TORCH_DTYPES[dtype] for i, dtype in values.items()}
-    multiplied = {id(graph.steps[i - first]): TORCH_DTYPES[dtype] for i, dtype in operands.items()}
+    multiplied = {id(graph.steps[i - first]): rounding for i, rounding in operands.items()}
     names = [port.name for port in graph.inputs]
     dtypes = {one.port.name: TORCH_DTYPES[one.port.dtype] for one in graph.outputs}
 
     def as_half(value: Value, dtype: "torch.dtype") -> Value:
         return replace(value, tensor=value.tensor.to(dtype).to(torch.float32))
+
+    def as_operand(value: Value, rounding: OperandRounding, reduced: Sequence[str], *, scaled: bool) -> Value:
+        dtype = TORCH_DTYPES[rounding.dtype]
+        inner = [at for at, axis in enumerate(value.axes) if axis in reduced]
+        if not scaled or not value.tensor.numel():
+            return as_half(value, dtype)
+        scale = power_below(value.tensor.abs().amax(inner, keepdim=True)) * 2.0**-_SCALED_TO
+        return replace(value, tensor=(value.tensor / scale).to(dtype).to(torch.float32) * scale)
 
     class Rounded(Evaluation):
         """An evaluation that rounds."""
@@ -164,7 +174,10 @@ def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int,
         def step(self, step: Step, fused: Mapping[int, Step]) -> Value:
             """Return the value of a step, rounded where it is to be."""
             if id(step) in multiplied:
-                a, b = (as_half(self.values[i], multiplied[id(step)]) for i in step.inputs)
+                how = multiplied[id(step)]
+                a, b = (
+                    as_operand(self.values[i], how, step.axes, scaled=i in how.scaled) for i in step.inputs
+                )
                 made = self.contract(a, b, step.axes)
             else:
                 made = super().step(step, fused)
@@ -177,6 +190,15 @@ def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int,
         return tuple(made[name].to(dtype) for name, dtype in dtypes.items())
 
     return run
+
+
+def power_below(sizes: "Tensor") -> "Tensor":
+    """Return the largest powers of two that are not above some sizes, the smallest normal one at least."""
+    import torch
+
+    least, most = torch.finfo(torch.float32).tiny * 2.0**_SCALED_TO, 2.0**127
+    known = torch.where(sizes.isfinite(), sizes, most).clamp(least, most)
+    return known / (2 * torch.frexp(known).mantissa)
 
 
 def rehearsed(

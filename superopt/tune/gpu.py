@@ -1,14 +1,18 @@
 """GPU: times on CUDA that can be trusted.
 
-Before each call the L2 cache is filled with other data, by a kernel long enough that the host has the next
-launch ready when it ends; CUDA events take the device's own time; calls shorter than a launch costs are
-replayed as CUDA graphs; contenders take turns on changing inputs; and what is faster than the device can
-move the data is an error, not a win.
+CUDA events take the device's own time, and contenders take turns on changing inputs. Calls shorter than a
+launch costs are replayed as CUDA graphs. Where the inputs are together more than three times as large as the
+L2 cache, one graph holds many calls, each on the next inputs: none finds its own in the cache, and what
+events and the start of a graph take is shared by all. Otherwise the cache is filled with other data before
+each call, by a kernel long enough that the host has the next launch ready when it ends. All contenders of a
+measurement are treated alike, and what is faster than the device can move the data is an error, not a win.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
+from math import ceil, inf
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal, Protocol
@@ -17,7 +21,7 @@ from superopt.errors import InputError, first_line
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import Contender, Times
 
-__all__ = ["Device", "TorchCuda", "times_on_cuda"]
+__all__ = ["Device", "TorchCuda", "copy_gbs", "rotating_bytes", "times_on_cuda"]
 
 Graphs = Literal["auto", "always", "never"]
 
@@ -27,6 +31,10 @@ _MOST_ROUNDS = 400
 _FIRST_CALLS = 3
 _MOST_GRAPHS = 8  # captured inputs of one contender: each keeps its outputs in memory
 _L2_TIMES = 2
+_ROTATING = 3  # times the cache that inputs are large together whose calls need no cleared cache
+_COPIED_BYTES, _COPY_S = 1 << 29, 0.1  # of a copy that shows the bandwidth of memory, and its seconds
+_UNROLLED_US = 1000.0  # that a graph of many calls takes at least, where they are not too many
+_FEWEST_UNROLLED, _MOST_UNROLLED = 32, 1024  # calls that are in a graph, whatever the first ones took
 
 
 class Device(Protocol):
@@ -139,6 +147,26 @@ def _side_stream(device: Any) -> Any:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
+def rotating_bytes(device: Device | None = None) -> int:
+    """Return how large inputs must be together so that no call in turn finds its own in the cache."""
+    return _ROTATING * (device or TorchCuda()).l2_bytes + 1
+
+
+def copy_gbs(*, size: int = _COPIED_BYTES, place: str = "cuda", device: Device | None = None) -> float:
+    """Return the GB/s that a copy of so many bytes reaches, what is read and what is written counted."""
+    import torch
+
+    buffers = tuple(torch.empty(size, dtype=torch.uint8, device=place) for _ in range(2))
+    taken = times_on_cuda(
+        {"copy": lambda source, goal: goal.copy_(source)},
+        [buffers],
+        seconds=_COPY_S,
+        graph="never",
+        device=device,
+    )
+    return 2 * size / median(taken["copy"].us) / 1e3
+
+
 def times_on_cuda(
     contenders: Mapping[str, Contender],
     inputs: Sequence[tuple[Any, ...]],
@@ -153,18 +181,21 @@ def times_on_cuda(
     """Return the times of all contenders on a GPU, measured in turns for about so many seconds in all.
 
     `inputs` are interchangeable tuples of arguments, each round takes the next one. `flush_bytes` are
-    read before each call, twice the L2 cache by default. With `graph="auto"`, all contenders run as
-    CUDA graphs if any of them is short.
+    read before each call, twice the L2 cache by default; none where graphs hold many calls. With
+    `graph="auto"`, all contenders run as CUDA graphs if any of them is short.
     """
     if not inputs:
         raise InputError("there are no inputs to measure on; give one tuple of arguments at least")
     if graph not in ("auto", "always", "never"):
         raise InputError(f"graph is {graph!r}; give 'auto', 'always' or 'never'")
     device = device or TorchCuda()
+    rotates = flush_bytes is None and _distinct_bytes(inputs) >= rotating_bytes(device)
     flush = _L2_TIMES * device.l2_bytes if flush_bytes is None else flush_bytes
     try:
-        taken = _times(contenders, inputs, seconds, flush, graph, (least_rounds, most_rounds), device)
-        if any(times.method == "graph" for times in taken.values()):
+        taken = _times(
+            contenders, inputs, seconds, flush, graph, (least_rounds, most_rounds), device, rotates=rotates
+        )
+        if any(times.method in ("graph", "unrolled") for times in taken.values()):
             device.release()
     except Exception as error:
         _check_alive(device, error)
@@ -180,6 +211,8 @@ def _times(
     graph: Graphs,
     rounds: tuple[int, int],
     device: Device,
+    *,
+    rotates: bool,
 ) -> dict[str, Times]:
     plain = {name: [_bound(one, given) for given in inputs] for name, one in contenders.items()}
     for calls in plain.values():  # a first call may compile, or allocate
@@ -187,9 +220,15 @@ def _times(
         calls[-1]()
         device.wait()
     runs = {name: (calls, Times([], "events")) for name, calls in plain.items()}
-    if graph == "always" or (graph == "auto" and _any_short(plain, flush, device)):
-        most = min(max(rounds), _MOST_GRAPHS)
-        runs = {name: _captured(calls[:most], device) for name, calls in plain.items()}
+    together = 1  # calls between two marks
+    shortest = inf if graph == "never" else _shortest_us(plain, flush, device)
+    if graph == "always" or shortest < _SHORT_US:
+        if rotates:
+            together, flush = _unrolled_count(len(inputs), shortest), 0
+            runs = {name: _unrolled(calls, together, device) for name, calls in plain.items()}
+        else:
+            most = min(max(rounds), _MOST_GRAPHS)
+            runs = {name: _captured(calls[:most], device) for name, calls in plain.items()}
     deadline = perf_counter() + seconds
     names = list(runs)
     for done in range(max(rounds)):
@@ -202,7 +241,7 @@ def _times(
             marks[name] = _marked(calls[done % len(calls)], flush, device)
         device.wait()
         for name, (start, end) in marks.items():
-            runs[name][1].us.append(device.elapsed_us(start, end))
+            runs[name][1].us.append(device.elapsed_us(start, end) / together)
     return {name: times for name, (_, times) in runs.items()}
 
 
@@ -219,14 +258,46 @@ def _marked(call: Callable[[], object], flush: int, device: Device) -> tuple[Any
     return start, device.mark()
 
 
-def _any_short(plain: Mapping[str, list[Callable[[], object]]], flush: int, device: Device) -> bool:
-    """Whether a contender is so short that launches would blur the comparison."""
+def _shortest_us(plain: Mapping[str, list[Callable[[], object]]], flush: int, device: Device) -> float:
+    """Return the time of the shortest contender, launches included, which would blur a comparison."""
+    shortest = inf
     for calls in plain.values():
         marks = [_marked(calls[at % len(calls)], flush, device) for at in range(_FIRST_CALLS)]
         device.wait()
-        if median(device.elapsed_us(start, end) for start, end in marks) < _SHORT_US:
-            return True
-    return False
+        shortest = min(shortest, median(device.elapsed_us(start, end) for start, end in marks))
+    return shortest
+
+
+def _distinct_bytes(inputs: Sequence[tuple[Any, ...]]) -> int:
+    """Return the bytes of all tensors of the inputs, those that they share counted once."""
+    found = {
+        one.data_ptr(): one.numel() * one.element_size()
+        for given in inputs
+        for one in given
+        if hasattr(one, "data_ptr")
+    }
+    return sum(found.values())
+
+
+def _unrolled_count(inputs: int, shortest_us: float) -> int:
+    """Return how many calls a graph holds: all inputs in turn, as often as that is long enough."""
+    calls = max(_UNROLLED_US / max(shortest_us, 1.0), _FEWEST_UNROLLED)
+    return inputs * max(ceil(min(calls, _MOST_UNROLLED) / inputs), 1)
+
+
+def _unrolled(
+    calls: list[Callable[[], object]], count: int, device: Device
+) -> tuple[list[Callable[[], object]], Times]:
+    """Return the replay of so many calls, each on the next inputs; else the calls themselves, with a note."""
+
+    def several() -> object:
+        made = None
+        for at in range(count):
+            made = calls[at % len(calls)]()
+        return made
+
+    runs, times = _captured([several], device)
+    return runs, replace(times, method="unrolled") if times.method == "graph" else times
 
 
 def _captured(calls: list[Callable[[], object]], device: Device) -> tuple[list[Callable[[], object]], Times]:

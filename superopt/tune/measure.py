@@ -19,7 +19,7 @@ from superopt.errors import InputError
 __all__ = ["HeadToHead", "Measurement", "Method", "Times", "confirm", "measure_together", "times_together"]
 
 Contender = Callable[..., Any]
-Method = Literal["clock", "events", "graph"]
+Method = Literal["clock", "events", "graph", "unrolled"]
 
 _LEAST_ROUNDS = 5
 _MOST_ROUNDS = 400
@@ -38,7 +38,7 @@ class Measurement:
     high_us: float
     rounds: int
     quantiles_us: tuple[tuple[float, float], ...] = ()
-    method: Method = "clock"  # the host's clock, the device's events, or events around a CUDA graph
+    method: Method = "clock"  # the host's clock, or events around a call, a CUDA graph of it, or one of many
     note: str = ""  # what was not as wished
 
 

@@ -11,7 +11,7 @@ from superopt import OptimizeOptions
 from superopt.candidates import Candidate
 from superopt.cli import main
 from superopt.fate import Fate, Kind
-from superopt.funnel.rehearse import rehearsed
+from superopt.funnel.rehearse import power_below, rehearsed, rounding_fault
 from superopt.ir import Graph, parse_graph
 from superopt.schedule.recipe import Recipe, followed, prepared
 from superopt.trace import trace
@@ -116,6 +116,50 @@ def test_what_is_refused_already_keeps_its_reason() -> None:
     known = replace(candidate(parse_graph(SQUARES), "1"), fate=Fate("compile", Kind.FAILED, "it spills"))
     [found] = rehearsed(goal, [known], ("x",), seed=0)
     assert found.fate == known.fate
+
+
+DELAYED = """
+graph norm
+axes m=16 k=64 n=32
+in x: f16[m, k]
+in g: f16[k]
+in w: f16[k, n]
+a = mul(x, g)
+b = contract[k](a, w)
+c = contract[k](x, x)
+d = rsqrt(c)
+e = mul(b, d)
+out y: f16[m, n] = e
+"""
+NORMED = """
+graph norm
+axes m=16 k=64 n=32
+in x: f16[m, k]
+in g: f16[k]
+in w: f16[k, n]
+a = contract[k](x, x)
+b = rsqrt(a)
+c = mul(x, b)
+d = mul(c, g)
+e = contract[k](d, w)
+out y: f16[m, n] = e
+"""
+
+
+def test_rows_that_are_scaled_pass_where_rounding_them_as_they_are_overflows() -> None:
+    goal, mugraph = parse_graph(NORMED), candidate(parse_graph(DELAYED), "1").mugraph
+    overflow = rounding_fault(mugraph, goal, seed=0, wide=())
+    assert "huge" in overflow
+    assert "NaN or infinity where PyTorch has none" in overflow
+    assert rounding_fault(mugraph, goal, seed=0, wide=(0,)) == ""
+
+
+@pytest.mark.parametrize(
+    ("rows", "powers"),
+    [([3e38, 1.0, 0.75, 0.0, torch.inf, 1e-40], [2.0**127, 1.0, 0.5, 2.0**-112, 2.0**127, 2.0**-112])],
+)
+def test_powers_of_two_that_scale_rows(rows: list[float], powers: list[float]) -> None:
+    assert power_below(torch.tensor(rows)).tolist() == powers
 
 
 def test_threads_are_as_before() -> None:

@@ -210,13 +210,19 @@ def run_masked(function: str, dtype: str, parts: int, dominating: float) -> dict
     return answer | {"running": "running" in str(mugraph)}
 
 
+def largest_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the largest difference; a NaN is infinitely far from a number."""
+    error = (found.double() - exact).abs().nan_to_num(torch.inf)
+    return error.max().item() if exact.numel() else 0.0
+
+
 def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> dict[str, object]:
     assert found.shape == exact.shape
     assert found.dtype == eager.dtype
     scale = exact.abs().max().item() if exact.numel() else 0.0
     return {
-        "error": (found.double() - exact).abs().max().item() if exact.numel() else 0.0,
-        "eager": (eager.double() - exact).abs().max().item() if exact.numel() else 0.0,
+        "error": largest_error(found, exact),
+        "eager": largest_error(eager, exact),
         "rounding": torch.finfo(eager.dtype).eps * scale,
     }
 
@@ -268,6 +274,35 @@ def run_text(
     return max(answers, key=lambda answer: answer["error"])
 
 
+SCALED_ROWS = """graph rows
+axes m=3 k=40 n=16
+in x: f16[m, k]
+in g: f16[k]
+in w: f16[k, n]
+t3 = mul(x, g)
+t4 = contract[k](t3, w)
+out o: f16[m, n] = t4
+"""
+
+
+def run_scaled_rows() -> dict[str, object]:
+    """Return which rows of a product with a scaled operand are finite, and which are zero.
+
+    The operand's first row has usual numbers, the second one an infinity, the third one zeros.
+    """
+    mugraph = fuse(parse_graph(SCALED_ROWS))
+    torch.manual_seed(0)
+    x, g, w = (torch.randn(shape).half() for shape in ((3, 40), (40,), (40, 16)))
+    x[1, 7] = torch.inf
+    x[2] = 0.0
+    found = next(iter(TritonMuGraph(mugraph)(x=x, g=g, w=w).values()))
+    return {
+        "finite": found.isfinite().any(-1).tolist(),
+        "nan": found.isnan().any(-1).tolist(),
+        "zero": (found == 0).all(-1).tolist(),
+    }
+
+
 def default_choice(mugraph: MuGraph):
     return [None]
 
@@ -277,10 +312,26 @@ def wide_choice(mugraph: MuGraph):
     return [[replace(default_config(program, mugraph.graph.sizes), wide=True) for program in programs]]
 
 
+def rounding_choice(mugraph: MuGraph):
+    """Computed operands of fp16 products are rounded as they are."""
+    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
+    return [[replace(default_config(one, mugraph.graph.sizes), half_products=True) for one in programs]]
+
+
 def tuner_choices(mugraph: MuGraph, count: int = 6):
     """Configurations of the tuner, spread over all that there are."""
     programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
-    found = [configs(program, mugraph.graph.sizes) for program in programs]
+    return spread([configs(program, mugraph.graph.sizes) for program in programs], count)
+
+
+def scaled_choices(mugraph: MuGraph, count: int = 6):
+    """Those of the tuner in which computed operands of fp16 products are scaled."""
+    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
+    every = [configs(program, mugraph.graph.sizes) for program in programs]
+    return spread([[one for one in found if not one.half_products] for found in every], count)
+
+
+def spread(found, count: int):
     return [[one[at * (len(one) - 1) // (count - 1)] for one in found] for at in range(count)]
 
 
@@ -331,6 +382,8 @@ def random_config(draw: random.Random, program: KernelProgram) -> TritonConfig:
 CHOICES = {
     "default": default_choice,
     "wide": wide_choice,
+    "rounding": rounding_choice,
+    "scaled": scaled_choices,
     "tuner": tuner_choices,
     "random": random_choices,
     "grouped": grouped_choices,
@@ -357,6 +410,7 @@ ACTIONS = {
     "stable": run_stable,
     "workload": run_workload,
     "text": run_text,
+    "scaled_rows": run_scaled_rows,
     "operator": run_operator,
 }
 

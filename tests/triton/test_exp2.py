@@ -1,4 +1,4 @@
-"""Exponentials as powers of two: where a number takes the factor, and where it must not."""
+"""Exponentials as powers of two: where a number waits until the exponent, and where it must not."""
 
 from fractions import Fraction
 from math import e, log2
@@ -6,9 +6,9 @@ from math import e, log2
 import pytest
 
 from superopt.codegen.lowering.convert_exp_to_exp2 import convert_exp_to_exp2
-from superopt.codegen.statements import Move, lower_block
+from superopt.codegen.statements import Compute, Move, lower_block
 from superopt.codegen.triton import TritonMuGraph
-from superopt.ir import fuse, parse_graph, split_axis, stabilize
+from superopt.ir import fuse, parse_graph, parse_mugraph, split_axis, stabilize
 
 ATTENTION = """graph attention
 axes s=4 d=8 t=6 v=3
@@ -53,22 +53,67 @@ def test_the_number_takes_the_factor(parts):
         assert "exp" not in ops
         assert "exp2" in ops
         assert all(one.base_two for one, _ in program.flat() if isinstance(one, Move))
-    numbers = [step.value for step in first.graph.steps if step.op == "const"]
-    assert Fraction(float(Fraction(3, 10)) * log2(e)) in numbers
+    factor = Fraction(float(Fraction(3, 10)) * log2(e))
+    computed = [one for program in found for one, _ in program.flat() if isinstance(one, (Compute, Move))]
+    assert {factor} == {number for one in computed for _, number in one.factors}
+    # q goes into the product as it is, and the number is gone.
+    assert {step.inputs for step in first.steps() if step.op == "contract" and 1 in step.inputs} == {(0, 1)}
+    assert not any(step.op == "mul" for step in first.steps())
     sources = [TritonMuGraph(mugraph).source(at, mugraph.graph.sizes).text for at in range(len(found))]
     assert all("tl.exp(" not in text for text in sources)
 
 
-@pytest.mark.parametrize(("dtype", "scale", "folded"), [
-    ("f16", "0.125", False),  # exact in fp16, and it goes into a product so
-    ("bf16", "0.125", False),
-    ("f32", "0.125", True),
-    ("f16", "0.3", True),
-    ("f32", "-0.3", True),
-])  # fmt: skip
-def test_no_rounding_is_added(dtype, scale, folded):
+@pytest.mark.parametrize(
+    ("scale", "waits"),
+    [("0.125", True), ("0.3", True), ("-0.3", True), ("1e-8", False), ("1e8", False), ("0", False)],
+)
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_numbers_that_wait(dtype, scale, waits):
     [program] = programs_of(attention(dtype, scale))
-    assert is_converted(program) == folded
+    assert is_converted(program) == waits
+
+
+@pytest.mark.parametrize("scale", ["0.125", "-0.3"])
+@pytest.mark.parametrize("parts", [0, 2])
+def test_converted_kernels_agree(agrees, scale, parts):
+    agrees("text", text=str(attention("f32", scale, parts=parts)), domain=[-3.0, 3.0])
+
+
+BETWEEN = """graph between
+axes s=4 d=8 t=6 v=3
+in q: {dtype}[s, d]
+in k: {dtype}[t, d]
+in v: {dtype}[t, v]
+{rounds}kernel grid[s, t]
+  t3 = const[0.3]()
+  t4 = mul(q, t3)
+  t5 = contract[d](t4, k)
+kernel grid[s]
+  t6 = max[t](t5)
+  t7 = sub(t5, t6)
+  t8 = exp(t7)
+  t9 = contract[t](t8, v)
+out o: {dtype}[s, v] = t9
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounds", "converted"),
+    [("f32", "", True), ("f16", "", True), ("f16", "round t5 to f16\n", False)],
+)
+def test_scores_between_kernels_are_divided_in_fp32_only(agrees, dtype, rounds, converted):
+    text = BETWEEN.format(dtype=dtype, rounds=rounds)
+    assert {is_converted(one) for one in programs_of(parse_mugraph(text))} == {converted}
+    agrees("text", text=text, domain=[-1.0, 1.0])
+
+
+def test_a_product_with_the_number_that_is_read_later_keeps_it(agrees):
+    text = BETWEEN.format(dtype="f32", rounds="").replace(
+        "  t5 = contract[d](t4, k)\nkernel grid[s]\n", "kernel grid[s]\n  t5 = contract[d](t4, k)\n"
+    )
+    text = text.replace("kernel grid[s, t]", "kernel grid[s, d]")
+    assert not any(map(is_converted, programs_of(parse_mugraph(text))))
+    agrees("text", text=text, domain=[-1.0, 1.0])
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,16 @@
 """Products of half-precision programs multiply halves, whoever made them: a library, a kernel, this one."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from superopt.codegen.statements import lower_block
 from superopt.codegen.triton import configs, default_config, emit
+from superopt.codegen.triton.choices import footprint
+from superopt.cost import config_us
 from superopt.ir import parse_mugraph
+from superopt.targets.cuda import CudaTarget
 
 # The first product is a library's, the second one this kernel's; the result of the first crosses between.
 CHAIN = """graph chain
@@ -55,14 +59,81 @@ def dots(program, config):
     return "input_precision" not in text
 
 
-def test_a_computed_operand_is_rounded_where_the_configuration_says_so():
-    for dtype, expected in (("f16", {True, False}), ("bf16", {False})):
-        mugraph = parse_mugraph(SCALED.replace("f16", dtype))
-        program = lower_block(mugraph, 0)
-        found = configs(program, mugraph.graph.sizes)
-        assert {one.half_products for one in found} == expected
-        assert all(dots(program, one) for one in found if one.half_products or dtype == "bf16")
-        assert dots(program, default_config(program, mugraph.graph.sizes)) == (dtype == "bf16")
+@pytest.mark.parametrize(("dtype", "expected"), [("f16", {True, False}), ("bf16", {False})])
+def test_a_computed_operand_is_scaled_unless_the_configuration_rounds_it(dtype, expected):
+    mugraph = parse_mugraph(SCALED.replace("f16", dtype))
+    program = lower_block(mugraph, 0)
+    found = configs(program, mugraph.graph.sizes)
+    assert {one.half_products for one in found} == expected
+    for one in found:
+        assert dots(program, one)
+        scaled = dtype == "f16" and not one.half_products
+        assert ("t3_scale = fp16_scale(" in emit(program, one).text) == scaled
+
+
+GATED = """graph gated
+axes m=64 k=128 n=64
+in x: f16[m, k]
+in g: f16[k]
+in w: f16[k, n]
+in u: f16[k, n]
+kernel grid[m, n]
+  loop[k]
+    t4 = mul(x, g)
+    t5 += contract[k](t4, w)
+    t6 += contract[k](t4, u)
+  t7 = mul(t5, t6)
+out o: f16[m, n] = t7
+"""
+
+KEYS = """graph keys
+axes m=64 d=32 t=256
+in q: f16[m, d]
+in g: f16[d]
+in k: f16[t, d]
+kernel grid[m]
+  t3 = mul(q, g)
+  loop[t]
+    t4 = mul(k, g)
+    t5 = contract[d](t3, t4)
+    t6 = square(t5)
+    t7 += sum[t](t6)
+out o: f32[m] = t7
+"""
+
+
+def lines_of(text):
+    mugraph = parse_mugraph(text)
+    program = lower_block(mugraph, 0)
+    return emit(program, default_config(program, mugraph.graph.sizes)).text.splitlines()
+
+
+def test_an_operand_is_scaled_once_for_all_its_products(agrees):
+    assert sum("= fp16_scale(" in line for line in lines_of(GATED)) == 1
+    agrees("text", text=GATED, domain=[-1.0, 1.0])
+
+
+def test_an_operand_is_scaled_where_it_is_made(agrees):
+    lines = lines_of(KEYS)
+    [loop] = [at for at, line in enumerate(lines) if "for t0 in" in line]
+    before, inside = "\n".join(lines[:loop]), "\n".join(lines[loop:])
+    assert "    t3_scale = fp16_scale(" in before
+    assert "        t4_scale = fp16_scale(" in inside
+    assert "t3_scale = " not in inside
+    agrees("text", text=KEYS.replace("out o: f32", "out o: f16"), domain=[-1.0, 1.0])
+
+
+def test_what_scaling_adds_is_estimated():
+    mugraph = parse_mugraph(SCALED)
+    program = lower_block(mugraph, 0)
+    default = default_config(program, mugraph.graph.sizes)
+    rounding = replace(default, half_products=True)
+    target = CudaTarget(90)
+    assert footprint(program, default).register_bytes > footprint(program, rounding).register_bytes
+    scaled, plain = (
+        config_us(program, target.tiles(program, one), target.cost_device()) for one in (default, rounding)
+    )
+    assert plain < scaled < 3 * plain
 
 
 def test_a_rounded_operand_needs_no_choice():

@@ -35,6 +35,14 @@ def test_loops_go_on_where_the_mask_begins_to_hide(name, parts):
         assert loops[0][1].split(", ")[-1] == loops[1][1].split(", ")[0]
 
 
+@pytest.mark.parametrize("name", MASKS)
+def test_programs_with_the_longest_loops_start_first(name):
+    mugraph = masked_mugraph(name, 0)
+    text = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
+    turned = re.search(r"\n    pid_s = tl\.cdiv\(S, BLOCK_S\) - 1 - pid", text) is not None
+    assert turned == (name in {"causal", "before"})  # a window is as long everywhere
+
+
 def test_a_program_ahead_of_its_part_starts_at_its_first_position():
     mugraph = masked_mugraph("causal", 4)
     text = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text

@@ -12,7 +12,7 @@ import torch
 from superopt.errors import InputError
 from superopt.tune import confirm
 from superopt.tune.errors import DeviceLostError
-from superopt.tune.gpu import TorchCuda, times_on_cuda
+from superopt.tune.gpu import TorchCuda, copy_gbs, rotating_bytes, times_on_cuda
 from superopt.tune.measure import measure_together
 
 
@@ -105,6 +105,55 @@ def test_one_short_kernel_makes_graphs_of_all() -> None:
     assert {one.method for one in found.values()} == {"graph"}
     replayed = {one for one in device.log[-24:] if one.startswith("a")}
     assert replayed == {"a0", "a1", "a2"}
+
+
+def rotating(copies: int, elements: int) -> list[tuple[torch.Tensor]]:
+    """Return inputs that are told apart by their numbers."""
+    return [(torch.full((elements,), float(at)),) for at in range(copies)]
+
+
+@pytest.mark.parametrize(("copies", "calls"), [(3, 114), (4, 112), (300, 300)])
+def test_inputs_larger_than_the_cache_are_called_in_turn_in_one_graph(copies: int, calls: int) -> None:
+    device = FakeDevice()
+    kernels = {name: device.kernel(name, us) for name, us in (("a", 4.0), ("b", 200.0))}
+    contenders = {name: lambda x, run=run: run(int(x[0])) for name, run in kernels.items()}
+    times = partial(times_on_cuda, device=device, least_rounds=2, most_rounds=2)
+    found = measure_together(contenders, rotating(copies, 3001 // (4 * copies) + 1), seconds=0.0, times=times)
+    assert {one.method for one in found.values()} == {"unrolled"}
+    assert (found["a"].median_us, found["b"].median_us) == (4.0, 200.0)
+    assert device.captured == 2
+    last = device.log[-2 * calls :]  # a round: all calls of one contender after the other's
+    assert "flush" not in last
+    assert [one for one in last if one.startswith("a")] == [f"a{at % copies}" for at in range(calls)]
+
+
+def test_inputs_that_the_cache_holds_are_called_one_by_one() -> None:
+    device = FakeDevice()
+    run = device.kernel("a", 4.0)
+    times = partial(times_on_cuda, device=device)
+    found = measure_together({"a": lambda x: run(int(x[0]))}, rotating(3, 250), seconds=0.0, times=times)
+    assert found["a"].method == "graph"
+    tensor = torch.zeros(700)
+    shared = [(tensor, at) for at in range(3)]  # a tensor in all of them counts once
+    found = measure_together({"a": lambda x, at: run(at)}, shared, seconds=0.0, times=times)
+    assert found["a"].method == "graph"
+
+
+def test_all_contenders_are_unrolled_even_those_that_no_graph_holds() -> None:
+    device = FakeDevice()
+    kernels = {"a": device.kernel("a", 4.0, capturable=False), "b": device.kernel("b", 4.0)}
+    contenders = {name: lambda x, run=run: run(int(x[0])) for name, run in kernels.items()}
+    times = partial(times_on_cuda, device=device)
+    found = measure_together(contenders, rotating(3, 300), seconds=0.0, times=times)
+    assert (found["a"].method, found["b"].method) == ("events", "unrolled")
+    assert (found["a"].median_us, found["b"].median_us) == (9.0, 4.0)  # with its launches
+
+
+def test_the_bandwidth_of_a_copy() -> None:
+    device = FakeDevice()
+    device.elapsed_us = lambda start, end: 250.0
+    assert copy_gbs(size=1 << 20, place="cpu", device=device) == pytest.approx(2 * (1 << 20) / 250e3)
+    assert rotating_bytes(device) == 3001
 
 
 def test_a_call_that_cannot_be_captured_says_so() -> None:

@@ -35,23 +35,24 @@ def gqa_decode_0(
         q_ptr + offs_g[:, None] * stride_q_g + offs_d[None, :] * stride_q_d,
         mask=mask_g[:, None],
         other=0.0,
-    ).to(tl.float32)
-    t4 = q * 0.12751743082459868  # mul(q, 0.12751743082459868)
+    )
     t6 = tl.full((BLOCK_G,), float("-inf"), dtype=tl.float32)
     t11 = tl.zeros((BLOCK_G, BLOCK_E), dtype=tl.float32)
     t18 = tl.zeros((BLOCK_G, BLOCK_S_AT), dtype=tl.float32)
-    t8 = tl.maximum(t6, -1.2676506002282294e+30)  # maximum(t6, -1.2676506002282294e+30)
+    # maximum(t6, -1.2676506002282294e+30)
+    t8 = tl.maximum(t6 * 0.12751743082459868, -1.2676506002282294e+30)
     for s_at0 in range(0, S_AT, BLOCK_S_AT):
         offs_s_at = s_at0 + tl.arange(0, BLOCK_S_AT)
         k = tl.load(k_ptr + offs_d[:, None] * stride_k_d + offs_s_at[None, :] * stride_k_s_at)
-        t5 = tl.dot(t4.to(tl.bfloat16), k)  # contract[d](t4, k)
+        t5 = tl.dot(q, k)  # contract[d](q, k)
         t6 = tl.maximum(t6, tl.max(t5, axis=1))  # max[s_at](t5)
-        t8_new = tl.maximum(t6, -1.2676506002282294e+30)  # maximum(t6, -1.2676506002282294e+30)
+        # maximum(t6, -1.2676506002282294e+30)
+        t8_new = tl.maximum(t6 * 0.12751743082459868, -1.2676506002282294e+30)
         scale_t8 = tl.exp2(t8 - t8_new)
         t11 *= scale_t8[:, None]
         t18 *= scale_t8[:, None]
         t8 = t8_new
-        t9 = t5 - t8[:, None]  # sub(t5, t8)
+        t9 = t5 * 0.12751743082459868 - t8[:, None]  # sub(t5, t8)
         t10 = tl.exp2(t9)  # exp2(t9)
         v = tl.load(v_ptr + offs_s_at[:, None] * stride_v_s_at + offs_e[None, :] * stride_v_e)
         t11 = tl.dot(t10.to(tl.bfloat16), v, t11)  # contract[s_at](t10, v)

@@ -14,7 +14,7 @@ def gqa_prefill_0(
 ):
     """out[h, g, s, e] from q[h, g, s, d], k[h, t, d], v[h, t, e]."""
     pid = tl.program_id(0)
-    pid_s = pid % tl.cdiv(S, BLOCK_S)
+    pid_s = tl.cdiv(S, BLOCK_S) - 1 - pid % tl.cdiv(S, BLOCK_S)
     pid_g = pid // tl.cdiv(S, BLOCK_S) % G
     pid_h = pid // tl.cdiv(S, BLOCK_S) // G
     offs_s = pid_s * BLOCK_S + tl.arange(0, BLOCK_S)
@@ -25,25 +25,26 @@ def gqa_prefill_0(
     v_ptr += pid_h * stride_v_h
     out_ptr += pid_h * stride_out_h + pid_g * stride_out_g
 
-    q = tl.load(q_ptr + offs_s[:, None] * stride_q_s + offs_d[None, :] * stride_q_d).to(tl.float32)
-    t4 = q * 0.12751743082459868  # mul(q, 0.12751743082459868)
+    q = tl.load(q_ptr + offs_s[:, None] * stride_q_s + offs_d[None, :] * stride_q_d)
     t12 = tl.full((BLOCK_S,), float("-inf"), dtype=tl.float32)
     t18 = tl.zeros((BLOCK_S, BLOCK_E), dtype=tl.float32)
     t19 = tl.zeros((BLOCK_S,), dtype=tl.float32)
-    t14 = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+    # maximum(t12, -1.2676506002282294e+30)
+    t14 = tl.maximum(t12 * 0.12751743082459868, -1.2676506002282294e+30)
     # Before this, ge(index[s], index[t]) holds everywhere.
     t0_masked = tl.minimum(T, pid_s * BLOCK_S + 1) // BLOCK_T * BLOCK_T
     for t0 in range(0, t0_masked, BLOCK_T):
         offs_t = t0 + tl.arange(0, BLOCK_T)
         k = tl.load(k_ptr + offs_d[:, None] * stride_k_d + offs_t[None, :] * stride_k_t)
-        t8 = tl.dot(t4.to(tl.bfloat16), k)  # contract[d](t4, k)
+        t8 = tl.dot(q, k)  # contract[d](q, k)
         t12 = tl.maximum(t12, tl.max(t8, axis=1))  # max[t](t8)
-        t14_new = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+        # maximum(t12, -1.2676506002282294e+30)
+        t14_new = tl.maximum(t12 * 0.12751743082459868, -1.2676506002282294e+30)
         scale_t14 = tl.exp2(t14 - t14_new)
         t18 *= scale_t14[:, None]
         t19 *= scale_t14
         t14 = t14_new
-        t15 = t8 - t14[:, None]  # sub(t8, t14)
+        t15 = t8 * 0.12751743082459868 - t14[:, None]  # sub(t8, t14)
         t16 = tl.exp2(t15)  # exp2(t15)
         v = tl.load(v_ptr + offs_t[:, None] * stride_v_t + offs_e[None, :] * stride_v_e)
         t18 = tl.dot(t16.to(tl.bfloat16), v, t18)  # contract[t](t16, v)
@@ -53,15 +54,16 @@ def gqa_prefill_0(
         offs_t = t0 + tl.arange(0, BLOCK_T)
         t7 = offs_s[:, None] >= offs_t[None, :]  # ge(index[s], index[t])
         k = tl.load(k_ptr + offs_d[:, None] * stride_k_d + offs_t[None, :] * stride_k_t)
-        t8 = tl.dot(t4.to(tl.bfloat16), k)  # contract[d](t4, k)
+        t8 = tl.dot(q, k)  # contract[d](q, k)
         t11 = tl.where(t7, t8, float("-inf"))  # where(t7, t8, -infinity)
         t12 = tl.maximum(t12, tl.max(t11, axis=1))  # max[t](t11)
-        t14_new = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+        # maximum(t12, -1.2676506002282294e+30)
+        t14_new = tl.maximum(t12 * 0.12751743082459868, -1.2676506002282294e+30)
         scale_t14 = tl.exp2(t14 - t14_new)
         t18 *= scale_t14[:, None]
         t19 *= scale_t14
         t14 = t14_new
-        t15 = t11 - t14[:, None]  # sub(t11, t14)
+        t15 = t11 * 0.12751743082459868 - t14[:, None]  # sub(t11, t14)
         t16 = tl.exp2(t15)  # exp2(t15)
         v = tl.load(v_ptr + offs_t[:, None] * stride_v_t + offs_e[None, :] * stride_v_e)
         t18 = tl.dot(t16.to(tl.bfloat16), v, t18)  # contract[t](t16, v)

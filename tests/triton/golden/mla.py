@@ -31,7 +31,8 @@ def mla_0(
     t9 = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     t14 = tl.zeros((BLOCK_M, BLOCK_K), dtype=tl.float32)
     t15 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    t11 = tl.maximum(t9, -1.2676506002282294e+30)  # maximum(t9, -1.2676506002282294e+30)
+    # maximum(t9, -1.2676506002282294e+30)
+    t11 = tl.maximum(t9 * 0.10411754627697266, -1.2676506002282294e+30)
     for n0 in range(0, N, BLOCK_N):
         offs_n = n0 + tl.arange(0, BLOCK_N)
         kr = tl.load(kr_ptr + offs_d[:, None] * stride_kr_d + offs_n[None, :] * stride_kr_n)
@@ -39,14 +40,14 @@ def mla_0(
         c = tl.load(c_ptr + offs_n[:, None] * stride_c_n + offs_k[None, :] * stride_c_k)
         t5 = tl.dot(q, tl.trans(c))  # contract[k](q, c)
         t6 = t4 + t5  # add(t4, t5)
-        t8 = t6 * 0.10411754627697266  # mul(t6, 0.10411754627697266)
-        t9 = tl.maximum(t9, tl.max(t8, axis=1))  # max[n](t8)
-        t11_new = tl.maximum(t9, -1.2676506002282294e+30)  # maximum(t9, -1.2676506002282294e+30)
+        t9 = tl.maximum(t9, tl.max(t6, axis=1))  # max[n](t6)
+        # maximum(t9, -1.2676506002282294e+30)
+        t11_new = tl.maximum(t9 * 0.10411754627697266, -1.2676506002282294e+30)
         scale_t11 = tl.exp2(t11 - t11_new)
         t14 *= scale_t11[:, None]
         t15 *= scale_t11[:, None]
         t11 = t11_new
-        t12 = t8 - t11[:, None]  # sub(t8, t11)
+        t12 = t6 * 0.10411754627697266 - t11[:, None]  # sub(t6, t11)
         t13 = tl.exp2(t12)  # exp2(t12)
         t14 = tl.dot(t13.to(tl.bfloat16), c, t14)  # contract[n](t13, c)
         t15 += t13  # sum[n](t13)

@@ -3,6 +3,13 @@ import triton.language as tl
 
 
 @triton.jit
+def fp16_scale(largest):
+    """Return the power of two by which numbers of this size are divided to be between 2^14 and 2^15."""
+    exponent = largest.to(tl.int32, bitcast=True) & 0x7F800000
+    return tl.maximum(exponent - (14 << 23), 1 << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def rmsnorm_linear_0(
     x_ptr, g_ptr, w_ptr, out_ptr,
     stride_x_m, stride_x_k,
@@ -26,8 +33,10 @@ def rmsnorm_linear_0(
         x = tl.load(x_ptr + offs_m[:, None] * stride_x_m + offs_k[None, :] * stride_x_k).to(tl.float32)
         g = tl.load(g_ptr + offs_k * stride_g_k).to(tl.float32)
         t3 = x * g[None, :]  # mul(x, g)
+        t3_scale = fp16_scale(tl.max(tl.abs(t3), axis=1))
+        t3_half = (t3 * (1.0 / t3_scale)[:, None]).to(tl.float16)
         w = tl.load(w_ptr + offs_k[:, None] * stride_w_k + offs_n[None, :] * stride_w_n)
-        t4 = tl.dot(t3, w.to(tl.float32), t4, input_precision="tf32")  # contract[k](t3, w)
+        t4 += tl.dot(t3_half, w) * t3_scale[:, None]  # contract[k](t3, w)
         t5 += x * x  # contract[k](x, x)
     t5 = tl.sum(t5, axis=1)
     t7 = t5 / K  # div(t5, size[k])
