@@ -63,19 +63,27 @@ class Orders:
         self._add(keys + low, keys + high)
         self._add(keys + (prime - high) % prime, keys + (prime - low) % prime)
 
-    def bound(self, nonnegative: Sequence[Residues]) -> None:
-        """Note that numbers which are compared are not negative where they never are, and those negated."""
-        if not nonnegative:
-            return
+    def bound(self, nonnegative: Sequence[tuple[Residues, NDArray[np.bool_]]]) -> None:
+        """Note that numbers which are compared are not negative where they never are, and those negated.
+
+        `nonnegative` has values with the elements that belong to each case. What other elements came to by
+        impossible choices, as the larger of 1 and 2 that is 1, says nothing here.
+        """
+        positive: list[list[_Keys]] = [[] for _ in self.primes]
+        for value, parts in nonnegative:
+            here = np.nonzero(np.broadcast_to(parts, (self.trials.size, *value.shape[2:])))
+            trials = self.trials[here[0]].astype(np.intp)
+            for level, found in enumerate(positive):
+                numbers = value[(level, trials, *here[1:])]
+                known = (numbers > 0) & (numbers < UNDEFINED)
+                found.append(self.starts[level][here[0]][known] + numbers[known])
         met = self._met()
-        starts = _starts(np.arange(self.field.trials, dtype=np.uint64), self.field.levels)
-        for level, prime in enumerate(self.primes):
-            flat = np.concatenate([one[level].reshape(self.field.trials, -1) for one in nonnegative], axis=1)
-            positive = np.unique((starts[level][:, None] + flat)[(flat > 0) & (flat < UNDEFINED)])
+        for level, (prime, found) in enumerate(zip(self.primes, positive, strict=True)):
+            known_keys = np.unique(np.concatenate(found)) if found else met[:0]
             own = met[(met >> _BITS) % self.levels == level]
-            zeros, keys = own >> _BITS << _BITS, self._of_trials(own)
-            base = keys >> _BITS << _BITS
-            above, below = _among(keys, positive), _among(base + (prime - (keys - base)) % prime, positive)
+            zeros = own >> _BITS << _BITS
+            above = _among(own, known_keys)
+            below = _among(zeros + (prime - (own - zeros)) % prime, known_keys)
             self._add(zeros[above], own[above])
             self._add(own[below], zeros[below])
 

@@ -36,7 +36,7 @@ from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.report import Counterexample, DistributionReport, FloatReport
 from superopt.verify.floats.samples import DIRECTED, DISTRIBUTIONS, ONLY_FINITE, sample, tensors_of, typical
 from superopt.verify.floats.seek import seek
-from superopt.verify.floats.wide import in_float64
+from superopt.verify.floats.wide import in_float64, largest_number
 
 __all__ = [
     "DIRECTED",
@@ -295,10 +295,12 @@ def find_counterexample(
             raise
         _check_shapes(made, other)
         least = _NOTHING * max((float(one.abs().max()) for one in _floating(drawn)), default=1.0)
-        differ = [
-            _differ(a.double(), b.double(), tolerance, least, finite)
-            for a, b in zip(made, other, strict=True)
-        ]
+        results = [(a.double(), b.double()) for a, b in zip(made, other, strict=True)]
+        differ = [_differ(a, b, tolerance, least, finite) for a, b in results]
+        if any(bool(one.any()) for one in differ):
+            # What is added and taken away again leaves its rounding.
+            least = max(least, _NOTHING * max(largest_number(one, drawn) for one in (f, g)))
+            differ = [_differ(a, b, tolerance, least, finite) for a, b in results]
         if watch is not None and any(bool(one.any()) for one in differ):
             certain = watch.see(drawn).certain
             differ = [a & b for a, b in zip(differ, certain, strict=True)] if certain else differ

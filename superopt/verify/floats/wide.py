@@ -1,6 +1,6 @@
 """Wide: functions carried out in float64, which is what errors are told against."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -8,10 +8,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-__all__ = ["Float64", "in_float64"]
+__all__ = ["Float64", "in_float64", "largest_number"]
 
 Function: TypeAlias = Callable[..., Any]
 
+_ENDLESS = 2.0**60  # from which on numbers stand for infinity, as in masks
 _LARGE = 2**16  # elements from which memory is used again
 
 
@@ -66,6 +67,35 @@ class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run one operator in float64."""
         args, kwargs = tree_map(_double, (args, kwargs or {}))
         return tree_map(_double, func(*args, **kwargs))
+
+
+class _Watched(Float64):  # type: ignore[no-untyped-call]
+    """Notes the largest number that is made, of those that are no stand-in for infinity."""
+
+    largest: float = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operator in float64, and look at what it makes."""
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        for value in tree_flatten(made)[0]:
+            if isinstance(value, Tensor) and value.dtype == torch.float64:
+                sizes = value.abs()
+                known = sizes[sizes < _ENDLESS]
+                self.largest = max(self.largest, float(known.max()) if known.numel() else 0.0)
+        return made
+
+
+def largest_number(function: Function, inputs: Sequence[Any]) -> float:
+    """Return the largest magnitude that a function makes on its way in float64, which rounds the rest."""
+    widened = _Widened()
+    with torch.no_grad():
+        wide = widened(tuple(inputs))
+        with _Watched() as watched:  # type: ignore[no-untyped-call]
+            function(*wide)
+    largest: float = watched.largest
+    return largest
 
 
 def _double(value: Any) -> Any:

@@ -11,7 +11,7 @@ from math import inf, log2, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.ir import Graph, Output
+from superopt.ir import Output
 from superopt.verify.evaluation.draws import elements
 from superopt.verify.evaluation.interpret import interpret
 from superopt.verify.evaluation.needs import MOST_NEEDED, needed_elements
@@ -19,7 +19,6 @@ from superopt.verify.evaluation.orders import RISING, Orders, nonnegative_values
 from superopt.verify.evaluation.tiny import Tiny
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.residues import Residues, fold, mix
-from superopt.verify.field.signs import Comparison
 from superopt.verify.graphs.facts import Facts
 
 __all__ = ["Judge"]
@@ -53,31 +52,42 @@ class Judge:
         """Return which differences are possible, of those that are looked at."""
         drawn.comparisons = []
         values = [interpret(graph, drawn, self.tiny.sizes) for graph in self.graphs]
-        facts = [self._facts(graph, made, drawn) for graph, made in zip(self.graphs, values, strict=True)]
+        rising = [
+            (step.op, _spread(made[step.inputs[0]], drawn), _spread(made[at], drawn))
+            for graph, made in zip(self.graphs, values, strict=True)
+            for at, step in enumerate(graph.steps, len(graph.inputs))
+            if step.op in RISING
+        ]
         self._needs = self._needs or self._all_needs(values)
         found = []
         for at, where in enumerate(differ):
             flat = where.reshape(drawn.trials, -1) & self._looked_at(drawn, at, where[0].size)
             trials, among = np.nonzero(flat)
             orders = Orders(drawn, trials)
+            needs = self._needs[at]
             for made in drawn.comparisons:
-                self._compare(orders, made, self._needs[at], among)
-            orders.bound([one for sure, _ in facts for one in sure])
+                assert made.site is not None
+                parts = _parts(needs, *made.site, among)
+                if parts is not None:
+                    orders.compare(made, parts)
+            orders.bound(self._nonnegative(values, drawn, needs, among))
             orders.add_constants()
-            orders.rise([one for _, rising in facts for one in rising])
+            orders.rise(rising)
             flat[trials, among] = orders.possible()
             found.append(flat.reshape(where.shape))
         return found
 
-    def _compare(self, orders: Orders, made: Comparison, needs: _Needs, among: NDArray[np.intp]) -> None:
-        """Note of a comparison what each of some elements rests on."""
-        assert made.site is not None
-        graph, step = made.site
-        needed = needs[graph]
-        if needed is None:  # too much to know: all that is compared counts
-            orders.compare(made, np.ones(1, dtype=np.bool_))
-        elif (own := needed[step]) is not None:
-            orders.compare(made, own[among])
+    def _nonnegative(
+        self, values: list[list[Residues]], drawn: Field, needs: _Needs, among: NDArray[np.intp]
+    ) -> list[tuple[Residues, NDArray[np.bool_]]]:
+        """Return the values that are never negative, with the parts of them that some elements rest on."""
+        found = []
+        for graph, made in zip(self.graphs, values, strict=True):
+            for at, sure in enumerate(nonnegative_values(graph)):
+                parts = _parts(needs, id(graph), at, among) if sure else None
+                if parts is not None:
+                    found.append((_spread(made[at], drawn), parts))
+        return found
 
     def _looked_at(self, drawn: Field, output: int, count: int) -> NDArray[np.bool_]:
         """Return which elements of an output are looked at in each trial."""
@@ -97,17 +107,14 @@ class Judge:
                 found[at][id(graph)] = needed_elements(graph, output, shapes, self.tiny)
         return found
 
-    def _facts(
-        self, graph: Graph, made: list[Residues], drawn: Field
-    ) -> tuple[list[Residues], list[tuple[str, Residues, Residues]]]:
-        """Return the values that are never negative, and the arguments and results of what rises."""
-        rising = [
-            (step.op, _spread(made[step.inputs[0]], drawn), _spread(made[at], drawn))
-            for at, step in enumerate(graph.steps, len(graph.inputs))
-            if step.op in RISING
-        ]
-        known = zip(made, nonnegative_values(graph), strict=True)
-        return [_spread(one, drawn) for one, sure in known if sure], rising
+
+def _parts(needs: _Needs, graph: int, value: int, among: NDArray[np.intp]) -> NDArray[np.bool_] | None:
+    """Return what each of some elements rests on of a value; None stands for nothing."""
+    needed = needs[graph]
+    if needed is None:  # too much to know: all of it counts
+        return np.ones(1, dtype=np.bool_)
+    own = needed[value]
+    return None if own is None else own[among]
 
 
 def _spread(value: Residues, drawn: Field) -> Residues:
