@@ -142,3 +142,30 @@ def test_a_large_output_is_looked_at_in_part() -> None:
     x = torch.randn(1, 40)
     assert equivalent(turned, turned, x, floats=False).equal
     assert not equivalent(turned, mistaken, x, floats=False).equal
+
+
+@pytest.mark.parametrize("low", [0.7071067811865476, 0.1, 1.4142135623730951])
+def test_constants_keep_their_own_order(low: float) -> None:
+    """A root keeps its order with other constants in all trials of a field: it must be the true order."""
+
+    def clamped(x: Tensor, y: Tensor) -> Tensor:
+        return (x - y).clamp(low, 3)
+
+    inputs = torch.randn(2, 3), torch.randn(2, 3)
+    for seed in range(10):  # with a root, one in five was called equal
+        assert not equivalent(clamped, lambda x, y: clamped(y, x), *inputs, seed=seed, floats=False).equal
+    assert equivalent(clamped, lambda x, y: (x - y).clamp(max=3).clamp(min=low), *inputs, floats=False).equal
+
+
+def test_an_order_of_computed_constants_is_not_guessed() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch.maximum(torch.maximum(x, y * 0 + 0.7071067811865476) * 3.3, y * 0 + 2)
+
+    x, y = torch.randn(3), torch.randn(3)
+    for seed in range(6):
+        assert not equivalent(
+            f, lambda x, y: f(x, y) * 1 + 0 * (x > 0), x, y, seed=seed, floats=False
+        ).different
+        assert not equivalent(
+            f, lambda x, y: torch.maximum(x * 3.3, y * 0 + 2), x, y, seed=seed, floats=False
+        ).equal

@@ -7,6 +7,7 @@ possible if they, the order of the constants, and what is known of signs make no
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
@@ -89,18 +90,23 @@ class Orders:
 
     def add_constants(self) -> None:
         """Note the order of the constants, and of numbers that are a difference of two constants apart."""
-        field = self.field
-        found = {Fraction(0), *field.constants, *map(Fraction, field.integers)}
-        constants = sorted(found | {-value for value in found})
-        steps = sorted({high - low for high in constants for low in constants if high > low})
+        numbers = self.field.fixed_numbers
+        both = {sign * one: (sign, of_one) for one, of_one in numbers.items() for sign in (1, -1)}
+        constants = [
+            [sign * of_one[level] for _, (sign, of_one) in sorted(both.items())]
+            for level in range(self.field.levels)
+        ]
         for level, prime in enumerate(map(int, self.primes)):
-            ladder = self.starts[level][:, None] + _residues(constants, prime)[None, :]
+            row = np.array([one % prime for one in constants[level]], dtype=np.uint64)
+            ladder = self.starts[level][:, None] + row[None, :]
             self._add(ladder[:, :-1].ravel(), ladder[:, 1:].ravel())
         met = self._met()
         for level, prime in enumerate(map(int, self.primes)):
             own = met[(met >> _BITS) % self.levels == level][:, None]
             start = own >> _BITS << _BITS
-            shifted = start + (own - start + _residues(steps, prime)[None, :]) % np.uint64(prime)
+            rising = {(b - a) % prime for a, b in combinations(constants[level], 2)}
+            steps = np.array(sorted(rising), dtype=np.uint64)
+            shifted = start + (own - start + steps[None, :]) % np.uint64(prime)
             there = _among(shifted, met)
             self._add(np.broadcast_to(own, shifted.shape)[there], shifted[there])
 
@@ -179,11 +185,6 @@ def _among(keys: _Keys, known: _Keys) -> NDArray[np.bool_]:
         return np.zeros(keys.shape, dtype=np.bool_)
     found: NDArray[np.bool_] = known[np.searchsorted(known, keys) % known.size] == keys
     return found
-
-
-def _residues(values: Sequence[Fraction], prime: int) -> NDArray[np.uint64]:
-    found = [value.numerator * pow(value.denominator, -1, prime) % prime for value in values]
-    return np.array(found, dtype=np.uint64)
 
 
 class _Signs:

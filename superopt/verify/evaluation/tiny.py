@@ -332,8 +332,11 @@ def _compared_constants(graph: Graph, known: Mapping[int, Fraction]) -> list[Fra
             found.append(Fraction(0))
         if step.op not in OPS or not (OPS[step.op].mask or step.op in ("maximum", "minimum")):
             continue
-        for i, j in ((0, 1), (1, 0)):
-            if len(step.inputs) == 2 and step.inputs[j] in known:
+        for i, j in ((0, 1), (1, 0)) if len(step.inputs) == 2 else ():
+            other = graph.step_of(step.inputs[j])
+            if other is not None and other.value is not None and step.inputs[j] not in known:
+                found.append(other.value)  # no rational
+            if step.inputs[j] in known:
                 number: Fraction | None = known[step.inputs[j]]
                 value = step.inputs[i]
                 while number is not None:

@@ -412,7 +412,18 @@ class Field:
     @cached_property
     def _known_steps(self) -> list[Steps]:
         """For each level: the differences between the constants of the programs, and their signs."""
-        return known_steps({*self.constants, *map(Fraction, self.integers), Fraction(0)}, self.primes)
+        return known_steps(self.fixed_numbers, self.primes)
+
+    @cached_property
+    def fixed_numbers(self) -> dict[Fraction, list[int]]:
+        """The constants of the programs that have one residue at each level in all trials, with those."""
+        made = {one: self.source.const(one) for one in {*self.constants, *map(Fraction, self.integers)}}
+        made[Fraction(0)] = np.zeros((self.levels, 1), dtype=np.uint64)
+        return {one: [int(row[0]) for row in rows] for one, rows in made.items() if rows.shape[1] == 1}
+
+    def told_differences(self, level: int) -> NDArray[np.uint64]:
+        """Return the differences of constants whose order is known."""
+        return self._known_steps[level][0]
 
     def _mask(self, truth: NDArray[np.bool_], *args: Residues) -> Residues:
         mask = np.broadcast_to(truth.astype(np.uint64), (self.levels, *truth.shape))

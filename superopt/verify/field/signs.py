@@ -4,7 +4,7 @@ Positive numbers are the squares (see `Field`). Differences between the constant
 the signs that they have as numbers, and infinity ranks above everything.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
@@ -38,16 +38,14 @@ def signs(values: Residues, prime: int) -> NDArray[np.int8]:
     return found
 
 
-def known_steps(numbers: Iterable[Fraction], primes: Residues) -> list[Steps]:
-    """Return for each prime the differences between some numbers, with their signs."""
-    known = set(numbers)
-    steps = sorted({a - b for a in known for b in known})
+def known_steps(numbers: Mapping[Fraction, Sequence[int]], primes: Residues) -> list[Steps]:
+    """Return for each prime the differences between some numbers, given their residues, with their signs."""
     found = []
-    for prime in map(int, primes):
+    for level, prime in enumerate(map(int, primes)):
         residues = {
-            step.numerator * pow(step.denominator, -1, prime) % prime: (step > 0) - (step < 0)
-            for step in steps
-            if step.denominator % prime
+            (of_a[level] - of_b[level]) % prime: (a > b) - (a < b)
+            for a, of_a in numbers.items()
+            for b, of_b in numbers.items()
         }
         keys = np.array(sorted(residues), dtype=np.uint64)
         found.append((keys, np.array([residues[int(key)] for key in keys], dtype=np.int8)))

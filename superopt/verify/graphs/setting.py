@@ -12,9 +12,11 @@ from superopt.verify.evaluation.draws import Roots, batch_size, elements
 from superopt.verify.evaluation.levels import first_levels, levels_of
 from superopt.verify.evaluation.tiny import tiny_sizes
 from superopt.verify.field.arithmetic import Field
+from superopt.verify.field.constants import exact_constant
 from superopt.verify.field.primes import HIGHEST, choose_tower
 from superopt.verify.field.residues import mix_seed
 from superopt.verify.graphs.facts import Facts
+from superopt.verify.graphs.fixed import FIXED_TRIALS, has_wrong_orders
 from superopt.verify.graphs.judge import Judge
 from superopt.verify.verdict import ENOUGH
 
@@ -28,6 +30,7 @@ _MOST_ELEMENTS = 1 << 23  # of one value
 _CHEAP_TRIALS = 1 << 10  # more are made for fewer bits of certainty
 _FEWEST_BITS = 44
 _CLASS_ROUND = 1000
+_FIXED_ROUND = 4000
 
 
 class Setting:
@@ -58,7 +61,7 @@ class Setting:
         self.tiny = tiny_sizes(
             left, right, variant=self.variant, links=facts.links, narrow=True, smallest=smallest
         )
-        numbers = facts.constants | {abs(one) for one in self.tiny.compared}
+        numbers = facts.constants | {abs(one) for one in self.tiny.compared if _is_short(one)}
         numbers |= {Fraction(extent) for extent in self.tiny.extents.values() if extent}
         self.tower, self.suits = choose_tower(
             mix_seed(self.seed, self.variant),
@@ -111,7 +114,12 @@ class Setting:
             return "its arithmetic does not keep all constants of the programs apart"
         if self.largest > _MOST_ELEMENTS:
             return f"a tensor takes {self.largest} elements to show every outcome of its masks"
+        if self.facts.ordered and not self.ranked and self._orders_wrongly():
+            return "the order of two numbers that it computes from constants is not known"
         return ""
+
+    def _orders_wrongly(self) -> bool:
+        return has_wrong_orders(self.facts, self.tiny, self.field(_FIXED_ROUND, FIXED_TRIALS))
 
     @property
     def exact(self) -> bool:
@@ -165,6 +173,11 @@ class Setting:
             return 1
         needed = int(self._bits / -log2(error)) + 1
         return needed if needed <= _CHEAP_TRIALS else int(min(self._bits, _FEWEST_BITS) / -log2(error)) + 1
+
+
+def _is_short(number: Fraction) -> bool:
+    """Return whether a number is no rounded root or multiple of pi."""
+    return exact_constant(number).rational == number
 
 
 def _first_levels(facts: Facts, *, sealed: bool) -> list[int]:
