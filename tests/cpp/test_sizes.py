@@ -66,9 +66,11 @@ def check(name: str, dtype: str, x: Tensor, w: Tensor) -> None:
     graph = parse_graph(resized(name, dtype, *x.shape, w.shape[1]))
     got = compiled(name, dtype)(x=x, w=w)["y"]
     wanted = run_graph(graph, {"x": x, "w": w})["y"]
-    torch.testing.assert_close(
-        got.double(), wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], equal_nan=True
-    )
+    # Operands of a product are rounded as tensors of the program are: what cancels keeps that error.
+    finite = wanted[wanted.isfinite()].abs()
+    largest = max(1.0, float(finite.max()) if finite.numel() else 0.0)
+    atol = TOLERANCE[dtype] * largest
+    torch.testing.assert_close(got.double(), wanted, rtol=TOLERANCE[dtype], atol=atol, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
