@@ -13,10 +13,10 @@ each of its rows is divided by a power of two that brings its largest number bel
 the row is multiplied by it. Of the other numbers of the row nothing is lost that fp16 would hold of them
 beside that one. Between kernels there is a candidate that keeps fp32.
 
-On CPUs a contraction multiplies bf16 where the processor has instructions for it, and in fp32 elsewhere; fp16 is
-always converted to fp32. These instructions take subnormal numbers as zero: operands below 2^-126 count as
-nothing, and so do products and sums of that size. PyTorch's own products in bf16 do the same on such a
-processor, so the check in floats, which compares with PyTorch's error, judges both alike.
+On CPUs a contraction multiplies bf16 where the processor has instructions for it, and in fp32 elsewhere;
+fp16 is always converted to fp32. These instructions take subnormal numbers as zero: operands below 2^-126
+count as nothing, and so do products and sums of that size. PyTorch's own products in bf16 do the same on such
+a processor, so the check in floats, which compares with PyTorch's error, judges both alike.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

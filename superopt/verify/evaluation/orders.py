@@ -90,7 +90,7 @@ class Orders:
 
     def add_constants(self) -> None:
         """Note the order of the constants, and of numbers that are a difference of two constants apart."""
-        numbers = self.field.fixed_numbers
+        numbers = self.field.source.fixed_numbers
         both = {sign * one: (sign, of_one) for one, of_one in numbers.items() for sign in (1, -1)}
         constants = [
             [sign * of_one[level] for _, (sign, of_one) in sorted(both.items())]

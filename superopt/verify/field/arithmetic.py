@@ -39,7 +39,9 @@ from superopt.verify.field.residues import (
     UNDEFINED,
     Residues,
     align_dims,
+    common_level,
     fingerprint,
+    first_residues,
     fold,
     inverse,
     power,
@@ -351,15 +353,7 @@ class Field:
 
     def _first_level(self, a: Residues) -> Residues:
         """Return for each element its residue at the first level where it has one."""
-        first: Residues = a[0]
-        if not self.holes:
-            return first
-        for level in range(1, len(a)):
-            bad = first >= UNDEFINED
-            if not bad.any():
-                break
-            first = np.where(bad, a[level], first)
-        return first
+        return first_residues(a) if self.holes else a[0]
 
     def _compared(self, a: Residues, b: Residues) -> NDArray[np.int8]:
         """Return the order of a and b where ties count, and note it."""
@@ -373,21 +367,14 @@ class Field:
                 self.met[self.site][way + 1] += int(((order == way) & known).any(axis=rest).sum())
             if self.site in self.declared:
                 difference = self._first_level(self.add(a, self.neg(b)))
-                tied = drawn_ties(difference, self._first_prime(a, b), self.source.seeds)
+                prime = np.uint64(self.primes[common_level(a, b) if self.holes else 0])
+                tied = drawn_ties(difference, prime, self.source.seeds)
                 order = np.where(tied, np.int8(0), order)
         return order
 
-    def _first_prime(self, a: Residues, b: Residues) -> np.uint64:
-        """Return the prime of the first level at which both arrays have numbers."""
-        level = 0
-        if self.holes:
-            while level + 1 < len(a) and ((a[level] >= UNDEFINED).all() or (b[level] >= UNDEFINED).all()):
-                level += 1
-        return np.uint64(self.primes[level])
-
     def _order(self, a: Residues, b: Residues) -> NDArray[np.int8]:
         """Return 1 where a < b, 0 where a = b, -1 where a > b, at the first level that both have."""
-        level = int(np.argmax(self.primes == self._first_prime(a, b)))
+        level = common_level(a, b) if self.holes else 0
         x, y, _ = np.broadcast_arrays(a[level], b[level], self.source.seeds.reshape(-1, *(1,) * (a.ndim - 2)))
         # Two programs mostly compare the same numbers.
         key = level, self._infinity is None, x.shape, *([x.tobytes(), y.tobytes()] if x.size <= _KEPT else ())
@@ -412,18 +399,7 @@ class Field:
     @cached_property
     def _known_steps(self) -> list[Steps]:
         """For each level: the differences between the constants of the programs, and their signs."""
-        return known_steps(self.fixed_numbers, self.primes)
-
-    @cached_property
-    def fixed_numbers(self) -> dict[Fraction, list[int]]:
-        """The constants of the programs that have one residue at each level in all trials, with those."""
-        made = {one: self.source.const(one) for one in {*self.constants, *map(Fraction, self.integers)}}
-        made[Fraction(0)] = np.zeros((self.levels, 1), dtype=np.uint64)
-        return {one: [int(row[0]) for row in rows] for one, rows in made.items() if rows.shape[1] == 1}
-
-    def told_differences(self, level: int) -> NDArray[np.uint64]:
-        """Return the differences of constants whose order is known."""
-        return self._known_steps[level][0]
+        return known_steps(self.source.fixed_numbers, self.primes)
 
     def _mask(self, truth: NDArray[np.bool_], *args: Residues) -> Residues:
         mask = np.broadcast_to(truth.astype(np.uint64), (self.levels, *truth.shape))

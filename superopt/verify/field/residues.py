@@ -13,7 +13,9 @@ __all__ = [
     "UNDEFINED",
     "Residues",
     "align_dims",
+    "common_level",
     "fingerprint",
+    "first_residues",
     "fold",
     "inverse",
     "mix",
@@ -149,3 +151,22 @@ def align_dims(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[
     """Return two arrays with as many grid dimensions, those in front of extent 1."""
     ndim = max(a.ndim, b.ndim)
     return widen(a, ndim), widen(b, ndim)
+
+
+def first_residues(a: Residues) -> Residues:
+    """Return for each element its residue at the first level where it has one."""
+    first: Residues = a[0]
+    for level in range(1, len(a)):
+        bad = first >= UNDEFINED
+        if not bad.any():
+            break
+        first = np.where(bad, a[level], first)
+    return first
+
+
+def common_level(a: Residues, b: Residues) -> int:
+    """Return the first level at which both arrays have numbers."""
+    level = 0
+    while level + 1 < len(a) and ((a[level] >= UNDEFINED).all() or (b[level] >= UNDEFINED).all()):
+        level += 1
+    return level

@@ -141,6 +141,13 @@ class Source:
             found = power(found, tuple((int(prime) + 1) // 4 for prime in self.primes), self.primes)
         return reduce(self.primes[:, None] - found, self.primes) if meant.sign < 0 else found
 
+    @cached_property
+    def fixed_numbers(self) -> dict[Fraction, list[int]]:
+        """The constants of the programs that have one residue at each level in all trials, with those."""
+        made = {one: self.const(one) for one in {*self.constants, *map(Fraction, self.integers)}}
+        made[Fraction(0)] = np.zeros((len(self.primes), 1), dtype=np.uint64)
+        return {one: [int(row[0]) for row in rows] for one, rows in made.items() if rows.shape[1] == 1}
+
     def symbol(self, name: str) -> Residues:
         """Return a random square, and so positive, which stands for a number such as pi."""
         words = self.numbers(f"symbol {name}", ())

@@ -11,7 +11,7 @@ from superopt.verify.evaluation.interpret import interpret
 from superopt.verify.evaluation.tiny import Tiny
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.residues import UNDEFINED
-from superopt.verify.field.signs import Comparison, signs
+from superopt.verify.field.signs import Comparison, known_steps, signs
 from superopt.verify.graphs.facts import Facts
 
 __all__ = ["FIXED_TRIALS", "has_wrong_orders"]
@@ -36,7 +36,7 @@ def _is_wrong(made: Comparison, drawn: Field) -> bool:
     trials = np.broadcast_to(np.arange(drawn.trials).reshape(-1, *(1,) * (difference.ndim - 1)), known.shape)
     pairs = np.unique(np.stack([difference[known], trials[known].astype(np.uint64)]), axis=1)
     found, counts = np.unique(pairs[0], return_counts=True)
-    told = drawn.told_differences(made.level)
+    told = known_steps(drawn.source.fixed_numbers, drawn.primes)[made.level][0]
     fixed = found[(counts >= _ALIKE) & ~np.isin(found, told)]
     ways = signs(fixed, int(prime))
     return any(_sign(int(one), int(prime)) != way for one, way in zip(fixed, ways, strict=True))
