@@ -46,8 +46,8 @@ class Orders:
         self.levels = np.uint64(field.levels)
         self.trials = trials.astype(np.uint64)
         self.starts = _starts(np.arange(trials.size, dtype=np.uint64), field.levels)
-        self.low: list[_Keys] = []
-        self.high: list[_Keys] = []
+        nothing: _Keys = np.empty(0, dtype=np.uint64)
+        self.low, self.high = [nothing], [nothing]
 
     def compare(self, made: Comparison, parts: NDArray[np.bool_]) -> None:
         """Note what a comparison says of numbers, and of the same with the other sign.
