@@ -277,7 +277,7 @@ class _Model:
                 break
         else:
             return 1.0
-        return max(_SECTOR / run, 1.0) if run else 1.0  # of nothing, nothing is moved
+        return max(_SECTOR / run, 1.0) if run else 1.0  # an empty tensor moves nothing
 
     def _memory_s(self, work: _Program, active: int) -> float:
         """Return the time of all traffic below the cores."""

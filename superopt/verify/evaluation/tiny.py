@@ -335,7 +335,7 @@ def _compared_constants(graph: Graph, known: Mapping[int, Fraction]) -> list[Fra
         for i, j in ((0, 1), (1, 0)) if len(step.inputs) == 2 else ():
             other = graph.step_of(step.inputs[j])
             if other is not None and other.value is not None and step.inputs[j] not in known:
-                found.append(other.value)  # no rational
+                found.append(other.value)  # a rounded root, or a multiple of pi
             if step.inputs[j] in known:
                 number: Fraction | None = known[step.inputs[j]]
                 value = step.inputs[i]

@@ -18,7 +18,7 @@ __all__ = ["FIXED_TRIALS", "has_wrong_orders"]
 
 FIXED_TRIALS = 64
 _ALIKE = 3  # trials in which a difference comes up that is no accident
-_LARGEST = 1 << 10  # numerators and denominators of differences that are told
+_LARGEST = 1 << 10  # numerator or denominator of a fraction that a residue is read as
 
 
 def has_wrong_orders(facts: Facts, tiny: Tiny, drawn: Field) -> bool:
