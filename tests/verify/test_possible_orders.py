@@ -1,5 +1,7 @@
 """Differences that are dismissed: only for comparisons that the differing element itself rests on."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -169,3 +171,37 @@ def test_an_order_of_computed_constants_is_not_guessed() -> None:
         assert not equivalent(
             f, lambda x, y: torch.maximum(x * 3.3, y * 0 + 2), x, y, seed=seed, floats=False
         ).equal
+
+
+_WAYS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
+    # Each comparison is equal in two ways, of which one is hidden by another mask.
+    "a magnitude": (
+        lambda x, y: torch.where(x >= 1, -1, torch.where(x.abs() == 3, y + x, x)),
+        lambda x, y: torch.where(x >= 1, -1, torch.where(x.abs() == 3, y, x)),
+        "unknown",
+    ),
+    "a maximum of two slopes": (
+        lambda x, y: torch.where(x >= 1, -1, torch.where(torch.maximum(x, -2 * x) == 3, y, x)),
+        lambda x, y: torch.where(x >= 1, -1, x),
+        "unknown",
+    ),
+    "a magnitude of a multiple": (
+        lambda x, y: torch.where(x > 0, -1, torch.where((3 * x - 1).abs() == 2, y, x)),
+        lambda x, y: torch.where(x > 0, -1, x),
+        "unknown",
+    ),
+    "two magnitudes": (
+        lambda x, y: torch.where((x.abs() - 3).abs() == 1, y, x),
+        lambda x, y: torch.where((x.abs() == 4) | (x.abs() == 2), y, x),
+        "equal",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _WAYS)
+def test_each_way_in_which_numbers_are_equal_is_drawn(name: str) -> None:
+    f, g, outcome = _WAYS[name]
+    x, y = torch.randn(4, 5), torch.randn(4, 5)
+    for seed in range(6):
+        assert equivalent(f, g, x, y, floats=False, seed=seed).outcome == outcome
+    assert equivalent(f, f, x, y, floats=False).outcome == "equal"

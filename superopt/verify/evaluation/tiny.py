@@ -20,6 +20,7 @@ from superopt.ir import Graph, closed_values, value_axes
 from superopt.ops import OPS
 from superopt.verify.evaluation.closed import Numbers, closed_numbers, constants_of
 from superopt.verify.evaluation.counts import misread_counts
+from superopt.verify.evaluation.forms import differences, linear_forms
 from superopt.verify.evaluation.integers import drawn_integers, reads_integers
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.primes import HIGHEST
@@ -202,7 +203,7 @@ class _Uses:
         for graph in graphs:
             known = constants_of(graph, narrow)[2]
             self._look_at(graph)
-            for number in _compared_constants(graph, known):
+            for number in (*_compared_constants(graph, known), *_roots(graph, narrow)):
                 compared[number] = None
         self.compared = tuple(compared)
         self.read_apart = self.indexed | self.selected.keys()
@@ -342,6 +343,21 @@ def _compared_constants(graph: Graph, known: Mapping[int, Fraction]) -> list[Fra
                 while number is not None:
                     found.append(number)
                     value, number = _inverted(graph, known, value, number)
+    return found
+
+
+def _roots(graph: Graph, narrow: bool) -> list[Fraction]:
+    """Return what one input must be for two numbers that are compared to be equal, in each way it may be."""
+    forms = linear_forms(graph, narrow=narrow)
+    found: list[Fraction] = []
+    for step in graph.steps:
+        if (
+            step.op in OPS
+            and (OPS[step.op].mask or step.op in ("maximum", "minimum"))
+            and len(step.inputs) == 2
+        ):
+            ways = differences(*(forms[i] for i in step.inputs)) or ()
+            found += sorted(way.root for way in ways if way.root is not None)
     return found
 
 

@@ -13,7 +13,7 @@ from superopt.errors import SuperoptError
 from superopt.verify.field.constants import exact_constant
 from superopt.verify.field.residues import Residues, fold, inverse, mix, power, reduce, sum_residues
 
-__all__ = ["Source", "seeds_of", "tied_shifts"]
+__all__ = ["Source", "pooled_constants", "seeds_of", "tied_shifts"]
 
 _MOST_SHIFTS = 3
 
@@ -85,8 +85,9 @@ class Source:
     def _with_pool(self, name: str, values: Residues, words: NDArray[np.uint64]) -> Residues:
         """Return drawn numbers with some of them replaced by constants, or by a number that inputs share."""
         shared = self.numbers("shared number", (1,))[:, :, 0]
-        known = dict.fromkeys([*map(Fraction, (0, 1, -1)), *self.constants])
-        constants = [np.broadcast_to(self.const(one), shared.shape) for one in known]
+        constants = [
+            np.broadcast_to(self.const(one), shared.shape) for one in pooled_constants(self.constants)
+        ]
         apart = [reduce(shared + self.const(one), self.primes) for one in tied_shifts(self.constants)]
         pool = np.stack([*constants, shared, *apart], axis=2)
         return _from_pool(pool, values, self.words(f"pool {name}", (2,))[0], mix(mix(words[0])))
@@ -152,6 +153,11 @@ class Source:
         """Return a random square, and so positive, which stands for a number such as pi."""
         words = self.numbers(f"symbol {name}", ())
         return reduce(words * words, self.primes)
+
+
+def pooled_constants(constants: Iterable[Fraction]) -> tuple[Fraction, ...]:
+    """Return the constants that inputs hold in trials with ties, given those of the programs."""
+    return tuple(dict.fromkeys([*map(Fraction, (0, 1, -1)), *constants]))
 
 
 def tied_shifts(constants: Iterable[Fraction]) -> tuple[Fraction, ...]:

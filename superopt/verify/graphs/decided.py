@@ -23,8 +23,8 @@ from superopt.ir import (
     value_axes,
 )
 from superopt.verify.evaluation.closed import constants_of
+from superopt.verify.evaluation.forms import constant_difference, linear_forms
 from superopt.verify.evaluation.orders import RISING
-from superopt.verify.graphs.direct import constant_difference, linear_forms
 from superopt.verify.graphs.ranges import Range, ranges_of
 
 __all__ = ["decide_orders"]

@@ -1,10 +1,10 @@
 """Ties: trials in which numbers that are compared are equal, which random numbers never are."""
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from math import ceil, log2
 
-from superopt.verify.field.source import tied_shifts
+from superopt.verify.field.source import pooled_constants, tied_shifts
 from superopt.verify.graphs.direct import direct_sites
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.graphs.rounds import Finding
@@ -29,12 +29,11 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     wanted = ceil(_TIE_BITS / -log2(1 - share / 2))
     if wanted > setting.most_trials:
         return Finding(error=1.0, notes=("no proof: too many comparisons to try equal numbers in each",))
-    search = _Search(setting, tally.met, wanted)
+    direct = _direct(setting)
+    search = _Search(setting, tally.met, direct, wanted)
     witness = search.draw(_FIRST)
     if witness is not None:
         return Finding(witness)
-    shifts = tied_shifts(setting.tiny.compared)
-    direct = {(id(graph), site) for graph in setting.facts.graphs for site in direct_sites(graph, shifts)}
     # The comparisons whose ties cannot be drawn are looked at first: what they leave open stays so.
     hidden = frozenset(site for site in tally.met if site not in direct)
     if hidden and _declared(setting, hidden, wanted) is not None:
@@ -47,6 +46,16 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
         return _undecided(setting.facts, left_out)
     share = _share(setting, dismissed=tally.dismissed + search.tally.dismissed > 0)
     return Finding(error=error + (1 - share / 2) ** wanted)
+
+
+def _direct(setting: Setting) -> dict[Hashable, int]:
+    """Return the comparisons whose ties can be drawn, each with how many ways it has to be one."""
+    known = pooled_constants(setting.tiny.compared), tied_shifts(setting.tiny.compared)
+    return {
+        (id(graph), site): ways
+        for graph in setting.facts.graphs
+        for site, ways in direct_sites(graph, *known, narrow=setting.tiny.narrow).items()
+    }
 
 
 def _share(setting: Setting, *, dismissed: bool) -> float:
@@ -63,15 +72,20 @@ def _undecided(facts: Facts, sites: frozenset[Hashable]) -> Finding:
 class _Search:
     """Trials where inputs hold constants and each other's numbers, until all comparisons have seen ties."""
 
-    def __init__(self, setting: Setting, met: Counter[Hashable], wanted: int) -> None:
-        self.setting, self.met, self.wanted = setting, met, wanted
+    def __init__(
+        self, setting: Setting, met: Counter[Hashable], ways: Mapping[Hashable, int], wanted: int
+    ) -> None:
+        self.setting, self.met, self.ways, self.wanted = setting, met, ways, wanted
         self.tally = Tally(met=met)
         self.rounds = self.drawn = 0
 
     @property
     def rare(self) -> list[Hashable]:
-        """The comparisons that have not seen as many ties as are wanted."""
-        return [site for site, count in self.met.items() if count < self.wanted]
+        """The comparisons that have not seen as many ties as are wanted of each way to be one."""
+        return [site for site, count in self.met.items() if count < self._needed(site)]
+
+    def _needed(self, site: Hashable) -> int:
+        return self.wanted * self.ways.get(site, 1)
 
     def draw(self, count: int) -> Witness | None:
         """Compare in some more trials, and count the ties that they meet."""
@@ -96,7 +110,9 @@ class _Search:
         """Return how many more trials the rarest tie needs that can be met within the limit; or 0."""
         limit = max(2 * self.wanted, min(_MOST_TIED, _MOST_WORK // self.setting.largest))
         needed = [
-            ceil((self.wanted / self.met[site] - 1) * self.drawn) for site in self.rare if self.met[site]
+            ceil((self._needed(site) / self.met[site] - 1) * self.drawn)
+            for site in self.rare
+            if self.met[site]
         ]
         within = [count for count in needed if self.drawn + count <= limit]
         return max(_FIRST, ceil(1.05 * max(within))) if within else 0
