@@ -35,6 +35,11 @@ class Form:
         return Form(terms, self.constant * factor)
 
     @property
+    def unsigned(self) -> "Form":
+        """This form, or its negative: they are zero in the same places, as are their multiples."""
+        return self.times(1 / self.terms[0][1]) if self.terms else self
+
+    @property
     def root(self) -> Fraction | None:
         """What its input is where it is zero, if it has one input."""
         return -self.constant / self.terms[0][1] if len(self.terms) == 1 else None

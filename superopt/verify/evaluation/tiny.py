@@ -20,10 +20,11 @@ from superopt.ir import Graph, closed_values, value_axes
 from superopt.ops import OPS
 from superopt.verify.evaluation.closed import Numbers, closed_numbers, constants_of
 from superopt.verify.evaluation.counts import misread_counts
-from superopt.verify.evaluation.forms import differences, linear_forms
 from superopt.verify.evaluation.integers import drawn_integers, reads_integers
+from superopt.verify.evaluation.pool import pool_of
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.primes import HIGHEST
+from superopt.verify.field.source import Pool
 
 __all__ = ["Tiny", "is_narrow", "tiny_sizes"]
 
@@ -46,6 +47,7 @@ class Tiny:
     integers: tuple[int, ...]  # what tensors of integers are drawn from
     wide: bool  # whether half of their elements are any numbers
     compared: tuple[Fraction, ...]  # constants that numbers are compared with
+    pool: Pool  # what inputs hold in trials with ties
     narrow: bool
     missing: str = ""  # which combinations of masks no position shows
 
@@ -75,7 +77,7 @@ class Tiny:
             constants=self.compared,
             sealed=sealed,
             narrow=self.narrow,
-            pooled=pooled,
+            pool=self.pool if pooled else None,
             lenient=lenient,
             ranked=ranked,
         )
@@ -164,6 +166,7 @@ def tiny_sizes(
         integers=integers,
         wide=reads_integers(*graphs),
         compared=uses.compared,
+        pool=uses.pool,
         narrow=is_narrow(*graphs),
         missing=missing or unseen,
     )
@@ -203,9 +206,10 @@ class _Uses:
         for graph in graphs:
             known = constants_of(graph, narrow)[2]
             self._look_at(graph)
-            for number in (*_compared_constants(graph, known), *_roots(graph, narrow)):
+            for number in _compared_constants(graph, known):
                 compared[number] = None
-        self.compared = tuple(compared)
+        self.pool = pool_of(graphs, compared, narrow=narrow)
+        self.compared = tuple(dict.fromkeys([*compared, *self.pool.own]))
         self.read_apart = self.indexed | self.selected.keys()
         self.near = [c for c in self._integers() if 0 < c <= _NEAR]
 
@@ -343,21 +347,6 @@ def _compared_constants(graph: Graph, known: Mapping[int, Fraction]) -> list[Fra
                 while number is not None:
                     found.append(number)
                     value, number = _inverted(graph, known, value, number)
-    return found
-
-
-def _roots(graph: Graph, narrow: bool) -> list[Fraction]:
-    """Return what one input must be for two numbers that are compared to be equal, in each way it may be."""
-    forms = linear_forms(graph, narrow=narrow)
-    found: list[Fraction] = []
-    for step in graph.steps:
-        if (
-            step.op in OPS
-            and (OPS[step.op].mask or step.op in ("maximum", "minimum"))
-            and len(step.inputs) == 2
-        ):
-            ways = differences(*(forms[i] for i in step.inputs)) or ()
-            found += sorted(way.root for way in ways if way.root is not None)
     return found
 
 
