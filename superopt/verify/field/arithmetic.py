@@ -13,8 +13,9 @@ exactly: |x y| = |x| |y|, max(a + c, b + c) = max(a, b) + c, sqrt(x x) = |x|. Th
 are positive, and that orders are transitive, does not: the caller dismisses trials that break it
 (`evaluation/orders.py`). Constants compare as they are.
 
-**Ties** are drawn where there is a `pool`: inputs then hold its constants, 0, 1, -1 and each other's numbers. Where comparisons of computed numbers never come out equal by
-themselves, a trial can `declare` them to be so at random.
+**Ties** are drawn where there is a `pool`: inputs then hold its constants, 0, 1, -1 and each other's numbers.
+Where comparisons of computed numbers never come out equal by themselves, a trial can `declare` them to be so
+at random.
 
 **Undefined** is a value of its own: 1 / 0, the root or logarithm of what is no square, and all that is made
 of it, unless a mask leaves it out. It says nothing about real numbers.
