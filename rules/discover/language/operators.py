@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superopt.errors import InputError
-from superopt.rules.discover.shapes import SCALAR, Shape, Word
+from superopt.rules.discover.language.shapes import SCALAR, Shape, Word
 
 __all__ = ["OPERATORS", "Operator", "Unifier", "Values", "operators_named"]
 

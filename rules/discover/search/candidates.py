@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.rules.discover.terms import NOTHING, UNARY, Terms, pack, unpack
+from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, unpack
 
 __all__ = ["Candidates", "candidates_of"]
 
@@ -142,7 +142,7 @@ def _substituted(terms: Terms, members: Index, names: Index) -> Index:
 
 
 def _generality(terms: Terms, pairs: Index) -> Index:
-    """Return the order of pairs: small trees first, then those with many inputs."""
+    """Return the order of pairs: small trees first, then sides of like size, then those with many inputs."""
     trees = np.zeros(len(terms), dtype=np.int64)
     masks = np.zeros(len(terms), dtype=np.int64)
     count = len(terms.setting.inputs)
@@ -151,7 +151,7 @@ def _generality(terms: Terms, pairs: Index) -> Index:
         second = np.where(right == NOTHING, 0, trees[right])
         trees[members] = 1 + trees[left] + second
         masks[members] = masks[left] | np.where(right == NOTHING, 0, masks[right])
-    size = trees[pairs].sum(axis=1)
+    size, larger = trees[pairs].sum(axis=1), trees[pairs].max(axis=1)
     together = masks[pairs[:, 0]] | masks[pairs[:, 1]]
     inputs = sum((together >> at) & 1 for at in range(count))
-    return np.lexsort((pairs[:, 0], pairs[:, 1], -np.asarray(inputs), size))
+    return np.lexsort((pairs[:, 0], pairs[:, 1], -np.asarray(inputs), larger, size))

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superopt.errors import InputError
-from superopt.rules.discover.expressions import Apply, Expression, Input
-from superopt.rules.discover.operators import Operator
-from superopt.rules.discover.shapes import Word
-from superopt.rules.discover.values import Numbers, drawn, fingerprints
+from superopt.rules.discover.language.expressions import Apply, Expression, Input
+from superopt.rules.discover.language.operators import Operator
+from superopt.rules.discover.language.shapes import Word
+from superopt.rules.discover.language.values import Numbers, drawn, fingerprints
 
 __all__ = ["NOTHING", "UNARY", "Setting", "Terms", "first_terms", "pack", "unpack"]
 
@@ -36,7 +36,7 @@ class Setting:
 
     operators: tuple[Operator, ...]
     inputs: tuple[tuple[str, tuple[int, ...]], ...]  # each with its rows and columns in units, or a scalar
-    samples: int = 4
+    samples: int = 8
     seed: int = 0
 
     def text(self) -> str:

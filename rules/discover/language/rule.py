@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from superopt.errors import InputError
-from superopt.rules.discover.expressions import (
+from superopt.rules.discover.language.expressions import (
     Apply,
     Expression,
     Input,
@@ -18,7 +18,7 @@ from superopt.rules.discover.expressions import (
     text_of,
     unit_shape,
 )
-from superopt.rules.discover.shapes import SCALAR, Shape, Symbols, Word, simplified
+from superopt.rules.discover.language.shapes import SCALAR, Shape, Symbols, Word, simplified
 
 __all__ = ["Rule", "Status", "parse_rule", "rule_of", "rule_text"]
 

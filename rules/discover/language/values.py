@@ -1,10 +1,12 @@
-"""Numbers that graphs are tested with: integers known modulo a prime, with their size as a float.
+"""Numbers that graphs are tested with: fractions known modulo a prime, with their size as a float.
 
-Inputs are random integers. Sums and products of them are polynomials, and two polynomials that differ do so
-modulo a large prime at nearly every point. An order has no meaning there, so each number also carries its
-own value as a float64, by which relu tells the sign. Inputs are large, so a float is wrong about a sign only
-where numbers cancel to a part in 10^15; then two equal graphs may look different, never two different ones
-equal, since a candidate is tested again with other numbers.
+Sums and products of inputs are polynomials, and two polynomials that differ do so modulo a large prime at
+nearly every point. An order has no meaning there, so each number also carries its own value as a float64, by
+which relu tells the sign. A float is wrong about a sign only where numbers cancel to a part in 10^15; then
+two equal graphs may look different, never two different ones equal, since a candidate is tested again with
+other numbers.
+
+Inputs are fractions, small and large: among integers `a + a * a` is never negative, so its relu looks needless.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PRIME", "Numbers", "drawn", "fingerprints", "mixed"]
+__all__ = ["PRIME", "Numbers", "drawn", "fingerprints", "fractions", "mixed"]
 
 PRIME = (1 << 31) - 1
-_LARGEST = 1 << 20  # of an input; products of sixteen stay far below the largest float
+_PARTS = 1 << 10  # inputs are multiples of one such part
+_LARGEST = 1 << 20  # parts in an input; products of sixteen inputs stay far below the largest float
 
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -30,7 +33,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """An array of integers: residues modulo the prime, and approximate values."""
+    """An array of fractions: residues modulo the prime, and approximate values."""
 
     residues: NDArray[np.int64]
     sizes: NDArray[np.float64]
@@ -65,11 +68,16 @@ class Numbers:
 
 
 def drawn(generator: np.random.Generator, shape: tuple[int, ...]) -> Numbers:
-    """Return random integers of both signs; some are small, so that sums have the sign of either operand."""
+    """Return random fractions of both signs and of all sizes between a part and its inverse."""
     wide = generator.integers(-_LARGEST, _LARGEST + 1, shape)
-    shifts = generator.integers(0, 8, shape)
-    values = np.sign(wide) * (np.abs(wide) >> shifts)
-    return Numbers(values % PRIME, values.astype(np.float64))
+    shifts = generator.integers(0, 20, shape)
+    return fractions(np.sign(wide) * (np.abs(wide) >> shifts), _PARTS)
+
+
+def fractions(numerators: NDArray[np.int64], denominator: int) -> Numbers:
+    """Return fractions as numbers."""
+    inverse = pow(denominator, -1, PRIME)
+    return Numbers(numerators % PRIME * inverse % PRIME, numerators / denominator)
 
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

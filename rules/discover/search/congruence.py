@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.rules.discover.expressions import Apply, Expression, Input, inputs_of
-from superopt.rules.discover.operators import OPERATORS
-from superopt.rules.discover.terms import NOTHING, Terms, unpack
+from superopt.rules.discover.language.expressions import Apply, Expression, Input, inputs_of
+from superopt.rules.discover.language.operators import OPERATORS
+from superopt.rules.discover.search.terms import NOTHING, Terms, unpack
 
 __all__ = ["Congruence"]
 
@@ -109,19 +109,27 @@ class Congruence:
         }
 
     def apply(self, left: Expression, right: Expression) -> bool:
-        """Join all instances of two sides, matched from each side that has all inputs; close if any is new."""
+        """Join all instances of two sides; close if any is new.
+
+        Both sides of an instance must be among the terms, so it is enough to match one that has all inputs.
+        """
         known, other = set(inputs_of(left)), set(inputs_of(right))
-        pairs = []
-        if known >= other:
-            pairs.append(self._instances(left, right))
+        sides = [(left, right)] if known >= other else []
         if other >= known and isinstance(right, Apply):
-            pairs.append(self._instances(right, left))
-        changed = False
-        for ones, others in pairs:
-            changed |= self.join(ones, others)
+            sides.append((right, left))
+        if not sides:
+            return False
+        changed = self.join(*self._instances(*min(sides, key=lambda pair: self._effort(pair[0]))))
         if changed:
             self.close()
         return changed
+
+    def _effort(self, pattern: Expression) -> float:
+        """Return about how many matches a pattern has on the way."""
+        if isinstance(pattern, Input):
+            return 0.0
+        count = float(len(self._tables[self._symbol(pattern)][2]))
+        return count + sum(self._effort(arg) for arg in pattern.args)
 
     def _instances(self, left: Expression, right: Expression) -> tuple[Index, Index]:
         """Return the classes of both sides for every match of the left one."""
@@ -143,32 +151,31 @@ class Congruence:
         return self._number[expression.op] * 2 + expression.part
 
     def _matched(self, columns: Columns, pattern: Expression, column: str) -> Columns | None:
-        """Return the matches of a pattern with the classes in a column, as further columns."""
+        """Return the matches of a pattern with the classes in a column, which its inputs take the place of."""
         if isinstance(pattern, Input):
-            name = f"{pattern.name}."
-            if name in columns:
-                return _taken(columns, np.flatnonzero(columns[name] == columns[column]))
-            scalar = self._scalar[columns[column]] == (pattern.name in self._scalars)
-            columns = _taken(columns, np.flatnonzero(scalar))
-            return {**columns, name: columns[column]}
+            name, classes = f"{pattern.name}.", columns[column]
+            rest = {key: value for key, value in columns.items() if key != column}
+            if name in rest:
+                return _taken(rest, rest[name] == classes)
+            good = self._scalar[classes] == (pattern.name in self._scalars)
+            return _taken({**rest, name: classes}, good)
         left, right, made = self._tables[self._symbol(pattern)]
+        operands = [f"{column}{at}" for at in range(len(pattern.args))]
         if column == "":
-            columns = {"": made, "0": left, "1": right}
+            found: Columns | None = {"": made, "0": left, "1": right}
         else:
             start = np.searchsorted(made, columns[column], "left")
             counts = np.searchsorted(made, columns[column], "right") - start
             if counts.sum() > _MOST_MATCHES:
                 return None
             lines = np.repeat(np.arange(len(counts)), counts)
-            places = np.arange(len(lines)) - np.repeat(np.cumsum(counts) - counts, counts)
-            places += np.repeat(start, counts)
-            columns = _taken(columns, lines)
-            columns[f"{column}0"], columns[f"{column}1"] = left[places], right[places]
-        found: Columns | None = columns
-        for at, arg in enumerate(pattern.args):
+            places = np.arange(len(lines)) - np.repeat(np.cumsum(counts) - counts - start, counts)
+            found = {key: value[lines] for key, value in columns.items() if key != column}
+            found |= dict(zip(operands, (left[places], right[places]), strict=False))
+        for operand, arg in zip(operands, pattern.args, strict=True):
             if found is None:
                 return None
-            found = self._matched(found, arg, f"{column}{at}")
+            found = self._matched(found, arg, operand)
         return found
 
     def _evaluated(self, expression: Expression, columns: Columns) -> Index:
@@ -186,6 +193,7 @@ class Congruence:
         return np.where(~missing & (self._known[at] == keys), self._known_made[at], NOTHING)
 
 
-def _taken(columns: Columns, lines: Index) -> Columns:
-    return {name: column[lines] for name, column in columns.items()}
-
+def _taken(columns: Columns, good: NDArray[np.bool_]) -> Columns:
+    if good.all():
+        return columns
+    return {key: value[good] for key, value in columns.items()}

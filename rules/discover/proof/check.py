@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from superopt.rules.discover.expressions import Expression, Input
-from superopt.rules.discover.operators import OPERATORS
-from superopt.rules.discover.rule import Rule
-from superopt.rules.discover.shapes import Shape, Word
-from superopt.rules.discover.values import PRIME, Numbers, drawn
+from superopt.rules.discover.language.expressions import Expression, Input
+from superopt.rules.discover.language.operators import OPERATORS
+from superopt.rules.discover.language.rule import Rule
+from superopt.rules.discover.language.shapes import Shape, Word
+from superopt.rules.discover.language.values import Numbers, drawn, fractions
 
 __all__ = ["Counterexample", "counterexample"]
 
 _TRIALS = 12
 _SAMPLES = 8
 _LARGEST_SIZE = 3
-_SMALL = 4  # of the numbers tried first, which a reader can follow
+_SMALL = 8  # quarters in the numbers tried first, which a reader can follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class Counterexample:
     inputs: tuple[tuple[str, str], ...]
     output: int
     place: tuple[int, int]
-    left: int
-    right: int
+    left: float
+    right: float
 
     def text(self) -> str:
         """Return it in one line."""
         sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes)
         inputs = ", ".join(f"{name} = {value}" for name, value in self.inputs)
         where = f"output {self.output} at row {self.place[0]}, column {self.place[1]}"
-        return f"{where} is {self.left} against {self.right} for {inputs}" + (f" ({sizes})" if sizes else "")
+        return f"{where} is {self.left:g} against {self.right:g} for {inputs}" + (f" ({sizes})" if sizes else "")
 
 
 def counterexample(rule: Rule, seed: int) -> Counterexample | None:
@@ -77,8 +77,7 @@ def _drawn(
     dimensions = (_SAMPLES, *((length(word, sizes) for word in shape) if shape else (1, 1)))
     if not small:
         return drawn(generator, dimensions)
-    values = generator.integers(-_SMALL, _SMALL + 1, dimensions)
-    return Numbers(values % PRIME, values.astype(np.float64))
+    return fractions(generator.integers(-_SMALL, _SMALL + 1, dimensions), 4)
 
 
 def _shown(
@@ -96,11 +95,13 @@ def _shown(
         inputs=tuple((name, _listed(inputs[name], shape, sample)) for name, shape in rule.inputs),
         output=output,
         place=(row, column),
-        left=int(left.sizes[sample, row, column]),
-        right=int(right.sizes[sample, row, column]),
+        left=float(left.sizes[sample, row, column]),
+        right=float(right.sizes[sample, row, column]),
     )
 
 
 def _listed(numbers: Numbers, shape: Shape, sample: int) -> str:
-    values = numbers.sizes[sample].astype(np.int64).tolist()
-    return str(values) if shape else str(values[0][0])
+    rows = [[f"{value:g}" for value in row] for row in numbers.sizes[sample].tolist()]
+    if not shape:
+        return rows[0][0]
+    return f"[{', '.join('[' + ', '.join(row) + ']' for row in rows)}]"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.errors import InputError
-from superopt.rules.discover.operators import OPERATORS
-from superopt.rules.discover.shapes import Shape, Symbols, Word
+from superopt.rules.discover.language.operators import OPERATORS
+from superopt.rules.discover.language.shapes import Shape, Symbols, Word
 
 __all__ = [
     "Apply",
