@@ -92,7 +92,12 @@ def discover(
     with clock.phase("joint"):
         joint = joint_rules(terms, setting.seed + 1)
     rules = [*pruned.rules, *named(joint)]
-    counts |= {"closed": pruned.closed, "followed": len(pruned.dropped), "rules": len(rules), "joint": len(joint)}
+    counts |= {
+        "closed": pruned.closed,
+        "followed": len(pruned.dropped),
+        "rules": len(rules),
+        "joint": len(joint),
+    }
     proven = []
     with clock.phase("prove"):
         for at, rule in enumerate(rules):
@@ -111,8 +116,8 @@ def _all_terms(
             found = explore(Graphs(terms, length))
         if found.stopped is not None:
             raise InputError(
-                f"the search of graphs of up to {length} operators was stopped ({found.stopped}), and rules of a "
-                "part of them would miss others; take fewer operators or raise the limit"
+                f"the search of graphs of up to {length} operators was stopped ({found.stopped}), and the "
+                "rules of a part of them would miss others; take fewer operators or raise the limit"
             )
         tell(f"{len(found.rows):,} graphs of up to {length} operators")
         with clock.phase("evaluate"):

@@ -86,7 +86,9 @@ def _parsed(tokens: Sequence[str], at: int, text: str) -> tuple[Expression, int]
         arg, at = _parsed(tokens, at + 1, text)
         args.append(arg)
         if tokens[at] not in (",", ")"):
-            raise InputError(f"{text!r} is no expression: a comma or bracket is missing before {tokens[at]!r}")
+            raise InputError(
+                f"{text!r} is no expression: a comma or bracket is missing before {tokens[at]!r}"
+            )
     cut: list[str] = []
     if operator.cuts is not None:
         while tokens[at] in (",", "+"):

@@ -50,7 +50,7 @@ Typing = Callable[[Sequence[Shape], Unifier], tuple[Shape, ...] | None]
 """The shapes of the results for those of the operands; None where the operator cannot take them."""
 
 Meaning = Callable[[Sequence[Any], int], tuple[Any, ...]]
-"""The results (`Values`) for some operands, and for the place of the cut (0 for operators that do not cut)."""
+"""The results (`Values`) for some operands and the place of a cut, which is 0 where nothing is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,7 @@ _ALL = (
     Operator("scale", 2, _scaled, lambda v, at: (v[0] * v[1],)),
     Operator("relu", 1, _alike, lambda v, at: (v[0].relu(),)),
     Operator("matmul", 2, _product, lambda v, at: (v[0].matmul(v[1]),)),
-    Operator(
-        "transpose", 1, _transposed, lambda v, at: (v[0].each(lambda x: np.swapaxes(x, -1, -2), v[0]),)
-    ),
+    Operator("transpose", 1, _transposed, lambda v, at: (v[0].each(lambda x: np.swapaxes(x, -1, -2), v[0]),)),
     Operator("concat_rows", 2, _joined(0), _concat(0)),
     Operator("concat_cols", 2, _joined(1), _concat(1)),
     Operator("split_rows", 1, _cut(0), _split(0), results=2, cuts=0),

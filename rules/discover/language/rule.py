@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from superopt.errors import InputError
 from superopt.rules.discover.language.expressions import (
@@ -20,9 +19,7 @@ from superopt.rules.discover.language.expressions import (
 )
 from superopt.rules.discover.language.shapes import SCALAR, Shape, Symbols, Word, simplified
 
-__all__ = ["Rule", "Status", "parse_rule", "rule_of", "rule_text"]
-
-Status = Literal["proven", "unknown", "refuted"]
+__all__ = ["Rule", "parse_program", "parse_rule", "rule_of", "rule_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,8 @@ def parse_rule(text: str, *, name: str = "") -> Rule:
     if not (colon and equals):
         raise InputError(f"{text!r} is no rule; write it as 'a[m, n]: relu(relu(a)) = relu(a)'")
     inputs = tuple(_parsed_inputs(head, text))
-    sides = [tuple(parse_expression(part) for part in _parts(side)) for side in (left, right)]
-    rule = Rule(name, inputs, *sides)
+    outputs, others = (tuple(map(parse_expression, _parts(side))) for side in (left, right))
+    rule = Rule(name, inputs, outputs, others)
     check_shapes(rule)
     return rule
 
@@ -81,6 +78,18 @@ def check_shapes(rule: Rule) -> None:
     made = [[shape_of(one, shapes) for one in side] for side in (rule.left, rule.right)]
     if made[0] != made[1]:
         raise InputError(f"{rule_text(rule)!r}: the sides have different shapes, {made[0]} and {made[1]}")
+
+
+def parse_program(text: str) -> tuple[tuple[tuple[str, Shape], ...], tuple[Expression, ...]]:
+    """Return the inputs and outputs that a line means: `a[m, k] w[k, n]: matmul(a, w), relu(a)`."""
+    head, colon, body = text.partition(":")
+    if not colon or "=" in body:
+        raise InputError(f"{text!r} is no program; write it as 'a[m, n] b[m, n]: add(a, b), relu(a)'")
+    inputs = tuple(_parsed_inputs(head, text))
+    outputs = tuple(parse_expression(part) for part in _parts(body))
+    for output in outputs:
+        shape_of(output, dict(inputs))
+    return inputs, outputs
 
 
 def _parsed_inputs(head: str, text: str) -> Iterator[tuple[str, Shape]]:
@@ -135,8 +144,8 @@ def rule_of(
     free = iter(named[: len(words)])
     inputs = tuple((one, tuple(next(free) for _ in resolved[one])) for one in names)
     at = dict(zip(places, named[len(words) :], strict=True))
-    sides = [tuple(_placed(one, at) for one in side) for side in (left, right)]
-    rule = Rule(name, inputs, *sides, narrow=narrow)
+    outputs, others = (tuple(_placed(one, at) for one in side) for side in (left, right))
+    rule = Rule(name, inputs, outputs, others, narrow)
     check_shapes(rule)
     return rule
 

@@ -6,7 +6,8 @@ which relu tells the sign. A float is wrong about a sign only where numbers canc
 two equal graphs may look different, never two different ones equal, since a candidate is tested again with
 other numbers.
 
-Inputs are fractions, small and large: among integers `a + a * a` is never negative, so its relu looks needless.
+Inputs are fractions, small and large: among integers `a + a * a` is never negative, and its relu looks
+needless.
 """
 
 from __future__ import annotations

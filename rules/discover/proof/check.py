@@ -37,7 +37,9 @@ class Counterexample:
         sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes)
         inputs = ", ".join(f"{name} = {value}" for name, value in self.inputs)
         where = f"output {self.output} at row {self.place[0]}, column {self.place[1]}"
-        return f"{where} is {self.left:g} against {self.right:g} for {inputs}" + (f" ({sizes})" if sizes else "")
+        return f"{where} is {self.left:g} against {self.right:g} for {inputs}" + (
+            f" ({sizes})" if sizes else ""
+        )
 
 
 def counterexample(rule: Rule, seed: int) -> Counterexample | None:
@@ -46,7 +48,9 @@ def counterexample(rule: Rule, seed: int) -> Counterexample | None:
     for trial in range(_TRIALS):
         # Sizes that differ as far as they can come first: sizes that happen to be equal hide mistakes.
         sizes = {
-            symbol: (number % _LARGEST_SIZE) + 1 if not trial else int(generator.integers(1, _LARGEST_SIZE + 1))
+            symbol: (number % _LARGEST_SIZE) + 1
+            if not trial
+            else int(generator.integers(1, _LARGEST_SIZE + 1))
             for number, symbol in enumerate(rule.symbols)
         }
         inputs = {name: _drawn(generator, shape, sizes, small=trial % 2 == 0) for name, shape in rule.inputs}
@@ -63,7 +67,8 @@ def evaluated(expression: Expression, inputs: Mapping[str, Numbers], sizes: Mapp
     if isinstance(expression, Input):
         return inputs[expression.name]
     args = [evaluated(arg, inputs, sizes) for arg in expression.args]
-    return OPERATORS[expression.op].meaning(args, length(expression.at, sizes))[expression.part]
+    found: Numbers = OPERATORS[expression.op].meaning(args, length(expression.at, sizes))[expression.part]
+    return found
 
 
 def length(word: Word, sizes: Mapping[str, int]) -> int:
@@ -71,9 +76,7 @@ def length(word: Word, sizes: Mapping[str, int]) -> int:
     return sum(sizes[symbol] for symbol in word)
 
 
-def _drawn(
-    generator: np.random.Generator, shape: Shape, sizes: Mapping[str, int], *, small: bool
-) -> Numbers:
+def _drawn(generator: np.random.Generator, shape: Shape, sizes: Mapping[str, int], *, small: bool) -> Numbers:
     dimensions = (_SAMPLES, *((length(word, sizes) for word in shape) if shape else (1, 1)))
     if not small:
         return drawn(generator, dimensions)

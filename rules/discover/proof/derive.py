@@ -10,10 +10,18 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from superopt.rules.discover.language.expressions import Apply, Expression, Input, applications, inputs_of, shape_of
+from superopt.rules.discover.language.expressions import (
+    Apply,
+    Expression,
+    Input,
+    applications,
+    inputs_of,
+    shape_of,
+)
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.language.shapes import Shape, Word
+from superopt.rules.discover.proof.axioms import NEVER_NEGATIVE, NEVER_OPPOSITE
 
 __all__ = ["Deriver", "Effort"]
 
@@ -37,6 +45,7 @@ _LANGUAGE = """
 (ruleset shapes)
 (ruleset laws)
 (relation nonnegative (T))
+(relation alike (T T))
 (relation parts (String String String))
 (rule ((parts w a x) (parts x b c)) ((parts w (+ a " " b) c) (parts (+ a " " b) a b)) :ruleset shapes)
 (rule ((parts w x c) (parts x a b)) ((parts w a (+ b " " c)) (parts (+ b " " c) b c)) :ruleset shapes)
@@ -63,14 +72,19 @@ _SHAPES = (
 """The shape of each operator's result."""
 
 
-def _sign_facts(signs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what egglog needs to know of signs: which terms are never negative, and what follows for relu."""
+def _sign_facts() -> list[str]:
+    """Return what egglog needs to know of signs, and what follows for relu."""
     facts = []
-    for term, operands in signs:
+    for term, operands in NEVER_NEGATIVE:
         known = " ".join(f"(nonnegative {operand})" for operand in operands)
         facts.append(f"(rule ((= e {term}) {known}) ((nonnegative e)) :ruleset shapes)")
+    for term, known in NEVER_OPPOSITE:
+        facts.append(f"(rule ((= e {term}) {known}) ((alike x e)) :ruleset shapes)")
     return [
         *facts,
+        "(rule ((= e (Relu (Add a b)))) ((alike a a) (alike b b)) :ruleset shapes)",
+        "(rule ((alike a b)) ((alike b a)) :ruleset shapes)",
+        "(rule ((= e (Relu (Add a b))) (alike a b)) ((union e (Add (Relu a) (Relu b)))) :ruleset laws)",
         "(rule ((= e (Relu a)) (nonnegative a)) ((union e a)) :ruleset laws)",
         "(rule ((= e (Relu (Mul a b))) (nonnegative a)) ((union e (Mul a (Relu b)))) :ruleset laws)",
         "(rule ((= e (Mul a (Relu b))) (nonnegative a)) ((union e (Relu (Mul a b)))) :ruleset laws)",
@@ -105,7 +119,7 @@ def _parts(expression: Apply) -> Iterator[Apply]:
 
 
 def _rewrite(there: Expression, left: Expression, right: Expression, rule: Rule) -> str | None:
-    """Return a rewrite that joins two sides where a part of the left one is there, with all inputs and sizes."""
+    """Return a rewrite that joins two sides where a part of the left one is there, with all its inputs."""
     shapes, words = rule.shapes, _Words()
     pattern = _pattern(there, shapes, words)
     conditions = []
@@ -205,7 +219,7 @@ class Deriver:
     The rules stay loaded; the terms of a question are taken out again once it is answered.
     """
 
-    def __init__(self, rules: Iterable[Rule] = (), signs: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(self, rules: Iterable[Rule] = (), *, signs: bool = False) -> None:
         from egglog.bindings import EGraph
 
         logger = logging.getLogger("egglog")
@@ -218,7 +232,7 @@ class Deriver:
             f"(rule ((= e {term}) {known}) ((set (rows e) {rows}) (set (cols e) {cols})) :ruleset shapes)"
             for term, known, rows, cols in _SHAPES
         ]
-        self._run("\n".join([_LANGUAGE, *shapes, *_sign_facts(signs)]))
+        self._run("\n".join([_LANGUAGE, *shapes, *(_sign_facts() if signs else ())]))
         for rule in rules:
             self.add(rule)
 

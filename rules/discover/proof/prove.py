@@ -8,7 +8,7 @@ from functools import cache
 from typing import Literal
 
 from superopt.rules.discover.language.rule import Rule
-from superopt.rules.discover.proof.axioms import SIGNS, axioms
+from superopt.rules.discover.proof.axioms import axioms
 from superopt.rules.discover.proof.check import counterexample
 from superopt.rules.discover.proof.derive import Deriver, Effort
 from superopt.rules.discover.proof.symbolic import holds_at_small_sizes
@@ -31,7 +31,7 @@ class Proof:
 
 @cache
 def _deriver() -> Deriver:
-    return Deriver(axioms(), SIGNS)
+    return Deriver(axioms(), signs=True)
 
 
 def prove(rule: Rule, seed: int) -> Proof:

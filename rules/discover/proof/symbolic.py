@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.rules.discover.proof.check import length
 from superopt.rules.discover.language.expressions import Expression, Input
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule
+from superopt.rules.discover.proof.check import length
 
 __all__ = ["Answer", "holds_at_small_sizes"]
 
@@ -46,9 +46,7 @@ class Symbols:
         import z3
 
         made = [z3.If(term > 0, term, z3.RealVal(0)) for term in self.terms.flat]
-        found = np.empty(self.terms.shape, dtype=object)
-        found.flat = made
-        return Symbols(found)
+        return Symbols(_array(made, self.terms.shape))
 
     def matmul(self, other: Symbols) -> Symbols:
         """Return the products of matrices."""
@@ -71,9 +69,8 @@ def _holds(rule: Rule, sizes: Mapping[str, int]) -> Answer:
     inputs = {}
     for name, shape in rule.inputs:
         rows, cols = (length(word, sizes) for word in shape) if shape else (1, 1)
-        terms = np.empty((1, rows, cols), dtype=object)
-        terms.flat = [z3.Real(f"{name}_{row}_{col}") for row in range(rows) for col in range(cols)]
-        inputs[name] = Symbols(terms)
+        terms = [z3.Real(f"{name}_{row}_{col}") for row in range(rows) for col in range(cols)]
+        inputs[name] = Symbols(_array(terms, (1, rows, cols)))
     for left, right in zip(rule.left, rule.right, strict=True):
         one, other = _evaluated(left, inputs, sizes), _evaluated(right, inputs, sizes)
         for this, that in zip(one.terms.flat, other.terms.flat, strict=True):
@@ -85,6 +82,14 @@ def _holds(rule: Rule, sizes: Mapping[str, int]) -> Answer:
             if answer != z3.unsat:
                 return "fails" if answer == z3.sat else "unknown"
     return "holds"
+
+
+def _array(terms: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return terms as an array; numpy itself would try to look into them."""
+    found = np.empty(len(terms), dtype=object)
+    for at, term in enumerate(terms):
+        found[at] = term
+    return found.reshape(shape)
 
 
 def _evaluated(expression: Expression, inputs: Mapping[str, Symbols], sizes: Mapping[str, int]) -> Symbols:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from superopt.rules.discover.language.rule import rule_of
 from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, unpack
 
 __all__ = ["Candidates", "candidates_of"]
@@ -18,7 +19,7 @@ _DIGIT = 4  # bits of an input's number in an order of inputs
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Pairs of terms that look equal, those first from which others may follow, and how many were left out."""
+    """Pairs of terms that look equal, general ones first, and how many were left out."""
 
     lefts: Index
     rights: Index
@@ -32,7 +33,7 @@ def candidates_of(terms: Terms) -> Candidates:
     _, firsts, classes = np.unique(terms.fingerprint_of, return_index=True, return_inverse=True)
     lead = firsts[classes]
     others = np.flatnonzero(lead != np.arange(len(terms)))
-    follows = _follows(terms, others, lead)
+    follows = _follows(terms, others, _replaceable(terms, others, lead))
     lefts = others[~follows]
     pairs = np.stack(_renamed(terms, lefts, lead[lefts]), axis=1)
     distinct = np.unique(pairs, axis=0)
@@ -46,8 +47,24 @@ def candidates_of(terms: Terms) -> Candidates:
     )
 
 
+def _replaceable(terms: Terms, members: Index, lead: Index) -> Index:
+    """Return for each term the one that may replace it in larger terms, which allows the same shapes."""
+    parts = members[terms.size_of[members] < terms.size_of.max()]
+    pairs = np.stack(_renamed(terms, parts, lead[parts]), axis=1)
+    distinct, places = np.unique(pairs, axis=0, return_inverse=True)
+    sizes = dict(terms.setting.inputs)
+    narrow = np.zeros(len(distinct), dtype=bool)
+    for at, (left, right) in enumerate(distinct.tolist()):
+        rule = rule_of("", [terms.expression(left)], [terms.expression(right)], sizes)
+        narrow[at] = rule is None or rule.narrow
+    found = lead.copy()
+    kept = parts[narrow[places.reshape(-1)]]
+    found[kept] = kept
+    return found
+
+
 def _follows(terms: Terms, members: Index, lead: Index) -> NDArray[np.bool_]:
-    """Return which terms have a part that a smaller equal term can replace, and are then another known term."""
+    """Return which terms are another known term once a part is replaced by a smaller equal one."""
     found = np.zeros(len(members), dtype=bool)
     made = terms.code_of[members] != NOTHING
     codes = terms.code_of[members[made]]

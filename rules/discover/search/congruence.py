@@ -2,7 +2,7 @@
 
 The terms are those of all small graphs. A rule makes every instance of its left side equal to the same
 instance of its right side, where both are among the terms, and equal operands make equal results. Rules are
-matched as joins of tables, over classes of equal terms, so that a rule also finds what other rules made equal.
+matched as joins of tables over classes of equal terms, so a rule also finds what other rules made equal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Congruence:
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-        self.classes: Index = np.arange(len(terms))
+        self.classes: Index = np.arange(len(terms))  # each is named by its smallest member
         made = np.flatnonzero(terms.code_of != NOTHING)
         ops, self._left, right = unpack(terms.code_of[made])
         self._made = made
@@ -49,7 +49,7 @@ class Congruence:
         return bool(self.classes[one] == self.classes[other])
 
     def join(self, ones: Index, others: Index) -> bool:
-        """Make terms equal; return whether any were not so before. The class of a term is its smallest member."""
+        """Make terms equal; return whether any were not so before."""
         parent = np.arange(len(self.classes))
         changed = False
         while True:
@@ -151,7 +151,7 @@ class Congruence:
         return self._number[expression.op] * 2 + expression.part
 
     def _matched(self, columns: Columns, pattern: Expression, column: str) -> Columns | None:
-        """Return the matches of a pattern with the classes in a column, which its inputs take the place of."""
+        """Return the matches of a pattern with the classes in a column; inputs get columns of their own."""
         if isinstance(pattern, Input):
             name, classes = f"{pattern.name}.", columns[column]
             rest = {key: value for key, value in columns.items() if key != column}

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, unpack
 from superopt.rules.discover.language.values import mixed
+from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, unpack
 
 __all__ = ["Graphs", "last_applications"]
 

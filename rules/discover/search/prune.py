@@ -123,7 +123,9 @@ def named(rules: Sequence[Rule]) -> Iterator[Rule]:
 
 
 def _name(rule: Rule) -> str:
-    sides = ["-".join(word for one in side for word in _words(one)) or "input" for side in (rule.left, rule.right)]
+    sides = [
+        "-".join(word for one in side for word in _words(one)) or "input" for side in (rule.left, rule.right)
+    ]
     return "=".join(sides)
 
 

@@ -48,7 +48,8 @@ class Setting:
 
 def pack(op: Index | int, left: Index, right: Index | int) -> Index:
     """Return the codes of applications."""
-    return (np.asarray(op, dtype=np.int64) << (2 * _BITS)) | (left << _BITS) | np.asarray(right)
+    codes: Index = (np.asarray(op, dtype=np.int64) << (2 * _BITS)) | (left << _BITS) | np.asarray(right)
+    return codes
 
 
 def unpack(codes: Index) -> tuple[Index, Index, Index]:
@@ -262,7 +263,7 @@ class Terms:
         )
 
     def _more_values(self, codes: Index, firsts: Index, total: int) -> tuple[dict[int, Numbers], Index]:
-        """Return the values of all terms by shape, those of further applications included, and their places."""
+        """Return the values of all terms and of further applications, by shape, and their places."""
         slot_of = _grown(self.slot_of, total, 0)
         parts = {shape: [numbers] for shape, numbers in self.values.items()}
         filled = {shape: len(numbers.residues) for shape, numbers in self.values.items()}
@@ -308,8 +309,6 @@ def first_terms(setting: Setting) -> Terms:
         size_of=np.zeros(count, dtype=np.int64),
         shape_of=np.array(shape_of, dtype=np.int64),
         fingerprint_of=np.array(prints, dtype=np.uint64),
-        values={
-            shape: Numbers.each(lambda *x: np.concatenate(x), *some) for shape, some in numbers.items()
-        },
+        values={shape: Numbers.each(lambda *x: np.concatenate(x), *some) for shape, some in numbers.items()},
         slot_of=np.array(slot_of, dtype=np.int64),
     )
