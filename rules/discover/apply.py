@@ -15,9 +15,9 @@ from superopt.rules.discover.language.expressions import (
     shape_of,
     text_of,
 )
+from superopt.rules.discover.language.match import joined, matches, sizes_of
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.language.shapes import Shape, Word
-from superopt.rules.discover.why import matches
 
 __all__ = ["Program", "Rewritten", "rewritten"]
 
@@ -78,11 +78,11 @@ def _applied(program: Program, rule: Rule) -> Iterator[tuple[Expression, ...]]:
         if len(left) == 2:
             places = [(one, other) for one in parts for other in parts if one != other]
         for found in places:
-            for inputs in matches(list(zip(left, found, strict=True)), {}):
-                sizes: dict[str, Word] = {}
-                if not _sized(rule, inputs, sizes, shapes, left, found):
+            for match in matches(list(zip(left, found, strict=True))):
+                sizes = sizes_of(rule, match, shapes)
+                if sizes is None:
                     continue
-                made = tuple(_built(one, inputs, sizes) for one in right)
+                made = tuple(_built(one, match.inputs, sizes) for one in right)
                 place = dict(zip(found, made, strict=True))
                 outputs = tuple(_replaced(one, place) for one in program.outputs)
                 if _allowed(outputs, program.outputs, shapes):
@@ -118,57 +118,11 @@ def _places(outputs: Sequence[Expression]) -> list[Expression]:
     return list(found)
 
 
-def _sized(
-    rule: Rule,
-    inputs: Mapping[str, Expression],
-    sizes: dict[str, Word],
-    shapes: Mapping[str, Shape],
-    left: Sequence[Expression],
-    found: Sequence[Expression],
-) -> bool:
-    """Find what the sizes of a rule stand for; return whether the shapes are those that it is stated for."""
-    for pattern, expression in zip(left, found, strict=True):
-        _cut_sizes(pattern, expression, sizes)
-    for name, shape in rule.inputs:
-        actual = shape_of(inputs[name], shapes)
-        if len(actual) != len(shape):
-            return False
-        for word, given in zip(shape, actual, strict=True):
-            unknown = [symbol for symbol in word if symbol not in sizes]
-            if len(unknown) > 1:
-                return False
-            if unknown and not _solved(word, given, sizes, unknown[0]):
-                return False
-            if sum((sizes[symbol] for symbol in word), ()) != given:
-                return False
-    return True
-
-
-def _cut_sizes(pattern: Expression, expression: Expression, sizes: dict[str, Word]) -> None:
-    """Note the sizes that the splits of a pattern name with one symbol."""
-    if isinstance(pattern, Apply) and isinstance(expression, Apply):
-        if len(pattern.at) == 1:
-            sizes.setdefault(pattern.at[0], expression.at)
-        # Operands that commute may have matched in the other order; then the check of shapes fails.
-        for one, other in zip(pattern.args, expression.args, strict=True):
-            _cut_sizes(one, other, sizes)
-
-
-def _solved(word: Word, given: Word, sizes: dict[str, Word], symbol: str) -> bool:
-    """Find the one unknown size of a word; return whether the rest of the word fits around it."""
-    at = word.index(symbol)
-    before: Word = sum((sizes[one] for one in word[:at]), ())
-    after: Word = sum((sizes[one] for one in word[at + 1 :]), ())
-    middle = given[len(before) : len(given) - len(after)]
-    sizes[symbol] = middle
-    return bool(middle)
-
-
 def _built(expression: Expression, inputs: Mapping[str, Expression], sizes: Mapping[str, Word]) -> Expression:
     if isinstance(expression, Input):
         return inputs[expression.name]
     args = tuple(_built(arg, inputs, sizes) for arg in expression.args)
-    return Apply(expression.op, args, expression.part, sum((sizes[symbol] for symbol in expression.at), ()))
+    return Apply(expression.op, args, expression.part, joined(expression.at, sizes))
 
 
 def _replaced(expression: Expression, made: Mapping[Expression, Expression]) -> Expression:

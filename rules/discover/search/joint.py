@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from superopt.rules.discover.language.expressions import Apply, Expression, Input, inputs_of
+from superopt.rules.discover.language.expressions import Apply, Expression, inputs_of, renamed
+from superopt.rules.discover.language.match import special_case_of
 from superopt.rules.discover.language.rule import Rule, rule_of, rule_text
 from superopt.rules.discover.proof.check import counterexample
 from superopt.rules.discover.search.terms import NOTHING, Terms, unpack
@@ -51,8 +52,6 @@ def _gains(parts: tuple[Expression, Expression], source: Expression) -> bool:
 
 def _pattern(rule: Rule) -> str:
     """Return a rule as text with its inputs named in the order in which they are met."""
-    from superopt.rules.discover.language.expressions import renamed
-
     names = inputs_of(*rule.left, *rule.right)
     scalars = {name for name, shape in rule.inputs if not shape}
     fresh = {name: f"{'s' if name in scalars else 'x'}{number}" for number, name in enumerate(names)}
@@ -68,26 +67,8 @@ def _pattern(rule: Rule) -> str:
 
 def _most_general(rules: list[Rule]) -> list[Rule]:
     """Return rules that are no special case of another, with the most inputs first."""
-    ordered = sorted(rules, key=lambda rule: (-len(rule.inputs), rule_text(rule)))
     kept: list[Rule] = []
-    for rule in ordered:
-        if not any(_matches(other, rule) for other in kept):
+    for rule in sorted(rules, key=lambda rule: (-len(rule.inputs), rule_text(rule))):
+        if special_case_of(rule, kept) is None:
             kept.append(rule)
     return kept
-
-
-def _matches(general: Rule, special: Rule) -> bool:
-    """Return whether a rule is another one with expressions for its inputs."""
-    found: dict[str, Expression] = {}
-    sides = zip((*general.left, *general.right), (*special.left, *special.right), strict=True)
-    return all(_match(one, other, found) for one, other in sides)
-
-
-def _match(pattern: Expression, expression: Expression, found: dict[str, Expression]) -> bool:
-    if isinstance(pattern, Input):
-        return found.setdefault(pattern.name, expression) == expression
-    return (
-        isinstance(expression, Apply)
-        and (pattern.op, pattern.part) == (expression.op, expression.part)
-        and all(_match(one, other, found) for one, other in zip(pattern.args, expression.args, strict=True))
-    )

@@ -21,7 +21,7 @@ __all__ = ["add_actions", "check_file"]
 _EXAMPLES = """\
 examples:
   superopt rules discover --size 2 -o rules.json
-  superopt rules discover --size 3 --operators add,relu,matmul,concat_cols,split_cols -o rules.json --workers 2
+  superopt rules discover --size 3 --operators add,relu,matmul,concat_cols -o rules.json --workers 2
   superopt rules show rules.json
   superopt rules apply rules.json "a[m, k] w[k, n] v[k, p]: matmul(a, w), matmul(a, v)"
 """
@@ -33,10 +33,9 @@ def add_actions(actions: Any) -> None:
     discover: argparse.ArgumentParser = actions.add_parser(
         "discover",
         help="find the rules between small graphs, and prove them",
-        description="Enumerates all small graphs of some operators, finds which are equal, drops the equalities "
-        "that follow from others, and proves the rest.",
+        description="Enumerates all small graphs of some operators, finds which are equal, drops the "
+        "equalities that follow from others, and proves the rest.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     discover.add_argument(
         "--size", type=positive, default=2, metavar="N", help="operators in a graph (default 2)"
@@ -64,7 +63,6 @@ def add_actions(actions: Any) -> None:
         help="print the programs that rules make of one",
         description="Prints the programs that proven rules make of one, those of the fewest operators first.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     apply.add_argument("file", metavar="FILE", type=Path, help="a file of rules")
     apply.add_argument("program", metavar="PROGRAM", help="inputs with shapes, a colon, and the outputs")
@@ -89,10 +87,9 @@ def _discover(arguments: argparse.Namespace) -> int:
     write_rules(found, path)
     statuses = [proof.status for _, proof in found.rules]
     if arguments.json:
-        counts = {"counts": dict(found.counts), "ms": {name: round(ms, 1) for name, ms in found.ms.items()}}
-        print_json(
-            {"schema": "superopt.discovery/1", "file": str(path), **counts, "statuses": _tally(statuses)}
-        )
+        ms = {name: round(ms, 1) for name, ms in found.ms.items()}
+        told = {"counts": dict(found.counts), "ms": ms, "statuses": _tally(statuses)}
+        print_json({"schema": "superopt.discovery/1", "file": str(path), **told})
         return _code(statuses)
     counts = found.counts
     rows = (
@@ -169,8 +166,8 @@ def _apply(arguments: argparse.Namespace) -> int:
             {"operators": one.program.operators, "program": one.program.text(), "rules": list(one.rules)}
             for one in shown
         ]
-        whole_count = {"programs": len(made), "original_operators": program.operators}
-        print_json({"schema": "superopt.rewritten/1", **whole_count, "found": found})
+        told = {"programs": len(made), "given_operators": program.operators, "found": found}
+        print_json({"schema": "superopt.rewritten/1", **told})
         return 0 if made else 1
     rows = [(str(program.operators), program.text(), "as given")]
     rows += [(str(one.program.operators), one.program.text(), ", ".join(one.rules)) for one in shown]
