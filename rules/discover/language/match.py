@@ -49,7 +49,7 @@ def matches(pairs: Pairs, match: Match = _NOTHING) -> Iterator[Match]:
 
 
 def sizes_of(rule: Rule, match: Match, shapes: Mapping[str, Shape]) -> dict[str, Word] | None:
-    """Return what the sizes of a rule stand for, None where the shapes are not those that it is stated for."""
+    """Return what the sizes of a rule stand for, None where shapes are not as the rule states them."""
     sizes = {word[0]: cut for word, cut in match.cuts.items() if len(word) == 1}
     pairs = [*match.cuts.items()]
     for name, shape in rule.inputs:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from superopt.rules.discover.language.expressions import Apply, Expression, text_of
 from superopt.rules.discover.language.rule import Rule, rule_of, rule_text
 from superopt.rules.discover.proof.check import counterexample
@@ -84,9 +82,8 @@ class _Pruning:
             elif (reason := self._reason(rule)) is not None:
                 shown = rule_text(rule) if rule is not None else " = ".join(map(text_of, sides))
                 self.dropped.append(Dropped(shown, reason))
-                if reason is _GENERAL:
-                    self._congruence.join(np.array([left]), np.array([right]))
-                    self._congruence.close()
+                if reason is _GENERAL:  # its instances follow as well
+                    self._congruence.apply(*sides)
             else:
                 assert rule is not None
                 self.kept[self._deriver.add(rule)] = rule
