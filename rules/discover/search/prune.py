@@ -50,6 +50,7 @@ def prune(terms: Terms, candidates: Candidates, seed: int, tell: Callable[[int, 
     for narrow in (False, True):
         pairs = work.considered(pairs, narrow=narrow)
     work.drop_what_follows()
+    work.restore_what_is_missed()
     return Pruned(tuple(named(tuple(work.kept.values()))), tuple(work.dropped), work.closed)
 
 
@@ -60,6 +61,7 @@ class _Pruning:
         self.kept: dict[int, Rule] = {}  # by their numbers in the deriver
         self.dropped: list[Dropped] = []
         self.closed = 0
+        self._followed: list[Rule] = []
         self._terms = terms
         self._seed = seed
         self._tell = tell
@@ -82,7 +84,8 @@ class _Pruning:
             elif (reason := self._reason(rule)) is not None:
                 shown = rule_text(rule) if rule is not None else " = ".join(map(text_of, sides))
                 self.dropped.append(Dropped(shown, reason))
-                if reason is _GENERAL:  # its instances follow as well
+                if rule is not None and reason == _GENERAL:  # its instances follow as well
+                    self._followed.append(rule)
                     self._congruence.apply(*sides)
             else:
                 assert rule is not None
@@ -105,7 +108,19 @@ class _Pruning:
             if self._deriver.derives(rule, _THOROUGH, without=number):
                 self._deriver.remove(number)
                 del self.kept[number]
+                self._followed.append(rule)
                 self.dropped.append(Dropped(rule_text(rule), "follows from the other rules"))
+
+    def restore_what_is_missed(self) -> None:
+        """Keep those dropped rules after all that the rules kept in the end do not derive at once.
+
+        Each followed from rules that followed from others; such a chain may be too long for one saturation.
+        """
+        for rule in self._followed:
+            if not self._deriver.derives(rule, _THOROUGH):
+                self.kept[self._deriver.add(rule)] = rule
+                text = rule_text(rule)
+                self.dropped = [one for one in self.dropped if one.rule != text]
 
 
 def named(rules: Sequence[Rule]) -> Iterator[Rule]:
