@@ -10,13 +10,15 @@ inputs are others: its numbers say what the field is used to, they are no race.
 
 import argparse
 import multiprocessing
+import os
+import re
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 
 from superopt.bench.harness.command import Parser, check_names, check_out, from_one
 from superopt.bench.harness.records import Record
@@ -53,14 +55,15 @@ def measure(case: str) -> Record:
 
     name, _, count = case.partition("/")
     operators, size = CASES[name]
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), sum(os.times()[:4])
     found = discover(default_setting(size, operators), size, partial(explore, workers=int(count or 1)))
-    seconds = time.perf_counter() - began
+    seconds, cpu_seconds = time.perf_counter() - began, sum(os.times()[:4]) - spent
     statuses = [proof.status for _, proof in found.rules]
     graphs = found.counts["graphs"] + found.counts["separate"]
     made_s = (found.ms["enumerate"] + found.ms["evaluate"]) / 1e3
     return {
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds,  # of this process and its workers: what a busy machine does not change
         "peak_mib": _peak_mib(),
         "graphs": graphs,
         "graphs_per_second": graphs / made_s,
@@ -73,9 +76,15 @@ def measure(case: str) -> Record:
 
 
 def _peak_mib() -> float:
-    """Return the peak memory of this process, or of the largest worker."""
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    """Return the peak memory of this process, or of the largest worker.
+
+    What `getrusage` says of a process on Linux includes the memory of the one that started it.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    [own] = re.findall(r"VmHWM:\s*(\d+) kB", status.read_text())
+    return max(int(own), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / (1 << 10)
 
 
 def apart(case: str, repeats: int) -> Record:
@@ -92,7 +101,8 @@ def apart(case: str, repeats: int) -> Record:
 
 _HEAD = (
     f"{'case':12} {'graphs':>9} {'graphs/s':>9} {'equal':>7} {'kept':>5} {'closed':>6} {'derived':>7} "
-    f"{'rules':>5} {'proven':>6} {'find s':>7} {'prune s':>7} {'prove s':>7} {'all s':>7} {'MiB':>5}"
+    f"{'rules':>5} {'proven':>6} {'find s':>7} {'prune s':>7} {'prove s':>7} {'all s':>7} {'cpu s':>7} "
+    f"{'MiB':>5}"
 )
 
 
@@ -104,7 +114,8 @@ def line(record: Record) -> str:
         f"{record['case']:12} {record['graphs']:9,} {record['graphs_per_second']:9,.0f} {counts['equal']:7,} "
         f"{counts['candidates']:5,} {counts['closed']:6,} {counts['followed']:7,} {counts['rules']:5} "
         f"{record['proven']:6} {find / 1e3:7.2f} {(ms['prune'] + ms['joint']) / 1e3:7.2f} "
-        f"{ms['prove'] / 1e3:7.2f} {record['seconds']:7.2f} {record['peak_mib']:5.0f}"
+        f"{ms['prove'] / 1e3:7.2f} {record['seconds']:7.2f} {record['cpu_seconds']:7.2f} "
+        f"{record['peak_mib']:5.0f}"
     )
 
 
