@@ -114,6 +114,8 @@ def _all_terms(
     for length in range(1, size + 1):
         with clock.phase("enumerate"):
             found = explore(Graphs(terms, length))
+        if found.stopped == "interrupted":
+            raise KeyboardInterrupt
         if found.stopped is not None:
             raise InputError(
                 f"the search of graphs of up to {length} operators was stopped ({found.stopped}), and the "
