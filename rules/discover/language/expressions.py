@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from superopt.errors import InputError
 from superopt.rules.discover.language.operators import OPERATORS
-from superopt.rules.discover.language.shapes import Shape, Symbols, Word
+from superopt.rules.discover.language.shapes import Shape, Symbols, Word, halves
 
 __all__ = [
     "Apply",
@@ -175,8 +175,7 @@ class _Units:
         return self.symbols.same(left, right)
 
     def cut(self, word: Word) -> tuple[Word, Word] | None:
-        half = len(word) // 2
-        return (word[:half], word[half:]) if word and not len(word) % 2 else None
+        return halves(word)
 
 
 def unit_shape(

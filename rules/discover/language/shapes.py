@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-__all__ = ["SCALAR", "Shape", "Symbols", "Word", "simplified"]
+__all__ = ["SCALAR", "Shape", "Symbols", "Word", "halves", "simplified"]
 
 Word = tuple[str, ...]
 """A dimension: the sum of these symbols."""
@@ -55,6 +55,12 @@ class Symbols:
     def resolved(self, shape: Shape) -> Shape:
         """Return a shape with each symbol replaced by the one that stands for it."""
         return tuple(tuple(self.find(symbol) for symbol in word) for word in shape)
+
+
+def halves(word: Word) -> tuple[Word, Word] | None:
+    """Return the two halves of a word of units, None where it has no middle."""
+    half = len(word) // 2
+    return (word[:half], word[half:]) if word and not len(word) % 2 else None
 
 
 def simplified(words: Sequence[Word]) -> list[Word]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from superopt.errors import InputError
 from superopt.rules.discover.language.expressions import Apply, Expression, Input
 from superopt.rules.discover.language.operators import Operator
-from superopt.rules.discover.language.shapes import Word
+from superopt.rules.discover.language.shapes import Word, halves
 from superopt.rules.discover.language.values import Numbers, drawn, fingerprints
 
 __all__ = ["NOTHING", "UNARY", "Setting", "Terms", "first_terms", "pack", "unpack"]
@@ -115,8 +115,7 @@ class _Lengths:
         return len(left) == len(right)
 
     def cut(self, word: Word) -> tuple[Word, Word] | None:
-        half = len(word) // 2
-        return (word[:half], word[half:]) if word and not len(word) % 2 else None
+        return halves(word)
 
 
 _UNITS = _Lengths()
