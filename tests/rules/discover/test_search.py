@@ -11,7 +11,7 @@ from superopt.frontier.engine import Limits, explore
 from superopt.rules.discover.discover import Discovery, default_setting, discover
 from superopt.rules.discover.language.expressions import text_of
 from superopt.rules.discover.language.operators import OPERATORS
-from superopt.rules.discover.language.rule import parse_rule, rule_of
+from superopt.rules.discover.language.rule import parse_rule, rule_of, rule_text
 from superopt.rules.discover.proof.check import counterexample
 from superopt.rules.discover.proof.derive import Deriver, Effort
 from superopt.rules.discover.search.candidates import candidates_of
@@ -205,6 +205,18 @@ def test_a_joint_rule_is_found(three: Discovery) -> None:
     joint = [rule for rule, _ in three.rules if len(rule.left) == 2]
     assert len(joint) == three.counts["joint"] > 0
     assert any(rule.operators == (2, 3) for rule in joint)
+
+
+def test_candidates_follow_under_the_shapes_that_they_allow(two: Discovery) -> None:
+    """Among the terms all sizes are alike; here a rule is applied only where its own shapes are met."""
+    terms, _ = all_terms(tuple(OPERATORS), 2)
+    candidates = candidates_of(terms)
+    deriver, sizes = Deriver([rule for rule, _ in two.rules]), dict(terms.setting.inputs)
+    pairs = zip(candidates.lefts.tolist(), candidates.rights.tolist(), strict=True)
+    rules = [rule_of("", *([terms.expression(term)] for term in pair), sizes) for pair in pairs]
+    assert len(rules) > 100
+    missed = [rule_text(rule) for rule in rules if not deriver.derives(rule, Effort(6, 8000))]
+    assert [text for text in missed if counterexample(parse_rule(text), 7) is None] == []
 
 
 def test_each_dropped_equality_says_why(two: Discovery) -> None:
