@@ -15,7 +15,7 @@ from pathlib import Path
 
 import house
 
-from superopt.cli.entry import make_parser
+from superopt.cli.entry import EXIT_CODES, make_parser
 from superopt.cost import device_of
 from superopt.driver import Search, search
 from superopt.report.drawing import draw_graph, draw_mugraph
@@ -237,7 +237,11 @@ def command_line() -> str:
         "# Command line",
         "This page is generated from the parser. Every command takes `--help`; most take `--json`, which"
         " prints the same as data and no progress.",
-        "Exit codes: 0 fine, 1 the answer is no, 2 bad input, 3 unknown, 130 interrupted.",
+        "A word that no command knows gets one line, with a guess at what was meant. `superopt completion`"
+        " makes a shell complete commands, options and named workloads.",
+        "\n".join(
+            ["| exit code | meaning |", "|---|---|", *(f"| {n} | {why} |" for n, why in EXIT_CODES.items())]
+        ),
     ]
     for name, parser in _commands(make_parser(), "superopt"):
         parts.append(f"## {name}")

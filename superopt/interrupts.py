@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C as a wish to stop, so that long work ends with the best so far."""
+"""Interrupts: Ctrl-C as a wish to stop, so that long work ends with the best so far; other signals end it."""
 
 import signal
 import threading
@@ -7,7 +7,43 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-__all__ = ["Interruptible", "interrupts_noted"]
+__all__ = ["Ended", "Interruptible", "ending_signals", "interrupts_noted"]
+
+
+class Ended(BaseException):
+    """A signal that ends the process: what is under way is cleaned up, and nothing more is done."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Raise Ended where SIGTERM or SIGHUP comes, so that children and scratch files go with the process.
+
+    A signal that the caller ignores, as under nohup, stays ignored.
+    """
+    names = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for other in numbers:  # a second one must not stop the cleaning up
+            signal.signal(other, signal.SIG_IGN)
+        raise Ended(number)
+
+    usual = {number: signal.getsignal(number) for number in numbers}
+    mine = [number for number, handler in usual.items() if handler is signal.SIG_DFL]
+    for number in mine:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, usual[number])
 
 
 class Interruptible(Protocol):

@@ -13,7 +13,7 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "rules", help="prove the axioms", description="What the search rests on."
     )
-    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+    actions = parser.add_subparsers(metavar="ACTION", dest="action")
     check: argparse.ArgumentParser = actions.add_parser(
         "check",
         help="prove each axiom that claims an identity",
