@@ -30,7 +30,7 @@ __all__ = [
     "versions",
 ]
 
-Kind = Literal["search", "plan", "measurement"]
+Kind = Literal["search", "plan", "measurement", "result"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 RECORDS = 1
@@ -39,6 +39,7 @@ RECORDS = 1
 PARTS: Mapping[Kind, tuple[str, ...]] = {
     "search": ("program", "device", "options", "superopt", "torch"),
     "plan": ("program", "device", "options", "superopt", "torch", "compiler"),
+    "result": ("program", "device", "options", "superopt", "torch", "compiler"),
     "measurement": (
         "program",
         "kernel",

@@ -199,6 +199,7 @@ class Context:
     kernels: dict[str, Kernel] = field(default_factory=dict)  # those that ran, by the ids of their candidates
     ids: set[str] = field(default_factory=set)  # those that candidates of the region have
     checked: str | None = None  # the id of the candidate that passed the check in floats
+    best_us: float = inf  # the least time that was told of
 
     def new_id(self, base: Candidate) -> str:
         """Return an id for a variant of a candidate, which no candidate of the region has."""

@@ -37,7 +37,15 @@ from superopt.verify.floats.report import DistributionReport, FloatReport
 if TYPE_CHECKING:
     from superopt.trace.traced import Traced
 
-__all__ = ["read_result", "result_from_json", "result_json", "returned", "tree_of", "write_json"]
+__all__ = [
+    "inputs_json",
+    "read_result",
+    "result_from_json",
+    "result_json",
+    "returned",
+    "tree_of",
+    "write_json",
+]
 
 T = TypeVar("T")
 
@@ -59,7 +67,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "versions": dict(result.versions),
         "seed": result.seed,
         "source": None if result.source is None else dict(result.source),
-        "inputs": [_tree_json(one, _input_json) for one in result.inputs],
+        "inputs": inputs_json(result.inputs),
         "returns": result.returns,
         "open_axes": sorted(result.open_axes or ()),
         "holds": list(result.holds),
@@ -262,6 +270,11 @@ def _ranked_by(data: Any) -> RankedBy | None:
 
 
 # -- structures of arguments and results
+
+
+def inputs_json(inputs: tuple[Any, ...]) -> list[Any]:
+    """Return the form of arguments as plain data, without what is in their tensors."""
+    return [_tree_json(one, _input_json) for one in inputs]
 
 
 def _tree_json(tree: Any, leaf: Callable[[Any], Any]) -> Any:

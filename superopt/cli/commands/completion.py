@@ -47,8 +47,12 @@ def add_command(commands: Any) -> None:
     parser.set_defaults(run=functools.partial(_run, commands.choices))
 
 
+Words = dict[tuple[str, ...], list[str]]
+"""What may follow the words of a command."""
+
+
 def _run(commands: Mapping[str, argparse.ArgumentParser], arguments: argparse.Namespace) -> int:
-    words = {(): [*commands, "--help", "--version"]}
+    words: Words = {(): [*commands, "--help", "--version"]}
     for name, command in commands.items():
         words |= _words(command, (name,))
     if arguments.shell == "fish":
@@ -58,7 +62,7 @@ def _run(commands: Mapping[str, argparse.ArgumentParser], arguments: argparse.Na
     return 0
 
 
-def _words(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> dict[tuple[str, ...], list[str]]:
+def _words(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Words:
     """Return what may follow each command, by the words that lead to it."""
     from superopt.workloads import WORKLOADS
 
@@ -79,14 +83,14 @@ def _words(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> dict[tuple
     return found
 
 
-def _bash(words: dict[tuple[str, ...], list[str]]) -> str:
+def _bash(words: Words) -> str:
     paths = {"".join(f" {name}" for name in path): found for path, found in words.items()}
     known = " | ".join(f'"{path}"' for path in paths if path)
     cases = [f'    "{path}") words={shlex.quote(" ".join(found))} ;;' for path, found in paths.items()]
     return _BASH.replace("@known@", f"        {known}").replace("@cases@", "\n".join(cases))
 
 
-def _fish(words: dict[tuple[str, ...], list[str]]) -> str:
+def _fish(words: Words) -> str:
     lines = []
     for path, found in words.items():
         condition = "__fish_use_subcommand"
