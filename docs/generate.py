@@ -22,6 +22,7 @@ from superopt.report.drawing import draw_graph, draw_mugraph
 from superopt.report.look import STYLE
 from superopt.report.svg import element, escape, number
 from superopt.schedule import schedules
+from superopt.trace import trace
 from superopt.workloads import WORKLOADS
 
 DOCS = Path(__file__).parent
@@ -53,7 +54,17 @@ def generated() -> dict[Path, str]:
     rooms = _between(ARCHITECTURE, "rooms", house.table())
     right = _between(GUARANTEES, "verdicts", verdicts_asked())
     numbers = {README: readme(), MODELS: models(), GUARANTEES: right}
-    return {**pictures, **numbers, DOCS / "command-line.md": command_line(), ARCHITECTURE: rooms}
+    graphs = {DOCS.parent / "superopt" / "workloads.graphs": workload_graphs()}
+    return {**pictures, **graphs, **numbers, DOCS / "command-line.md": command_line(), ARCHITECTURE: rooms}
+
+
+def workload_graphs() -> str:
+    """Return the graphs of all named workloads at their default sizes, so that a search needs no torch."""
+    traced = [
+        trace(one.function, *one.inputs(), name=one.function.__name__).graph for one in WORKLOADS.values()
+    ]
+    head = "The named workloads as they are traced; written by python docs/generate.py.\n"
+    return "\n".join([head, *map(str, traced)])
 
 
 # -- what was measured

@@ -1,16 +1,20 @@
 """The named workloads: tensor programs that matter, each one plain PyTorch function of its tensors.
 
 `WORKLOADS["gated-mlp"].inputs(M=8)` gives example inputs; they are meta tensors unless a device is
-named, so that sizes cost nothing. torch is imported only when a workload runs.
+named, so that sizes cost nothing. torch is imported only when a workload runs or is traced: the graphs at
+default sizes stand in a file beside this one, which `python docs/generate.py` writes.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from superopt.errors import InputError
+from superopt.ir import Graph, parse_graph
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +45,10 @@ class Workload:
         known = {**self.sizes, **sizes}
         return {name: tuple(known[dim] for dim in dims) for name, dims in self.tensors.items()}
 
+    def graph(self) -> Graph:
+        """Return the workload at its default sizes in f16, as it was traced when this version was made."""
+        return parse_graph(_graphs()[self.function.__name__])
+
     def inputs(self, *, dtype: str = "f16", device: str = "meta", **sizes: int) -> tuple["Tensor", ...]:
         """Return example inputs: without data on the meta device, standard normal elsewhere."""
         import torch
@@ -54,6 +62,14 @@ class Workload:
         if device == "meta":
             return tuple(torch.empty(shape, dtype=TORCH_DTYPES[dtype], device="meta") for shape in shapes)
         return tuple(torch.randn(shape, device=device).to(TORCH_DTYPES[dtype]) for shape in shapes)
+
+
+@cache
+def _graphs() -> dict[str, str]:
+    """Return the text of each workload's graph by the name of its function."""
+    text = Path(__file__).with_name("workloads.graphs").read_text(encoding="utf-8")
+    graphs = (one for one in text.split("\n\n") if one.startswith("graph "))
+    return {one.split()[1]: one for one in graphs}
 
 
 WORKLOADS: dict[str, Workload] = {}

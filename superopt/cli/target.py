@@ -27,6 +27,15 @@ class Target:
     program: Callable[..., Any] | Graph
     workload: "Workload | None" = None
 
+    def without_torch(
+        self, arguments: argparse.Namespace
+    ) -> tuple[Callable[..., Any] | Graph, tuple[Any, ...]]:
+        """Return the program and its inputs; a workload at its default sizes needs no torch."""
+        default = arguments.inputs is None and not arguments.size and not arguments.dtype
+        if self.workload is not None and default:
+            return self.workload.graph(), ()
+        return self.program, self.inputs(arguments)
+
     def inputs(self, arguments: argparse.Namespace) -> tuple[Any, ...]:
         """Return its inputs, as `--inputs`, or `--size` and `--dtype` of a named workload, say."""
         if isinstance(self.program, Graph):
