@@ -112,9 +112,9 @@ class LiveLine:
     """
 
     def __init__(self, *, quiet: bool = False, lines: bool = False) -> None:
-        self._quiet = quiet or sys.__stderr__ is None
+        self._quiet = quiet or sys.stderr is None
         self._lines = lines
-        self._terminal = sys.__stderr__ is not None and not quiet and not lines and sys.__stderr__.isatty()
+        self._terminal = sys.stderr is not None and not quiet and not lines and sys.stderr.isatty()
         self._started = time.perf_counter()
         self._shown = 0.0 if self._terminal else self._started
         self._length = 0
@@ -136,14 +136,14 @@ class LiveLine:
                 self._write(f"{now - self._started:.0f} s · {text}")
         elif self._lines or now - self._shown >= _SECONDS_BETWEEN_WORDS:
             self._shown = now
-            print(f"superopt: {now - self._started:.0f} s · {text}", file=sys.__stderr__, flush=True)
+            print(f"superopt: {now - self._started:.0f} s · {text}", file=sys.stderr, flush=True)
 
     def _write(self, text: str) -> None:
         """Write over what the line held before."""
         if self._length or text:
             width = shutil.get_terminal_size().columns - 1
             line = f"\r{text[:width]:<{min(self._length, width)}}\r"
-            print(line, end="", file=sys.__stderr__, flush=True)
+            print(line, end="", file=sys.stderr, flush=True)
         self._length = len(text)
 
 
