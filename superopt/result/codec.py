@@ -115,13 +115,31 @@ def read_result(path: str | Path) -> Result:
     """Return the result in a file, or raise InputError."""
     place = str(path)
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        data = json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except FileNotFoundError:
         raise InputError(f"{place!r} does not exist") from None
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        said = str(error) if isinstance(error, _NumberError) else said
         raise InputError(f"cannot read {place!r}: {said}") from error
     return result_from_json(data, place)
+
+
+class _NumberError(ValueError):
+    """A number that no float holds."""
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not abs(value) < float("inf"):
+        raise _NumberError(f"it holds the number {text[:40]}, which is beyond the range of floats")
+    return value
+
+
+def _whole(text: str) -> int:
+    _finite(text)
+    return int(text)
 
 
 def result_from_json(data: Any, place: str = "the result") -> Result:

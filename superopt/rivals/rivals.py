@@ -1,10 +1,14 @@
 """Rivals: the ways of PyTorch to compute a function, or a region of one, which ours must beat."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from superopt.codegen.cpp.compile import compiler_hangs, find_compiler
+from superopt.codegen.errors import NoCompilerError
 from superopt.errors import first_line
 from superopt.targets import Target
 
@@ -80,6 +84,24 @@ PEERS = {one.name: one for one in RIVALS}
 """The rivals of a program by name."""
 
 
+@contextmanager
+def _same_compiler(target: Target) -> Iterator[None]:
+    """Let Inductor use the C++ compiler of our kernels; for one in CXX that hangs it would wait without end."""
+    named = os.environ.get("CXX")
+    if not named or target.torch_device != "cpu":
+        yield
+        return
+    from torch._inductor import config
+
+    try:
+        found = " ".join(find_compiler().command)
+    except NoCompilerError:
+        yield
+        return
+    with config.patch({"cpp.cxx": (None, found)}):
+        yield
+
+
 def rivals_of(
     function: Function,
     inputs: Sequence[Any],
@@ -93,12 +115,16 @@ def rivals_of(
     for one in RIVALS:
         if target.torch_device not in one.devices or (one.compiles and not compiled):
             continue
+        if one.compiles and compiler_hangs() and target.torch_device == "cpu":
+            log.warning("%s does not race: the C++ compiler hangs", one.name)
+            continue
         if one.compiles:
             tell(one.name)
         try:
             contender = one.make(function, [tuple(inputs)], {})
             if one.compiles:
-                contender(*inputs)
+                with _same_compiler(target):
+                    contender(*inputs)
         except Exception as error:  # whatever stops a compiler here must not stop us
             log.warning("%s does not race: %s", one.name, first_line(error))
             continue

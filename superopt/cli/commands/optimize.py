@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.cli import options
 from superopt.cli.live import LiveLine
 from superopt.cli.options import parse_sizes
+from superopt.cli.scratch import own_scratch
 from superopt.cli.screen import print_blocks, print_json
 from superopt.cli.target import Target, add_inputs, load_target
 from superopt.cli.userfile import to_stderr
@@ -96,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
         recall=not arguments.fresh and arguments.seed is None,
     )
     quiet = arguments.json or arguments.quiet
-    with to_stderr(), LiveLine(quiet=quiet, lines=arguments.verbose) as tell:
+    with own_scratch(), to_stderr(), LiveLine(quiet=quiet, lines=arguments.verbose) as tell:
         best = optimize(
             target.program,
             *inputs,

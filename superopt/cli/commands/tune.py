@@ -8,6 +8,7 @@ from typing import Any
 from superopt.cli import options
 from superopt.cli.commands.optimize import show
 from superopt.cli.live import LiveLine
+from superopt.cli.scratch import own_scratch
 from superopt.cli.target import load_target
 from superopt.cli.userfile import to_stderr
 from superopt.cli.writing import check_place
@@ -53,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from superopt.optimizer import tune
 
     quiet = arguments.json or arguments.quiet
-    with to_stderr(), LiveLine(quiet=quiet, lines=arguments.verbose) as tell:
+    with own_scratch(), to_stderr(), LiveLine(quiet=quiet, lines=arguments.verbose) as tell:
         best = tune(
             plan,
             function,
