@@ -73,7 +73,6 @@ _SHARED = {
 }
 _APART = "-DCONTRACTIONS_APART"
 _LINED = "-DLINED_ONLY"
-_ENDED, _HANGING = threading.Event(), threading.Event()  # a compiler ended; none did, and one was late
 _LOCKS: dict[Path, threading.Lock] = {}  # held while what many kernels share is compiled: others wait
 
 
@@ -103,6 +102,10 @@ class Compiler:
         return ("-shared", "-fopenmp") if "clang" in self.version else ("-shared",)
 
 
+_ENDED: set[Compiler] = set()  # at some time in this process
+_HANGING: set[Compiler] = set()  # late at first, and so not tried again
+
+
 @functools.cache
 def find_compiler() -> Compiler:
     """Return the system's compiler: what CXX names, perhaps with arguments, else g++, clang++ or c++."""
@@ -120,8 +123,8 @@ def find_compiler() -> Compiler:
 
 
 def compiler_hangs() -> bool:
-    """Whether a compiler did not end in time that has never ended in this process."""
-    return _HANGING.is_set()
+    """Whether the compiler did not end in time, and has never ended in this process."""
+    return find_compiler() in _HANGING
 
 
 def _words(command: str) -> list[str]:
@@ -284,22 +287,22 @@ class _Build:
 
     def _run(self, name: str, arguments: list[str], children: Children, scratch: Path) -> None:
         """Run the compiler; the files that it makes on the way lie in a folder that goes with them."""
-        if _HANGING.is_set():
+        if self.compiler in _HANGING:
             raise _EndedError(f"{name}: the compiler did not end in time before, and is not tried again")
         environment = {**os.environ, "TMPDIR": str(scratch)}
         command = [*self.compiler.command, *arguments]
         try:
             done = children.run(command, limit_seconds=self.timeout_s, environment=environment)
         except LateError:
-            if not _ENDED.is_set():
-                _HANGING.set()
+            if self.compiler not in _ENDED:
+                _HANGING.add(self.compiler)
             limit = f"{self.timeout_s:.0f}" if self.timeout_s >= 10 else f"{self.timeout_s:.1g}"
             raise _EndedError(f"{name}: the compiler took more than {limit} s") from None
         except LostError as error:
             raise _EndedError(f"{name}: {error}") from None
         except OSError as error:
             raise CompileError(f"{name}: cannot run {self.compiler.path}: {reason_of(error)}") from error
-        _ENDED.set()
+        _ENDED.add(self.compiler)
         if done.code != 0:
             lines = done.errors.splitlines()
             silent = f"the compiler says nothing ({exit_text(done.code)})"

@@ -58,6 +58,8 @@ EXIT_CODES = {
 }
 """What each exit code says."""
 
+_NO_MEMORY = ("can't allocate memory", "out of memory")  # as PyTorch says it
+
 _EPILOG = """\
 examples:
   superopt list
@@ -95,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return 130
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(word in str(error).lower() for word in _NO_MEMORY):
+            raise
         complain("error: the program does not fit into the memory of this machine; give smaller sizes")
         return 2
     except SuperoptError as error:

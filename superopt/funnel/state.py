@@ -17,6 +17,7 @@ from superopt.fate import Kind
 from superopt.funnel.assembly import known_tensors
 from superopt.funnel.domain import TRIED, Domain, domain_of, failure
 from superopt.funnel.first_runs import FirstRuns
+from superopt.funnel.memory import check_memory
 from superopt.ir import Graph
 from superopt.options import OptimizeOptions
 from superopt.targets import Kernel, Target
@@ -100,6 +101,8 @@ class State:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             with self.clock.phase("inputs"):
+                if self.target.torch_device == "cpu":
+                    check_memory(self.traced.program)
                 self.has_data = not any(one.is_meta for one in tensors_of(self.inputs))
                 self.inputs = _placed(self.inputs, self.target)
                 self.typical = self.draw(self.options.seed)

@@ -99,9 +99,7 @@ def why_not_faster(result: Result) -> list[str]:
     if floor:
         ratio = rivals[best] / floor
         near = (
-            f"{best} is within {ratio:.2f} times of that"
-            if ratio >= 1
-            else f"{best} finds some of it in the cache"
+            f"{best} takes {ratio:.1f} times that" if ratio >= 1 else f"{best} finds some of it in the cache"
         )
         end = ", so there is little to win" if ratio < _NEAR_FLOOR else ""
         said.append(f"The program's bytes and arithmetic take {floor:.0f} µs at least; {near}{end}.")

@@ -2,9 +2,12 @@
 
 import logging
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from superopt.codegen.cpp.compile import compiler_hangs, find_compiler
@@ -84,9 +87,16 @@ PEERS = {one.name: one for one in RIVALS}
 """The rivals of a program by name."""
 
 
+def _hangs() -> bool:
+    try:
+        return compiler_hangs()
+    except NoCompilerError:
+        return False
+
+
 @contextmanager
 def _same_compiler(target: Target) -> Iterator[None]:
-    """Let Inductor use the C++ compiler of our kernels; for one in CXX that hangs it would wait without end."""
+    """Let Inductor use the compiler of our kernels: for one in CXX that hangs, it would wait without end."""
     named = os.environ.get("CXX")
     if not named or target.torch_device != "cpu":
         yield
@@ -94,12 +104,18 @@ def _same_compiler(target: Target) -> Iterator[None]:
     from torch._inductor import config
 
     try:
-        found = " ".join(find_compiler().command)
+        found = find_compiler()
     except NoCompilerError:
         yield
         return
-    with config.patch({"cpp.cxx": (None, found)}):
-        yield
+    with TemporaryDirectory(prefix="superopt-") as folder:
+        program = found.path
+        if found.arguments:  # Inductor takes one word
+            program = str(Path(folder) / "compiler")
+            Path(program).write_text(f'#!/bin/sh\nexec {shlex.join(found.command)} "$@"\n')
+            Path(program).chmod(0o700)
+        with config.patch({"cpp.cxx": (None, program)}):
+            yield
 
 
 def rivals_of(
@@ -115,7 +131,7 @@ def rivals_of(
     for one in RIVALS:
         if target.torch_device not in one.devices or (one.compiles and not compiled):
             continue
-        if one.compiles and compiler_hangs() and target.torch_device == "cpu":
+        if one.compiles and target.torch_device == "cpu" and _hangs():
             log.warning("%s does not race: the C++ compiler hangs", one.name)
             continue
         if one.compiles:
