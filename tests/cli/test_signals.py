@@ -31,10 +31,12 @@ def norm(x, g, w):
     return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g) @ w
 
 try:
-    import torch
-    from superopt.cli.scratch import own_scratch
-    with ending_signals(), own_scratch(), torch.no_grad():
-        torch.compile(norm, backend="superopt")(torch.randn(8, 256), torch.randn(256), torch.randn(256, 256))
+    with ending_signals():
+        import torch
+        from superopt.cli.scratch import own_scratch
+        with own_scratch(), torch.no_grad():
+            inputs = torch.randn(8, 256), torch.randn(256), torch.randn(256, 256)
+            torch.compile(norm, backend="superopt")(*inputs)
 except KeyboardInterrupt:
     raise SystemExit(130)
 except Ended as end:
@@ -139,7 +141,7 @@ def ended(place: Place, name: str, number: signal.Signals, after: float) -> str:
         return f"{name} went on 60 s after {number.name} at {after:.2f} s"
     what = f"{name}, {number.name} after {after:.2f} s, code {process.returncode}: {err[-1500:]}"
     early = (
-        after < 0.6 and process.returncode in (-number, 1) and "superopt" not in out
+        after < 1.5 and process.returncode in (-number, 1) and "superopt" not in out
     )  # Python itself starts
     if process.returncode not in (CODES[number], 0, 1) and not early:
         return f"another code: {what}"
