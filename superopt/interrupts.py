@@ -1,13 +1,15 @@
 """Interrupts: Ctrl-C as a wish to stop, so that long work ends with the best so far; other signals end it."""
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-__all__ = ["Ended", "Interruptible", "ending_signals", "interrupts_noted"]
+__all__ = ["Ended", "Interruptible", "ending_signals", "interrupt", "interrupts_noted", "received"]
 
 
 class Ended(BaseException):
@@ -18,32 +20,61 @@ class Ended(BaseException):
         self.number = number
 
 
+_GRACE_S = 20.0  # in which a process that was told to end cleans up
+_received: list[int] = []
+
+
+def received() -> int | None:
+    """Return the signal that came first since `ending_signals` began; None where none came.
+
+    An exception raised by a handler may be lost where C code runs Python: PyTorch's imports do that.
+    """
+    return _received[0] if _received else None
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, as Python does by itself, and note it."""
+    _received.append(number)
+    raise KeyboardInterrupt
+
+
 @contextmanager
-def ending_signals() -> Iterator[None]:
+def ending_signals(*, at_last: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Raise Ended where SIGTERM or SIGHUP comes, so that children and scratch files go with the process.
 
-    A signal that the caller ignores, as under nohup, stays ignored.
+    A signal that the caller ignores, as under nohup, stays ignored. A process that does not end in time does
+    what is to be done `at_last`, and is gone.
     """
-    names = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    names = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
 
     def end(number: int, frame: FrameType | None) -> None:
+        _received.append(number)
         for other in numbers:  # a second one must not stop the cleaning up
             signal.signal(other, signal.SIG_IGN)
+        threading.Thread(target=_end_late, args=(number, at_last), daemon=True).start()
         raise Ended(number)
 
-    usual = {number: signal.getsignal(number) for number in numbers}
-    mine = [number for number, handler in usual.items() if handler is signal.SIG_DFL]
+    _received.clear()
+    handlers = dict.fromkeys(numbers, (signal.SIG_DFL, end))
+    handlers[signal.SIGINT] = (signal.default_int_handler, interrupt)
+    mine = {number: usual for number, (usual, _) in handlers.items() if signal.getsignal(number) is usual}
     for number in mine:
-        signal.signal(number, end)
+        signal.signal(number, handlers[number][1])
     try:
         yield
     finally:
-        for number in mine:
-            signal.signal(number, usual[number])
+        for number, usual in mine.items():
+            signal.signal(number, usual)
+
+
+def _end_late(number: int, at_last: Callable[[], None]) -> None:
+    time.sleep(_GRACE_S)
+    at_last()
+    os._exit(128 + number)
 
 
 class Interruptible(Protocol):
@@ -59,7 +90,8 @@ def interrupts_noted(work: Interruptible) -> Iterator[None]:
     Work that is `interruptible` at the moment, as while it waits, gets the exception at once.
     """
     usual = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
+    ours = usual in (signal.default_int_handler, interrupt)
+    if threading.current_thread() is not threading.main_thread() or not ours:
         yield  # another owner of the signal, or no right to change it
         return
 

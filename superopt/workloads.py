@@ -45,9 +45,13 @@ class Workload:
         known = {**self.sizes, **sizes}
         return {name: tuple(known[dim] for dim in dims) for name, dims in self.tensors.items()}
 
-    def graph(self) -> Graph:
-        """Return the workload at its default sizes in f16, as it was traced when this version was made."""
-        return parse_graph(_graphs()[self.function.__name__])
+    def graph(self) -> Graph | None:
+        """Return the workload at its default sizes in f16, as it was traced when this version was made.
+
+        None for one that is newer than the file of these graphs.
+        """
+        text = _graphs().get(self.function.__name__)
+        return parse_graph(text) if text is not None else None
 
     def inputs(self, *, dtype: str = "f16", device: str = "meta", **sizes: int) -> tuple["Tensor", ...]:
         """Return example inputs: without data on the meta device, standard normal elsewhere."""

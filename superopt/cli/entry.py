@@ -26,8 +26,9 @@ from superopt.cli.commands import (
     workloads,
 )
 from superopt.cli.parser import Parser, complain
+from superopt.cli.scratch import end_descendants
 from superopt.errors import InputError, SuperoptError
-from superopt.interrupts import Ended, ending_signals
+from superopt.interrupts import Ended, ending_signals, received
 
 __all__ = ["EXIT_CODES", "main", "make_parser"]
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # no exception for a µ on a terminal that has none
             stream.reconfigure(errors="replace")
     try:
-        with ending_signals():
+        with ending_signals(at_last=end_descendants):
             code = _run(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -91,21 +92,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _discard_output()
         complain(f"error: cannot write the output: {error.strerror}")
         return 2
-    except Ended as end:
-        complain(f"ended by {signal.Signals(end.number).name}")
-        return 128 + end.number
-    except KeyboardInterrupt:
+    except (Ended, KeyboardInterrupt, Exception) as error:
+        return _failed(error)
+    return code
+
+
+def _failed(error: BaseException) -> int:
+    """Say in one line what ended a command, and return its exit code; a fault of ours is raised again."""
+    number = received()
+    if isinstance(error, Ended) or number not in (None, signal.SIGINT):
+        number = error.number if isinstance(error, Ended) else number
+        assert number is not None
+        complain(f"ended by {signal.Signals(number).name}")
+        return 128 + number
+    if isinstance(error, KeyboardInterrupt) or (number is not None and isinstance(error, ImportError)):
         complain("interrupted")
         return 130
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not any(word in str(error).lower() for word in _NO_MEMORY):
-            raise
+    no_memory = isinstance(error, RuntimeError) and any(one in str(error).lower() for one in _NO_MEMORY)
+    if no_memory or isinstance(error, MemoryError):
         complain("error: the program does not fit into the memory of this machine; give smaller sizes")
         return 2
-    except SuperoptError as error:
+    if isinstance(error, SuperoptError) and number is not None and isinstance(error.__cause__, ImportError):
+        complain("interrupted")
+        return 130
+    if isinstance(error, SuperoptError):
         complain(f"error: {' '.join(str(error).split())}")
         return 2
-    return code
+    raise error
 
 
 def make_parser() -> Parser:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["own_scratch"]
+__all__ = ["end_descendants", "own_scratch"]
 
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -32,8 +32,8 @@ class Target:
     ) -> tuple[Callable[..., Any] | Graph, tuple[Any, ...]]:
         """Return the program and its inputs; a workload at its default sizes needs no torch."""
         default = arguments.inputs is None and not arguments.size and not arguments.dtype
-        if self.workload is not None and default:
-            return self.workload.graph(), ()
+        if self.workload is not None and default and (graph := self.workload.graph()) is not None:
+            return graph, ()
         return self.program, self.inputs(arguments)
 
     def inputs(self, arguments: argparse.Namespace) -> tuple[Any, ...]:
