@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 __all__ = ["Ended", "Interruptible", "ending_signals", "interrupt", "interrupts_noted", "received"]
 
@@ -59,7 +59,7 @@ def ending_signals(*, at_last: Callable[[], None] = lambda: None) -> Iterator[No
         raise Ended(number)
 
     _received.clear()
-    handlers = dict.fromkeys(numbers, (signal.SIG_DFL, end))
+    handlers: dict[int, tuple[Any, Any]] = dict.fromkeys(numbers, (signal.SIG_DFL, end))
     handlers[signal.SIGINT] = (signal.default_int_handler, interrupt)
     mine = {number: usual for number, (usual, _) in handlers.items() if signal.getsignal(number) is usual}
     for number in mine:

@@ -26,7 +26,6 @@ from superopt.cli.commands import (
     workloads,
 )
 from superopt.cli.parser import Parser, complain
-from superopt.cli.scratch import end_descendants
 from superopt.errors import InputError, SuperoptError
 from superopt.interrupts import Ended, ending_signals, received
 
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # no exception for a µ on a terminal that has none
             stream.reconfigure(errors="replace")
     try:
-        with ending_signals(at_last=end_descendants):
+        with ending_signals(at_last=_end_descendants):
             code = _run(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -94,7 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (Ended, KeyboardInterrupt, Exception) as error:
         return _failed(error)
-    return code
+    number = received()
+    return code if number in (None, signal.SIGINT) else _failed(Ended(number))
+
+
+def _end_descendants() -> None:
+    from superopt.cli.scratch import end_descendants
+
+    end_descendants()
 
 
 def _failed(error: BaseException) -> int:
