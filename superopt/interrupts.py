@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 __all__ = ["Ended", "Interruptible", "ending_signals", "interrupt", "interrupts_noted", "received"]
 
@@ -27,15 +27,38 @@ _received: list[int] = []
 def received() -> int | None:
     """Return the signal that came first since `ending_signals` began; None where none came.
 
-    An exception raised by a handler may be lost where C code runs Python: PyTorch's imports do that.
+    An exception raised by a handler may be lost where C code runs Python.
     """
     return _received[0] if _received else None
 
 
+_at_last: list[Callable[[], None]] = []
+
+
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, as Python does by itself, and note it."""
+    """Raise KeyboardInterrupt, as Python does by itself, but end at once where a module is imported."""
     _received.append(number)
+    if _imports(frame):
+        _leave(number, "interrupted")
     raise KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is being imported: an exception in PyTorch's may be lost, or abort the process."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _leave(number: int, word: str) -> NoReturn:
+    """End the process here and now, with one line and the exit code of the signal."""
+    if word:
+        os.write(2, f"superopt: {word}\n".encode())
+    for work in _at_last:
+        work()
+    os._exit(128 + number)
 
 
 @contextmanager
@@ -55,10 +78,13 @@ def ending_signals(*, at_last: Callable[[], None] = lambda: None) -> Iterator[No
         _received.append(number)
         for other in numbers:  # a second one must not stop the cleaning up
             signal.signal(other, signal.SIG_IGN)
-        threading.Thread(target=_end_late, args=(number, at_last), daemon=True).start()
+        if _imports(frame):
+            _leave(number, f"ended by {signal.Signals(number).name}")
+        threading.Thread(target=_end_late, args=(number,), daemon=True).start()
         raise Ended(number)
 
     _received.clear()
+    _at_last[:] = [at_last]
     handlers: dict[int, tuple[Any, Any]] = dict.fromkeys(numbers, (signal.SIG_DFL, end))
     handlers[signal.SIGINT] = (signal.default_int_handler, interrupt)
     mine = {number: usual for number, (usual, _) in handlers.items() if signal.getsignal(number) is usual}
@@ -71,10 +97,9 @@ def ending_signals(*, at_last: Callable[[], None] = lambda: None) -> Iterator[No
             signal.signal(number, usual)
 
 
-def _end_late(number: int, at_last: Callable[[], None]) -> None:
+def _end_late(number: int) -> None:
     time.sleep(_GRACE_S)
-    at_last()
-    os._exit(128 + number)
+    _leave(number, "")
 
 
 class Interruptible(Protocol):

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # no exception for a µ on a terminal that has none
             stream.reconfigure(errors="replace")
     try:
-        with ending_signals(at_last=_end_descendants):
+        with ending_signals(at_last=_leave_nothing):
             code = _run(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -97,10 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if number in (None, signal.SIGINT) else _failed(Ended(number))
 
 
-def _end_descendants() -> None:
-    from superopt.cli.scratch import end_descendants
+def _leave_nothing() -> None:
+    from superopt.cli.scratch import leave_nothing
 
-    end_descendants()
+    leave_nothing()
 
 
 def _failed(error: BaseException) -> int:
@@ -111,16 +111,13 @@ def _failed(error: BaseException) -> int:
         assert number is not None
         complain(f"ended by {signal.Signals(number).name}")
         return 128 + number
-    if isinstance(error, KeyboardInterrupt) or (number is not None and isinstance(error, ImportError)):
+    if isinstance(error, KeyboardInterrupt):
         complain("interrupted")
         return 130
     no_memory = isinstance(error, RuntimeError) and any(one in str(error).lower() for one in _NO_MEMORY)
     if no_memory or isinstance(error, MemoryError):
         complain("error: the program does not fit into the memory of this machine; give smaller sizes")
         return 2
-    if isinstance(error, SuperoptError) and number is not None and isinstance(error.__cause__, ImportError):
-        complain("interrupted")
-        return 130
     if isinstance(error, SuperoptError):
         complain(f"error: {' '.join(str(error).split())}")
         return 2

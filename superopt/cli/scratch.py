@@ -7,15 +7,17 @@ those that PyTorch starts. Both end with the command.
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["end_descendants", "own_scratch"]
+__all__ = ["leave_nothing", "own_scratch"]
 
 _PR_SET_CHILD_SUBREAPER = 36
+_FOLDERS: list[str] = []
 
 
 @contextlib.contextmanager
@@ -26,6 +28,7 @@ def own_scratch() -> Iterator[None]:
     _adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="superopt-", ignore_cleanup_errors=True) as folder:
         os.environ["TMPDIR"] = folder
+        _FOLDERS.append(folder)
         try:
             yield
         finally:
@@ -33,7 +36,15 @@ def own_scratch() -> Iterator[None]:
                 os.environ.pop("TMPDIR", None)
             else:
                 os.environ["TMPDIR"] = usual
-            end_descendants()
+            _end_descendants()
+            _FOLDERS.remove(folder)
+
+
+def leave_nothing() -> None:
+    """End what this process started, and remove its scratch: it ends here and now."""
+    _end_descendants()
+    for folder in _FOLDERS:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _adopt_orphans() -> None:
@@ -42,7 +53,7 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_descendants() -> None:
+def _end_descendants() -> None:
     """Kill all processes that this one started, directly or not."""
     for _ in range(3):  # one that is killed may have started another before
         found = _descendants()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from superopt.cli.screen import Block, Table, Text
 from superopt.result import Result
-from superopt.result.why import why_faster, why_not_faster
+from superopt.result.why import best_rival, why_faster, why_not_faster
 from superopt.rivals.rivals import PEERS
 
 __all__ = ["summary"]
@@ -47,15 +47,9 @@ def _headline(result: Result) -> str:
     if result.winner != "superopt":
         kept = "PyTorch's program" if result.winner == "eager" else result.winner
         return f"{name}: {kept} stays; nothing that was found is surely faster"
-    against = "a stand-in for the original" if result.stood_in else _best_rival(result)
+    against = "a stand-in for the original" if result.stood_in else best_rival(result)
     between = "" if result.interval is None else " ({:.2f} to {:.2f})".format(*result.interval)
     return f"{name}: {result.speedup:.2f} times as fast as {against}{between}"
-
-
-def _best_rival(result: Result) -> str:
-    times = {name: one.median_us for name, one in result.measurements.items() if name in PEERS}
-    best = min(times, key=lambda name: times[name], default="PyTorch")
-    return "eager PyTorch" if best == "eager" else best
 
 
 def _race(result: Result) -> Table:

@@ -17,7 +17,7 @@ from superopt.ir.mugraph import Call, Kernel, MuGraph, walk
 from superopt.result.result import Result
 from superopt.rivals.rivals import PEERS
 
-__all__ = ["operators", "why_faster", "why_not_faster"]
+__all__ = ["best_rival", "moved_bytes", "operators", "what_is_left", "why_faster", "why_not_faster"]
 
 _LAYOUT = ("rename", "select")
 _FEWER = 0.9  # share of the arithmetic, below which a program is said to do less of it
@@ -33,6 +33,13 @@ class _Moved:
     bytes: int
     largest: str
     largest_bytes: int
+
+
+def best_rival(result: Result) -> str:
+    """Return the fastest of PyTorch's programs that raced, to be read."""
+    times = {name: one.median_us for name, one in result.measurements.items() if name in PEERS}
+    best = min(times, key=lambda name: times[name], default="PyTorch")
+    return "eager PyTorch" if best == "eager" else best
 
 
 def operators(goal: Graph) -> list[int]:
@@ -95,20 +102,42 @@ def why_not_faster(result: Result) -> list[str]:
             said.append(f"None of our kernels passed: {faults[0]}.")
         elif not kept:
             said.append("No schedule fits this device.")
-    floor = result.floor_us
-    if floor:
-        ratio = rivals[best] / floor
-        near = (
-            f"{best} takes {ratio:.1f} times that" if ratio >= 1 else f"{best} finds some of it in the cache"
-        )
-        end = ", so there is little to win" if ratio < _NEAR_FLOOR else ""
-        said.append(f"The program's bytes and arithmetic take {floor:.0f} µs at least; {near}{end}.")
+    said += _floor(result, best, rivals[best])
     if all(len(operators(_composed(one))) == 1 for one in result.regions) and result.regions:
         said.append("It is one operator already: there is nothing to fuse.")
     if result.program.opaque:
         names = ", ".join(dict.fromkeys(node.target for node in result.program.opaque))
         said.append(f"Not in the algebra, so PyTorch computes it: {names}.")
     return said
+
+
+def what_is_left(result: Result) -> list[str]:
+    """Return, as sentences, how far the chosen kernels are from what is possible, and what they do."""
+    ours = result.measurements.get("superopt")
+    chosen = [one.chosen for one in result.regions if one.chosen is not None]
+    if ours is None or not chosen:
+        return []
+    said = _floor(result, "superopt", ours.median_us)
+    moved = [found for one in chosen if (found := moved_bytes(one.mugraph))]
+    flops = sum(graph_bound(one.graph).flops for one in chosen)
+    if moved:
+        rate = sum(moved) / ours.median_us / 1e3
+        said.append(
+            f"Its kernels read and write {_size(sum(moved))} and do {_large(flops)} operations of arithmetic,"
+            f" which is {rate:.1f} GB and {_large(flops / ours.median_us * 1e6)} operations in a second."
+        )
+    return said
+
+
+def _floor(result: Result, name: str, us: float) -> list[str]:
+    """Return how a program's time compares with the least that is possible, where that is known."""
+    floor = result.floor_us
+    if not floor:
+        return []
+    ratio = us / floor
+    near = f"{name} takes {ratio:.1f} times that" if ratio >= 1 else f"{name} finds some of it in a cache"
+    end = ", so there is little to win" if ratio < _NEAR_FLOOR else ""
+    return [f"The program's bytes and arithmetic take {floor:.0f} µs at least; {near}{end}."]
 
 
 def _composed(region: RegionCandidates) -> Graph:
@@ -160,27 +189,47 @@ def _walks(mugraph: MuGraph, kernel: Kernel, value: int) -> int:
     return len(places)
 
 
-def _moved(mugraph: MuGraph) -> _Moved | None:
-    """Return what the kernels move, where one input of the program is most of it."""
+def moved_bytes(mugraph: MuGraph) -> int:
+    """Return how many bytes kernels read and write, each tensor once in each kernel."""
+    return sum(size for _, size in _traffic(mugraph))
+
+
+def _traffic(mugraph: MuGraph) -> list[tuple[int, int]]:
+    """Return each value that a kernel reads or writes, with its bytes."""
     graph = mugraph.graph
     axes, sizes = value_axes(graph), graph.sizes
-    outputs = {output.value: output.port for output in graph.outputs}
-    between = dict(mugraph.rounded)
-    total, inputs = 0, dict.fromkeys(range(len(graph.inputs)), 0)
+    dtypes = {value: port.dtype for value, port in enumerate(graph.inputs)}
+    dtypes |= dict(mugraph.rounded) | {output.value: output.port.dtype for output in graph.outputs}
+    found = []
     for kernel in mugraph.kernels:
         for value in (*mugraph.loads(kernel), *mugraph.stores(kernel)):
-            if value in inputs:
-                dtype = graph.inputs[value].dtype
-            else:
-                dtype = outputs[value].dtype if value in outputs else between.get(value, "f32")
-            size = prod(sizes[axis] for axis in axes[value]) * DTYPES[dtype].bytes
-            total += size
-            if value in inputs:
-                inputs[value] += size
-    if not inputs or not total:
+            elements = prod(sizes[axis] for axis in axes[value])
+            found.append((value, elements * DTYPES[dtypes.get(value, "f32")].bytes))
+    return found
+
+
+def _moved(mugraph: MuGraph) -> _Moved | None:
+    """Return what the kernels move, where one input of the program is most of it."""
+    traffic, inputs = _traffic(mugraph), mugraph.graph.inputs
+    total = sum(size for _, size in traffic)
+    of_each = {at: sum(size for value, size in traffic if value == at) for at in range(len(inputs))}
+    if not total or not of_each:
         return None
-    value = max(inputs, key=lambda one: inputs[one])
-    return _Moved(total, graph.inputs[value].name, inputs[value]) if inputs[value] > _MOSTLY * total else None
+    largest = max(of_each, key=lambda at: of_each[at])
+    if of_each[largest] <= _MOSTLY * total:
+        return None
+    return _Moved(total, inputs[largest].name, of_each[largest])
+
+
+def _size(count: int) -> str:
+    return _megabytes(count, 0)[0]
+
+
+def _large(count: float) -> str:
+    for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f}"
 
 
 def _megabytes(whole: int, share: int) -> tuple[str, str]:

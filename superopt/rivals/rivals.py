@@ -10,8 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from superopt.codegen.cpp.compile import compiler_hangs, find_compiler
-from superopt.codegen.errors import NoCompilerError
 from superopt.errors import first_line
 from superopt.targets import Target
 
@@ -88,6 +86,9 @@ PEERS = {one.name: one for one in RIVALS}
 
 
 def _hangs() -> bool:
+    from superopt.codegen.cpp.compile import compiler_hangs
+    from superopt.codegen.errors import NoCompilerError
+
     try:
         return compiler_hangs()
     except NoCompilerError:
@@ -102,6 +103,9 @@ def _same_compiler(target: Target) -> Iterator[None]:
         yield
         return
     from torch._inductor import config
+
+    from superopt.codegen.cpp.compile import find_compiler
+    from superopt.codegen.errors import NoCompilerError
 
     try:
         found = find_compiler()
