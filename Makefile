@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@test -x $(BIN)/python || { echo "making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "installing PyTorch and the rest into $(VENV); this takes some minutes once ..."
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e ".[dev]"
 	touch $@
 
 demo: setup
@@ -21,6 +22,10 @@ demo: setup
 		-o demo/result.json || test $$? -eq 1
 	@echo "the report, for a browser:"
 	@$(BIN)/superopt report demo/result.json
+	@echo
+	@echo "next: source $(BIN)/activate, and then"
+	@echo "  superopt list                                    the named workloads"
+	@echo "  superopt optimize file.py:function --inputs ...  your own function; see README.md"
 
 test: setup
 	$(BIN)/python -m pytest -q -n auto -m "not slow"

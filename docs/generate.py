@@ -15,13 +15,14 @@ from pathlib import Path
 
 import house
 
-from superopt.cli.entry import make_parser
+from superopt.cli.entry import EXIT_CODES, make_parser
 from superopt.cost import device_of
 from superopt.driver import Search, search
 from superopt.report.drawing import draw_graph, draw_mugraph
 from superopt.report.look import STYLE
 from superopt.report.svg import element, escape, number
 from superopt.schedule import schedules
+from superopt.trace import trace
 from superopt.workloads import WORKLOADS
 
 DOCS = Path(__file__).parent
@@ -53,7 +54,17 @@ def generated() -> dict[Path, str]:
     rooms = _between(ARCHITECTURE, "rooms", house.table())
     right = _between(GUARANTEES, "verdicts", verdicts_asked())
     numbers = {README: readme(), MODELS: models(), GUARANTEES: right}
-    return {**pictures, **numbers, DOCS / "command-line.md": command_line(), ARCHITECTURE: rooms}
+    graphs = {DOCS.parent / "superopt" / "workloads.graphs": workload_graphs()}
+    return {**pictures, **graphs, **numbers, DOCS / "command-line.md": command_line(), ARCHITECTURE: rooms}
+
+
+def workload_graphs() -> str:
+    """Return the graphs of all named workloads at their default sizes, so that a search needs no torch."""
+    traced = [
+        trace(one.function, *one.inputs(), name=one.function.__name__).graph for one in WORKLOADS.values()
+    ]
+    head = "The named workloads as they are traced; written by python docs/generate.py.\n"
+    return "\n".join([head, *map(str, traced)])
 
 
 # -- what was measured
@@ -98,8 +109,8 @@ def models_measured() -> str:
     return "\n".join([*lines, "", *textwrap.wrap(said, 110, break_on_hyphens=False), ""])
 
 
-def measured() -> str:
-    """Return a table of the fp32 cases in `SHOWN`, and the geometric mean of all that were measured."""
+def _rows_measured() -> tuple[list[tuple[str, str, float, float, str, float]], list[float], str]:
+    """Return what was measured of the fp32 cases in `SHOWN`, the ratios of all, and on what."""
     document = json.loads((RESULTS / "cpu.json").read_text(encoding="utf-8"))
     rows, ratios = [], []
     for case in document["cases"].values():
@@ -115,15 +126,21 @@ def measured() -> str:
             sizes = ", ".join(f"{name}={size}" for name, size in case["sizes"].items())
             rows.append((case["workload"], sizes, ours, times[best], best, ratios[-1]))
     rows.sort(key=lambda row: SHOWN.index(row[0]))
+    machine = document["machine"]
+    return rows, ratios, f"{machine['threads']} threads of an {machine['device']}"
+
+
+def measured() -> str:
+    """Return a table of the fp32 cases in `SHOWN`, and the geometric mean of all that were measured."""
+    rows, ratios, where = _rows_measured()
     mean = statistics.geometric_mean(ratios)
-    threads, device = document["machine"]["threads"], document["machine"]["device"]
     lines = ["| program, fp32 | sizes | kernel | best of PyTorch | ratio |", "|---|---|---|---|---|"]
     lines += [
         f"| {name} | {sizes} | {ours:.0f} µs | {theirs:.0f} µs, {peer} | {ratio:.2f} |"
         for name, sizes, ours, theirs, peer, ratio in rows
     ]
     said = (
-        f"Medians on {threads} threads of an {device} ([bench/results/cpu.json](bench/results/cpu.json)); the"
+        f"Medians on {where} ([bench/results/cpu.json](bench/results/cpu.json)); the"
         f" geometric mean over all {len(ratios)} fp32 cases there is {mean:.2f}, from {min(ratios):.2f} to"
         f" {max(ratios):.2f}. Where a ratio is below 1, PyTorch's own program is what comes back."
     )
@@ -174,6 +191,7 @@ def _pictures() -> Iterator[tuple[str, str]]:
     yield "after", _alone(draw_graph(best.graph, "the best equivalent of it"))
     yield "mugraph", _alone(draw_mugraph(best.mugraph, "the best equivalent as one kernel"))
     yield "levels", _alone(_levels(found))
+    yield "ratios", _alone(_ratios())
     attention = WORKLOADS["gqa-decode"]
     inputs = attention.inputs(B=1, H=8, G=2)
     graph = search(attention.function, *inputs, name=attention.name).regions[0].found[0].graph
@@ -217,6 +235,37 @@ def _levels(found: Search) -> str:
     )  # fmt: skip
 
 
+def _ratios() -> str:
+    """Return what was measured of the programs in `SHOWN` as bars: how fast ours is, in speeds of PyTorch."""
+    rows = _rows_measured()[0]
+    left, row, width = 150.0, 30.0, 640.0
+    most = max(ratio for *_, ratio in rows)
+    scale = (width - left - 60) / most
+    parts = [element("title", "how fast superopt's kernels are, in speeds of the best of PyTorch")]
+    for at, (name, sizes, _, _, peer, ratio) in enumerate(rows):
+        y, color = 12 + row * at, "#0f766e" if ratio >= 1 else "#b45309"
+        tip = element("title", escape(f"{name}, {sizes}: against {peer}"))
+        parts.append(
+            element(
+                "g",
+                tip
+                + element("text", escape(name), x=left - 10, y=y + 15, text_anchor="end")
+                + element("rect", x=left, y=y + 2, width=scale * ratio, height=18.0, rx=3, fill=color)
+                + element("text", f"{ratio:.2f}", x=left + scale * ratio + 8, y=y + 15),
+            )
+        )
+    bottom = 12 + row * len(rows)
+    even = left + scale
+    parts.append(
+        element("line", x1=even, x2=even, y1=8.0, y2=bottom, stroke="#5c6878", stroke_dasharray="4 3")
+    )
+    parts.append(element("text", "as fast as PyTorch", x=even + 6, y=bottom + 14, class_="dim"))
+    return element(
+        "svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", width=width, height=bottom + 24,
+        viewBox=f"0 0 {number(width)} {number(bottom + 24)}", role="img",
+    )  # fmt: skip
+
+
 def _alone(svg: str) -> str:
     """Return a drawing of the report as a file of its own: with its style, on a light ground, a line each."""
     light = re.search(r":root \{.*?\}", STYLE, re.DOTALL)
@@ -237,7 +286,11 @@ def command_line() -> str:
         "# Command line",
         "This page is generated from the parser. Every command takes `--help`; most take `--json`, which"
         " prints the same as data and no progress.",
-        "Exit codes: 0 fine, 1 the answer is no, 2 bad input, 3 unknown, 130 interrupted.",
+        "A word that no command knows gets one line, with a guess at what was meant. `superopt completion`"
+        " makes a shell complete commands, options and named workloads.",
+        "\n".join(
+            ["| exit code | meaning |", "|---|---|", *(f"| {n} | {why} |" for n, why in EXIT_CODES.items())]
+        ),
     ]
     for name, parser in _commands(make_parser(), "superopt"):
         parts.append(f"## {name}")

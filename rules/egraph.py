@@ -1,15 +1,23 @@
 """The e-graph of one goal in egglog: its terms, the rules that they need, and the graph read back."""
 
 import logging
+import sys
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
+from functools import cache
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from typing import TYPE_CHECKING, Any
 
 from superopt.rules.program import ANALYSIS, LANGUAGE, commands, constant_text
 from superopt.rules.smallest import Row, made_by, smaller_goal
 from superopt.rules.terms import OPERATORS, Goal, Node, constant_leaf
 
-__all__ = ["Running", "Snapshot"]
+if TYPE_CHECKING:
+    from egglog.bindings import EGraph
+
+__all__ = ["Running", "Snapshot", "bindings"]
 
 _SHRINKINGS = 16
 """Shrinking ends after a few steps, except in a goal that divides by zero."""
@@ -27,11 +35,9 @@ class Running:
     """The e-graph of a goal under saturation, with the rules for the operators that it has so far."""
 
     def __init__(self, goal: Goal, *, plain: bool = False) -> None:
-        from egglog.bindings import EGraph
-
         _quiet()
         self.goal = goal
-        self.egraph: EGraph = EGraph()
+        self.egraph: EGraph = bindings().EGraph()
         self.waiting = list(commands(plain=plain))
         self.nodes = 0
         self.run(LANGUAGE + _access_rules(goal) + _goal_text(goal))
@@ -39,11 +45,9 @@ class Running:
 
     def run(self, text: str) -> bool:
         """Run a program; return whether its last command changed the e-graph."""
-        from egglog.bindings import RunScheduleOutput
-
         outputs = self.egraph.run_program(*self.egraph.parse_program(text))
         last = outputs[-1] if outputs else None
-        return isinstance(last, RunScheduleOutput) and last.report.updated
+        return isinstance(last, bindings().RunScheduleOutput) and last.report.updated
 
     def shrink(self) -> bool:
         """Analyse and shrink terms, as before every round of axioms; return whether some term vanished."""
@@ -130,6 +134,24 @@ class Snapshot:
         for number, node in enumerate(self.goal.nodes):
             if node.op == "leaf" and leaves[node.attr].constant is None:
                 yield Row("leaf", node.attr, (), self.class_of(number), leaves[node.attr])
+
+
+@cache
+def bindings() -> Any:
+    """Return the compiled part of egglog, by itself.
+
+    The package around it is a language in Python, which takes half a second to import and is not used here.
+    Whoever imports it later gets the same compiled module.
+    """
+    name = "egglog.bindings"
+    package = None if name in sys.modules else find_spec("egglog")
+    spec = PathFinder.find_spec(name, package.submodule_search_locations) if package else None
+    if spec is None or spec.loader is None:
+        return import_module(name)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules.pop(name, None)  # the package enters it when it is imported itself
+    return module
 
 
 def _quiet() -> None:

@@ -1,6 +1,7 @@
 """`superopt` and `python -m superopt`: the command line, in a process of its own."""
 
 import gc
+import signal
 import sys
 
 __all__ = ["main"]
@@ -15,9 +16,14 @@ def main() -> int:
     on to throw away: a quarter of the time of a short command.
     """
     gc.set_threshold(_YOUNG)
-    from superopt.cli import main as run
+    try:
+        from superopt.cli import main as run
 
-    code = run()
+        code = run()
+    except KeyboardInterrupt:  # while modules were imported, or right at the end
+        print("superopt: interrupted", file=sys.stderr)
+        code = 130
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said
     gc.freeze()
     return code
 

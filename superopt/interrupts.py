@@ -1,13 +1,105 @@
-"""Interrupts: Ctrl-C as a wish to stop, so that long work ends with the best so far."""
+"""Interrupts: Ctrl-C as a wish to stop, so that long work ends with the best so far; other signals end it."""
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Any, NoReturn, Protocol
 
-__all__ = ["Interruptible", "interrupts_noted"]
+__all__ = ["Ended", "Interruptible", "ending_signals", "interrupt", "interrupts_noted", "received"]
+
+
+class Ended(BaseException):
+    """A signal that ends the process: what is under way is cleaned up, and nothing more is done."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+_GRACE_S = 20.0  # in which a process that was told to end cleans up
+_received: list[int] = []
+
+
+def received() -> int | None:
+    """Return the signal that came first since `ending_signals` began; None where none came.
+
+    An exception raised by a handler may be lost where C code runs Python.
+    """
+    return _received[0] if _received else None
+
+
+_at_last: list[Callable[[], None]] = []
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, as Python does by itself, but end at once where a module is imported."""
+    _received.append(number)
+    if _imports(frame):
+        _leave(number, "interrupted")
+    raise KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is being imported: an exception in PyTorch's may be lost, or abort the process."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _leave(number: int, word: str) -> NoReturn:
+    """End the process here and now, with one line and the exit code of the signal."""
+    if word:
+        os.write(2, f"superopt: {word}\n".encode())
+    for work in _at_last:
+        work()
+    os._exit(128 + number)
+
+
+@contextmanager
+def ending_signals(*, at_last: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Raise Ended where SIGTERM or SIGHUP comes, so that children and scratch files go with the process.
+
+    A signal that the caller ignores, as under nohup, stays ignored. A process that does not end in time does
+    what is to be done `at_last`, and is gone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+    def end(number: int, frame: FrameType | None) -> None:
+        _received.append(number)
+        for other in numbers:  # a second one must not stop the cleaning up
+            signal.signal(other, signal.SIG_IGN)
+        if _imports(frame):
+            _leave(number, f"ended by {signal.Signals(number).name}")
+        threading.Thread(target=_end_late, args=(number,), daemon=True).start()
+        raise Ended(number)
+
+    _received.clear()
+    _at_last[:] = [at_last]
+    handlers: dict[int, tuple[Any, Any]] = dict.fromkeys(numbers, (signal.SIG_DFL, end))
+    handlers[signal.SIGINT] = (signal.default_int_handler, interrupt)
+    mine = {number: usual for number, (usual, _) in handlers.items() if signal.getsignal(number) is usual}
+    for number in mine:
+        signal.signal(number, handlers[number][1])
+    try:
+        yield
+    finally:
+        for number, usual in mine.items():
+            signal.signal(number, usual)
+
+
+def _end_late(number: int) -> None:
+    time.sleep(_GRACE_S)
+    _leave(number, "")
 
 
 class Interruptible(Protocol):
@@ -23,7 +115,8 @@ def interrupts_noted(work: Interruptible) -> Iterator[None]:
     Work that is `interruptible` at the moment, as while it waits, gets the exception at once.
     """
     usual = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
+    ours = usual in (signal.default_int_handler, interrupt)
+    if threading.current_thread() is not threading.main_thread() or not ours:
         yield  # another owner of the signal, or no right to change it
         return
 

@@ -25,6 +25,7 @@ from superopt.funnel.floors import beaten, of_program, with_floors
 from superopt.funnel.race import copies_for
 from superopt.ir import Program
 from superopt.live.optimized import Optimized
+from superopt.live.recalled import ResultCache
 from superopt.live.saved import proven_regions, traced_again
 from superopt.options import OptimizeOptions
 from superopt.result.codec import read_result, returned
@@ -78,6 +79,9 @@ def optimize(
     with clock.phase("trace"):
         traced = traced or trace(function, *inputs, name=name, live=target.torch_device)
     plans = PlanCache(options, target)
+    results = ResultCache(plans.cache, traced, inputs, options, target)
+    if options.recall and (known := results.recall(function, traced, source)) is not None:
+        return known
     with clock.phase("recall"):
         regions, found = plans.recall(traced.program), None
     if regions is None:
@@ -96,6 +100,7 @@ def optimize(
     )
     if not best.interrupted:
         plans.keep(traced.program, best.regions)
+        results.keep(best)
     return best
 
 

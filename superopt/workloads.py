@@ -1,16 +1,20 @@
 """The named workloads: tensor programs that matter, each one plain PyTorch function of its tensors.
 
 `WORKLOADS["gated-mlp"].inputs(M=8)` gives example inputs; they are meta tensors unless a device is
-named, so that sizes cost nothing. torch is imported only when a workload runs.
+named, so that sizes cost nothing. torch is imported only when a workload runs or is traced: the graphs at
+default sizes stand in a file beside this one, which `python docs/generate.py` writes.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from superopt.errors import InputError
+from superopt.ir import Graph, parse_graph
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +45,14 @@ class Workload:
         known = {**self.sizes, **sizes}
         return {name: tuple(known[dim] for dim in dims) for name, dims in self.tensors.items()}
 
+    def graph(self) -> Graph | None:
+        """Return the workload at its default sizes in f16, as it was traced when this version was made.
+
+        None for one that is newer than the file of these graphs.
+        """
+        text = _graphs().get(self.function.__name__)
+        return parse_graph(text) if text is not None else None
+
     def inputs(self, *, dtype: str = "f16", device: str = "meta", **sizes: int) -> tuple["Tensor", ...]:
         """Return example inputs: without data on the meta device, standard normal elsewhere."""
         import torch
@@ -54,6 +66,14 @@ class Workload:
         if device == "meta":
             return tuple(torch.empty(shape, dtype=TORCH_DTYPES[dtype], device="meta") for shape in shapes)
         return tuple(torch.randn(shape, device=device).to(TORCH_DTYPES[dtype]) for shape in shapes)
+
+
+@cache
+def _graphs() -> dict[str, str]:
+    """Return the text of each workload's graph by the name of its function."""
+    text = Path(__file__).with_name("workloads.graphs").read_text(encoding="utf-8")
+    graphs = (one for one in text.split("\n\n") if one.startswith("graph "))
+    return {one.split()[1]: one for one in graphs}
 
 
 WORKLOADS: dict[str, Workload] = {}
@@ -84,7 +104,7 @@ def softmax(x: "Tensor") -> "Tensor":
 
 @workload("rmsnorm", "x[M,K] g[K]", M=16, K=4096)
 def rmsnorm(x: "Tensor", g: "Tensor") -> "Tensor":
-    """Root-mean-square norm of every row, with a gain."""
+    """RMS norm of every row, with a gain."""
     import torch
 
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g
@@ -106,7 +126,7 @@ def layernorm_linear_gelu(x: "Tensor", g: "Tensor", b: "Tensor", w: "Tensor", c:
 
 @workload("gated-mlp", "x[M,K] w1[K,N] w2[K,N]", M=16, K=4096, N=14336)
 def gated_mlp(x: "Tensor", w1: "Tensor", w2: "Tensor") -> "Tensor":
-    """The gate and the up projection of an MLP: silu(x w1) * (x w2)."""
+    """Gate and up projection: silu(x w1) * (x w2)."""
     from torch.nn import functional as F
 
     return F.silu(x @ w1) * (x @ w2)
@@ -120,7 +140,7 @@ def rmsnorm_mlp(x: "Tensor", g: "Tensor", w1: "Tensor", w2: "Tensor", w3: "Tenso
 
 @workload("lora", "x[M,K] w[K,N] a[K,R] b[R,N]", M=16, K=4096, N=4096, R=16)
 def lora(x: "Tensor", w: "Tensor", a: "Tensor", b: "Tensor") -> "Tensor":
-    """A linear layer with a low-rank adapter: x w + (x a) b."""
+    """Linear layer with adapter: x w + (x a) b."""
     return x @ w + (x @ a) @ b
 
 
@@ -143,37 +163,37 @@ def _grouped(attention: _Function, q: "Tensor", k: "Tensor", v: "Tensor") -> "Te
 
 @workload("mha", "q[B,H,S,D] k[B,H,S,D] v[B,H,S,D]", B=1, H=32, S=2048, D=128)
 def mha(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
-    """Causal attention, every head with its own keys (prefill)."""
+    """Causal attention; each head has its own keys."""
     return _causal_attention(q, k, v)
 
 
 @workload("gqa", "q[B,H,S,D] k[B,G,S,D] v[B,G,S,D]", B=1, H=32, G=8, S=2048, D=128)
 def gqa(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
-    """Causal attention, groups of query heads share keys (prefill)."""
+    """Causal attention; groups of heads share keys."""
     return _grouped(_causal_attention, q, k, v)
 
 
 @workload("mqa", "q[B,H,S,D] k[B,S,D] v[B,S,D]", B=1, H=32, S=2048, D=128)
 def mqa(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
-    """Causal attention, all query heads share the keys (prefill)."""
+    """Causal attention; all heads share the keys."""
     return _causal_attention(q, k.unsqueeze(1), v.unsqueeze(1))
 
 
 @workload("mha-decode", "q[B,H,S,D] k[B,H,T,D] v[B,H,T,D]", B=8, H=32, S=1, T=4096, D=128)
 def mha_decode(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
-    """Attention of new tokens on T cached ones."""
+    """Cached attention; each head has its own keys."""
     return _attention(q, k, v)
 
 
 @workload("gqa-decode", "q[B,H,S,D] k[B,G,T,D] v[B,G,T,D]", B=8, H=32, G=8, S=1, T=4096, D=128)
 def gqa_decode(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
-    """Attention of new tokens on T cached ones, groups of query heads share keys."""
+    """Cached attention; groups of heads share keys."""
     return _grouped(_attention, q, k, v)
 
 
 @workload("mqa-decode", "q[B,H,S,D] k[B,T,D] v[B,T,D]", B=8, H=32, S=1, T=4096, D=128)
 def mqa_decode(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
-    """Attention of new tokens on T cached ones, all query heads share the keys."""
+    """Cached attention; all heads share the keys."""
     return _attention(q, k.unsqueeze(1), v.unsqueeze(1))
 
 
@@ -183,7 +203,7 @@ def mqa_decode(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
     B=1, H=32, S=16, T=4096, D=128,
 )  # fmt: skip
 def qknorm_attention(q: "Tensor", k: "Tensor", v: "Tensor", gq: "Tensor", gk: "Tensor") -> "Tensor":
-    """Attention with an RMS norm on queries and keys."""
+    """Attention with RMS norm on queries and keys."""
     return _attention(rmsnorm(q, gq), rmsnorm(k, gk), v)
 
 
@@ -193,14 +213,20 @@ def qknorm_attention(q: "Tensor", k: "Tensor", v: "Tensor", gq: "Tensor", gk: "T
     B=8, H=128, T=4096, L=512, R=64,
 )  # fmt: skip
 def mla(q: "Tensor", qr: "Tensor", c: "Tensor", kr: "Tensor") -> "Tensor":
-    """Multi-head latent attention, one new token: two products make the scores, the latent is the value."""
+    """Latent attention (MLA) of one new token.
+
+    Two products make the scores, and the latent is the value.
+    """
     scores = q @ c.transpose(-2, -1) + qr @ kr.transpose(-2, -1)
     return (scores * (1 / sqrt(128 + qr.shape[-1]))).softmax(-1) @ c
 
 
 @workload("ntrans", "h[M,K] a[M,K] alpha[K]", M=16, K=4096)
 def ntrans(h: "Tensor", a: "Tensor", alpha: "Tensor") -> "Tensor":
-    """The update of nGPT: step from h towards the normalized block output, then normalize."""
+    """The update of nGPT: one step, then normalize.
+
+    The step leads from h towards the normalized output of the block.
+    """
 
     def unit(x: "Tensor") -> "Tensor":
         return x / x.square().sum(-1, keepdim=True).sqrt()
@@ -228,7 +254,10 @@ def matmul_rowsum(x: "Tensor", w: "Tensor") -> "Tensor":
 
 @workload("linear-cross-entropy", "x[M,K] w[K,V] target[M,V]", M=16, K=4096, V=32000)
 def linear_cross_entropy(x: "Tensor", w: "Tensor", target: "Tensor") -> "Tensor":
-    """The loss of a language model's head: logits, log-softmax, picked by a one-hot target."""
+    """The head of a language model, and its loss.
+
+    Logits and log-softmax, picked by a one-hot target.
+    """
     return -((x @ w).log_softmax(-1) * target).sum(-1)
 
 
@@ -258,7 +287,10 @@ def llama_layer(
     w2: "Tensor",
     w3: "Tensor",
 ) -> "Tensor":
-    """A decoder layer: norm, q/k/v, RoPE, causal GQA, output, residual, norm, gated MLP, residual."""
+    """A whole decoder layer of Llama.
+
+    Norm, q/k/v, RoPE, causal GQA, output, residual, norm, gated MLP, residual.
+    """
     size = cos.shape[-1]
     h = rmsnorm(x, g1)
     q, k, v = ((h @ w).view(*h.shape[:2], -1, size).transpose(1, 2) for w in (wq, wk, wv))

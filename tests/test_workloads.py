@@ -124,3 +124,25 @@ def test_interleaved_rotary() -> None:
     traced = trace(rotate, *inputs)
     torch.testing.assert_close(traced.run(*inputs), rotate(*inputs))
     assert traced.program.opaque == ()
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_graph_in_the_file_is_the_one_that_is_traced(name: str) -> None:
+    one = WORKLOADS[name]
+    traced = trace(one.function, *one.inputs(), name=one.function.__name__).graph
+    assert str(one.graph()) == str(traced), "run python docs/generate.py"
+
+
+def test_a_search_of_a_workload_needs_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None  # an import of it would fail\n"
+        "from superopt.cli import main\n"
+        "code = main(['search', 'rmsnorm-linear', '--show', '0'])\n"
+        "assert 'egglog' not in sys.modules\n"  # nor its language in Python, which is as slow
+        "import egglog.bindings\n"
+        "egglog.EGraph()\n"
+        "raise SystemExit(code)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, "complete: no limit" in ended.stdout) == (0, True), ended.stderr

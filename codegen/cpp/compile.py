@@ -8,7 +8,9 @@ import hashlib
 import logging
 import os
 import re
+import shlex
 import shutil
+import stat
 import struct
 import sys
 import tempfile
@@ -30,6 +32,7 @@ __all__ = [
     "Compiler",
     "compile_shared",
     "compile_source",
+    "compiler_hangs",
     "find_compiler",
     "load_kernel",
     "runtime_text",
@@ -55,7 +58,7 @@ FLAGS = (
 )
 """What every kernel is compiled with."""
 _NAMES = ("g++", "clang++", "c++")
-_ANSWER_S = 10.0  # in which a compiler says its version
+_ANSWER_S = 5.0  # in which a compiler says its version
 _TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CALL = re.compile(r"\b(contract|contract_pairs)\(([^;]*);")
@@ -82,10 +85,16 @@ def runtime_text() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler: its path, and what it says of its version."""
+    """A C++ compiler: its path, what it says of its version, and what CXX says to call it with."""
 
     path: str
     version: str
+    arguments: tuple[str, ...] = ()  # as in CXX="ccache g++"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What every call of it begins with."""
+        return self.path, *self.arguments
 
     @property
     def link(self) -> tuple[str, ...]:
@@ -93,27 +102,45 @@ class Compiler:
         return ("-shared", "-fopenmp") if "clang" in self.version else ("-shared",)
 
 
+_ENDED: set[Compiler] = set()  # at some time in this process
+_HANGING: set[Compiler] = set()  # late at first, and so not tried again
+
+
 @functools.cache
 def find_compiler() -> Compiler:
-    """Return the system's compiler: what CXX names, else g++, clang++ or c++."""
+    """Return the system's compiler: what CXX names, perhaps with arguments, else g++, clang++ or c++."""
     named = os.environ.get("CXX")
     wanted = [name for name in (named, *_NAMES) if name]
     for name in wanted:
-        path = shutil.which(name)
-        version = _version(path) if path else None
+        program, *arguments = _words(name)
+        path = shutil.which(program)
+        version = _version((path, *arguments)) if path else None
         if path and version:
             if named and name != named:
                 log.warning("CXX is %r, which is no compiler here; %s is used", named, name)
-            return Compiler(path, version)
+            return Compiler(path, version, tuple(arguments))
     raise NoCompilerError(f"no C++ compiler: looked for {', '.join(wanted)}; install one, or set CXX")
 
 
+def compiler_hangs() -> bool:
+    """Whether the compiler did not end in time, and has never ended in this process."""
+    return find_compiler() in _HANGING
+
+
+def _words(command: str) -> list[str]:
+    """Return a command and its arguments as a shell reads them; the text itself where it cannot be read."""
+    with contextlib.suppress(ValueError):
+        if not Path(command).exists():  # a path with spaces
+            return shlex.split(command) or [command]
+    return [command]
+
+
 @functools.cache
-def _version(path: str) -> str | None:
+def _version(command: tuple[str, ...]) -> str | None:
     """Return the first line of what a compiler says of itself, or None where it does not answer."""
     try:
         with Children() as children:
-            answer = children.run([path, "--version"], limit_seconds=_ANSWER_S)
+            answer = children.run([*command, "--version"], limit_seconds=_ANSWER_S)
     except (LateError, OSError):
         return None
     return next(iter(answer.output.splitlines()), "unknown version") if answer.code == 0 else None
@@ -183,7 +210,7 @@ class _Build:
         """Return where what is made of some code is kept."""
         key = hashlib.sha256()
         parts = (*FLAGS, *self.flags, _APART, _processor(), runtime_text(), code)
-        for part in (self.compiler.path, self.compiler.version, *parts):
+        for part in (*self.compiler.command, self.compiler.version, *parts):
             key.update(part.encode() + b"\0")
         return self.folder / f"{name}-{key.hexdigest()[:24]}.{kind}"
 
@@ -195,7 +222,7 @@ class _Build:
             library = Path(scratch) / "kernel.so"
             linked = [str(one) for one in (built, *objects)]
             command = [*self.compiler.link, *self.flags, *linked, "-o", str(library)]
-            self._run(source.name, command, children)
+            self._run(source.name, command, children, Path(scratch))
             _keep(source.name, library, path)
 
     def contraction(self, part: str, children: Children) -> Path:
@@ -223,7 +250,9 @@ class _Build:
             text, made = Path(scratch) / RUNTIME, Path(scratch) / "header"
             text.write_text(runtime_text())
             flags = (*FLAGS, *self.flags, _APART, _LINED)
-            self._run(RUNTIME, [*flags, "-x", "c++-header", str(text), "-o", str(made)], children)
+            self._run(
+                RUNTIME, [*flags, "-x", "c++-header", str(text), "-o", str(made)], children, Path(scratch)
+            )
             made.replace(path)
 
     @property
@@ -245,7 +274,7 @@ class _Build:
             link = scratch / f"{RUNTIME}.gch"
             link.symlink_to(header)
             try:
-                self._run(name, command, children)
+                self._run(name, command, children, scratch)
             except _EndedError:
                 raise
             except CompileError:  # perhaps for a damaged file
@@ -253,19 +282,27 @@ class _Build:
                 header.unlink(missing_ok=True)
             else:
                 return built
-        self._run(name, command, children)
+        self._run(name, command, children, scratch)
         return built
 
-    def _run(self, name: str, arguments: list[str], children: Children) -> None:
+    def _run(self, name: str, arguments: list[str], children: Children, scratch: Path) -> None:
+        """Run the compiler; the files that it makes on the way lie in a folder that goes with them."""
+        if self.compiler in _HANGING:
+            raise _EndedError(f"{name}: the compiler did not end in time before, and is not tried again")
+        environment = {**os.environ, "TMPDIR": str(scratch)}
+        command = [*self.compiler.command, *arguments]
         try:
-            done = children.run([self.compiler.path, *arguments], limit_seconds=self.timeout_s)
+            done = children.run(command, limit_seconds=self.timeout_s, environment=environment)
         except LateError:
+            if self.compiler not in _ENDED:
+                _HANGING.add(self.compiler)
             limit = f"{self.timeout_s:.0f}" if self.timeout_s >= 10 else f"{self.timeout_s:.1g}"
             raise _EndedError(f"{name}: the compiler took more than {limit} s") from None
         except LostError as error:
             raise _EndedError(f"{name}: {error}") from None
         except OSError as error:
             raise CompileError(f"{name}: cannot run {self.compiler.path}: {reason_of(error)}") from error
+        _ENDED.add(self.compiler)
         if done.code != 0:
             lines = done.errors.splitlines()
             silent = f"the compiler says nothing ({exit_text(done.code)})"
@@ -310,7 +347,9 @@ def _folder() -> Path:
         folder = cache_folder() / "cpp"
         for place in (folder.parent, folder):  # what is in it is run: it is its owner's alone
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
+        if why := _open_to_others(folder):
+            reason = f"{why}, so others could put code there"
+        elif not os.access(folder, os.W_OK):
             reason = f"cannot write in {folder}"
         elif os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
             reason = f"{folder} is mounted such that no program there may run"
@@ -319,6 +358,23 @@ def _folder() -> Path:
     except OSError as error:
         reason = f"there is no folder for compiled kernels: {reason_of(error)}"
     return _scratch(reason)
+
+
+def _open_to_others(folder: Path) -> str | None:
+    """Return why another user may have made, or may replace, what is in a folder; None where none can."""
+    if not hasattr(os, "getuid"):
+        return None
+    for place, others in ((folder, stat.S_IWGRP | stat.S_IWOTH), (folder.parent, stat.S_IWOTH)):
+        found = place.lstat() if place == folder else place.stat()
+        if not stat.S_ISDIR(found.st_mode):
+            return f"{place} is no folder of its own"
+        if found.st_uid not in (os.getuid(), 0):
+            return f"{place} belongs to another user"
+        if place == folder and found.st_uid != os.getuid():
+            return f"{place} belongs to another user"
+        if found.st_mode & others and not (place != folder and found.st_mode & stat.S_ISVTX):
+            return f"{place} can be written by others"
+    return None
 
 
 @functools.cache

@@ -10,6 +10,8 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from superopt._version import __version__
@@ -30,7 +32,7 @@ __all__ = [
     "versions",
 ]
 
-Kind = Literal["search", "plan", "measurement"]
+Kind = Literal["search", "plan", "measurement", "result"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 RECORDS = 1
@@ -39,6 +41,7 @@ RECORDS = 1
 PARTS: Mapping[Kind, tuple[str, ...]] = {
     "search": ("program", "device", "options", "superopt", "torch"),
     "plan": ("program", "device", "options", "superopt", "torch", "compiler"),
+    "result": ("program", "device", "options", "superopt", "torch", "compiler"),
     "measurement": (
         "program",
         "kernel",
@@ -122,7 +125,7 @@ def versions() -> dict[str, str]:
     if fusion is not None:  # it changes what the compiler makes of the same source
         compiler += f" fp_fusion={fusion}"
     return {
-        "superopt": f"{__version__} records {RECORDS}",
+        "superopt": f"{__version__} records {RECORDS} kernels {_kernels()}",
         "torch": version_of("torch"),
         "compiler": compiler,
     }
@@ -131,6 +134,18 @@ def versions() -> dict[str, str]:
 def canonical_json(value: Any) -> str:
     """Return the one JSON text of plain data: sorted, without spaces, in ASCII, finite."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+@functools.cache
+def _kernels() -> str:
+    """Return the version of the code that writes kernels, which other code may write otherwise."""
+    spec = find_spec("superopt.codegen")  # which imports nothing of it
+    assert spec is not None
+    root = Path(next(iter(spec.submodule_search_locations or ())))
+    found = hashlib.sha256()
+    for path in sorted((*root.rglob("*.py"), *root.rglob("*.hpp"))):
+        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 @functools.cache

@@ -1,21 +1,21 @@
 """main(): reads the arguments, runs one command, and turns every end into an exit code.
 
-0 fine · 1 the answer is no · 2 bad input · 130 interrupted · 141 the reader of our output went away.
+Each exit code with its meaning is in `EXIT_CODES`.
 """
 
-import argparse
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NoReturn
 
 from superopt._version import __version__
 from superopt.cli.commands import (
     axioms,
     bench,
     cache,
+    completion,
     doctor,
     export,
     optimize,
@@ -25,9 +25,11 @@ from superopt.cli.commands import (
     verify,
     workloads,
 )
+from superopt.cli.parser import Parser, complain
 from superopt.errors import InputError, SuperoptError
+from superopt.interrupts import Ended, ending_signals, received
 
-__all__ = ["main", "make_parser"]
+__all__ = ["EXIT_CODES", "main", "make_parser"]
 
 _COMMANDS: tuple[ModuleType, ...] = (
     search,
@@ -41,7 +43,22 @@ _COMMANDS: tuple[ModuleType, ...] = (
     cache,
     workloads,
     doctor,
+    completion,
 )
+
+EXIT_CODES = {
+    0: "fine: equal, faster, found, or nothing is wrong",
+    1: "the answer is no: PyTorch's program is as fast, the programs differ, a case became slower",
+    2: "bad input, or something that this needs is missing; one line on stderr says what",
+    3: "unknown: nothing was proven either way (only `superopt verify`)",
+    129: "ended by SIGHUP: the terminal was closed",
+    130: "interrupted by Ctrl-C; what was printed before is the best so far",
+    141: "whoever read the output went away, as in `superopt list | head -1`",
+    143: "ended by SIGTERM",
+}
+"""What each exit code says."""
+
+_NO_MEMORY = ("can't allocate memory", "out of memory")  # as PyTorch says it
 
 _EPILOG = """\
 examples:
@@ -55,28 +72,16 @@ exit codes: 0 fine, 1 the answer is no, 2 bad input, 3 the answer is unknown, 13
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as every other bad input is reported: one line, exit code 2."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
-
-    def error(self, message: str) -> NoReturn:
-        """Print the one line and exit."""
-        message = message[0].lower() + message[1:] if message else message
-        _complain(f"error: {message} (see {self.prog} --help)")
-        raise SystemExit(2)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # no exception for a µ on a terminal that has none
             stream.reconfigure(errors="replace")
     try:
-        code = _run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        with ending_signals(at_last=_leave_nothing):
+            code = _run(arguments)
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
         return 141
@@ -84,36 +89,64 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         _discard_output()
-        _complain(f"error: cannot write the output: {error.strerror}")
+        complain(f"error: cannot write the output: {error.strerror}")
         return 2
-    except KeyboardInterrupt:
-        _complain("interrupted")
+    except (Ended, KeyboardInterrupt, Exception) as error:
+        return _failed(error)
+    number = received()
+    return code if number in (None, signal.SIGINT) else _failed(Ended(number))
+
+
+def _leave_nothing() -> None:
+    from superopt.cli.scratch import leave_nothing
+
+    leave_nothing()
+
+
+def _failed(error: BaseException) -> int:
+    """Say in one line what ended a command, and return its exit code; a fault of ours is raised again."""
+    number = received()
+    if isinstance(error, Ended) or number not in (None, signal.SIGINT):
+        number = error.number if isinstance(error, Ended) else number
+        assert number is not None
+        complain(f"ended by {signal.Signals(number).name}")
+        return 128 + number
+    if isinstance(error, KeyboardInterrupt):
+        complain("interrupted")
         return 130
-    except SuperoptError as error:
-        _complain(f"error: {' '.join(str(error).split())}")
+    no_memory = isinstance(error, RuntimeError) and any(one in str(error).lower() for one in _NO_MEMORY)
+    if no_memory or isinstance(error, MemoryError):
+        complain("error: the program does not fit into the memory of this machine; give smaller sizes")
         return 2
-    return code
+    if isinstance(error, SuperoptError):
+        complain(f"error: {' '.join(str(error).split())}")
+        return 2
+    raise error
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Return the parser of the whole command line."""
-    parser = _Parser(
+    parser = Parser(
         prog="superopt",
         description="Finds and proves every equivalent of a tensor program written in PyTorch.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"superopt {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for module in _COMMANDS:
         module.add_command(commands)
     return parser
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    parser = make_parser()
     try:
-        parsed = make_parser().parse_args(arguments)
+        parsed = parser.parse_args(arguments)
     except SystemExit as end:  # --help, --version, or a wrong argument
         return end.code if isinstance(end.code, int) else 2
+    if not hasattr(parsed, "run"):  # no command, or no action of one
+        parser.named(parsed).print_help()
+        return 0
     try:
         code = parsed.run(parsed)
     except SystemExit as end:
@@ -125,8 +158,3 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _discard_output() -> None:
     """Let the interpreter flush stdout once more as it ends, to where it cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _complain(message: str) -> None:
-    if sys.stderr is not None:
-        print(f"superopt: {message}", file=sys.stderr)

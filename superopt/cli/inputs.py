@@ -52,11 +52,10 @@ def parse_inputs(text: str) -> tuple[TensorInput | Scalar, ...]:
 
 
 def parse_dtype(name: str) -> str:
-    """Return the dtype's name, or raise InputError with the known ones."""
-    if name in DTYPES:
-        return name
-    near = dtype_named(name.lower().removeprefix("torch."))
-    guesses = [near] if near else difflib.get_close_matches(name.lower(), DTYPES, 1)
+    """Return the dtype that a name or one of its aliases means, as float32 does f32, or raise InputError."""
+    if known := dtype_named(name.lower().removeprefix("torch.")):
+        return known
+    guesses = difflib.get_close_matches(name.lower(), DTYPES, 1)
     hint = f", did you mean {guesses[0]}?" if guesses else ""
     raise InputError(f"unknown dtype {name!r}{hint} (known: {', '.join(DTYPES)})")
 

@@ -19,6 +19,7 @@ __all__ = ["LiveLine", "LiveView"]
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 1.0
+_SECONDS_BETWEEN_WORDS = 5.0  # of what takes a minute
 
 
 class LiveView:
@@ -104,12 +105,18 @@ class LiveView:
 
 
 class LiveLine:
-    """Shows in one line of a terminal what is being done: `with LiveLine() as show: show("tracing")`."""
+    """Shows in one line of a terminal what is being done: `with LiveLine() as show: show("tracing")`.
 
-    def __init__(self) -> None:
-        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+    With `lines`, each thing has a line of its own. Elsewhere than on a terminal, there is a line for each
+    thing that takes longer than some seconds.
+    """
+
+    def __init__(self, *, quiet: bool = False, lines: bool = False) -> None:
+        self._quiet = quiet or sys.stderr is None
+        self._lines = lines
+        self._terminal = sys.stderr is not None and not quiet and not lines and sys.stderr.isatty()
         self._started = time.perf_counter()
-        self._shown = 0.0
+        self._shown = 0.0 if self._terminal else self._started
         self._length = 0
 
     def __enter__(self) -> "LiveLine":
@@ -121,15 +128,22 @@ class LiveLine:
     def __call__(self, text: str) -> None:
         """Show what is done now; between two drawings some time passes."""
         now = time.perf_counter()
-        if self._terminal and now - self._shown >= _SECONDS_BETWEEN_DRAWINGS:
+        if self._quiet:
+            return
+        if self._terminal:
+            if now - self._shown >= _SECONDS_BETWEEN_DRAWINGS:
+                self._shown = now
+                self._write(f"{now - self._started:.0f} s · {text}")
+        elif self._lines or now - self._shown >= _SECONDS_BETWEEN_WORDS:
             self._shown = now
-            self._write(f"{now - self._started:.0f} s · {text}")
+            print(f"superopt: {now - self._started:.0f} s · {text}", file=sys.stderr, flush=True)
 
     def _write(self, text: str) -> None:
         """Write over what the line held before."""
         if self._length or text:
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r{text[:width]:<{min(self._length, width)}}\r", end="", file=sys.stderr, flush=True)
+            line = f"\r{text[:width]:<{min(self._length, width)}}\r"
+            print(line, end="", file=sys.stderr, flush=True)
         self._length = len(text)
 
 

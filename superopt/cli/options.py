@@ -28,6 +28,9 @@ def add_race(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--preset", choices=("quick", "full"), default="quick", help="how wide to look")
     parser.add_argument("--no-torch-compile", action="store_true", help="race against eager PyTorch only")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print every candidate with its outcome, and each step"
+    )
 
 
 def add_progress(parser: argparse._ActionsContainer) -> None:

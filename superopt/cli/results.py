@@ -1,6 +1,8 @@
 """A finished search as blocks for a reader, and as JSON for a machine."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from superopt._version import __version__
@@ -27,14 +29,16 @@ def annotated(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def search_blocks(search: "Search", *, show: int | None = None) -> list[Block]:
-    """Return what a reader wants to know, the first `show` graphs of each region in full."""
+def search_blocks(search: "Search", *, show: int = 1, verbose: bool = False) -> list[Block]:
+    """Return what a reader wants to know, the first `show` graphs of each region in full.
+
+    With `verbose`, how the search went, too.
+    """
     several = len(search.regions) > 1
-    shown = (1 if several else 3) if show is None else show
     blocks: list[Block] = [Text(_headline(search), "bold")]
     for number, region in enumerate(search.regions, 1):
         place = f"region {number} of {len(search.regions)}, " if several else ""
-        blocks += [Text(), *_region_blocks(region, place, shown)]
+        blocks += [Text(), *_region_blocks(region, place, show, verbose=verbose)]
     if search.program.opaque:
         blocks.append(Text())
     blocks += [
@@ -78,32 +82,45 @@ def _ending(search: "Search") -> str:
     return f"truncated: {'; '.join(search.truncated)}"
 
 
-def _region_blocks(region: "RegionSearch", place: str, shown: int) -> list[Block]:
+def _region_blocks(region: "RegionSearch", place: str, shown: int, *, verbose: bool) -> list[Block]:
     goal = region.goal
     reads = ", ".join(f"{port.name} {port.dtype}{list(goal.shape(port))}" for port in goal.inputs)
     blocks: list[Block] = [Text(f"{place}{goal.name}: {reads or 'no inputs'}", "bold cyan")]
     if region.found:
-        rows = tuple(_found_row(rank, found) for rank, found in enumerate(region.found, 1))
+        rows = _found_rows(region.found, folded=not verbose)
         blocks.append(Table(("rank", "bound µs", "steps", "passes", "split", "equal"), rows))
     for rank, found in enumerate(region.found[:shown], 1):
         blocks += [Text(), Text(_found_title(rank, found), "bold"), Code(annotated(found.graph))]
     if len(region.found) > shown > 0:
         blocks += [
             Text(),
-            Text(f"{len(region.found) - shown} more graphs: --show {len(region.found)}", "dim"),
+            Text(f"{_count(len(region.found) - shown, 'more graph')}: --show {len(region.found)}", "dim"),
         ]
-    return [*blocks, Text(), *_statistics_blocks(region)]
+    return [*blocks, *_statistics_blocks(region, verbose=verbose)]
 
 
-def _found_row(rank: int, found: "Found") -> tuple[str, ...]:
-    return (
-        str(rank),
-        f"{found.bound.us:.2f}",
-        str(len(found.graph.steps)),
-        _passes(found.bound),
-        ", ".join(found.split_axes) or "-",
-        "original" if found.is_original else "yes" if found.verdict.equal else "no",
-    )
+def _found_rows(found: Sequence["Found"], *, folded: bool) -> tuple[tuple[str, ...], ...]:
+    """Return the rows of graphs; those in a row that differ in steps at most are one where that is wanted."""
+    rows: list[tuple[str, ...]] = []
+    rank = 1
+    digits = 1 if folded else 2
+    for (bound, *kind), alike in groupby(found, lambda one: (f"{one.bound.us:.{digits}f}", *_kind(one))):
+        steps = [len(one.graph.steps) for one in alike]
+        for some in [steps] if folded else [[count] for count in steps]:
+            last = rank + len(some) - 1
+            rows.append((_from_to(rank, last), bound, _from_to(min(some), max(some)), *kind))
+            rank = last + 1
+    return tuple(rows)
+
+
+def _kind(found: "Found") -> tuple[str, str, str]:
+    """Return what tells graphs of one bound apart: passes, split axes, and whether it is the original."""
+    equal = "original" if found.is_original else "yes" if found.verdict.equal else "no"
+    return _passes(found.bound), ", ".join(found.split_axes) or "-", equal
+
+
+def _from_to(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
 
 
 def _found_title(rank: int, found: "Found") -> str:
@@ -120,14 +137,19 @@ def _passes(bound: "Bound") -> str:
     return ", ".join(f"{axis} x{count}" for axis, count in bound.passes) or "one"
 
 
-def _statistics_blocks(region: "RegionSearch") -> list[Block]:
+def _statistics_blocks(region: "RegionSearch", *, verbose: bool) -> list[Block]:
+    said = [Text(f"truncated by: {why}", "yellow") for why in region.truncated]
+    said += [Text(f"note: {note}", "yellow") for note in region.notes]
+    if not verbose:
+        return [Text(), *said] if said else []
     statistics = region.statistics
     blocks: list[Block] = [
+        Text(),
         Text(
             f"e-graph {_count(statistics.e_nodes, 'node')} in {_count(statistics.rounds, 'round')};"
             f" {_count(statistics.tensors, 'tensor')}, {_count(statistics.derivations, 'derivation')},"
             f" {_count(statistics.graphs, 'different graph')}"
-        )
+        ),
     ]
     if statistics.levels:
         blocks.append(
@@ -147,9 +169,7 @@ def _statistics_blocks(region: "RegionSearch") -> list[Block]:
                 "time: " + ", ".join(f"{phase} {took:.1f} ms" for phase, took in statistics.phase_ms.items())
             )
         )
-    blocks += [Text(f"truncated by: {why}", "yellow") for why in region.truncated]
-    blocks += [Text(f"note: {note}", "yellow") for note in region.notes]
-    return blocks
+    return [*blocks, *said]
 
 
 def _level_row(level: "LevelStats") -> tuple[str, ...]:

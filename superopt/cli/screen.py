@@ -6,6 +6,7 @@ columns are aligned and whose text is never wrapped.
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,11 @@ __all__ = ["Block", "Code", "Table", "Text", "print_blocks", "print_json"]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A line or a paragraph; the style is one of rich's."""
+    """A line, or a paragraph that wraps between words; the style is one of rich's."""
 
     text: str = ""
     style: str = ""
+    wraps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+
+_WIDTH = 100  # of a paragraph, elsewhere than on a terminal
 
 Block = Text | Code | Table
 
@@ -56,8 +60,8 @@ def print_json(value: Any) -> None:
 
 def _plain_lines(block: Block) -> list[str]:
     match block:
-        case Text(text):
-            return [text]
+        case Text(text, _, wraps):
+            return textwrap.wrap(text, _WIDTH, break_on_hyphens=False) if wraps else [text]
         case Code(text):
             return [f"  {line}".rstrip() for line in text.splitlines()]
         case Table(columns, rows):
@@ -81,8 +85,8 @@ def _print_rich(blocks: Iterable[Block]) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     for block in blocks:
         match block:
-            case Text(text, style):
-                console.print(RichText(text, style=style), soft_wrap=True)
+            case Text(text, style, wraps):
+                console.print(RichText(text, style=style), soft_wrap=not wraps)
             case Code(text):
                 for line in text.splitlines():
                     code, mark, comment = line.partition("#")

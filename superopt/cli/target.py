@@ -1,7 +1,6 @@
 """What a command works on: a named workload, `file.py:function`, or a graph in a text file."""
 
 import argparse
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.cli.inputs import make_inputs, parse_dtype, parse_inputs
 from superopt.cli.options import parse_sizes
+from superopt.cli.parser import did_you_mean
 from superopt.cli.userfile import load_function, signature_text
 from superopt.errors import GraphError, InputError, reason_of
 from superopt.ir import Graph, parse_graph
@@ -16,7 +16,7 @@ from superopt.ir import Graph, parse_graph
 if TYPE_CHECKING:
     from superopt.workloads import Workload
 
-__all__ = ["Target", "add_inputs", "load_target"]
+__all__ = ["Target", "add_inputs", "load_target", "workload_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,15 @@ class Target:
     name: str
     program: Callable[..., Any] | Graph
     workload: "Workload | None" = None
+
+    def without_torch(
+        self, arguments: argparse.Namespace
+    ) -> tuple[Callable[..., Any] | Graph, tuple[Any, ...]]:
+        """Return the program and its inputs; a workload at its default sizes needs no torch."""
+        default = arguments.inputs is None and not arguments.size and not arguments.dtype
+        if self.workload is not None and default and (graph := self.workload.graph()) is not None:
+            return graph, ()
+        return self.program, self.inputs(arguments)
 
     def inputs(self, arguments: argparse.Namespace) -> tuple[Any, ...]:
         """Return its inputs, as `--inputs`, or `--size` and `--dtype` of a named workload, say."""
@@ -84,7 +93,8 @@ def load_target(text: str) -> Target:
         path, function = text, ""
     file = Path(path)
     if not (colon or file.suffix or "/" in text or "\\" in text):
-        return _load_workload(text)
+        workload = workload_named(text)
+        return Target(text, workload.function, workload)
     try:
         exists, is_folder = file.exists(), file.is_dir()
     except (OSError, ValueError) as error:  # a name too long, or with a null byte
@@ -98,18 +108,17 @@ def load_target(text: str) -> Target:
     return Target(function or file.stem, load_function(file, function))
 
 
-def _load_workload(name: str) -> Target:
+def workload_named(name: str) -> "Workload":
+    """Return a named workload, or raise InputError with a guess at the one that was meant."""
     from superopt.workloads import WORKLOADS
 
     if name not in WORKLOADS:
-        near = difflib.get_close_matches(name, WORKLOADS, 1)
-        hint = f", did you mean {near[0]}?" if near else ";"
+        hint = f"; {guess}" if (guess := did_you_mean(name, WORKLOADS)) else ""
         raise InputError(
-            f"no workload is named {name!r}{hint} superopt list shows all;"
-            " a function is given as file.py:function"
+            f"no workload is named {name!r}{hint} (superopt list shows all;"
+            " a function is given as file.py:function)"
         )
-    workload = WORKLOADS[name]
-    return Target(name, workload.function, workload)
+    return WORKLOADS[name]
 
 
 def _load_graph(text: str) -> Target:

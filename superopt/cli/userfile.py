@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from superopt.errors import InputError, kind_and_line, reason_of
+from superopt.interrupts import Ended
 
 __all__ = ["load_function", "run_file", "signature_text", "to_stderr"]
 
@@ -60,7 +61,7 @@ def run_file(path: Path) -> ModuleType:
     try:
         with to_stderr():
             exec(code, module.__dict__)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Ended, MemoryError):
         raise
     except SystemExit as error:
         raise InputError(

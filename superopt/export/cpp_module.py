@@ -23,16 +23,17 @@ _LOADING = '''\
 def _library():
     """Compile the kernels and load them."""
     wanted = filter(None, (os.environ.get("CXX"), "g++", "clang++", "c++"))
-    compiler = next(filter(None, map(shutil.which, wanted)), None)
+    commands = (one.split() for one in wanted)  # CXX may have arguments, as in "ccache g++"
+    compiler = next((one for one in commands if one and shutil.which(one[0])), None)
     if compiler is None:
         raise RuntimeError("no C++ compiler: install g++ or clang++, or set CXX")
     with tempfile.TemporaryDirectory() as folder:
         text, built, library = (Path(folder, name) for name in ("kernels.cpp", "kernels.o", "kernels.so"))
         text.write_text(_HEADER + _KERNELS)
-        subprocess.run([compiler, *_FLAGS, "-c", text, "-o", built], check=True)
-        version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+        subprocess.run([*compiler, *_FLAGS, "-c", text, "-o", built], check=True)
+        version = subprocess.run([*compiler, "--version"], check=True, capture_output=True, text=True).stdout
         openmp = ["-fopenmp"] if "clang" in version else []  # else that of the process serves
-        subprocess.run([compiler, "-shared", *openmp, built, "-o", library], check=True)
+        subprocess.run([*compiler, "-shared", *openmp, built, "-o", library], check=True)
         try:
             return ctypes.CDLL(str(library))
         except OSError as error:  # no OpenMP library in the process yet

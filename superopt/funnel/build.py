@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build"]
 
+_LEAST_COMPILE_S = 15.0  # seconds for a kernel, even in a race of a few: some take so long on a busy machine
 _LOCK = threading.Lock()  # of compilers that serve one thread at a time
 
 
@@ -49,7 +50,8 @@ def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | 
     mugraph, configs = candidate.mugraph, candidate.configs
     try:
         if state.first_runs is not None:
-            limit, children = min(left, state.options.limit_seconds), state.first_runs.children
+            most = max(state.options.seconds, _LEAST_COMPILE_S)
+            limit, children = min(left, state.options.limit_seconds, most), state.first_runs.children
             target.prepare(mugraph, configs, limit_seconds=limit, children=children)
             state.first_runs.check(mugraph, configs, limit_seconds=max(state.seconds_left, 0.0))
         with nullcontext() if target.threadsafe else _LOCK:

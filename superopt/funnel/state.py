@@ -17,6 +17,7 @@ from superopt.fate import Kind
 from superopt.funnel.assembly import known_tensors
 from superopt.funnel.domain import TRIED, Domain, domain_of, failure
 from superopt.funnel.first_runs import FirstRuns
+from superopt.funnel.memory import check_memory
 from superopt.ir import Graph
 from superopt.options import OptimizeOptions
 from superopt.targets import Kernel, Target
@@ -100,6 +101,8 @@ class State:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             with self.clock.phase("inputs"):
+                if self.target.torch_device == "cpu":
+                    check_memory(self.traced.program)
                 self.has_data = not any(one.is_meta for one in tensors_of(self.inputs))
                 self.inputs = _placed(self.inputs, self.target)
                 self.typical = self.draw(self.options.seed)
@@ -199,6 +202,7 @@ class Context:
     kernels: dict[str, Kernel] = field(default_factory=dict)  # those that ran, by the ids of their candidates
     ids: set[str] = field(default_factory=set)  # those that candidates of the region have
     checked: str | None = None  # the id of the candidate that passed the check in floats
+    best_us: float = inf  # the least time that was told of
 
     def new_id(self, base: Candidate) -> str:
         """Return an id for a variant of a candidate, which no candidate of the region has."""

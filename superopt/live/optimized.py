@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -132,6 +133,7 @@ class Optimized:
             goals = [one.goal for one in result.regions]
             self._binding = Binding(function, traced, goals, self.target.torch_device)
             self._away = self._binding.traced is None
+        self.recalled: datetime | None = None  # when an identical call measured it; None: this one did
         self._told = False  # that the original computes, and why
         self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
 

@@ -18,7 +18,7 @@ from superopt.rivals.rivals import EAGER, PEERS
 from superopt.targets import Kernel, Target
 from superopt.trace import Traced
 
-__all__ = ["load", "proven_regions", "traced_again"]
+__all__ = ["load", "program_of", "proven_regions", "traced_again"]
 
 log = logging.getLogger("superopt")
 
@@ -30,7 +30,38 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
     """
     place = str(path)
     result = read_result(path)
-    traced = traced_again(result, function, place)
+    target = result.target
+    best = program_of(
+        result,
+        function,
+        place,
+        options=OptimizeOptions(target=target.name, seed=result.seed, retune=retune),
+    )
+    if result.winner == "superopt" and not target.available:
+        log.warning("%s: made for %s, which is not here: the original computes", path, target.name)
+    if result.device is not None and target.available and result.device != target.device_name:
+        log.warning(
+            "%s: measured on %s, here is %s; `superopt tune` measures anew",
+            path,
+            result.device,
+            target.device_name,
+        )
+    return best
+
+
+def program_of(
+    result: Result,
+    function: Callable[..., Any] | None,
+    place: str,
+    *,
+    options: OptimizeOptions,
+    traced: Traced | None = None,
+) -> Optimized:
+    """Return the program of a result whose kernels are made anew and proven equal again.
+
+    `traced` is the function as it was traced on inputs like those of the result.
+    """
+    traced = traced_again(result, function, place, traced)
     target, winner = result.target, result.winner
     regions = tuple(_proven(one, target, place) for one in result.regions)
     kernels: dict[str, Kernel] = {}
@@ -40,16 +71,7 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
                 try:
                     kernels[one.goal.name] = target.make(one.chosen.mugraph, one.chosen.configs)
                 except SuperoptError as error:
-                    log.warning("%s: the original computes %s: %s", path, one.goal.name, error)
-    elif winner == "superopt":
-        log.warning("%s: made for %s, which is not here: the original computes", path, target.name)
-    if result.device is not None and target.available and result.device != target.device_name:
-        log.warning(
-            "%s: measured on %s, here is %s; `superopt tune` measures anew",
-            path,
-            result.device,
-            target.device_name,
-        )
+                    log.warning("%s: the original computes %s: %s", place, one.goal.name, error)
     compiled = None
     if winner in PEERS and winner != EAGER.name and function is not None:
         compiled = PEERS[winner].make(function, [result.inputs], {})
@@ -59,18 +81,20 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
         replace(result, regions=regions, verdicts=verdicts),
         traced,
         kernels=kernels,
-        options=OptimizeOptions(target=target.name, seed=result.seed, retune=retune),
+        options=options,
         compiled=compiled,
     )
 
 
-def traced_again(result: Result, function: Callable[..., Any] | None, place: str) -> Traced:
+def traced_again(
+    result: Result, function: Callable[..., Any] | None, place: str, found: Traced | None = None
+) -> Traced:
     """Return the program to run: the function's own where it is given, which must be the same one."""
     if function is None:
         return _alone(result, place)
     from superopt.trace import trace
 
-    found = trace(function, *result.inputs, name=result.name, live=result.target.torch_device)
+    found = found or trace(function, *result.inputs, name=result.name, live=result.target.torch_device)
     traced = traced_alike(found, [one.goal for one in result.regions], result.program)
     if traced is None:
         raise InputError(f"{place}: the given function is not the one that this result was made for")

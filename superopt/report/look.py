@@ -31,6 +31,7 @@ p { margin: 6px 0; overflow-wrap: anywhere; }
 .headline {
   font-size: 1.9rem; font-weight: 700; line-height: 1.25; margin: 6px 0 8px; overflow-wrap: anywhere;
 }
+.why { font-size: 1.1rem; max-width: 62em; }
 .headline b { color: var(--accent); }
 .tags { display: flex; flex-wrap: wrap; gap: 8px; margin-top: 12px; }
 .tags span {

@@ -17,6 +17,7 @@ from superopt.report.look import SCRIPT, STYLE
 from superopt.report.source import coloured
 from superopt.report.svg import bytes_text, count_text, escape, number, time_text
 from superopt.result import Result
+from superopt.result.why import best_rival, what_is_left, why_faster, why_not_faster
 from superopt.targets import KernelReport, config_json
 from superopt.tune import Measurement
 from superopt.verify.floats.report import FloatReport
@@ -42,7 +43,7 @@ def report_html(result: Result) -> str:
     sections = [_headline(result)]
     for at, region in enumerate(result.regions, 1):
         sections.append(_region(result, region, at))
-    sections += [_verdicts(result), _opaque(result), _phases(result), _versions(result)]
+    sections += [_limits(result), _verdicts(result), _opaque(result), _phases(result), _versions(result)]
     body = "\n".join(section for section in sections if section)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -59,9 +60,7 @@ def _headline(result: Result) -> str:
         if result.predicted_us is not None:
             line = f"A plan: <b>{escape(time_text(result.predicted_us))}</b> predicted, not measured"
     elif result.winner == "superopt" and result.speedup is not None:
-        theirs = (
-            "PyTorch's stand-in for the original" if result.stood_in else "the better of PyTorch's programs"
-        )
+        theirs = "PyTorch's stand-in for the original" if result.stood_in else best_rival(result)
         line = f"<b>{result.speedup:.2f}×</b> faster than {theirs}"
         if result.speedup < 1:
             line = f"<b>{result.speedup:.2f}×</b> the speed of {theirs}"
@@ -83,7 +82,12 @@ def _headline(result: Result) -> str:
     if result.floor_us is not None:
         tags.append(f"roofline floor {time_text(result.floor_us)}")
     shown = "".join(f"<span>{escape(tag)}</span>" for tag in tags)
-    return f'<h1>{escape(result.name)}</h1>\n<p class="headline">{line}</p>\n<div class="tags">{shown}</div>'
+    why = why_faster(result) if result.winner in (None, "superopt") else ""
+    because = f'<p class="why">{escape(why)}</p>\n' if why else ""
+    return (
+        f'<h1>{escape(result.name)}</h1>\n<p class="headline">{line}</p>\n{because}'
+        f'<div class="tags">{shown}</div>'
+    )
 
 
 def _trust(result: Result) -> list[str]:
@@ -271,6 +275,13 @@ def _dropped(region: RegionCandidates) -> str:
         f"<h2>Dropped before compiling</h2>\n<details><summary>{len(region.dropped)} schedules</summary>"
         f"<div class=card>{table}</div></details>"
     )
+
+
+def _limits(result: Result) -> str:
+    """Return what keeps the program from being faster: the floor, its traffic and its arithmetic."""
+    lines = what_is_left(result) if result.winner == "superopt" else why_not_faster(result)
+    shown = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<h2>Why not faster</h2>\n<div class=card><ul>{shown}</ul></div>" if shown else ""
 
 
 def _verdicts(result: Result) -> str:

@@ -37,7 +37,15 @@ from superopt.verify.floats.report import DistributionReport, FloatReport
 if TYPE_CHECKING:
     from superopt.trace.traced import Traced
 
-__all__ = ["read_result", "result_from_json", "result_json", "returned", "tree_of", "write_json"]
+__all__ = [
+    "inputs_json",
+    "read_result",
+    "result_from_json",
+    "result_json",
+    "returned",
+    "tree_of",
+    "write_json",
+]
 
 T = TypeVar("T")
 
@@ -59,7 +67,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "versions": dict(result.versions),
         "seed": result.seed,
         "source": None if result.source is None else dict(result.source),
-        "inputs": [_tree_json(one, _input_json) for one in result.inputs],
+        "inputs": inputs_json(result.inputs),
         "returns": result.returns,
         "open_axes": sorted(result.open_axes or ()),
         "holds": list(result.holds),
@@ -107,13 +115,31 @@ def read_result(path: str | Path) -> Result:
     """Return the result in a file, or raise InputError."""
     place = str(path)
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        data = json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except FileNotFoundError:
         raise InputError(f"{place!r} does not exist") from None
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        said = str(error) if isinstance(error, _NumberError) else said
         raise InputError(f"cannot read {place!r}: {said}") from error
     return result_from_json(data, place)
+
+
+class _NumberError(ValueError):
+    """A number that no float holds."""
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not abs(value) < float("inf"):
+        raise _NumberError(f"it holds the number {text[:40]}, which is beyond the range of floats")
+    return value
+
+
+def _whole(text: str) -> int:
+    _finite(text)
+    return int(text)
 
 
 def result_from_json(data: Any, place: str = "the result") -> Result:
@@ -262,6 +288,11 @@ def _ranked_by(data: Any) -> RankedBy | None:
 
 
 # -- structures of arguments and results
+
+
+def inputs_json(inputs: tuple[Any, ...]) -> list[Any]:
+    """Return the form of arguments as plain data, without what is in their tensors."""
+    return [_tree_json(one, _input_json) for one in inputs]
 
 
 def _tree_json(tree: Any, leaf: Callable[[Any], Any]) -> Any:

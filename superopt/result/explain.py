@@ -6,6 +6,8 @@ from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.fate import Kind
 from superopt.ir import Program, describe_shifts
 from superopt.result.result import Result
+from superopt.result.why import best_rival
+from superopt.rivals.rivals import PEERS
 
 __all__ = ["explained"]
 
@@ -50,11 +52,17 @@ def _headline(result: Result) -> str:
         us = f"{result.predicted_us:.1f} µs " if result.predicted_us is not None else ""
         where = result.target.name
         return f"{name}: a plan for {where}: {us}predicted, not measured; calls run the original"
-    against = "PyTorch's stand-in for the original" if result.stood_in else "the best of PyTorch's"
+    against = "PyTorch's stand-in for the original" if result.stood_in else _theirs(result)
     between = ""
     if result.winner == "superopt" and result.interval is not None:
         between = " ({:.2f} to {:.2f})".format(*result.interval)
     return f"{name}: {result.winner}, {result.speedup:.2f}{between} times {against}"
+
+
+def _theirs(result: Result) -> str:
+    """Return what was beaten; where one program of PyTorch's raced alone, by its name."""
+    raced = [name for name in result.measurements if name in PEERS]
+    return best_rival(result) if len(raced) == 1 else "the best of PyTorch's"
 
 
 def _region(region: RegionCandidates, *, planned: bool) -> Iterator[str]:

@@ -1,8 +1,13 @@
 """Rivals: the ways of PyTorch to compute a function, or a region of one, which ours must beat."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from superopt.errors import first_line
@@ -80,6 +85,43 @@ PEERS = {one.name: one for one in RIVALS}
 """The rivals of a program by name."""
 
 
+def _hangs() -> bool:
+    from superopt.codegen.cpp.compile import compiler_hangs
+    from superopt.codegen.errors import NoCompilerError
+
+    try:
+        return compiler_hangs()
+    except NoCompilerError:
+        return False
+
+
+@contextmanager
+def _same_compiler(target: Target) -> Iterator[None]:
+    """Let Inductor use the compiler of our kernels: for one in CXX that hangs, it would wait without end."""
+    named = os.environ.get("CXX")
+    if not named or target.torch_device != "cpu":
+        yield
+        return
+    from torch._inductor import config
+
+    from superopt.codegen.cpp.compile import find_compiler
+    from superopt.codegen.errors import NoCompilerError
+
+    try:
+        found = find_compiler()
+    except NoCompilerError:
+        yield
+        return
+    with TemporaryDirectory(prefix="superopt-") as folder:
+        program = found.path
+        if found.arguments:  # Inductor takes one word
+            program = str(Path(folder) / "compiler")
+            Path(program).write_text(f'#!/bin/sh\nexec {shlex.join(found.command)} "$@"\n')
+            Path(program).chmod(0o700)
+        with config.patch({"cpp.cxx": (None, program)}):
+            yield
+
+
 def rivals_of(
     function: Function,
     inputs: Sequence[Any],
@@ -93,12 +135,16 @@ def rivals_of(
     for one in RIVALS:
         if target.torch_device not in one.devices or (one.compiles and not compiled):
             continue
+        if one.compiles and target.torch_device == "cpu" and _hangs():
+            log.warning("%s does not race: the C++ compiler hangs", one.name)
+            continue
         if one.compiles:
             tell(one.name)
         try:
             contender = one.make(function, [tuple(inputs)], {})
             if one.compiles:
-                contender(*inputs)
+                with _same_compiler(target):
+                    contender(*inputs)
         except Exception as error:  # whatever stops a compiler here must not stop us
             log.warning("%s does not race: %s", one.name, first_line(error))
             continue

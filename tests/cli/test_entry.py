@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -32,11 +33,17 @@ def test_every_command_has_help_within_a_terminal(run: Run, command: list[str]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: COMMAND"),
-        (["serch"], "invalid choice: 'serch'"),
+        (["serch"], "there is no command 'serch'; did you mean search?"),
+        (["xyzzy"], "there is no command 'xyzzy' (see superopt --help)"),
+        (["cache", "lst"], "there is no action 'lst'; did you mean list?"),
+        (["optimize", "x", "--preset", "ful"], "did you mean full?"),
+        (
+            ["optimize", "x", "--secnds", "3"],
+            "--secnds 3; did you mean --seconds? (see superopt optimize --help)",
+        ),
+        (["list", "lama-layer"], "did you mean llama-layer?"),
         (["search"], "the following arguments are required: TARGET"),
-        (["rules"], "the following arguments are required: ACTION"),
-        (["list", "--jsn"], "unrecognized arguments: --jsn"),
+        (["list", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
         (["search", "no-such-workload"], "no workload is named 'no-such-workload'"),
         (["search", "rmsnorm", "--size", "Q=3"], "--size Q: rmsnorm has no such size; it has M, K"),
         (["search", "rmsnorm", "--size", "self=3"], "rmsnorm has no such size"),
@@ -56,9 +63,45 @@ def test_list(run: Run) -> None:
     ran = run("list")
     assert ran.code == 0
     lines = ran.out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(WORKLOADS)
+    assert [line.split()[0] for line in lines[1:] if not line.startswith(" ")] == list(WORKLOADS)
+    assert max(map(len, lines)) <= 100
+    shown = " ".join(ran.out.split())
+    assert "x[M,K] g[K] w[K,N]" in run("list", "rmsnorm-linear").out
+    for one in WORKLOADS.values():
+        assert one.summary in shown
     named = {one["name"] for one in json.loads(run("list", "--json").out)["workloads"]}
     assert named == set(WORKLOADS)
+
+
+@pytest.mark.parametrize("group", [[], ["rules"], ["cache"], ["bench"]])
+def test_a_command_that_has_others_shows_them_alone(run: Run, group: list[str]) -> None:
+    ran = run(*group)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == run(*group, "--help").out
+
+
+COMPLETED = {
+    "superopt se": {"search"},
+    "superopt search rmsnorm-l": {"rmsnorm-linear"},
+    "superopt optimize --no": {"--no-torch-compile"},
+    "superopt cache e": {"export"},
+    "superopt cache clear --k": {"--kind"},
+    "superopt search rmsnorm --zz": set(),
+}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes(run: Run) -> None:
+    script = run("completion", "bash").out
+    for words, expected in COMPLETED.items():
+        typed = words.split()
+        call = f"COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; _superopt; echo ${{COMPREPLY[@]}}"
+        ended = subprocess.run(
+            ["bash", "-c", f"{script}\n{call}"], capture_output=True, text=True, check=True
+        )
+        assert (set(ended.stdout.split()), ended.stderr) == (expected, "")
+    assert "bashcompinit" in run("completion", "zsh").out
+    assert "-l no-torch-compile" in run("completion", "fish").out
 
 
 def test_rules_check(run: Run) -> None:

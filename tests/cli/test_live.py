@@ -103,3 +103,20 @@ def test_one_line_is_not_shown_elsewhere(capsys: pytest.CaptureFixture[str]) -> 
     with LiveLine() as show:
         show("tracing")
     assert capsys.readouterr() == ("", "")
+
+
+def test_elsewhere_than_on_a_terminal_only_what_takes_long_has_a_line(
+    capsys: pytest.CaptureFixture[str], clock: Callable[[float], None]
+) -> None:
+    with LiveLine() as show:
+        show("tracing")
+        clock(6.0)
+        show("compiling")
+        clock(1.0)
+        show("racing")
+    with LiveLine(lines=True) as show:
+        show("every step")
+    with LiveLine(quiet=True) as show:
+        clock(9.0)
+        show("nothing")
+    assert capsys.readouterr().err == "superopt: 6 s · compiling\nsuperopt: 0 s · every step\n"

@@ -229,6 +229,20 @@ def test_a_measured_result_shows(text) -> None:
     assert text in "".join(Page(shown(measured())).texts)
 
 
+def test_it_says_why_it_is_faster_and_why_not_faster_still() -> None:
+    page = shown(measured())
+    text = "".join(Page(page).texts)
+    assert text.index("operators became") < text.index("The program before")
+    assert "Why not faster" in text
+    assert "operations of arithmetic" in text
+    lost = measured()
+    lost.update(winner="eager")
+    lost["regions"][0]["candidates"][0]["fate"]["kind"] = "slower"
+    text = "".join(Page(shown(lost)).texts)
+    assert "operators became" not in text.partition("The program before")[0]
+    assert "The best of ours takes" in text
+
+
 def test_a_plan_says_that_it_is_one() -> None:
     text = "".join(Page(shown(plan())).texts)
     assert "A plan: 11.5 µs predicted, not measured" in text
@@ -239,7 +253,7 @@ def test_a_plan_says_that_it_is_one() -> None:
 
 @pytest.mark.parametrize(
     ("stood_in", "against"),
-    [(True, "PyTorch's stand-in for the original"), (False, "the better of PyTorch's programs")],
+    [(True, "PyTorch's stand-in for the original"), (False, "torch.compile")],
 )
 def test_a_speedup_says_against_what(stood_in: bool, against: str) -> None:
     text = "".join(Page(shown(measured() | {"stood_in": stood_in})).texts)

@@ -55,7 +55,8 @@ class ForkedWorker:
         """Do all that the process does."""
         self._parent = parent
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler is not meant for workers
+        for number in (signal.SIGTERM, signal.SIGHUP):  # the parent's handlers are not meant for workers
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -93,8 +93,8 @@ class Crew:
         self._queues = Queues(self._workers, history.width + KEY_WORDS)
         context = multiprocessing.get_context("fork")
         self._processes: list[BaseProcess] = []
-        # Ctrl-C goes to the whole process group: it must not meet a child that doesn't ignore it yet.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Signals may go to the whole process group: they must not meet a child with the parent's handlers.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # fork in a process with threads

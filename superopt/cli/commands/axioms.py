@@ -17,7 +17,7 @@ def add_command(commands: Any) -> None:
         help="prove the axioms; discover, prove and apply rules",
         description="What the search rests on, and the rules between graphs that can be discovered.",
     )
-    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+    actions = parser.add_subparsers(metavar="ACTION", dest="action")
     check: argparse.ArgumentParser = actions.add_parser(
         "check",
         help="prove each axiom that claims an identity",

@@ -48,7 +48,7 @@ def add_command(commands: Any) -> None:
         description="Measures a suite or your own functions, compares results, and draws them.",
         epilog=_EPILOG,
     )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action")
     benchrun.add_actions(actions)
     compare: argparse.ArgumentParser = actions.add_parser(
         "compare",

@@ -23,7 +23,7 @@ examples:
 
 SUPEROPT_CACHE_DIR names the folder. Exit code 1: the cache cannot be used, or (clear) only in part.
 """
-_KINDS = ("search", "plan", "measurement")
+_KINDS = ("search", "plan", "measurement", "result")
 _AGE = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
         description="Searches, plans and measurements of earlier runs: lists, exports, imports, clears.",
         epilog=_EPILOG,
     )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action")
     listing = _add(actions, "list", _list, "every record, the last made first")
     _add(actions, "info", _info, "where the cache is, how full it is, what is wrong with it")
     exporting = _add(actions, "export", _export, "write all records to a file, as lines of JSON")

@@ -139,9 +139,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _compiler() -> Check:
     for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
-        path = shutil.which(name) if name else None
+        program, *arguments = (name or "").split() or [""]  # as in CXX="ccache g++"
+        path = shutil.which(program) if program else None
         if path:
-            return Check("C++ compiler", True, path, required=False)
+            return Check("C++ compiler", True, " ".join((path, *arguments)), required=False)
     remedy = "install g++ or clang++, or name one in CXX; only kernels for the CPU need it"
     return Check("C++ compiler", False, "none on the PATH", False, remedy)
 

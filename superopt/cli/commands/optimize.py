@@ -1,20 +1,23 @@
 """`superopt optimize`: the fastest correct program for a function, measured here or planned for elsewhere."""
 
 import argparse
-import sys
-import time
-from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from superopt.cli import options
+from superopt.cli.live import LiveLine
 from superopt.cli.options import parse_sizes
-from superopt.cli.screen import print_json
+from superopt.cli.scratch import own_scratch
+from superopt.cli.screen import print_blocks, print_json
 from superopt.cli.target import Target, add_inputs, load_target
 from superopt.cli.userfile import to_stderr
 from superopt.cli.writing import check_place
 from superopt.errors import InputError
 
-__all__ = ["add_command", "teller"]
+if TYPE_CHECKING:
+    from superopt.live.optimized import Optimized
+
+__all__ = ["add_command", "show"]
 
 _EPILOG = """\
 examples:
@@ -25,6 +28,9 @@ examples:
 What is slower than PyTorch here, or less accurate, is never taken: then PyTorch's own program is
 what comes back (exit code 1). For a device that is not here, a plan is made: kernels compiled ahead
 of time, by predicted times; `superopt tune` races it where the device is.
+
+What was measured is kept: the same command again gives it back in seconds, and --fresh races anew.
+Ctrl-C ends with the best so far (exit code 130); before anything was measured, nothing is written.
 
 What is raced holds for sizes up to the next power of two. The kernels serve others, too, by default
 configurations; superopt.load(FILE, function, retune=True) races some for those that come.
@@ -65,6 +71,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--seed", type=options.whole, metavar="SEED", help="of inputs and tests (default: a fresh one)"
     )
+    parser.add_argument("--fresh", action="store_true", help="race anew, though the same was measured before")
     parser.add_argument("--show-source", action="store_true", help="print the kernels that were taken")
     options.add_progress(parser)
     parser.set_defaults(run=_run)
@@ -87,37 +94,40 @@ def _run(arguments: argparse.Namespace) -> int:
         graphs=arguments.graphs,
         torch_compile=not arguments.no_torch_compile,
         seed=fresh_seed() if arguments.seed is None else arguments.seed,
+        recall=not arguments.fresh and arguments.seed is None,
     )
-    with to_stderr():
+    quiet = arguments.json or arguments.quiet
+    with own_scratch(), to_stderr(), LiveLine(quiet=quiet, lines=arguments.verbose) as tell:
         best = optimize(
             target.program,
             *inputs,
             name=target.name,
             options=chosen,
-            on_progress=teller(quiet=arguments.json or arguments.quiet),
+            on_progress=tell,
             source=_source(target, arguments),
         )
+        if best.interrupted and not best.measurements:
+            raise KeyboardInterrupt
         if out is not None:
             best.save(out)
-    if arguments.json:
-        print_json(best.to_json())
-    else:
-        print(best.explain())
-        if arguments.show_source:
-            print("\n".join(("", *best.sources)))
+    show(best, arguments, out)
+    if best.interrupted:
+        return 130
     return 0 if best.winner in (None, "superopt") else 1
 
 
-def teller(*, quiet: bool) -> Callable[[str], None]:
-    """Return what shows progress: a line with the seconds so far, on stderr."""
-    start = time.perf_counter()
+def show(best: "Optimized", arguments: argparse.Namespace, out: Path | None) -> None:
+    """Print what came of a race: a few lines, or all that is known of it."""
+    if arguments.json:
+        print_json(best.to_json())
+    elif arguments.verbose:
+        print(best.explain())
+    else:
+        from superopt.cli.summary import summary
 
-    def tell(message: str) -> None:
-        if not quiet:
-            passed = time.perf_counter() - start
-            print(f"superopt: {passed:5.1f} s  {message}", file=sys.__stderr__, flush=True)
-
-    return tell
+        print_blocks(summary(best.result, out, recalled=best.recalled))
+    if getattr(arguments, "show_source", False) and not arguments.json:
+        print("\n".join(("", *best.sources)))
 
 
 def _source(target: Target, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -76,8 +76,12 @@ def add_command(commands: Any) -> None:
     output.add_argument(
         "--show",
         type=options.whole,
+        default=1,
         metavar="K",
-        help="graphs printed in full (default 3; 1 for each of several regions)",
+        help="graphs of each region printed in full (default 1)",
+    )
+    output.add_argument(
+        "-v", "--verbose", action="store_true", help="print how the search went, level by level"
     )
     options.add_progress(output)
     parser.set_defaults(run=_run)
@@ -90,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
         raise InputError(f"--checkpoint {str(checkpoint)!r} is a file; give a folder")
     target = load_target(arguments.target)
-    inputs = target.inputs(arguments)
+    program, inputs = target.without_torch(arguments)
     from superopt.driver import SearchOptions, search
 
     chosen = SearchOptions(
@@ -105,11 +109,11 @@ def _run(arguments: argparse.Namespace) -> int:
         resume=arguments.resume,
     )
     with LiveView(quiet=arguments.json or arguments.quiet) as view, to_stderr():
-        found = search(target.program, *inputs, name=target.name, options=chosen, on_progress=view)
+        found = search(program, *inputs, name=target.name, options=chosen, on_progress=view)
     if arguments.json:
         print_json(search_json(found))
     else:
-        print_blocks(search_blocks(found, show=arguments.show))
+        print_blocks(search_blocks(found, show=arguments.show, verbose=arguments.verbose))
     if found.interrupted:
         return 130
     return 0 if found.regions else 1

@@ -1,14 +1,14 @@
 """`superopt tune`: a plan raced on the machine that has the device."""
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from superopt.cli import options
-from superopt.cli.commands.optimize import teller
-from superopt.cli.screen import print_json
+from superopt.cli.commands.optimize import show
+from superopt.cli.live import LiveLine
+from superopt.cli.scratch import own_scratch
 from superopt.cli.target import load_target
 from superopt.cli.userfile import to_stderr
 from superopt.cli.writing import check_place
@@ -53,21 +53,22 @@ def _run(arguments: argparse.Namespace) -> int:
     function = _function(arguments.function)
     from superopt.optimizer import tune
 
-    with to_stderr():
+    quiet = arguments.json or arguments.quiet
+    with own_scratch(), to_stderr(), LiveLine(quiet=quiet, lines=arguments.verbose) as tell:
         best = tune(
             plan,
             function,
             seconds=arguments.seconds,
             preset=arguments.preset,
             torch_compile=not arguments.no_torch_compile,
-            on_progress=teller(quiet=arguments.json or arguments.quiet),
+            on_progress=tell,
         )
+        if best.interrupted and not best.measurements:
+            raise KeyboardInterrupt
         best.save(out)
-    if arguments.json:
-        print_json(best.to_json())
-    else:
-        print(best.explain())
-        print(f"superopt: the result is in {out}", file=sys.__stderr__)
+    show(best, arguments, out)
+    if best.interrupted:
+        return 130
     return 0 if best.winner == "superopt" else 1
 
 

@@ -1,0 +1,118 @@
+"""Recalled: what an identical earlier call found and measured, as a program again, with no new race.
+
+Identical means: the same program, inputs of the same form, and the same options, device, threads and
+versions. What is recalled is proven equal to its program again, as a result from a file is. Only programs
+that are all algebra and hold no tensors of their own are kept: a key does not tell what others depend on.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from superopt.errors import InputError, SuperoptError
+from superopt.ir import print_program
+from superopt.live.optimized import Optimized
+from superopt.live.saved import program_of
+from superopt.options import OptimizeOptions
+from superopt.result.codec import inputs_json, result_from_json, result_json
+from superopt.targets import Target
+
+if TYPE_CHECKING:
+    from superopt.cache import Cache, Key
+    from superopt.trace.traced import Traced
+
+__all__ = ["ResultCache"]
+
+log = logging.getLogger("superopt")
+
+_STALE = timedelta(days=30)  # after which a machine may have changed in ways that no version tells
+_FORMAT = 1  # of what is kept; another number makes every older result a miss
+
+
+class ResultCache:
+    """The cache as far as whole results go, for one function on inputs of one form."""
+
+    def __init__(
+        self,
+        cache: "Cache | None",
+        traced: "Traced",
+        inputs: tuple[Any, ...],
+        options: OptimizeOptions,
+        target: Target,
+    ) -> None:
+        self._cache = cache
+        self._options = options
+        measures = target.available and options.measure
+        whole = not (traced.program.opaque or traced.constants or traced.read)
+        self._key = _key(traced, inputs, options, target) if cache and measures and whole else None
+
+    def recall(
+        self, function: Callable[..., Any], traced: "Traced", source: Mapping[str, Any] | None
+    ) -> Optimized | None:
+        """Return what an identical call found not long ago, or None."""
+        record = self._cache.get(self._key) if self._cache and self._key else None
+        if record is None or record.made is None or not self._options.recall:
+            return None
+        if datetime.now(UTC) - record.made > _STALE:
+            return None
+        try:
+            result = result_from_json(dict(record.data), "the kept result")
+            result = replace(result, source=source, open_axes=None)  # which are tried again when it is saved
+            best = program_of(result, function, "the kept result", options=self._options, traced=traced)
+        except SuperoptError as error:
+            log.warning("cache: a result of %s is not used: %s", traced.program.name, error)
+            return None
+        if best.winner == "superopt" and best.fused is None:  # its kernels cannot be made any more
+            return None
+        best.recalled = record.made
+        return best
+
+    def keep(self, best: Optimized) -> None:
+        """Keep a result that was measured to its end."""
+        from superopt.cache import Record
+
+        result = best.result
+        if self._cache is None or self._key is None or result.interrupted or not result.measurements:
+            return
+        if result.unsettled:  # another race may decide it
+            return
+        bare = tuple(
+            replace(
+                region,
+                candidates=tuple(
+                    one if one is region.chosen else replace(one, sources=()) for one in region.candidates
+                ),
+            )
+            for region in result.regions
+        )
+        self._cache.put(self._key, Record(result_json(replace(result, regions=bare)), result.name))
+
+
+def _key(traced: "Traced", inputs: tuple[Any, ...], options: OptimizeOptions, target: Target) -> "Key | None":
+    import torch
+
+    from superopt.cache import key_of, versions
+    from superopt.verify.floats.compare import tensors_of
+
+    chosen = asdict(options)
+    for name in ("seed", "search", "cache", "recall"):
+        chosen.pop(name)
+    search = {name: str(value) for name, value in asdict(options.search).items() if name != "seed"}
+    try:
+        return key_of(
+            "result",
+            program=print_program(traced.program),
+            options={
+                **chosen,
+                "search": search,
+                "inputs": inputs_json(inputs),
+                "data": [not one.is_meta for one in tensors_of(inputs)],
+                "threads": torch.get_num_threads(),
+                "format": _FORMAT,
+            },
+            **{**versions(), **target.key_parts()},
+        )
+    except InputError:  # arguments that no file can hold, or endless seconds
+        return None
