@@ -120,6 +120,12 @@ class Cache:
             if self._save([row]):
                 self._save_rest()
 
+    def remove(self, key: Key) -> None:
+        """Remove the record of a key, where there is one."""
+        with self._lock:
+            self._memory.drop(key.digest)
+            self._try(lambda store: store.drop(key.digest))
+
     def records(
         self, kind: Kind, *, device: str | None = None, newest: int | None = None
     ) -> tuple[tuple[Mapping[str, Any], Record], ...]:

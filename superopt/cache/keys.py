@@ -30,7 +30,7 @@ __all__ = [
     "versions",
 ]
 
-Kind = Literal["search", "plan", "measurement"]
+Kind = Literal["search", "plan", "measurement", "pending"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 RECORDS = 1
@@ -49,6 +49,7 @@ PARTS: Mapping[Kind, tuple[str, ...]] = {
         "torch",
         "compiler",
     ),
+    "pending": ("program", "device", "options", "superopt", "torch", "compiler"),
 }
 """What each kind of result depends on.
 
