@@ -6,6 +6,8 @@ from torch import fx
 
 from superopt.backend.cache import known_decision
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.deferred.mode import mode_of
+from superopt.backend.deferred.queue import defer
 from superopt.backend.region import Region
 from superopt.backend.region_race import RegionRace
 from superopt.backend.warm_up import WarmUp
@@ -49,7 +51,27 @@ def decisions_of(
     ledger.relieved(taken)
     if races and ledger.left_s >= FIRST_S:
         _share(races, alike, taken, ledger, warm_up.first_runs(target))
-    return found | {digest: contest.decided() for digest, contest in races.items()}
+    made = found | {digest: contest.decided() for digest, contest in races.items()}
+    if mode_of(ledger.options) != "off":
+        _defer(made, races, alike, ledger)
+    return made
+
+
+def _defer(
+    made: Mapping[str, Decision],
+    races: Mapping[str, RegionRace],
+    alike: Mapping[str, Sequence[Region]],
+    ledger: Ledger,
+) -> None:
+    """Queue the regions for which more time may find more, now or when they were decided."""
+    for digest, decision in made.items():
+        race, (first, *_) = races.get(digest), alike[digest]
+        if not (race.undone if race else decision.open):
+            continue
+        left_us = max((decision.before_us or 2 * first.floor_us) - first.floor_us, 0.0)
+        gain_us = (race.gain_us if race else left_us) * len(alike[digest])
+        if defer(first, gain_us, ledger):
+            ledger.pending.add(digest)
 
 
 def _share(

@@ -36,6 +36,7 @@ class Decision:
     plan: str | None = None
     recalled: bool = False
     open: bool = False  # time ran out before all was tried; a run with more of it may decide otherwise
+    final: bool = False  # decided with a large budget of its own: it is not tried again
     budget_s: float = 0.0  # of the run that decided
     seconds: float = 0.0
     flops: int = 0  # of its matmuls
@@ -91,6 +92,7 @@ class Ledger:
     graphs: int = 0
     decisions: list[Decision] = field(default_factory=list)
     known: dict[str, Decision] = field(default_factory=dict)  # by the region's key
+    pending: set[str] = field(default_factory=set)  # the digests of the keys of regions that wait in the queue
     total_flops: int = 0  # of the matmuls of all graphs
     total_bytes: int = 0  # that all operators of all graphs read and write, one by one
 

@@ -14,6 +14,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from superopt.backend.budget import decisions_of
 from superopt.backend.cache import epoch
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.deferred.mode import mode_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import OpaqueError, Region, region_of
 from superopt.backend.region_plan import REGION, plan_of
@@ -58,7 +59,7 @@ class RegionPass(CustomGraphPass):
             return None
         told = (
             *(versions(), parts, options.budget_s, options.preset, options.verify, options.cache),
-            *(left, before),
+            *(left, before, mode_of(options) != "off"),
         )
         return hashlib.sha256(repr(told).encode()).digest()
 
