@@ -71,7 +71,7 @@ def _defer(
         left_us = max((decision.before_us or 2 * first.floor_us) - first.floor_us, 0.0)
         gain_us = (race.gain_us if race else left_us) * len(alike[digest])
         if defer(first, gain_us, ledger):
-            ledger.pending.add(digest)
+            ledger.pending[digest] = first.key
 
 
 def _share(

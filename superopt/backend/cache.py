@@ -5,8 +5,9 @@ is a plan for the region, so Inductor's key has the epoch: how often such a regi
 """
 
 import hashlib
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,20 @@ from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
 from superopt.backend.region_plan import plan_of
 from superopt.cache import Cache, Key, Record, key_of, versions
-from superopt.errors import SuperoptError, first_line
+from superopt.errors import InputError, SuperoptError, first_line
 from superopt.ir import print_graph
 
-__all__ = ["epoch", "graph_key", "is_seen", "keep", "known_decision", "next_epoch", "note_seen", "recorded"]
+__all__ = [
+    "epoch",
+    "graph_key",
+    "is_seen",
+    "keep",
+    "known_decision",
+    "next_epoch",
+    "note_seen",
+    "recorded",
+    "waiting_in",
+]
 
 log = logging.getLogger("superopt")
 
@@ -126,9 +137,20 @@ def is_seen(key: Key) -> bool:
     return Cache.open().get(key) is not None
 
 
-def note_seen(key: Key) -> None:
-    """Note that a graph is compiled."""
-    Cache.open().put(key, Record({}, "backend"))
+def note_seen(key: Key, waiting: Iterable[Key] = ()) -> None:
+    """Note that a graph is compiled, and which of its regions wait for more time."""
+    Cache.open().put(key, Record({"waiting": [one.text for one in waiting]}, "backend"))
+
+
+def waiting_in(key: Key) -> dict[str, Key]:
+    """Return the keys of the regions of a graph that waited when it was compiled, by their digests."""
+    record = Cache.open().get(key)
+    texts = record.data.get("waiting", []) if record else []
+    try:
+        keys = [key_of("plan", **json.loads(text)) for text in texts]
+    except (TypeError, ValueError, InputError):
+        return {}
+    return {one.digest: one for one in keys}
 
 
 def epoch() -> int:

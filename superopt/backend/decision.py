@@ -11,6 +11,7 @@ from torch import fx
 
 from superopt.backend.inductor_time import NODES, kernels_of, node_seconds
 from superopt.backend.options import BackendOptions
+from superopt.cache import Key
 from superopt.result.codec import write_json
 
 __all__ = ["Decision", "Ledger"]
@@ -92,7 +93,7 @@ class Ledger:
     graphs: int = 0
     decisions: list[Decision] = field(default_factory=list)
     known: dict[str, Decision] = field(default_factory=dict)  # by the region's key
-    pending: set[str] = field(default_factory=set)  # the digests of the keys of regions that wait in the queue
+    pending: dict[str, Key] = field(default_factory=dict)  # of the regions that wait in the queue
     total_flops: int = 0  # of the matmuls of all graphs
     total_bytes: int = 0  # that all operators of all graphs read and write, one by one
 

@@ -20,7 +20,7 @@ from superopt.backend.region import OpaqueError, Region, region_of
 from superopt.backend.region_plan import REGION, plan_of
 from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
 from superopt.backend.warm_up import WarmUp
-from superopt.cache import versions
+from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.rivals.aten import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.targets import Target, pick_target
@@ -43,6 +43,7 @@ class RegionPass(CustomGraphPass):
         self.ledger = ledger
         self.before = tuple(before)
         self.warm_up = warm_up  # begun for the graph that comes first
+        self.pending: dict[str, Key] | None = None  # of the regions that wait; None: no graph came by
 
     def uuid(self) -> bytes | None:
         """Return what the pass depends on, or None where each graph must come by here."""
@@ -100,6 +101,8 @@ class RegionPass(CustomGraphPass):
                 yield from several
 
         found = decisions_of(read(), target, self.ledger, warm_up)
+        waiting = {digest: self.ledger.pending[digest] for digest in found if digest in self.ledger.pending}
+        self.pending = {**(self.pending or {}), **waiting}
         decided = [(region, found[region.key.digest]) for region in regions]
         for _, decision in decided:
             self.ledger.note(decision, title)

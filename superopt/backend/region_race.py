@@ -233,7 +233,7 @@ class RegionRace:
         made.by_kernels(self._known(made, copies[0]))
         if self.region.subgraph.symbols and (why := self._other_sizes(made)):
             return replace(known, why=why)
-        ours = self._calling(plan)
+        ours = self.calling(plan)
         if self.options.verify:
             focus = focus_of(self.region.traced)
             report = compare_floats(self.module, ours, copies[0], seed=1, distributions=_CALLED, focus=focus)
@@ -364,7 +364,7 @@ class RegionRace:
         product = any(map(is_matmul, piece.nodes))
         return piece.heavy <= _SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
 
-    def _calling(self, plan: str) -> fx.GraphModule:
+    def calling(self, plan: str) -> fx.GraphModule:
         """Return a module that calls the region's operator, so that both contenders have the same host."""
         goal = self.region.goal
         graph = fx.Graph()

@@ -32,7 +32,7 @@ def mode_of(options: BackendOptions, environment: Mapping[str, str] = os.environ
         return "off"
     asked: str = options.tune or told or DEFAULT
     most = told or _ORDER[-1]
-    found = _ORDER[min(_ORDER.index(asked), _ORDER.index(most))]  # type: ignore[arg-type]
+    found = _ORDER[min(_ORDER.index(asked), _ORDER.index(most))]
     return "later" if found == "background" and stays_as_it_is() else found
 
 

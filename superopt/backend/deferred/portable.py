@@ -57,7 +57,7 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
     nodes = list(subgraph.module.graph.nodes)
     number = {node: at for at, node in enumerate(nodes)}
     inputs = [_input_data(value_of(node)) for node in subgraph.inputs]
-    steps = []
+    steps: list[dict[str, Any]] = []
     for node in nodes:
         if node.op == "placeholder":
             continue
@@ -154,7 +154,7 @@ class _Reader:
         self.inputs = _sequence(data.get("inputs"))
         self.steps = _sequence(data.get("steps"))
         self.results = _sequence(data.get("results"))
-        self.hints = data.get("symbols")
+        self.hints: Any = data.get("symbols")
         _require(isinstance(self.hints, dict), "its symbols are no mapping")
         _require(0 < len(self.inputs) + len(self.steps) <= _MOST_NODES, "it is empty or too large")
         self.graph = fx.Graph()
@@ -172,7 +172,8 @@ class _Reader:
             for at, one in enumerate(self.inputs):
                 _require(isinstance(one, dict) and one.get("device") == device, "it is for another device")
                 shape, stride = (
-                    [_size(size, symbols) for size in _sequence(one.get(part))] for part in ("shape", "stride")
+                    [_size(size, symbols) for size in _sequence(one.get(part))]
+                    for part in ("shape", "stride")
                 )
                 node = self.graph.placeholder(f"x{at}")
                 dtype = _named("dtype", one.get("dtype"))
@@ -262,7 +263,7 @@ def _operator(name: Any) -> Any:
     operation, _, overload = rest.partition(".")
     known = operation in LOWERINGS and operation not in REASONS and _NAME.fullmatch(overload.lower())
     _require(namespace == "aten" and bool(known), f"{str(name)[:80]} is no algebra")
-    found = getattr(getattr(torch.ops.aten, operation, None), overload, None)
+    found: Any = getattr(getattr(torch.ops.aten, operation, None), overload, None)
     _require(isinstance(found, torch._ops.OpOverload), f"there is no {str(name)[:80]}")
     _require(not found._schema.is_mutable, f"{str(name)[:80]} is no algebra")
     return found
@@ -272,7 +273,9 @@ def _named(kind: Any, name: Any) -> Any:
     """Return what PyTorch has of a kind under a name, as torch.float32 of the dtypes."""
     types = _KINDS.get(str(kind))
     found = getattr(torch, str(name), None) if _NAME.fullmatch(str(name)) else None
-    _require(types is not None and isinstance(found, types), f"there is no {str(kind)[:20]} {str(name)[:20]!r}")
+    _require(
+        types is not None and isinstance(found, types), f"there is no {str(kind)[:20]} {str(name)[:20]!r}"
+    )
     return found
 
 

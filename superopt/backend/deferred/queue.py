@@ -1,8 +1,8 @@
 """Queue: the regions that a budget left undone, as records of the cache, at most one for each region's key.
 
-A record holds what a search needs, and nothing of the user's: operators, layouts, options, and the gain that
-is expected. The cache sees to the rest: records are written whole, a damaged one is dropped, a file that cannot
-be written leaves the queue as it is.
+A record holds what a search needs, and nothing of the user's: operators, layouts, options, and the gain
+that is expected. The cache sees to the rest: records are written whole, a damaged one is dropped, and a
+file that cannot be written leaves the queue as it is.
 """
 
 import logging
@@ -200,4 +200,3 @@ def _item_of(key: Key, record: Record | None) -> Pending | None:
     if not 1 <= data["threads"] <= 4096 or not isfinite(data["gain_us"]):
         return None
     return Pending(key, *(data[name] for name in kinds))
-

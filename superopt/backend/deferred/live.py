@@ -1,0 +1,245 @@
+"""Live: the program's side of background tuning: it starts the helper, and takes up what was found.
+
+A compiled graph some of whose regions wait is wrapped. A thread looks now and then at what the cache has of
+these regions. Once there are better kernels, the wrapper makes dynamo forget the compiled code as one call ends;
+so the next call compiles it again, as the next start of the program would: every plan is proven, every guard
+made anew, and nothing changes within a call. A call that is under way keeps the code that it runs.
+"""
+
+import atexit
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import torch
+
+from superopt.backend.cache import recorded
+from superopt.backend.decision import Ledger
+from superopt.backend.deferred.lock import tuning
+from superopt.backend.deferred.mode import stays_as_it_is
+from superopt.backend.deferred.queue import pending_key
+from superopt.cache import Cache, Key
+
+__all__ = ["Place", "place_of_compilation", "with_take_up"]
+
+log = logging.getLogger("superopt")
+
+_LOOK_S = 2.0
+_GRACE_S = 5.0  # after a compilation: a program that ends soon starts no helper
+_AGAIN_S = 30.0  # after a helper ended, before another one is started
+_MOST_HELPERS = 20  # of one program
+_PATIENCE_S = 120.0  # for the rest of a graph's regions, once some have better kernels
+_SPARE = 2  # compilations of a function that are left to the user, below PyTorch's limit
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where dynamo keeps what it compiles now: the code that was compiled, and the compilation's number."""
+
+    code: CodeType
+    compilation: Any
+
+
+def place_of_compilation() -> Place | None:
+    """Return the place of the compilation under way, or None where this version of PyTorch does not tell."""
+    from torch._guards import CompileContext
+
+    number = CompileContext.current_compile_id()
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_compile" and frame.f_code.co_filename.endswith("convert_frame.py"):
+            code = frame.f_locals.get("code")
+            return Place(code, number) if isinstance(code, CodeType) and number is not None else None
+        frame = frame.f_back
+    return None
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class _Unit:
+    """A compiled graph with regions that wait: their keys, and the plans that they had as it was compiled."""
+
+    place: Place
+    ledger: Ledger
+    keys: Mapping[str, Key]
+    plans: dict[str, str | None]
+    since: float = field(default_factory=time.monotonic)
+    stale: bool = False
+    settled: bool = False  # nothing is to be expected any more
+
+    def look(self, cache: Cache) -> None:
+        """Note whether there are better kernels, all that are to come or some for a while."""
+        better, left = False, 0
+        for digest, key in self.keys.items():
+            data = recorded(cache, key)
+            if data is None or not data["final"]:
+                left += cache.get(pending_key(key)) is not None
+            if data is not None and data["taken"] and data["plan"] != self.plans[digest]:
+                better = True
+        if better and (not left or time.monotonic() - self.since > _PATIENCE_S):
+            self.stale = True
+        self.settled = self.stale or not (left or better)
+
+    def take_up(self) -> None:
+        """Make dynamo compile the graph again at the next call, unless the program must stay as it is."""
+        self.stale = False
+        if stays_as_it_is() or not _forgotten(self.place):
+            return
+        for digest in self.keys:
+            self.ledger.known.pop(digest, None)
+        log.info("better kernels were found meanwhile: the next call compiles them in")
+
+
+def with_take_up(
+    compiled: Callable[..., Any], place: Place, keys: Mapping[str, Key], ledger: Ledger
+) -> Callable[..., Any]:
+    """Return a compiled graph that takes up what is found for its regions, which somebody works on now."""
+    with Cache.open() as cache:
+        if cache.info().read_only:  # nobody could keep what is found
+            return compiled
+        plans = {}
+        for digest, key in keys.items():
+            known = ledger.known.get(digest)
+            data = recorded(cache, key)
+            plans[digest] = known.plan if known is not None else data["plan"] if data is not None else None
+    unit = _Unit(place, ledger, dict(keys), plans)
+
+    @functools.wraps(compiled)
+    def call(*args: Any) -> Any:
+        made = compiled(*args)
+        if unit.stale:
+            unit.take_up()
+        return made
+
+    _WATCH.add(unit)
+    return call
+
+
+def _forgotten(place: Place) -> bool:
+    """Make dynamo forget one compilation, as it does when an object of its guards is gone.
+
+    It is left alone where another compilation would be refused, or would not be made by us.
+    """
+    from torch._dynamo import config, eval_frame
+    from torch._dynamo.guards import DeletedGuardManagerWrapper
+
+    try:
+        stance = eval_frame._stance
+        if stance.stance != "default" or stance.backend is not None or stance.skip_guard_eval_unsafe:
+            return False
+        entries = eval_frame._debug_get_cache_entry_list(place.code)
+        most = min(config.recompile_limit, config.accumulated_recompile_limit)
+        if config.error_on_recompile or len(entries) + _SPARE >= most:
+            return False
+        for entry in entries:
+            if entry.compile_id == place.compilation:
+                reason = "superopt has better kernels"
+                entry.guard_manager.extra_state.invalidate(entry, DeletedGuardManagerWrapper(reason))
+                return True
+    except AttributeError as error:  # another version of PyTorch: the next start has the kernels
+        log.info("what was found is taken up at the next start: %s", error)
+    return False
+
+
+# -- the thread that looks, and the helper
+
+
+class _Watch:
+    """Looks after the graphs of this process that wait, and sees that somebody works for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._units: weakref.WeakSet[_Unit] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._helpers = 0
+        self._start_at = 0.0
+        self._process = os.getpid()
+
+    def add(self, unit: _Unit) -> None:
+        """Look after a graph as long as it lives."""
+        with self._lock:
+            self._units.add(unit)
+            self._start_at = max(self._start_at, time.monotonic() + _GRACE_S)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="superopt tune", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with Cache.open() as cache:
+                while True:
+                    time.sleep(_LOOK_S)
+                    with self._lock:
+                        units = [one for one in self._units if not one.settled]
+                        if not units:
+                            self._thread = None
+                            return
+                    for unit in units:
+                        unit.look(cache)
+                    self._help(any(not unit.settled for unit in units))
+        except Exception as error:  # whatever it is, the program goes on as it is
+            log.warning("nothing is taken up in this run: %s", error)
+
+    def _help(self, wanted: bool) -> None:
+        """Start a helper where one is wanted, and nobody else works the queue off."""
+        now = time.monotonic()
+        if self._helper is not None and self._helper.poll() is not None:
+            self._end_helper()
+            self._start_at = now + _AGAIN_S
+        if not wanted or self._helper is not None or now < self._start_at or stays_as_it_is():
+            return
+        with tuning() as free:
+            pass
+        if not free or self._helpers >= _MOST_HELPERS or not sys.executable:
+            self._start_at = now + _AGAIN_S
+            return
+        from superopt.backend.deferred.helper import COMMAND
+
+        self._helpers += 1
+        null = subprocess.DEVNULL
+        self._helper = subprocess.Popen(
+            [*COMMAND, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=null,
+            stderr=null,
+            start_new_session=True,  # Ctrl-C is for the program
+        )
+
+    def close(self) -> None:
+        """End the helper, which does so by itself, in good order, as its pipe closes."""
+        if self._process == os.getpid():
+            self._end_helper()
+
+    def _end_helper(self) -> None:
+        helper, self._helper = self._helper, None
+        if helper is None:
+            return
+        assert helper.stdin is not None
+        with contextlib.suppress(OSError):
+            helper.stdin.close()
+        if helper.poll() is None:
+            helper.returncode = 0  # it ends alone: to wait for it would hold the program up
+
+
+_WATCH = _Watch()
+atexit.register(_WATCH.close)
+
+
+def _forget_in_child() -> None:
+    global _WATCH
+    _WATCH = _Watch()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
