@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from superopt.backend.budget import FIRST_S
 from superopt.backend.cache import graph_key, is_seen, note_seen, waiting_in
 from superopt.backend.decision import Ledger
-from superopt.backend.deferred.live import place_of_compilation, with_take_up
+from superopt.backend.deferred.live import Waiting, place_of_compilation, with_take_up
 from superopt.backend.deferred.mode import Mode, mode_of
 from superopt.backend.graphpass import RegionPass, passes_of
 from superopt.backend.options import BackendOptions, mode_options, read_options
@@ -67,17 +67,22 @@ def _deferred(
     compiled: Callable[..., Any], ours: RegionPass, key: Key, ledger: Ledger, mode: Mode
 ) -> Callable[..., Any]:
     """Note what waits of a graph, for starts that get it from Inductor's cache; take up what is found."""
-    try:
-        if ours.pending is None:
-            waiting = waiting_in(key)
-        else:
-            waiting = ours.pending
-            note_seen(key, waiting.values())
-        place = place_of_compilation() if mode == "background" else None
-        return with_take_up(compiled, place, waiting, ledger) if waiting and place else compiled
-    except Exception as error:  # a model is not stopped for want of a faster one
-        log.warning("nothing is taken up in this run: %s", kind_and_line(error))
-        return compiled
+    place = place_of_compilation() if mode == "background" else None
+    graph = Waiting(place, ledger) if place is not None else None
+
+    def note() -> None:
+        try:
+            if ours.pending is not None:
+                note_seen(key, ours.pending.values())
+            if graph is not None:
+                graph.add(waiting_in(key))
+        except Exception as error:  # a model is not stopped for want of a faster one
+            log.warning("nothing is taken up in this run: %s", kind_and_line(error))
+
+    note()
+    ours.told = note  # a backward graph may come by later
+    differentiated = ours.pending is not None and torch.is_grad_enabled()
+    return with_take_up(compiled, graph) if graph is not None and (graph.keys or differentiated) else compiled
 
 
 def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ class RegionPass(CustomGraphPass):
         self.before = tuple(before)
         self.warm_up = warm_up  # begun for the graph that comes first
         self.pending: dict[str, Key] | None = None  # of the regions that wait; None: no graph came by
+        self.told: Callable[[], None] | None = None  # called as those of a backward graph are known
 
     def uuid(self) -> bytes | None:
         """Return what the pass depends on, or None where each graph must come by here."""
@@ -103,6 +104,8 @@ class RegionPass(CustomGraphPass):
         found = decisions_of(read(), target, self.ledger, warm_up)
         waiting = {digest: self.ledger.pending[digest] for digest in found if digest in self.ledger.pending}
         self.pending = {**(self.pending or {}), **waiting}
+        if waiting and self.told is not None:
+            self.told()
         decided = [(region, found[region.key.digest]) for region in regions]
         for _, decision in decided:
             self.ledger.note(decision, title)

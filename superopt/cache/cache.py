@@ -27,7 +27,7 @@ from superopt.cache.records import Entry, Record, Row, row_of
 from superopt.cache.store import FileStore, is_damage
 from superopt.errors import InputError, reason_of
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "Cache", "Info"]
+__all__ = ["DEFAULT_LIMIT_BYTES", "Cache", "Info", "close_all"]
 
 log = getLogger(__name__)
 T = TypeVar("T")
@@ -305,6 +305,12 @@ def _topic(error: Exception) -> str:
     if not isinstance(error, sqlite3.Error):
         return type(error).__name__
     return f"sqlite {getattr(error, 'sqlite_errorcode', 0) & 0xFF}"
+
+
+def close_all() -> None:
+    """Close the file in every cache of this process, which is about to end without ceremony."""
+    for cache in list(_LIVE):
+        cache.close()
 
 
 # -- fork: a child must not inherit a connection, since the locks on its file stay with the parent

@@ -1,8 +1,8 @@
 """Helper: the process of low priority that works the queue off beside a program, and ends with it.
 
-It is started by `live`, has the program's number as its argument, and reads a pipe that nobody writes to. It
-ends when the queue is empty, when another process holds the lock, or as the program ends, however that dies:
-then the pipe does, and the helper's parent is another one.
+It is started by `live`; its arguments are the program's number and the keys of the program's regions. It
+reads a pipe that nobody writes to, and ends when the regions are done, when another process holds the
+lock, or as the program ends, however that dies: then the pipe ends, and the helper has another parent.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from pathlib import Path
 from superopt.backend.deferred.lock import scratch_folder, tuning
 from superopt.backend.deferred.priority import kill_descendants, lower_priority
 from superopt.backend.deferred.work import give_up, work_through
+from superopt.cache import close_all
 
 __all__ = ["COMMAND", "main"]
 
@@ -34,15 +35,15 @@ _LOOK_S = 0.5
 
 def main() -> None:
     """Work the queue off, as long as the program lives."""
-    parent = int(sys.argv[1])
+    parent, regions = int(sys.argv[1]), frozenset(sys.argv[2:])
     lower_priority()
     with tuning() as free:
         if free:
             with scratch_folder() as folder:
                 _keep_temporary_files_in(folder)
                 threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
-                work_through()
-    sys.stdout.flush()
+                work_through(regions)
+    close_all()
     os._exit(0)  # to take PyTorch down in good order takes long, where others want the processor
 
 
@@ -69,6 +70,7 @@ def _watch(parent: int, folder: Path) -> None:
         kill_descendants()
         _remove_temporary_folders()
         shutil.rmtree(folder, ignore_errors=True)
+    close_all()
     os._exit(0)
 
 

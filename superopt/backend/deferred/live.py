@@ -1,9 +1,9 @@
 """Live: the program's side of background tuning: it starts the helper, and takes up what was found.
 
-A compiled graph some of whose regions wait is wrapped. A thread looks now and then at what the cache has of
-these regions. Once there are better kernels, the wrapper makes dynamo forget the compiled code as one call ends;
-so the next call compiles it again, as the next start of the program would: every plan is proven, every guard
-made anew, and nothing changes within a call. A call that is under way keeps the code that it runs.
+A compiled graph some of whose regions wait is wrapped. A thread looks now and then at what the cache has
+of these regions. Once there are better kernels, the wrapper makes dynamo forget the compiled code as one
+call ends. So the next call compiles it again, as the next start of the program would: every plan is
+proven, every guard made anew. Nothing changes within a call, which keeps the code that it runs.
 """
 
 import atexit
@@ -17,29 +17,30 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-import torch
-
-from superopt.backend.cache import recorded
+from superopt.backend.cache import epoch, recorded
 from superopt.backend.decision import Ledger
 from superopt.backend.deferred.lock import tuning
 from superopt.backend.deferred.mode import stays_as_it_is
 from superopt.backend.deferred.queue import pending_key
 from superopt.cache import Cache, Key
+from superopt.errors import kind_and_line
 
-__all__ = ["Place", "place_of_compilation", "with_take_up"]
+__all__ = ["Place", "Waiting", "place_of_compilation", "with_take_up"]
 
 log = logging.getLogger("superopt")
 
-_LOOK_S = 2.0
+_LOOK_S = 3.0  # between looks at whether anything was found at all
+_WHOLE_LOOK_S = 30.0  # between looks at every region
 _GRACE_S = 5.0  # after a compilation: a program that ends soon starts no helper
-_AGAIN_S = 30.0  # after a helper ended, before another one is started
-_MOST_HELPERS = 20  # of one program
+_AGAIN_S = 30.0  # after a helper ended, before another one is started; then twice as long each time
+_MOST_HELPERS = 12  # of one program
 _PATIENCE_S = 120.0  # for the rest of a graph's regions, once some have better kernels
+_MOST_REGIONS = 500  # that a helper is told of
 _SPARE = 2  # compilations of a function that are left to the user, below PyTorch's limit
 
 
@@ -66,21 +67,36 @@ def place_of_compilation() -> Place | None:
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class _Unit:
+class Waiting:
     """A compiled graph with regions that wait: their keys, and the plans that they had as it was compiled."""
 
     place: Place
     ledger: Ledger
-    keys: Mapping[str, Key]
-    plans: dict[str, str | None]
+    keys: dict[str, Key] = field(default_factory=dict)
+    plans: dict[str, str | None] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
     stale: bool = False
     settled: bool = False  # nothing is to be expected any more
 
+    def add(self, keys: Mapping[str, Key]) -> None:
+        """Wait for regions, of the graph or of that of its gradients, and see that somebody works on them."""
+        if not keys:
+            return
+        with Cache.open() as cache:
+            if cache.info().read_only:  # nobody could keep what is found
+                return
+            for digest, key in keys.items():
+                known, data = self.ledger.known.get(digest), recorded(cache, key)
+                plan = known.plan if known is not None else data["plan"] if data is not None else None
+                self.plans[digest] = plan
+                self.keys[digest] = key
+        self.settled = False
+        _WATCH.add(self)
+
     def look(self, cache: Cache) -> None:
         """Note whether there are better kernels, all that are to come or some for a while."""
         better, left = False, 0
-        for digest, key in self.keys.items():
+        for digest, key in list(self.keys.items()):
             data = recorded(cache, key)
             if data is None or not data["final"]:
                 left += cache.get(pending_key(key)) is not None
@@ -100,28 +116,16 @@ class _Unit:
         log.info("better kernels were found meanwhile: the next call compiles them in")
 
 
-def with_take_up(
-    compiled: Callable[..., Any], place: Place, keys: Mapping[str, Key], ledger: Ledger
-) -> Callable[..., Any]:
-    """Return a compiled graph that takes up what is found for its regions, which somebody works on now."""
-    with Cache.open() as cache:
-        if cache.info().read_only:  # nobody could keep what is found
-            return compiled
-        plans = {}
-        for digest, key in keys.items():
-            known = ledger.known.get(digest)
-            data = recorded(cache, key)
-            plans[digest] = known.plan if known is not None else data["plan"] if data is not None else None
-    unit = _Unit(place, ledger, dict(keys), plans)
+def with_take_up(compiled: Callable[..., Any], waiting: Waiting) -> Callable[..., Any]:
+    """Return a compiled graph that takes up, as a call ends, what was found for its regions."""
 
     @functools.wraps(compiled)
     def call(*args: Any) -> Any:
         made = compiled(*args)
-        if unit.stale:
-            unit.take_up()
+        if waiting.stale:
+            waiting.take_up()
         return made
 
-    _WATCH.add(unit)
     return call
 
 
@@ -144,7 +148,8 @@ def _forgotten(place: Place) -> bool:
         for entry in entries:
             if entry.compile_id == place.compilation:
                 reason = "superopt has better kernels"
-                entry.guard_manager.extra_state.invalidate(entry, DeletedGuardManagerWrapper(reason))
+                state: Any = entry.guard_manager.extra_state
+                state.invalidate(entry, DeletedGuardManagerWrapper(reason))
                 return True
     except AttributeError as error:  # another version of PyTorch: the next start has the kernels
         log.info("what was found is taken up at the next start: %s", error)
@@ -159,45 +164,52 @@ class _Watch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._units: weakref.WeakSet[_Unit] = weakref.WeakSet()
+        self._graphs: weakref.WeakSet[Waiting] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._helper: subprocess.Popen[bytes] | None = None
         self._helpers = 0
         self._start_at = 0.0
+        self._again_s = _AGAIN_S
         self._process = os.getpid()
 
-    def add(self, unit: _Unit) -> None:
+    def add(self, graph: Waiting) -> None:
         """Look after a graph as long as it lives."""
         with self._lock:
-            self._units.add(unit)
+            self._graphs.add(graph)
             self._start_at = max(self._start_at, time.monotonic() + _GRACE_S)
-            if self._thread is None or not self._thread.is_alive():
+            self._again_s = _AGAIN_S
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="superopt tune", daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
+        seen, whole_at = epoch(), 0.0
         try:
-            with Cache.open() as cache:
-                while True:
-                    time.sleep(_LOOK_S)
-                    with self._lock:
-                        units = [one for one in self._units if not one.settled]
-                        if not units:
-                            self._thread = None
-                            return
-                    for unit in units:
-                        unit.look(cache)
-                    self._help(any(not unit.settled for unit in units))
+            while graphs := self._left():
+                time.sleep(_LOOK_S)
+                if (now := epoch()) != seen or time.monotonic() > whole_at:
+                    seen, whole_at = now, time.monotonic() + _WHOLE_LOOK_S
+                    _look_at(graphs)
+                self._help([one for one in graphs if not one.settled])
+                graphs.clear()  # so that a graph that nobody else holds is gone
         except Exception as error:  # whatever it is, the program goes on as it is
-            log.warning("nothing is taken up in this run: %s", error)
+            log.warning("nothing more is taken up in this run: %s", kind_and_line(error))
 
-    def _help(self, wanted: bool) -> None:
+    def _left(self) -> list[Waiting]:
+        """Return the graphs that wait; where there are none, the thread ends, and another one may begin."""
+        with self._lock:
+            found = [one for one in self._graphs if not one.settled]
+            if not found:
+                self._thread = None
+            return found
+
+    def _help(self, graphs: Sequence[Waiting]) -> None:
         """Start a helper where one is wanted, and nobody else works the queue off."""
         now = time.monotonic()
         if self._helper is not None and self._helper.poll() is not None:
             self._end_helper()
-            self._start_at = now + _AGAIN_S
-        if not wanted or self._helper is not None or now < self._start_at or stays_as_it_is():
+            self._start_at, self._again_s = now + self._again_s, 2 * self._again_s
+        if not graphs or self._helper is not None or now < self._start_at or stays_as_it_is():
             return
         with tuning() as free:
             pass
@@ -206,10 +218,11 @@ class _Watch:
             return
         from superopt.backend.deferred.helper import COMMAND
 
+        wanted = {pending_key(key).digest for graph in graphs for key in list(graph.keys.values())}
         self._helpers += 1
         null = subprocess.DEVNULL
         self._helper = subprocess.Popen(
-            [*COMMAND, str(os.getpid())],
+            [*COMMAND, str(os.getpid()), *sorted(wanted)[:_MOST_REGIONS]],
             stdin=subprocess.PIPE,
             stdout=null,
             stderr=null,
@@ -230,6 +243,12 @@ class _Watch:
             helper.stdin.close()
         if helper.poll() is None:
             helper.returncode = 0  # it ends alone: to wait for it would hold the program up
+
+
+def _look_at(graphs: Sequence[Waiting]) -> None:
+    with Cache.open() as cache:
+        for graph in graphs:
+            graph.look(cache)
 
 
 _WATCH = _Watch()

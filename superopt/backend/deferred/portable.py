@@ -254,7 +254,8 @@ class _Reader:
 
     def _node(self, at: Any) -> fx.Node:
         _require(type(at) is int and 0 <= at < len(self.nodes), "a step reads what is not there")
-        return self.nodes[at]
+        found: fx.Node = self.nodes[at]
+        return found
 
 
 def _operator(name: Any) -> Any:

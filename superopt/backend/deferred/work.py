@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -56,17 +56,22 @@ class Outcome:
 
 
 def work_through(
+    only: Collection[str] | None = None,
     *,
     seconds: float | None = None,
     tell: Callable[[int, int, Pending], None] = lambda at, count, item: None,
 ) -> list[Outcome]:
-    """Work the queue off, the largest gain first, for so many seconds; return what became of each region."""
+    """Work the queue off, or some keys of it, the largest gain first; return what became of each region.
+
+    With so many seconds left none is begun that would have too few.
+    """
     end = None if seconds is None else time.monotonic() + seconds
     seen: set[str] = set()
     found: list[Outcome] = []
     while True:
         left = None if end is None else end - time.monotonic()
-        items = [one for one in pending_items() if one.key.digest not in seen]
+        wanted = [one for one in pending_items() if only is None or one.key.digest in only]
+        items = [one for one in wanted if one.key.digest not in seen]
         if not items or (left is not None and left < _LEAST_S):
             return found
         item = items[0]
