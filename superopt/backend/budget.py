@@ -66,6 +66,7 @@ def _defer(
     """Queue the regions for which more time may find more, now or when they were decided."""
     for digest, decision in made.items():
         race, (first, *_) = races.get(digest), alike[digest]
+        ledger.pending.pop(digest, None)
         if not (race.undone if race else decision.open):
             continue
         left_us = max((decision.before_us or 2 * first.floor_us) - first.floor_us, 0.0)

@@ -86,9 +86,8 @@ class Waiting:
             if cache.info().read_only:  # nobody could keep what is found
                 return
             for digest, key in keys.items():
-                known, data = self.ledger.known.get(digest), recorded(cache, key)
-                plan = known.plan if known is not None else data["plan"] if data is not None else None
-                self.plans[digest] = plan
+                data = recorded(cache, key)
+                self.plans[digest] = None if data is None else data["plan"]
                 self.keys[digest] = key
         self.settled = False
         _WATCH.add(self)
@@ -151,7 +150,7 @@ def _forgotten(place: Place) -> bool:
                 state: Any = entry.guard_manager.extra_state
                 state.invalidate(entry, DeletedGuardManagerWrapper(reason))
                 return True
-    except AttributeError as error:  # another version of PyTorch: the next start has the kernels
+    except (AttributeError, TypeError) as error:  # another version of PyTorch: the next start has the kernels
         log.info("what was found is taken up at the next start: %s", error)
     return False
 
