@@ -7,7 +7,7 @@ from torch import fx
 from superopt.backend.cache import known_decision
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
-from superopt.backend.deferred.queue import defer
+from superopt.backend.deferred.queue import bound_queue, defer
 from superopt.backend.region import Region
 from superopt.backend.region_race import RegionRace
 from superopt.backend.warm_up import WarmUp
@@ -64,6 +64,7 @@ def _defer(
     ledger: Ledger,
 ) -> None:
     """Queue the regions for which more time may find more, now or when they were decided."""
+    queued = False
     for digest, decision in made.items():
         race, (first, *_) = races.get(digest), alike[digest]
         ledger.pending.pop(digest, None)
@@ -73,6 +74,9 @@ def _defer(
         gain_us = (race.gain_us if race else left_us) * len(alike[digest])
         if defer(first, gain_us, ledger):
             ledger.pending[digest] = first.key
+            queued = True
+    if queued:
+        bound_queue()
 
 
 def _share(

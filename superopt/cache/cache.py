@@ -120,6 +120,12 @@ class Cache:
             if self._save([row]):
                 self._save_rest()
 
+    @property
+    def read_only(self) -> bool:
+        """Whether what is put stays in memory, as there is no folder to write in."""
+        with self._lock:
+            return self._store is None or self._store.read_only
+
     def remove(self, key: Key) -> None:
         """Remove the record of a key, where there is one."""
         with self._lock:
@@ -151,7 +157,7 @@ class Cache:
                 size_bytes=size,
                 limit_bytes=self._limit_bytes,
                 unsaved=len(self._memory),
-                read_only=self._store is None or self._store.read_only,
+                read_only=self.read_only,
                 fault=self._fault,
             )
 

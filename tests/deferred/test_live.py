@@ -2,6 +2,7 @@
 
 import random
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -243,7 +244,7 @@ def test_a_graph_that_inductor_keeps_still_waits(
 
 def test_a_call_costs_next_to_nothing(no_thread: list[live.Waiting]) -> None:
     plain = lambda *given: given  # noqa: E731
-    waiting = live.Waiting(live.Place(plain.__code__, None), ledger())
+    waiting = live.Waiting(live.Place(weakref.ref(plain.__code__), None), ledger())
     wrapped = live.with_take_up(plain, waiting)
     start = time.perf_counter()
     for _ in range(10_000):

@@ -13,7 +13,7 @@ from superopt.backend import budget
 from superopt.backend.cache import keep, known_decision
 from superopt.backend.deferred import queue
 from superopt.backend.deferred.mode import mode_of
-from superopt.backend.deferred.queue import defer, pending_items, pending_key, put_back, remove
+from superopt.backend.deferred.queue import bound_queue, defer, pending_items, pending_key, put_back, remove
 from superopt.backend.options import BackendOptions, read_options
 from superopt.backend.region import Region, blank_of
 from superopt.cache import Cache, Record
@@ -40,6 +40,7 @@ def test_the_largest_gain_comes_first_and_the_least_gives_way(
     for rows, gain in ((2, 1.0), (3, 4.0), (4, 2.0), (5, 3.0)):
         [one] = regions(mlp, torch.ones(rows, 8), *MLP[1:])
         defer(one, gain, ledger())
+        bound_queue()
     assert [item.gain_us for item in pending_items()] == [4.0, 3.0, 2.0]
 
 

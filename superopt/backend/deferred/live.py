@@ -48,7 +48,7 @@ _SPARE = 2  # compilations of a function that are left to the user, below PyTorc
 class Place:
     """Where dynamo keeps what it compiles now: the code that was compiled, and the compilation's number."""
 
-    code: CodeType
+    code: "weakref.ref[CodeType]"  # which may hold on to us
     compilation: Any
 
 
@@ -61,7 +61,9 @@ def place_of_compilation() -> Place | None:
     while frame is not None:
         if frame.f_code.co_name == "_compile" and frame.f_code.co_filename.endswith("convert_frame.py"):
             code = frame.f_locals.get("code")
-            return Place(code, number) if isinstance(code, CodeType) and number is not None else None
+            if not isinstance(code, CodeType) or number is None:
+                return None
+            return Place(weakref.ref(code), number)
         frame = frame.f_back
     return None
 
@@ -83,7 +85,7 @@ class Waiting:
         if not keys:
             return
         with Cache.open() as cache:
-            if cache.info().read_only:  # nobody could keep what is found
+            if cache.read_only:  # nobody could keep what is found
                 return
             for digest, key in keys.items():
                 data = recorded(cache, key)
@@ -108,7 +110,11 @@ class Waiting:
     def take_up(self) -> None:
         """Make dynamo compile the graph again at the next call, unless the program must stay as it is."""
         self.stale = False
-        if stays_as_it_is() or not _forgotten(self.place):
+        try:
+            if stays_as_it_is() or not _forgotten(self.place):
+                return
+        except Exception as error:  # another version of PyTorch, perhaps: the next start has the kernels
+            log.warning("what was found is taken up at the next start: %s", kind_and_line(error))
             return
         for digest in self.keys:
             self.ledger.known.pop(digest, None)
@@ -136,22 +142,18 @@ def _forgotten(place: Place) -> bool:
     from torch._dynamo import config, eval_frame
     from torch._dynamo.guards import DeletedGuardManagerWrapper
 
-    try:
-        stance = eval_frame._stance
-        if stance.stance != "default" or stance.backend is not None or stance.skip_guard_eval_unsafe:
-            return False
-        entries = eval_frame._debug_get_cache_entry_list(place.code)
-        most = min(config.recompile_limit, config.accumulated_recompile_limit)
-        if config.error_on_recompile or len(entries) + _SPARE >= most:
-            return False
-        for entry in entries:
-            if entry.compile_id == place.compilation:
-                reason = "superopt has better kernels"
-                state: Any = entry.guard_manager.extra_state
-                state.invalidate(entry, DeletedGuardManagerWrapper(reason))
-                return True
-    except (AttributeError, TypeError) as error:  # another version of PyTorch: the next start has the kernels
-        log.info("what was found is taken up at the next start: %s", error)
+    code, stance = place.code(), eval_frame._stance
+    if stance.stance != "default" or stance.backend is not None or stance.skip_guard_eval_unsafe:
+        return False
+    entries = [] if code is None else eval_frame._debug_get_cache_entry_list(code)
+    most = min(config.recompile_limit, config.accumulated_recompile_limit)
+    if config.error_on_recompile or len(entries) + _SPARE >= most:
+        return False
+    for entry in entries:
+        if entry.compile_id == place.compilation:
+            state: Any = entry.guard_manager.extra_state
+            state.invalidate(entry, DeletedGuardManagerWrapper("superopt has better kernels"))
+            return True
     return False
 
 

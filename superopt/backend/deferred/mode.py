@@ -1,6 +1,7 @@
 """Mode: whether what a budget leaves undone is deferred, and who works it off."""
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Literal
 
@@ -39,6 +40,8 @@ def mode_of(options: BackendOptions, environment: Mapping[str, str] = os.environ
 def stays_as_it_is() -> bool:
     """Whether a program must not change while it runs, as deterministic ones, or nobody has cores to lend.
 
-    A GPU has no low priority for another process, and a capture of a graph may begin at any call.
+    A GPU has no low priority for another process, and a capture of a graph may begin at any call. Windows has
+    neither the priorities nor the locks.
     """
-    return torch.are_deterministic_algorithms_enabled() or torch.cuda.is_available()
+    fixed = torch.are_deterministic_algorithms_enabled()
+    return fixed or torch.cuda.is_available() or sys.platform == "win32"

@@ -17,9 +17,20 @@ from superopt.backend.deferred.portable import Unportable, data_of
 from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
 from superopt.cache import Cache, Key, Record, key_of
+from superopt.errors import InputError
 from superopt.rivals.inductor import PASS
 
-__all__ = ["LARGE_S", "MOST_ITEMS", "Pending", "defer", "pending_items", "pending_key", "put_back", "remove"]
+__all__ = [
+    "LARGE_S",
+    "MOST_ITEMS",
+    "Pending",
+    "bound_queue",
+    "defer",
+    "pending_items",
+    "pending_key",
+    "put_back",
+    "remove",
+]
 
 log = logging.getLogger("superopt")
 
@@ -51,8 +62,10 @@ class Pending:
 
     @property
     def device(self) -> str:
-        """The device that the region is for, with its threads."""
-        return str(self.key.parts["device"])
+        """The type of device that the region is for; whether there is one here is another matter."""
+        inputs = self.region.get("inputs")
+        first = inputs[0] if isinstance(inputs, list) and inputs else None
+        return str(first.get("device")) if isinstance(first, dict) else "cpu"
 
     @property
     def options(self) -> BackendOptions:
@@ -120,9 +133,14 @@ def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
         if len(str(record.data)) > _MOST_BYTES:
             return False
         cache.put(key, record)
+    return True
+
+
+def bound_queue() -> None:
+    """Remove the regions with the least to gain, where too many wait."""
+    with Cache.open() as cache:
         for least in _sorted(cache)[MOST_ITEMS:]:
             cache.remove(least.key)
-    return True
 
 
 def is_done(cache: Cache, key: Key) -> bool:
@@ -173,7 +191,9 @@ def _is_of_here(item: Pending) -> bool:
     parts, threads = item.key.parts, torch.get_num_threads()
     try:
         torch.set_num_threads(item.threads)
-        here = {**versions(), **pick_target("auto").key_parts()}
+        here = {**versions(), **pick_target(item.device).key_parts()}
+    except InputError:  # there is no such device
+        return False
     finally:
         torch.set_num_threads(threads)
     return all(parts.get(name) == value for name, value in here.items())

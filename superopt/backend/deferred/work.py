@@ -116,7 +116,7 @@ def _worked_off(item: Pending, seconds: float) -> Outcome:
     start = time.monotonic()
     torch._dynamo.reset()  # of the regions before, whose rivals were compiled
     torch.set_num_threads(item.threads)
-    target = pick_target("auto")
+    target = pick_target(item.device)
     ledger = Ledger(item.options)
     try:
         region = region_from(dict(item.region), target, ledger)
