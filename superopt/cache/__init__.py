@@ -1,4 +1,4 @@
-"""The cache: searches, plans, measurements and pending work of earlier runs, in one file of the user's folder.
+"""The cache: searches, plans, measurements and pending work, in one file of the user's cache folder.
 
     with Cache.open() as cache:
         key = key_of("plan", program=program_text(graph), device=device, options=options, **versions())
