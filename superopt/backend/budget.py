@@ -1,5 +1,6 @@
 """Budget: the seconds of a model, shared among its regions: all as they are written, then after a search."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from torch import fx
@@ -11,10 +12,13 @@ from superopt.backend.deferred.queue import bound_queue, defer
 from superopt.backend.region import Region
 from superopt.backend.region_race import RegionRace
 from superopt.backend.warm_up import WarmUp
+from superopt.errors import kind_and_line
 from superopt.funnel.first_runs import FirstRuns
 from superopt.targets import Target
 
 __all__ = ["FIRST_S", "decisions_of"]
+
+log = logging.getLogger("superopt")
 
 FIRST_S = 3.0
 """Seconds that the first region takes at least, as processes start and others share what it compiles."""
@@ -53,7 +57,10 @@ def decisions_of(
         _share(races, alike, taken, ledger, warm_up.first_runs(target))
     made = found | {digest: contest.decided() for digest, contest in races.items()}
     if mode_of(ledger.options) != "off":
-        _defer(made, races, alike, ledger)
+        try:
+            _defer(made, races, alike, ledger)
+        except Exception as error:  # what is decided counts, whatever becomes of the rest
+            log.warning("what the budget leaves is not queued: %s", kind_and_line(error))
     return made
 
 

@@ -1,5 +1,6 @@
 """The queue: once for each region, in order, bounded; damaged or foreign records do no harm."""
 
+import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer, pending_items, pending_key, put_back, remove
 from superopt.backend.options import BackendOptions, read_options
 from superopt.backend.region import Region, blank_of
+from superopt.backend.warm_up import WarmUp
 from superopt.cache import Cache, Record
+from superopt.cache.records import _sum
 from superopt.errors import InputError
 from superopt.targets import pick_target
 
@@ -196,3 +199,26 @@ def test_what_is_decided_is_not_queued(region: Region, monkeypatch: pytest.Monke
         found({region.key.digest: decision}, {}, {region.key.digest: [region]}, one)
         assert len(pending_items()) == count
     assert set(one.pending) == {region.key.digest}
+
+
+def test_a_fault_of_the_queue_leaves_the_decisions(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> bool:
+        raise RuntimeError("a test")
+
+    monkeypatch.setattr(budget, "defer", fails)
+    monkeypatch.setattr(budget, "known_decision", lambda region, ledger: replace(blank_of(region), open=True))
+    found = budget.decisions_of([region], pick_target("cpu"), ledger(), WarmUp())
+    assert list(found) == [region.key.digest]
+
+
+def test_a_key_of_another_version_is_left_out(region: Region, tmp_path: Path) -> None:
+    defer(region, 5.0, ledger())
+    with Cache.open() as cache:
+        [row] = cache._rows("pending")
+        parts = json.dumps({**json.loads(row.parts), "future": "part"}, sort_keys=True, separators=(",", ":"))
+        changed = replace(row, digest="0" * 64, parts=parts)
+        changed = replace(changed, sum=_sum("pending", "0" * 64, row.label, parts, row.data, row.made))
+        assert cache._store is not None
+        cache._store.put([changed])
+        assert len(cache.records("pending")) == 2
+    assert len(pending_items()) == 1

@@ -5,6 +5,7 @@ that is expected. The cache sees to the rest: records are written whole, a damag
 file that cannot be written leaves the queue as it is.
 """
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -175,9 +176,10 @@ def remove(item: Pending) -> None:
 def _sorted(cache: Cache) -> list[Pending]:
     found = []
     for parts, record in cache.records("pending"):
-        item = _item_of(key_of("pending", **parts), record)
-        if item is not None:
-            found.append(item)
+        with contextlib.suppress(InputError):  # the key is of another version
+            item = _item_of(key_of("pending", **parts), record)
+            if item is not None:
+                found.append(item)
     return sorted(found, key=lambda one: (-one.gain_us, one.key.digest))
 
 
