@@ -1,8 +1,11 @@
 """The options that all tests have."""
 
+import os
 import signal
 
 import pytest
+
+os.environ["SUPEROPT_TUNE"] = "off"  # nothing is queued or tuned beside a test that does not ask for it
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its background jobs this way
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,18 +1,24 @@
 """Budget: the seconds of a model, shared among its regions: all as they are written, then after a search."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from torch import fx
 
 from superopt.backend.cache import known_decision
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.deferred.mode import mode_of
+from superopt.backend.deferred.queue import bound_queue, defer
 from superopt.backend.region import Region
 from superopt.backend.region_race import RegionRace
 from superopt.backend.warm_up import WarmUp
+from superopt.errors import kind_and_line
 from superopt.funnel.first_runs import FirstRuns
 from superopt.targets import Target
 
 __all__ = ["FIRST_S", "decisions_of"]
+
+log = logging.getLogger("superopt")
 
 FIRST_S = 3.0
 """Seconds that the first region takes at least, as processes start and others share what it compiles."""
@@ -49,7 +55,35 @@ def decisions_of(
     ledger.relieved(taken)
     if races and ledger.left_s >= FIRST_S:
         _share(races, alike, taken, ledger, warm_up.first_runs(target))
-    return found | {digest: contest.decided() for digest, contest in races.items()}
+    made = found | {digest: contest.decided() for digest, contest in races.items()}
+    if mode_of(ledger.options) != "off":
+        try:
+            _defer(made, races, alike, ledger)
+        except Exception as error:  # what is decided counts, whatever becomes of the rest
+            log.warning("what the budget leaves is not queued: %s", kind_and_line(error))
+    return made
+
+
+def _defer(
+    made: Mapping[str, Decision],
+    races: Mapping[str, RegionRace],
+    alike: Mapping[str, Sequence[Region]],
+    ledger: Ledger,
+) -> None:
+    """Queue the regions for which more time may find more, now or when they were decided."""
+    queued = False
+    for digest, decision in made.items():
+        race, (first, *_) = races.get(digest), alike[digest]
+        ledger.pending.pop(digest, None)
+        if not (race.undone if race else decision.open):
+            continue
+        left_us = max((decision.before_us or 2 * first.floor_us) - first.floor_us, 0.0)
+        gain_us = (race.gain_us if race else left_us) * len(alike[digest])
+        if defer(first, gain_us, ledger):
+            ledger.pending[digest] = first.key
+            queued = True
+    if queued:
+        bound_queue()
 
 
 def _share(

@@ -5,8 +5,9 @@ is a plan for the region, so Inductor's key has the epoch: how often such a regi
 """
 
 import hashlib
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,20 @@ from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
 from superopt.backend.region_plan import plan_of
 from superopt.cache import Cache, Key, Record, key_of, versions
-from superopt.errors import SuperoptError, first_line
+from superopt.errors import InputError, SuperoptError, first_line
 from superopt.ir import print_graph
 
-__all__ = ["epoch", "graph_key", "is_seen", "keep", "known_decision", "next_epoch", "note_seen"]
+__all__ = [
+    "epoch",
+    "graph_key",
+    "is_seen",
+    "keep",
+    "known_decision",
+    "next_epoch",
+    "note_seen",
+    "recorded",
+    "waiting_in",
+]
 
 log = logging.getLogger("superopt")
 
@@ -33,6 +44,7 @@ _KEPT: Mapping[str, type | tuple[type, ...]] = {
     "verdict": str,
     "plan": (str, type(None)),
     "open": bool,
+    "final": bool,
     "budget_s": (int, float),
 }
 
@@ -58,21 +70,38 @@ def keep(found: Decision, region: Region, ledger: Ledger) -> None:
         return
     cache = Cache.open()
     before = cache.get(region.key)
-    if options.budget_s == 0 and before is not None:
+    if before is not None and (options.budget_s == 0 or _is_better_known(before, found, options)):
         return
-    if found.taken and before is not None and before.data.get("open"):
+    if before is not None and _is_renewed(before, found):
         next_epoch()  # graphs that Inductor keeps were made without it
     data = {name: getattr(found, name) for name in _KEPT}
     cache.put(region.key, Record(data, found.operators))
 
 
-def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOptions) -> Decision | None:
-    """Return an earlier decision, unless there is more time for it now; a plan is proven equal again."""
-    record = cache.get(region.key)
+def _is_better_known(before: Record, found: Decision, options: BackendOptions) -> bool:
+    """Whether a large budget decided meanwhile what a smaller one decides now."""
+    return bool(before.data.get("final")) and not (found.final or options.retry)
+
+
+def _is_renewed(before: Record, found: Decision) -> bool:
+    """Whether a decision makes what Inductor keeps of a graph out of date."""
+    left = bool(before.data.get("open"))
+    return found.taken and (left or (found.final and before.data.get("plan") != found.plan))
+
+
+def recorded(cache: Cache, key: Key) -> Mapping[str, Any] | None:
+    """Return what the cache has of the decision on a region, as it is; a plan in it is not proven yet."""
+    record = cache.get(key)
     if record is None:
         return None
-    data = record.data
-    if any(not isinstance(data.get(name), kind) for name, kind in _KEPT.items()):
+    sound = all(isinstance(record.data.get(name), kind) for name, kind in _KEPT.items())
+    return record.data if sound else None
+
+
+def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOptions) -> Decision | None:
+    """Return an earlier decision, unless there is more time for it now; a plan is proven equal again."""
+    data = recorded(cache, region.key)
+    if data is None:
         return None
     found = replace(blank, recalled=True, **{name: data[name] for name in _KEPT})
     budget_s = options.budget_s
@@ -108,9 +137,20 @@ def is_seen(key: Key) -> bool:
     return Cache.open().get(key) is not None
 
 
-def note_seen(key: Key) -> None:
-    """Note that a graph is compiled."""
-    Cache.open().put(key, Record({}, "backend"))
+def note_seen(key: Key, waiting: Iterable[Key] = ()) -> None:
+    """Note that a graph is compiled, and which of its regions wait for more time."""
+    Cache.open().put(key, Record({"waiting": [one.text for one in waiting]}, "backend"))
+
+
+def waiting_in(key: Key) -> dict[str, Key]:
+    """Return the keys of the regions of a graph that waited when it was compiled, by their digests."""
+    record = Cache.open().get(key)
+    texts = record.data.get("waiting", []) if record else []
+    try:
+        keys = [key_of("plan", **json.loads(text)) for text in texts]
+    except (TypeError, ValueError, InputError):
+        return {}
+    return {one.digest: one for one in keys}
 
 
 def epoch() -> int:

@@ -11,6 +11,7 @@ from torch import fx
 
 from superopt.backend.inductor_time import NODES, kernels_of, node_seconds
 from superopt.backend.options import BackendOptions
+from superopt.cache import Key
 from superopt.result.codec import write_json
 
 __all__ = ["Decision", "Ledger"]
@@ -36,6 +37,7 @@ class Decision:
     plan: str | None = None
     recalled: bool = False
     open: bool = False  # time ran out before all was tried; a run with more of it may decide otherwise
+    final: bool = False  # decided with a large budget of its own: it is not tried again
     budget_s: float = 0.0  # of the run that decided
     seconds: float = 0.0
     flops: int = 0  # of its matmuls
@@ -91,6 +93,7 @@ class Ledger:
     graphs: int = 0
     decisions: list[Decision] = field(default_factory=list)
     known: dict[str, Decision] = field(default_factory=dict)  # by the region's key
+    pending: dict[str, Key] = field(default_factory=dict)  # of the regions that wait in the queue
     total_flops: int = 0  # of the matmuls of all graphs
     total_bytes: int = 0  # that all operators of all graphs read and write, one by one
 

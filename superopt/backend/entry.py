@@ -14,12 +14,15 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from superopt.backend.budget import FIRST_S
-from superopt.backend.cache import graph_key, is_seen, note_seen
+from superopt.backend.cache import graph_key, is_seen, note_seen, waiting_in
 from superopt.backend.decision import Ledger
+from superopt.backend.deferred.live import Waiting, place_of_compilation, with_take_up
+from superopt.backend.deferred.mode import Mode, mode_of
 from superopt.backend.graphpass import RegionPass, passes_of
 from superopt.backend.options import BackendOptions, mode_options, read_options
 from superopt.backend.warm_up import WarmUp, multiplies
-from superopt.errors import first_line
+from superopt.cache import Key
+from superopt.errors import first_line, kind_and_line
 from superopt.rivals.inductor import PASS, with_inductor
 from superopt.targets import pick_target
 
@@ -53,7 +56,33 @@ def compile_graph(
 
     `options` are those of `BackendOptions`; `mode` is one of Inductor's, which it gets.
     """
-    return _compiled(module, inputs, _ledger_now(options, mode))
+    ledger = _ledger_now(options, mode)
+    mode_now = mode_of(ledger.options)
+    key = graph_key(module, inputs, ledger.options) if mode_now != "off" else None  # before it is compiled
+    compiled, ours = _compiled(module, inputs, ledger)
+    return compiled if key is None else _deferred(compiled, ours, key, ledger, mode_now)
+
+
+def _deferred(
+    compiled: Callable[..., Any], ours: RegionPass, key: Key, ledger: Ledger, mode: Mode
+) -> Callable[..., Any]:
+    """Note what waits of a graph, for starts that get it from Inductor's cache; take up what is found."""
+    place = place_of_compilation() if mode == "background" else None
+    graph = Waiting(place, ledger) if place is not None else None
+
+    def note() -> None:
+        try:
+            if ours.pending is not None:
+                note_seen(key, ours.pending.values())
+            if graph is not None:
+                graph.add(waiting_in(key))
+        except Exception as error:  # a model is not stopped for want of a faster one
+            log.warning("nothing is taken up in this run: %s", kind_and_line(error))
+
+    note()
+    ours.told = note  # a backward graph may come by later
+    differentiated = ours.pending is not None and torch.is_grad_enabled()
+    return with_take_up(compiled, graph) if graph is not None and (graph.keys or differentiated) else compiled
 
 
 def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None) -> str:
@@ -66,7 +95,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     ledger = Ledger(read_options(options))
 
     def compile_here(module: fx.GraphModule, values: Sequence[Any], **unused: Any) -> Callable[..., Any]:
-        return _compiled(module, values, ledger, fx_graph_cache=False, force_disable_caches=True)
+        return _compiled(module, values, ledger, fx_graph_cache=False, force_disable_caches=True)[0]
 
     # What is compiled here must not count among the sizes for which the user's own model is compiled.
     isolated: dict[str, Any] = {}
@@ -113,7 +142,8 @@ def _run_backward(made: Any) -> None:
 
 def _compiled(
     module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, **patches: Any
-) -> Callable[..., Any]:
+) -> tuple[Callable[..., Any], RegionPass]:
+    """Return what Inductor makes of a graph, and the pass that saw it, unless Inductor's cache had it."""
     patches = {**patches, **ledger.options.inductor}
     theirs = patches.get(PASS, getattr(torch._inductor.config, PASS))
     with WarmUp() as warm_up:
@@ -122,7 +152,7 @@ def _compiled(
         ours = patches[PASS] = RegionPass(ledger, passes_of(theirs), warm_up)
         ledger.entered = time.thread_time()
         try:
-            return with_inductor(module, inputs, patches)
+            return with_inductor(module, inputs, patches), ours
         finally:
             ours.warm_up = None  # a backward graph may come by later
 

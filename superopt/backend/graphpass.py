@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,12 +14,13 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from superopt.backend.budget import decisions_of
 from superopt.backend.cache import epoch
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.deferred.mode import mode_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import OpaqueError, Region, region_of
 from superopt.backend.region_plan import REGION, plan_of
 from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
 from superopt.backend.warm_up import WarmUp
-from superopt.cache import versions
+from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.rivals.aten import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
 from superopt.targets import Target, pick_target
@@ -42,6 +43,8 @@ class RegionPass(CustomGraphPass):
         self.ledger = ledger
         self.before = tuple(before)
         self.warm_up = warm_up  # begun for the graph that comes first
+        self.pending: dict[str, Key] | None = None  # of the regions that wait; None: no graph came by
+        self.told: Callable[[], None] | None = None  # called as those of a backward graph are known
 
     def uuid(self) -> bytes | None:
         """Return what the pass depends on, or None where each graph must come by here."""
@@ -58,7 +61,7 @@ class RegionPass(CustomGraphPass):
             return None
         told = (
             *(versions(), parts, options.budget_s, options.preset, options.verify, options.cache),
-            *(left, before),
+            *(left, before, mode_of(options) != "off"),
         )
         return hashlib.sha256(repr(told).encode()).digest()
 
@@ -99,6 +102,10 @@ class RegionPass(CustomGraphPass):
                 yield from several
 
         found = decisions_of(read(), target, self.ledger, warm_up)
+        waiting = {digest: self.ledger.pending[digest] for digest in found if digest in self.ledger.pending}
+        self.pending = {**(self.pending or {}), **waiting}
+        if waiting and self.told is not None:
+            self.told()
         decided = [(region, found[region.key.digest]) for region in regions]
         for _, decision in decided:
             self.ledger.note(decision, title)

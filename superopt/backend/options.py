@@ -19,6 +19,8 @@ _MEANINGS = {
     "verify": "whether each taken region is checked against float64 once more as it will be called",
     "cache": "whether to use and keep the decisions of earlier runs",
     "retry": "whether to look again at regions for which earlier runs had no time",
+    "tune": "what becomes of the regions that the budget leaves: off, later (`superopt tune --pending`),"
+    " or background, a process of low priority beside the program",
     "inductor": "a dict of options for Inductor, which compiles all the rest",
 }
 
@@ -34,6 +36,7 @@ class BackendOptions:
     cache: bool = True
     retry: bool = False
     inductor: Mapping[str, Any] = field(default_factory=dict)
+    tune: str | None = None
 
 
 def read_options(given: Any) -> BackendOptions:
@@ -62,6 +65,9 @@ def read_options(given: Any) -> BackendOptions:
     for name in ("verify", "cache", "retry"):
         if not isinstance(given.get(name, False), bool):
             raise _wrong(name, given[name])
+    tune = given.get("tune")
+    if tune is not None and tune not in ("off", "later", "background"):
+        raise _wrong("tune", tune)
     inductor = given.get("inductor", {})
     if not isinstance(inductor, Mapping):
         raise _wrong("inductor", inductor)
@@ -74,6 +80,7 @@ def read_options(given: Any) -> BackendOptions:
         given.get("cache", True),
         given.get("retry", False),
         {str(name).replace("-", "_"): value for name, value in inductor.items()},
+        tune,
     )
 
 

@@ -28,7 +28,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_RECORDS = 4  # the version of decisions in the cache
+_RECORDS = 5  # the version of decisions in the cache
 
 
 @dataclass(frozen=True, slots=True)

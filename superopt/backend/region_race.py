@@ -90,6 +90,7 @@ class RegionRace:
         self.found: Decision | None = None  # the best so far
         self.settled = False  # whether more time would not help
         self.timeless = False  # whether there was none
+        self.searched = False  # whether a search ended in good time
 
     @property
     def gain_us(self) -> float:
@@ -102,6 +103,11 @@ class RegionRace:
         now = self.found.after_us if self.found and self.found.taken else None
         before = min(self.before_us, self.rival.least_us or inf)
         return max((before if now is None else now) - self.floor_us, 0.0)
+
+    @property
+    def undone(self) -> bool:
+        """Whether more time may find more."""
+        return not self.settled and (not self.searched or self.found is None or self.found.open)
 
     def measure(self) -> None:
         """Measure what there is to beat, before anything is made; settle it where nothing can be gained."""
@@ -130,6 +136,7 @@ class RegionRace:
         with self.ledger.spending():
             made = self._guarded(lambda: self._opened() or self._try(search))
         late = not (made.taken or self.settled) and (not search or time.monotonic() > self.deadline - _NEAR_S)
+        self.searched |= search and time.monotonic() <= self.deadline - _NEAR_S
         if made.why.startswith(_FAILED):  # nothing more is tried here; a later process may have better luck
             self.settled, late = True, True
         spent = before.seconds + time.monotonic() - start
@@ -226,7 +233,7 @@ class RegionRace:
         made.by_kernels(self._known(made, copies[0]))
         if self.region.subgraph.symbols and (why := self._other_sizes(made)):
             return replace(known, why=why)
-        ours = self._calling(plan)
+        ours = self.calling(plan)
         if self.options.verify:
             focus = focus_of(self.region.traced)
             report = compare_floats(self.module, ours, copies[0], seed=1, distributions=_CALLED, focus=focus)
@@ -357,7 +364,7 @@ class RegionRace:
         product = any(map(is_matmul, piece.nodes))
         return piece.heavy <= _SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
 
-    def _calling(self, plan: str) -> fx.GraphModule:
+    def calling(self, plan: str) -> fx.GraphModule:
         """Return a module that calls the region's operator, so that both contenders have the same host."""
         goal = self.region.goal
         graph = fx.Graph()

@@ -1,4 +1,4 @@
-"""The cache: searches, plans and measurements of earlier runs, in one file of the user's cache folder.
+"""The cache: searches, plans, measurements and pending work, in one file of the user's cache folder.
 
     with Cache.open() as cache:
         key = key_of("plan", program=program_text(graph), device=device, options=options, **versions())
@@ -10,7 +10,7 @@
 Data only: JSON, never code. No fault of the file system stops the work.
 """
 
-from superopt.cache.cache import Cache, Info
+from superopt.cache.cache import Cache, Info, close_all
 from superopt.cache.keys import KINDS, PARTS, Key, Kind, key_of, program_text, versions
 from superopt.cache.place import cache_folder
 from superopt.cache.records import Entry, Record
@@ -25,6 +25,7 @@ __all__ = [
     "Kind",
     "Record",
     "cache_folder",
+    "close_all",
     "key_of",
     "program_text",
     "versions",

@@ -27,7 +27,7 @@ from superopt.cache.records import Entry, Record, Row, row_of
 from superopt.cache.store import FileStore, is_damage
 from superopt.errors import InputError, reason_of
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "Cache", "Info"]
+__all__ = ["DEFAULT_LIMIT_BYTES", "Cache", "Info", "close_all"]
 
 log = getLogger(__name__)
 T = TypeVar("T")
@@ -120,6 +120,18 @@ class Cache:
             if self._save([row]):
                 self._save_rest()
 
+    @property
+    def read_only(self) -> bool:
+        """Whether what is put stays in memory, as there is no folder to write in."""
+        with self._lock:
+            return self._store is None or self._store.read_only
+
+    def remove(self, key: Key) -> None:
+        """Remove the record of a key, where there is one."""
+        with self._lock:
+            self._memory.drop(key.digest)
+            self._try(lambda store: store.drop(key.digest))
+
     def records(
         self, kind: Kind, *, device: str | None = None, newest: int | None = None
     ) -> tuple[tuple[Mapping[str, Any], Record], ...]:
@@ -145,7 +157,7 @@ class Cache:
                 size_bytes=size,
                 limit_bytes=self._limit_bytes,
                 unsaved=len(self._memory),
-                read_only=self._store is None or self._store.read_only,
+                read_only=self.read_only,
                 fault=self._fault,
             )
 
@@ -299,6 +311,12 @@ def _topic(error: Exception) -> str:
     if not isinstance(error, sqlite3.Error):
         return type(error).__name__
     return f"sqlite {getattr(error, 'sqlite_errorcode', 0) & 0xFF}"
+
+
+def close_all() -> None:
+    """Close the file in every cache of this process, which is about to end without ceremony."""
+    for cache in list(_LIVE):
+        cache.close()
 
 
 # -- fork: a child must not inherit a connection, since the locks on its file stay with the parent

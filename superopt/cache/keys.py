@@ -32,7 +32,11 @@ __all__ = [
     "versions",
 ]
 
+<<<<<<< HEAD
 Kind = Literal["search", "plan", "measurement", "result"]
+=======
+Kind = Literal["search", "plan", "measurement", "pending"]
+>>>>>>> h3-tune
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 RECORDS = 1
@@ -52,6 +56,7 @@ PARTS: Mapping[Kind, tuple[str, ...]] = {
         "torch",
         "compiler",
     ),
+    "pending": ("program", "device", "options", "superopt", "torch", "compiler"),
 }
 """What each kind of result depends on.
 

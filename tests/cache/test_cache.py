@@ -46,7 +46,11 @@ def test_what_is_put_is_there_in_the_next_run(folder: Path, plan_key: Keys, warn
     assert record.made is not None
     assert timedelta(0) <= datetime.now(UTC) - record.made < timedelta(minutes=1)
     assert (info.path, info.unsaved, info.fault, info.read_only) == (folder / "cache.db", 0, "", False)
+<<<<<<< HEAD
     assert info.entries == {"search": 0, "plan": 1, "measurement": 0, "result": 0}
+=======
+    assert info.entries == {"search": 0, "plan": 1, "measurement": 0, "pending": 0}
+>>>>>>> h3-tune
     assert folder.stat().st_mode & 0o777 == 0o700
     assert warnings() == []
 
@@ -193,3 +197,14 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_records_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Record({}).label = "x"  # type: ignore[misc]
+
+
+def test_a_record_is_removed(tmp_path: Path) -> None:
+    kept, removed = timing_key("kept"), timing_key("removed")
+    with Cache.open(tmp_path) as cache:
+        for key in (kept, removed):
+            cache.put(key, Record({"one": 1}))
+        cache.remove(removed)
+        cache.remove(removed)
+        assert cache.get(removed) is None
+        assert cache.get(kept) is not None

@@ -23,7 +23,11 @@ examples:
 
 SUPEROPT_CACHE_DIR names the folder. Exit code 1: the cache cannot be used, or (clear) only in part.
 """
+<<<<<<< HEAD
 _KINDS = ("search", "plan", "measurement", "result")
+=======
+_KINDS = ("search", "plan", "measurement", "pending")
+>>>>>>> h3-tune
 _AGE = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -33,7 +37,7 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "cache",
         help="list, export, import or clear what is kept from earlier runs",
-        description="Searches, plans and measurements of earlier runs: lists, exports, imports, clears.",
+        description="Searches, plans, measurements and pending work of earlier runs: lists, exports, clears.",
         epilog=_EPILOG,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action")

@@ -1,4 +1,4 @@
-"""`superopt tune`: a plan raced on the machine that has the device."""
+"""`superopt tune`: a plan raced on the machine that has the device, or what budgets left undone."""
 
 import argparse
 from collections.abc import Callable
@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from superopt.cli import options
+<<<<<<< HEAD
 from superopt.cli.commands.optimize import show
 from superopt.cli.live import LiveLine
 from superopt.cli.scratch import own_scratch
+=======
+from superopt.cli.commands.optimize import teller
+from superopt.cli.commands.tunepending import run_pending
+from superopt.cli.screen import print_json
+>>>>>>> h3-tune
 from superopt.cli.target import load_target
 from superopt.cli.userfile import to_stderr
 from superopt.cli.writing import check_place
@@ -20,9 +26,12 @@ _EPILOG = """\
 examples:
   superopt optimize rmsnorm-linear --device cuda:90 -o plan.json     on any machine
   superopt tune plan.json                                            where the device is
+  superopt tune --pending --minutes 30      regions for which torch.compile's budget was too small
 
-Needs neither egglog nor z3. Without the original, PyTorch races with a stand-in: the program as it was
-traced, in the dtypes of its tensors. Exit code 1: PyTorch's own program is the fastest.
+A plan needs neither egglog nor z3. Without the original, PyTorch races with a stand-in: the program as it
+was traced, in the dtypes of its tensors. Exit code 1: PyTorch's own program is the fastest.
+With --pending, what is found is kept, and the next start of the program has it. Ctrl-C loses the region
+under way only, which waits as before.
 """
 
 
@@ -30,11 +39,17 @@ def add_command(commands: Any) -> None:
     """Add `superopt tune`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "tune",
-        help="race the candidates of a plan on this machine, against PyTorch",
+        help="race the candidates of a plan on this machine, or work off what budgets left undone",
         description="Makes the kernels of a plan or an earlier result, checks them in floats and races them.",
         epilog=_EPILOG,
     )
-    parser.add_argument("plan", metavar="PLAN", help="a file that superopt optimize -o wrote")
+    parser.add_argument("plan", metavar="PLAN", nargs="?", help="a file that superopt optimize -o wrote")
+    parser.add_argument(
+        "--pending", action="store_true", help="the regions that torch.compile left for want of time"
+    )
+    parser.add_argument(
+        "--minutes", type=options.minutes, metavar="M", help="with --pending: how long at most"
+    )
     parser.add_argument(
         "--function", metavar="FILE:NAME", help="the original, where the file does not name a workload"
     )
@@ -47,6 +62,14 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.pending:
+        if given := [name for name in ("plan", "function", "out") if getattr(arguments, name) is not None]:
+            raise InputError(f"--pending takes no {given[0]}: it works off the queue in the cache")
+        return run_pending(arguments.minutes, quiet=arguments.quiet, json=arguments.json)
+    if arguments.minutes is not None:
+        raise InputError("--minutes goes with --pending; of a plan, --seconds says how long to race")
+    if arguments.plan is None:
+        raise InputError("give a PLAN that superopt optimize -o wrote, or --pending")
     plan = Path(arguments.plan)
     beside = plan.with_suffix(f".tuned{plan.suffix or '.json'}")
     out = check_place(arguments.out or str(beside)) if plan.exists() else beside

@@ -1,0 +1,82 @@
+"""Helper: the process of low priority that works the queue off beside a program, and ends with it.
+
+It is started by `live`; its arguments are the program's number and the keys of the program's regions. It
+reads a pipe that nobody writes to, and ends when the regions are done, when another process holds the
+lock, or as the program ends, however that dies: then the pipe ends, and the helper has another parent.
+"""
+
+import contextlib
+import gc
+import os
+import select
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from superopt.backend.deferred.lock import scratch_folder, tuning
+from superopt.backend.deferred.priority import kill_descendants, lower_priority
+from superopt.backend.deferred.work import give_up, work_through
+from superopt.cache import close_all
+
+__all__ = ["COMMAND", "main"]
+
+COMMAND = (
+    sys.executable,
+    "-P",
+    "-c",
+    "import os; os.nice(19); from superopt.backend.deferred.helper import main; main()",
+)
+"""How the helper is started: nice at once, since to import PyTorch takes seconds."""
+
+_LOOK_S = 0.5
+
+
+def main() -> None:
+    """Work the queue off, as long as the program lives."""
+    parent, regions = int(sys.argv[1]), frozenset(sys.argv[2:])
+    lower_priority()
+    with tuning() as free:
+        if free:
+            with scratch_folder() as folder:
+                _keep_temporary_files_in(folder)
+                threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
+                work_through(regions)
+    close_all()
+    os._exit(0)  # to take PyTorch down in good order takes long, where others want the processor
+
+
+def _keep_temporary_files_in(folder: Path) -> None:
+    """Let no temporary file outlive us: Inductor's code of rivals is of no use to anybody else."""
+    tempfile.tempdir = str(folder)
+    os.environ.update(
+        TMPDIR=str(folder),
+        TORCHINDUCTOR_CACHE_DIR=str(folder / "inductor"),
+        TORCHINDUCTOR_COMPILE_THREADS="1",
+    )
+
+
+def _watch(parent: int, folder: Path) -> None:
+    """Wait for the end of the program; then put the region under way back, and leave nothing behind."""
+    while True:
+        readable, _, _ = select.select([0], [], [], _LOOK_S)
+        if (readable and not os.read(0, 1)) or os.getppid() != parent:
+            break
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # to end soon, where that is allowed
+    give_up()
+    for _ in range(2):  # what ends may have begun something as it was looked for
+        kill_descendants()
+        _remove_temporary_folders()
+        shutil.rmtree(folder, ignore_errors=True)
+    close_all()
+    os._exit(0)
+
+
+def _remove_temporary_folders() -> None:
+    """Remove the folders in which compilers work, in the cache beside the kernels they make."""
+    for one in gc.get_objects():
+        if isinstance(one, tempfile.TemporaryDirectory):
+            with contextlib.suppress(OSError):
+                one.cleanup()

@@ -1,0 +1,89 @@
+"""Lock: one process at a time works the queue of a cache off; it ends with its owner, however that dies."""
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from superopt.cache import cache_folder
+
+__all__ = ["owner_of_lock", "scratch_folder", "tuning"]
+
+_FILE = "tuner.lock"
+_SCRATCH = "tuning-"
+_COMPILING = "tmp"  # how folders of compilers begin, which live in the cache until their kernel is made
+_STALE_S = 3600.0
+
+
+@contextlib.contextmanager
+def tuning() -> Iterator[bool]:
+    """Hold the lock of the user's cache; yield whether it was free.
+
+    The operating system lets go of it as the process ends, so nobody waits for a dead one. Where there is no
+    folder to write in, there is nothing to work off, and no lock. No child inherits it.
+    """
+    if sys.platform == "win32":
+        yield True
+        return
+    import fcntl
+
+    try:
+        folder = cache_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        with contextlib.suppress(OSError):  # of a full disk: the number is for people only
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
+        _sweep(folder)
+        try:
+            yield True
+        finally:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def owner_of_lock() -> str:
+    """Return the number of the process that tunes, as it noted it, or "unknown"."""
+    try:
+        text = (cache_folder() / _FILE).read_text()[:20]
+    except (OSError, ValueError):
+        text = ""
+    return text if text.isdigit() else "unknown"
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a folder for temporary files that ends with the block; the lock is held.
+
+    What a killed owner leaves, the next one sweeps.
+    """
+    folder = cache_folder() / f"{_SCRATCH}{os.getpid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what tuners left that were killed: the lock is ours, so no other one is at work."""
+    for left in folder.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for left in (folder / "cpp").glob(f"{_COMPILING}*"):
+        with contextlib.suppress(OSError):
+            if left.is_dir() and time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)

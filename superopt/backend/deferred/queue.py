@@ -1,0 +1,224 @@
+"""Queue: the regions that a budget left undone, as records of the cache, at most one for each region's key.
+
+A record holds what a search needs, and nothing of the user's: operators, layouts, options, and the gain
+that is expected. The cache sees to the rest: records are written whole, a damaged one is dropped, and a
+file that cannot be written leaves the queue as it is.
+"""
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+from superopt.backend.cache import recorded
+from superopt.backend.decision import Ledger
+from superopt.backend.deferred.portable import Unportable, data_of
+from superopt.backend.options import BackendOptions
+from superopt.backend.region import Region, blank_of
+from superopt.cache import Cache, Key, Record, key_of
+from superopt.errors import InputError
+from superopt.rivals.inductor import PASS
+
+__all__ = [
+    "LARGE_S",
+    "MOST_ITEMS",
+    "Pending",
+    "bound_queue",
+    "defer",
+    "pending_items",
+    "pending_key",
+    "put_back",
+    "remove",
+]
+
+log = logging.getLogger("superopt")
+
+LARGE_S = 120.0
+"""Seconds that a pending region gets at most."""
+
+MOST_ITEMS = 256
+"""Regions that wait at most; those with the least to gain give way."""
+
+_VERSION = 1
+_MOST_BYTES = 1 << 20  # of one region
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A region that waits: its key in the queue, what it is, and what may be gained."""
+
+    key: Key
+    operators: str
+    inputs: str
+    gain_us: float  # of one step of the model, about
+    begun: int  # how often work on it began that nobody ended: it may end the process that tries
+    threads: int
+    preset: str
+    verify: bool
+    inductor: Mapping[str, Any]
+    region: Mapping[str, Any]  # see `portable`
+
+    @property
+    def device(self) -> str:
+        """The type of device that the region is for; whether there is one here is another matter."""
+        inputs = self.region.get("inputs")
+        first = inputs[0] if isinstance(inputs, list) and inputs else None
+        return str(first.get("device")) if isinstance(first, dict) else "cpu"
+
+    @property
+    def options(self) -> BackendOptions:
+        """The settings by which it is decided."""
+        return BackendOptions(LARGE_S, self.preset, None, self.verify, True, False, self.inductor)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record's data."""
+        return {
+            "version": _VERSION,
+            "operators": self.operators,
+            "inputs": self.inputs,
+            "gain_us": self.gain_us,
+            "begun": self.begun,
+            "threads": self.threads,
+            "preset": self.preset,
+            "verify": self.verify,
+            "inductor": dict(self.inductor),
+            "region": dict(self.region),
+        }
+
+
+def pending_key(key: Key) -> Key:
+    """Return the key in the queue of a region's key: it depends on the same parts."""
+    return key_of("pending", **key.parts)
+
+
+def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
+    """Queue a region that a budget left undone; return whether it waits now.
+
+    One that waits already keeps its place, with the larger gain; one that had its large budget is done.
+    """
+    options = ledger.options
+    inductor = {name: value for name, value in options.inductor.items() if name != PASS}
+    if not (options.cache and all(isinstance(value, _PLAIN) for value in inductor.values())):
+        return False
+    import torch
+
+    key, blank = pending_key(region.key), blank_of(region)
+    try:
+        data = data_of(region.subgraph)
+    except Unportable as error:
+        log.info("%s is not queued: %s", blank.operators, error)
+        return False
+    item = Pending(
+        key,
+        blank.operators,
+        blank.inputs,
+        round(gain_us, 3) if isfinite(gain_us) else 0.0,
+        0,
+        torch.get_num_threads(),
+        options.preset,
+        options.verify,
+        inductor,
+        data,
+    )
+    with Cache.open() as cache:
+        if is_done(cache, region.key):
+            return False
+        known = _item_of(key, cache.get(key))
+        if known is not None and known.gain_us >= item.gain_us:
+            return True
+        item = replace(item, begun=known.begun if known else 0)
+        record = Record(item.to_json(), item.operators)
+        if len(str(record.data)) > _MOST_BYTES:
+            return False
+        cache.put(key, record)
+    return True
+
+
+def bound_queue() -> None:
+    """Remove the regions with the least to gain, where too many wait."""
+    with Cache.open() as cache:
+        for least in _sorted(cache)[MOST_ITEMS:]:
+            cache.remove(least.key)
+
+
+def is_done(cache: Cache, key: Key) -> bool:
+    """Whether a region was decided with a large budget of its own."""
+    data = recorded(cache, key)
+    return data is not None and bool(data["final"])
+
+
+def pending_items(*, everywhere: bool = False) -> list[Pending]:
+    """Return what waits, the largest gain first: of this machine and these versions, or all.
+
+    A record that cannot be read, as of another version, is left out; it gives way in time.
+    """
+    with Cache.open() as cache:
+        found = _sorted(cache)
+    return found if everywhere else [one for one in found if _is_of_here(one)]
+
+
+def put_back(item: Pending) -> None:
+    """Write an item as it is now, unless somebody removed it meanwhile."""
+    with Cache.open() as cache:
+        if cache.get(item.key) is not None:
+            cache.put(item.key, Record(item.to_json(), item.operators))
+
+
+def remove(item: Pending) -> None:
+    """Take an item out of the queue."""
+    with Cache.open() as cache:
+        cache.remove(item.key)
+
+
+def _sorted(cache: Cache) -> list[Pending]:
+    found = []
+    for parts, record in cache.records("pending"):
+        with contextlib.suppress(InputError):  # the key is of another version
+            item = _item_of(key_of("pending", **parts), record)
+            if item is not None:
+                found.append(item)
+    return sorted(found, key=lambda one: (-one.gain_us, one.key.digest))
+
+
+def _is_of_here(item: Pending) -> bool:
+    """Whether a region can be decided in this process: its versions and its processor are those of here."""
+    import torch
+
+    from superopt.cache import versions
+    from superopt.targets import pick_target
+
+    parts, threads = item.key.parts, torch.get_num_threads()
+    try:
+        torch.set_num_threads(item.threads)
+        here = {**versions(), **pick_target(item.device).key_parts()}
+    except InputError:  # there is no such device
+        return False
+    finally:
+        torch.set_num_threads(threads)
+    return all(parts.get(name) == value for name, value in here.items())
+
+
+def _item_of(key: Key, record: Record | None) -> Pending | None:
+    """Return the item of a record, or None where it is none of this version."""
+    if record is None or record.data.get("version") != _VERSION:
+        return None
+    data = record.data
+    kinds: Mapping[str, type | tuple[type, ...]] = {
+        "operators": str,
+        "inputs": str,
+        "gain_us": (int, float),
+        "begun": int,
+        "threads": int,
+        "preset": str,
+        "verify": bool,
+        "inductor": dict,
+        "region": dict,
+    }
+    if any(not isinstance(data.get(name), kind) for name, kind in kinds.items()):
+        return None
+    if not 1 <= data["threads"] <= 4096 or not isfinite(data["gain_us"]):
+        return None
+    return Pending(key, *(data[name] for name in kinds))

@@ -1,0 +1,185 @@
+"""Work: pending regions decided with a large budget, by the same checks and races as every other region."""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from superopt.backend.cache import keep, known_decision
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.deferred.portable import region_from
+from superopt.backend.deferred.queue import LARGE_S, Pending, pending_items, pending_key, put_back, remove
+from superopt.backend.region import Region
+from superopt.backend.region_race import RegionRace
+from superopt.backend.warm_up import WarmUp
+from superopt.cache import Cache, Record, key_of
+from superopt.errors import CheckpointError, first_line
+from superopt.rivals.inductor import alone
+from superopt.targets import Target, pick_target
+from superopt.tune import confirm
+
+__all__ = ["Outcome", "give_up", "work_off", "work_through"]
+
+_MOST_BEGUN = 3  # times that work on a region may end its process, before it is given up
+_AS_WRITTEN_S, _SEARCHED_S = 30.0, 40.0
+_LEAST_S = 8.0  # left, below which no region is begun
+_BETTER = 1.02  # times the speed of the plan that a region has, for another one to take its place
+_HEAD_TO_HEAD_S = 1.5
+
+
+_UNDER_WAY: list[Pending] = []
+"""The region that this process works on."""
+
+
+_SETTLING, _GIVEN_UP = threading.Lock(), threading.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one pending region."""
+
+    operators: str
+    inputs: str
+    faster: bool  # whether there are better kernels than before
+    done: bool  # whether it is out of the queue
+    why: str
+    before_us: float | None = None
+    after_us: float | None = None
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return asdict(self)
+
+
+def work_through(
+    only: Collection[str] | None = None,
+    *,
+    seconds: float | None = None,
+    tell: Callable[[int, int, Pending], None] = lambda at, count, item: None,
+) -> list[Outcome]:
+    """Work the queue off, or some keys of it, the largest gain first; return what became of each region.
+
+    With so many seconds left none is begun that would have too few.
+    """
+    end = None if seconds is None else time.monotonic() + seconds
+    seen: set[str] = set()
+    found: list[Outcome] = []
+    while True:
+        left = None if end is None else end - time.monotonic()
+        wanted = [one for one in pending_items() if only is None or one.key.digest in only]
+        items = [one for one in wanted if one.key.digest not in seen]
+        if not items or (left is not None and left < _LEAST_S):
+            return found
+        item = items[0]
+        seen.add(item.key.digest)
+        tell(len(seen), len(seen) + len(items) - 1, item)
+        found.append(work_off(item, LARGE_S if left is None else min(left, LARGE_S)))
+
+
+def work_off(item: Pending, seconds: float) -> Outcome:
+    """Decide a pending region within about so many seconds, and take it out of the queue.
+
+    Where it is interrupted, or has less time than it should, it waits as before.
+    """
+    if item.begun >= _MOST_BEGUN:
+        return _given_up(item, f"work on it ended its process {item.begun} times")
+    put_back(replace(item, begun=item.begun + 1))
+    _UNDER_WAY[:] = [item]
+    try:
+        outcome = _worked_off(item, seconds)
+    except BaseException:
+        _restore()  # no process ended by it
+        raise
+    if not outcome.done:
+        _restore()
+    _UNDER_WAY.clear()
+    return outcome
+
+
+def give_up() -> None:
+    """Put the region under way back as it was: the process ends, and what it finds from now on is void."""
+    with _SETTLING:
+        _GIVEN_UP.set()
+        _restore()
+
+
+def _restore() -> None:
+    for item in _UNDER_WAY:
+        put_back(item)
+
+
+def _worked_off(item: Pending, seconds: float) -> Outcome:
+    start = time.monotonic()
+    torch._dynamo.reset()  # of the regions before, whose rivals were compiled
+    torch.set_num_threads(item.threads)
+    target = pick_target(item.device)
+    ledger = Ledger(item.options)
+    try:
+        region = region_from(dict(item.region), target, ledger)
+    except CheckpointError as error:
+        return _given_up(item, first_line(error))
+    if pending_key(region.key) != item.key:
+        return _given_up(item, "it is another region here")
+    before = known_decision(region, Ledger(replace(item.options, budget_s=0.0)))
+    before = before if before is not None and before.taken else None
+    found, ended = _decided(region, target, ledger, before, seconds)
+    faster = found.taken and (before is None or found.plan != before.plan)
+    with _SETTLING:
+        if _GIVEN_UP.is_set():  # its compilers may have been killed, and nothing be said of its kernels
+            raise KeyboardInterrupt
+        if faster or ended:
+            keep(replace(found, open=False, final=ended, budget_s=LARGE_S), region, ledger)
+        if ended:
+            remove(item)
+    spent = time.monotonic() - start
+    return Outcome(
+        item.operators, item.inputs, faster, ended, found.why, found.before_us, found.after_us, spent
+    )
+
+
+def _decided(
+    region: Region,
+    target: Target,
+    ledger: Ledger,
+    before: Decision | None,
+    seconds: float,
+) -> tuple[Decision, bool]:
+    """Return the decision on a region, and whether it had all the time it should."""
+    race = RegionRace(region, target, ledger)
+    end = time.monotonic() + seconds
+    with WarmUp() as warm_up:
+        first_runs = warm_up.first_runs(target)
+        race.measure()
+        for search, most in ((False, _AS_WRITTEN_S), (True, _SEARCHED_S)):
+            race.tried(min(most, end - time.monotonic()), first_runs, search=search)
+        found = race.found or race.blank
+        if before is not None and found.taken:
+            found = alone(lambda: _better(race, found, before))
+    ended = not race.undone or seconds >= _AS_WRITTEN_S + _SEARCHED_S
+    return (before if before is not None and not found.taken else found), ended
+
+
+def _better(race: RegionRace, found: Decision, before: Decision) -> Decision:
+    """Return the new decision where its plan is surely faster than the one that the region has."""
+    assert race.rival is not None
+    plans = {"new": race.calling(str(found.plan)), "old": race.calling(str(before.plan))}
+    raced = confirm(plans, "new", "old", race.rival.copies, seconds=_HEAD_TO_HEAD_S, times=race.target.times)
+    better = raced.winner == "new" and raced.sure and raced.speedup >= _BETTER
+    race.rival.give_up_copies()
+    return found if better else before
+
+
+def _given_up(item: Pending, why: str) -> Outcome:
+    """Note that a region is not tried again, by the key of its decision; a plan that it has stays."""
+    key = key_of("plan", **item.key.parts)
+    blank = Decision(item.operators, item.inputs, False, why, final=True, budget_s=LARGE_S)
+    with Cache.open() as cache:
+        known = cache.get(key)
+        data = dict(known.data) if known is not None else asdict(blank)
+        cache.put(key, Record({**data, "final": True, "open": False}, item.operators))
+    remove(item)
+    return Outcome(item.operators, item.inputs, False, True, f"given up: {why}")

@@ -1,0 +1,230 @@
+"""Pending regions are decided once, by the same checks and races, and an end in the middle loses nothing."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from backend.conftest import plan_of
+
+from superopt.backend import region_race
+from superopt.backend.cache import epoch, keep, known_decision, recorded
+from superopt.backend.decision import Decision
+from superopt.backend.deferred import work
+from superopt.backend.deferred.lock import owner_of_lock, scratch_folder, tuning
+from superopt.backend.deferred.queue import defer, pending_items, put_back
+from superopt.backend.deferred.work import give_up, work_off, work_through
+from superopt.backend.region import Region, blank_of
+from superopt.backend.region_race import RegionRace
+from superopt.cache import Cache
+from superopt.codegen.cpp import CppMuGraph
+from superopt.targets import pick_target
+
+from .conftest import MLP, Regions, ledger, mlp
+
+Race = Callable[[Decision], None]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test give up the work of the next one."""
+    monkeypatch.setattr(work, "_GIVEN_UP", threading.Event())
+    monkeypatch.setattr(work, "_UNDER_WAY", [])
+
+
+@pytest.fixture
+def races(monkeypatch: pytest.MonkeyPatch) -> Race:
+    """Return what lets every race end with a decision."""
+
+    def ending(found: Decision) -> None:
+        def tried(self: RegionRace, seconds: float, first_runs: Any, *, search: bool) -> Decision:
+            self.found, self.searched = found, search
+            return found
+
+        monkeypatch.setattr(RegionRace, "measure", lambda self: None)
+        monkeypatch.setattr(RegionRace, "tried", tried)
+        monkeypatch.setattr("superopt.backend.warm_up.WarmUp.first_runs", lambda self, target: None)
+
+    return ending
+
+
+def taken(region: Region, plan: str | None = None, **changes: Any) -> Decision:
+    found = replace(blank_of(region), taken=True, why="2.00 times", before_us=20.0, after_us=10.0)
+    return replace(found, plan=plan or plan_of(region, pick_target("cpu")), **changes)
+
+
+def test_a_search_that_finds_nothing_is_remembered(region: Region, races: Race) -> None:
+    races(replace(blank_of(region), why="0.9 times Inductor's speed, 1.05 is needed", open=True))
+    defer(region, 5.0, ledger())
+    [outcome] = work_through()
+    assert outcome.done
+    assert not outcome.faster
+    assert pending_items() == []
+    assert work_through() == []
+    assert not defer(region, 5.0, ledger())
+    kept = known_decision(region, ledger())
+    assert kept is not None
+    assert (kept.taken, kept.final, kept.open) == (False, True, False)
+
+
+def test_better_kernels_are_kept_and_what_inductor_keeps_is_renewed(region: Region, races: Race) -> None:
+    keep(replace(blank_of(region), why="no time", open=True, budget_s=1.0), region, ledger())
+    races(taken(region))
+    defer(region, 5.0, ledger())
+    before = epoch()
+    [outcome] = work_through()
+    assert outcome.faster
+    assert epoch() == before + 1
+    kept = known_decision(region, ledger())
+    assert kept is not None
+    assert (kept.taken, kept.final) == (True, True)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_a_plan_gives_way_to_a_faster_one_only(
+    better: bool, region: Region, races: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = plan_of(region, pick_target("cpu")), "another plan"
+    keep(taken(region, old), region, ledger())
+    races(taken(region, new))
+    monkeypatch.setattr(work, "_better", lambda race, found, before: found if better else before)
+    defer(region, 5.0, ledger())
+    before = epoch()
+    [outcome] = work_through()
+    assert outcome.faster is better
+    assert epoch() == before + better
+    with Cache.open() as cache:
+        kept = recorded(cache, region.key)
+    assert kept is not None
+    assert (kept["plan"], kept["final"]) == (new if better else old, True)
+
+
+def test_a_plan_stays_where_a_search_finds_nothing(region: Region, races: Race) -> None:
+    old = plan_of(region, pick_target("cpu"))
+    keep(taken(region, old), region, ledger())
+    races(replace(blank_of(region), why="slower this time"))
+    defer(region, 5.0, ledger())
+    [outcome] = work_through()
+    assert not outcome.faster
+    kept = known_decision(region, ledger())
+    assert kept is not None
+    assert (kept.taken, kept.plan, kept.final) == (True, old, True)
+
+
+def test_a_region_with_too_little_time_waits(region: Region, races: Race) -> None:
+    races(replace(blank_of(region), why="slower", open=True))
+    defer(region, 5.0, ledger())
+    [item] = pending_items()
+    outcome = work_off(item, 20.0)
+    assert not outcome.done
+    assert pending_items() == [item]
+    assert known_decision(region, ledger()) is None
+    assert work_through(seconds=1.0) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_is_interrupted_waits_as_before(
+    error: type[BaseException], region: Region, races: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    races(blank_of(region))
+
+    def interrupted(self: RegionRace) -> None:
+        assert [one.begun for one in pending_items()] == [1]
+        raise error
+
+    monkeypatch.setattr(RegionRace, "measure", interrupted)
+    defer(region, 5.0, ledger())
+    [item] = pending_items()
+    with pytest.raises(error):
+        work_through()
+    assert pending_items() == [item]
+
+
+def test_what_a_dying_process_finds_is_void(
+    region: Region, races: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a helper ends, its compilers are killed: that no kernel could be made says nothing."""
+    races(replace(blank_of(region), why="no kernels: none could be made"))
+    monkeypatch.setattr(RegionRace, "measure", lambda self: give_up())
+    defer(region, 5.0, ledger())
+    [item] = pending_items()
+    with pytest.raises(KeyboardInterrupt):
+        work_through()
+    assert pending_items() == [item]
+    assert known_decision(region, ledger()) is None
+
+
+def test_a_region_that_ends_its_process_is_given_up(region: Region, races: Race) -> None:
+    defer(region, 5.0, ledger())
+    for begun in (1, 2, 3):
+        [item] = pending_items()
+        put_back(replace(item, begun=begun))
+    races(taken(region))
+    [outcome] = work_through()
+    assert outcome.why == "given up: work on it ended its process 3 times"
+    assert pending_items() == []
+    assert not defer(region, 5.0, ledger())
+    kept = known_decision(region, ledger())
+    assert kept is not None
+    assert not kept.taken
+
+
+def test_data_of_another_region_are_never_searched(regions: Regions, races: Race) -> None:
+    [region] = regions(mlp, *MLP)
+    [other] = regions(mlp, torch.ones(5, 8), *MLP[1:])
+    defer(region, 5.0, ledger())
+    [item] = pending_items()
+    defer(other, 4.0, ledger())
+    foreign = pending_items()[1]
+    put_back(replace(item, region=foreign.region))
+    races(taken(other))
+    first, _ = work_through()
+    assert first.why == "given up: it is another region here"
+    kept = known_decision(region, ledger())
+    assert kept is not None
+    assert not kept.taken
+
+
+def test_only_one_process_tunes(tmp_path: Any) -> None:
+    with tuning() as first:
+        assert first
+        assert owner_of_lock().isdigit()
+        with tuning() as second:
+            assert not second
+        with scratch_folder() as folder:
+            (folder / "left").touch()
+    assert not folder.exists()
+    folder.mkdir()  # as a killed owner leaves it
+    with tuning() as third:
+        assert third
+        assert not folder.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_wrong_kernel_is_never_kept(wrong: bool, region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The race is the real one, with nothing to beat; a planted kernel is off by one in a hundred."""
+    judged = lambda self, known, raced, plan: replace(known, taken=True, plan=plan, why="a test")  # noqa: E731
+    monkeypatch.setattr(RegionRace, "_judged", judged)
+    for name in ("WIN", "_NO_ROOM", "_TOO_SHORT_US"):
+        monkeypatch.setattr(region_race, name, 0.0)
+    if wrong:
+        plain = CppMuGraph.__call__
+
+        def off(self: CppMuGraph, **tensors: torch.Tensor) -> Any:
+            return {name: one * 1.01 for name, one in plain(self, **tensors).items()}
+
+        monkeypatch.setattr(CppMuGraph, "__call__", off)
+        in_order = CppMuGraph.in_order
+        monkeypatch.setattr(
+            CppMuGraph, "in_order", lambda self, given: [one * 1.01 for one in in_order(self, given)]
+        )
+    defer(region, 5.0, ledger())
+    [outcome] = work_through()
+    assert outcome.done
+    assert outcome.faster is not wrong
+    kept = known_decision(region, ledger())
+    assert kept is not None
+    assert kept.taken is not wrong
