@@ -32,11 +32,7 @@ __all__ = [
     "versions",
 ]
 
-<<<<<<< HEAD
-Kind = Literal["search", "plan", "measurement", "result"]
-=======
-Kind = Literal["search", "plan", "measurement", "pending"]
->>>>>>> h3-tune
+Kind = Literal["search", "plan", "measurement", "result", "pending"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 RECORDS = 1

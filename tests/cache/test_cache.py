@@ -46,11 +46,7 @@ def test_what_is_put_is_there_in_the_next_run(folder: Path, plan_key: Keys, warn
     assert record.made is not None
     assert timedelta(0) <= datetime.now(UTC) - record.made < timedelta(minutes=1)
     assert (info.path, info.unsaved, info.fault, info.read_only) == (folder / "cache.db", 0, "", False)
-<<<<<<< HEAD
-    assert info.entries == {"search": 0, "plan": 1, "measurement": 0, "result": 0}
-=======
-    assert info.entries == {"search": 0, "plan": 1, "measurement": 0, "pending": 0}
->>>>>>> h3-tune
+    assert info.entries == {"search": 0, "plan": 1, "measurement": 0, "result": 0, "pending": 0}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert warnings() == []
 

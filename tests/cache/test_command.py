@@ -49,11 +49,7 @@ def test_list_as_json(run: Run, filled: Path, plan_key: Keys) -> None:
     found = json.loads(out)
     assert code == 0
     assert found["schema"] == "superopt.cache/1"
-<<<<<<< HEAD
-    assert found["entries"] == {"search": 0, "plan": 3, "measurement": 0, "result": 0}
-=======
-    assert found["entries"] == {"search": 0, "plan": 3, "measurement": 0, "pending": 0}
->>>>>>> h3-tune
+    assert found["entries"] == {"search": 0, "plan": 3, "measurement": 0, "result": 0, "pending": 0}
     assert found["records"][0]["parts"] == plan_key(2).parts
 
 

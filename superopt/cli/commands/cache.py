@@ -23,11 +23,7 @@ examples:
 
 SUPEROPT_CACHE_DIR names the folder. Exit code 1: the cache cannot be used, or (clear) only in part.
 """
-<<<<<<< HEAD
-_KINDS = ("search", "plan", "measurement", "result")
-=======
-_KINDS = ("search", "plan", "measurement", "pending")
->>>>>>> h3-tune
+_KINDS = ("search", "plan", "measurement", "result", "pending")
 _AGE = re.compile(r"([0-9]{1,6})([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 

@@ -6,15 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from superopt.cli import options
-<<<<<<< HEAD
 from superopt.cli.commands.optimize import show
+from superopt.cli.commands.tunepending import run_pending
 from superopt.cli.live import LiveLine
 from superopt.cli.scratch import own_scratch
-=======
-from superopt.cli.commands.optimize import teller
-from superopt.cli.commands.tunepending import run_pending
-from superopt.cli.screen import print_json
->>>>>>> h3-tune
 from superopt.cli.target import load_target
 from superopt.cli.userfile import to_stderr
 from superopt.cli.writing import check_place

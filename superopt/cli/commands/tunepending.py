@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from superopt.cli.commands.optimize import teller
+from superopt.cli.live import LiveLine
+from superopt.cli.scratch import own_scratch
 from superopt.cli.screen import Table, Text, print_blocks, print_json
 from superopt.cli.userfile import to_stderr
 from superopt.errors import SuperoptError
@@ -16,12 +17,10 @@ __all__ = ["run_pending"]
 
 def run_pending(minutes: float | None, *, quiet: bool, json: bool) -> int:
     """Work the queue off, and print what became of each region; return the exit code."""
-    with to_stderr():
+    with own_scratch(), to_stderr(), LiveLine(quiet=quiet or json) as tell:
         from superopt.backend.deferred.lock import owner_of_lock, tuning
         from superopt.backend.deferred.queue import pending_items
         from superopt.backend.deferred.work import work_through
-
-        tell = teller(quiet=quiet or json)
 
         def show(at: int, count: int, item: "Pending") -> None:
             tell(f"region {at} of {count}: {item.operators} of {item.inputs}")
