@@ -30,8 +30,7 @@ from superopt.codegen.triton.source import TritonSource
 from superopt.codegen.triton.text import WIDTH, Lines
 from superopt.codegen.triton.tiles import Held, transposed
 from superopt.dtypes import FP8, INTEGERS
-from superopt.ir import REDUCTIONS, Step
-from superopt.ir.text import format_constant
+from superopt.ir import REDUCTIONS, Step, format_constant
 from superopt.ops import OPS
 
 __all__ = ["emit"]

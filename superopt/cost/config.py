@@ -25,7 +25,7 @@ from superopt.codegen.statements import (
     Tensor,
     axis_strides,
 )
-from superopt.cost.devices import Device
+from superopt.cost.device import Device
 from superopt.cost.estimates import drawn, product_sides
 from superopt.cost.work import exp_axes, find_masks, kept_share, scalar_work, work_axes
 from superopt.dtypes import DTYPES

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, Move, lower_block
-from superopt.cost.devices import Device
+from superopt.cost.device import Device
 from superopt.cost.work import (
     Mask,
     exp_axes,

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from superopt.cache import cache_folder
-from superopt.cost.devices import Device
+from superopt.cost.device import Device
 from superopt.errors import InputError
 from superopt.files import replace_text
 

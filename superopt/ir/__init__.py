@@ -13,10 +13,14 @@ from superopt.ir.graph import (
     Output,
     Port,
     Step,
+    format_constant,
     live_graph,
     needed_order,
+    print_graph,
+    print_step,
     step_axes,
     value_axes,
+    value_names,
 )
 from superopt.ir.masks import mask_values, selects
 from superopt.ir.mugraph import (
@@ -48,7 +52,7 @@ from superopt.ir.running import Growth, growths
 from superopt.ir.shift import describe_shifts, free_shifts
 from superopt.ir.split import split_axis, uneven
 from superopt.ir.stabilize import stabilize
-from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
+from superopt.ir.text import parse_graph
 
 __all__ = [
     "COMMUTATIVE",

@@ -3,9 +3,12 @@
 A value is a function of a set of axes. Inputs are the first values, steps the next ones, in
 order; a step names its inputs by position. Nothing here knows a memory layout: that belongs to
 the ports, whose dimensions are products of axes as in einops, `[b, s, (h d)]`.
+
+A graph is printed as text, which `parse_graph` reads back.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import wraps
@@ -24,10 +27,15 @@ __all__ = [
     "Output",
     "Port",
     "Step",
+    "format_constant",
     "live_graph",
     "needed_order",
+    "print_graph",
+    "print_port",
+    "print_step",
     "step_axes",
     "value_axes",
+    "value_names",
 ]
 
 STRUCTURAL = {
@@ -113,8 +121,6 @@ class Graph:
     outputs: tuple[Output, ...]
 
     def __str__(self) -> str:
-        from superopt.ir.text import print_graph
-
         return print_graph(self)
 
     @property
@@ -240,3 +246,59 @@ def live_graph(graph: Graph) -> Graph:
         position[value] = seen[step]
     outputs = tuple(replace(output, value=position[output.value]) for output in graph.outputs)
     return replace(graph, steps=tuple(steps), outputs=outputs)
+
+
+def print_graph(graph: Graph) -> str:
+    """Return the text form."""
+    names = value_names(graph)
+    lines = [f"graph {graph.name}"]
+    lines.append(" ".join(["axes", *(f"{axis.name}={axis.size}" for axis in graph.axes)]))
+    lines += [f"in {print_port(port)}" for port in graph.inputs]
+    for position, step in enumerate(graph.steps, len(graph.inputs)):
+        lines.append(f"{names[position]} = {print_step(step, names)}")
+    lines += [f"out {print_port(output.port)} = {names[output.value]}" for output in graph.outputs]
+    return "\n".join(lines) + "\n"
+
+
+@kept_for_graph
+def value_names(graph: Graph) -> tuple[str, ...]:
+    """Return a name for every value: inputs keep theirs, steps are t<position>."""
+    taken = {port.name for port in graph.inputs}
+    prefix = "t"
+    while any(re.fullmatch(rf"{prefix}\d+", name) for name in taken):
+        prefix += "_"
+    steps = range(len(graph.inputs), len(graph.inputs) + len(graph.steps))
+    return (*(port.name for port in graph.inputs), *(f"{prefix}{i}" for i in steps))
+
+
+def print_step(step: Step, names: Sequence[str]) -> str:
+    """Return one step as `op[attributes](inputs)`."""
+    attrs = ""
+    if step.value is not None:
+        attrs = f"[{format_constant(step.value)}]"
+    elif step.mapping:
+        arrow = "=" if step.op == "select" else "->"
+        attrs = "[" + ", ".join(f"{old}{arrow}{new}" for old, new in step.mapping) + "]"
+    elif step.axes:
+        attrs = "[" + ", ".join(step.axes) + "]"
+    return f"{step.op}{attrs}({', '.join(names[i] for i in step.inputs)})"
+
+
+def format_constant(value: Fraction) -> str:
+    """Return the shortest text that reads back as exactly this rational."""
+    if value.denominator == 1 and abs(value.numerator) < 10**16:
+        return str(value.numerator)
+    try:
+        number = float(value)
+    except OverflowError:
+        return str(value)
+    return repr(number) if Fraction(number) == value else str(value)
+
+
+def print_port(port: Port) -> str:
+    """Return a tensor as `name: dtype[dimensions]`."""
+    dims = [dim[0] if len(dim) == 1 else f"({' '.join(dim)})" if dim else "1" for dim in port.dims]
+    text = f"{port.name}: {port.dtype}[{', '.join(dims)}]"
+    if port.strides is not None:
+        text += f" strides({', '.join(map(str, port.strides))})"
+    return text

@@ -12,8 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from superopt.ir.graph import POWERS, Graph, Step, value_axes
-from superopt.ir.text import value_names
+from superopt.ir.graph import POWERS, Graph, Step, value_axes, value_names
 from superopt.ops import OPS
 
 __all__ = ["Shift", "describe_shifts", "free_shifts"]

@@ -4,7 +4,7 @@ from superopt.dtypes import HALVES
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.cut import closed_values
-from superopt.ir.graph import REDUCTIONS, Step, value_axes
+from superopt.ir.graph import REDUCTIONS, Step, value_axes, value_names
 from superopt.ir.mugraph.kernels import (
     Block,
     Kernel,
@@ -19,7 +19,6 @@ from superopt.ir.mugraph.kernels import (
     walk,
 )
 from superopt.ir.running import growths, rescaled_by
-from superopt.ir.text import value_names
 
 __all__ = ["check_mugraph"]
 

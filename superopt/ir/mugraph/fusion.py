@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 
 from superopt.errors import GraphError
 from superopt.ir.cut import closed_values
-from superopt.ir.graph import REDUCTIONS, Graph, live_graph, needed_order, value_axes
+from superopt.ir.graph import REDUCTIONS, Graph, live_graph, needed_order, value_axes, value_names
 from superopt.ir.masks import selects
 from superopt.ir.mugraph.blocks import Fusion
 from superopt.ir.mugraph.check import check_mugraph
 from superopt.ir.mugraph.facts import Facts, FusionChoices
 from superopt.ir.mugraph.kernels import Call, Kernel, MuGraph, Split, Tile
-from superopt.ir.text import value_names
 
 __all__ = ["fuse", "is_matmul"]
 
