@@ -10,6 +10,7 @@ from superopt.clock import Clock
 from superopt.errors import InputError
 from superopt.frontier.engine import explore
 from superopt.frontier.engine.interface import Exploration, LevelStats, Limits
+from superopt.frontier.interrupts import interrupts_noted
 from superopt.frontier.tensors.bound import Bound, Machine, graph_bound
 from superopt.frontier.tensors.derive import derive
 from superopt.frontier.tensors.graphs import canonical, graph_of
@@ -17,7 +18,6 @@ from superopt.frontier.tensors.grid import Grid, fits
 from superopt.frontier.tensors.space import TensorSpace
 from superopt.frontier.tensors.split import merge_halves, split_reductions
 from superopt.frontier.tensors.universe import Universe, universe_of
-from superopt.interrupts import interrupts_noted
 from superopt.ir import REDUCTIONS, Graph, MuGraph, Program, Region, Split, cut_graph, fuse, release_shifts
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of

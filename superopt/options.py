@@ -5,7 +5,7 @@ from typing import Literal
 
 from superopt.driver import SearchOptions
 from superopt.errors import InputError
-from superopt.seeds import fresh_seed
+from superopt.verify.seeds import fresh_seed
 
 __all__ = ["PRESETS", "OptimizeOptions", "Preset"]
 

@@ -15,7 +15,7 @@ from superopt.frontier.engine.result import exploration_of
 from superopt.frontier.engine.transport import OpenTransport, Transport, WorkerLostError
 from superopt.frontier.engine.watch import Watch
 from superopt.frontier.engine.worker import first_level
-from superopt.interrupts import interrupts_noted
+from superopt.frontier.interrupts import interrupts_noted
 
 __all__ = ["explore"]
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from time import perf_counter
 
 from superopt.ir import Graph, live_graph, release_shifts
-from superopt.seeds import fresh_seed
 from superopt.verify.bounds.ranks import ranks_only
 from superopt.verify.evaluation.defined import defined_less_often
 from superopt.verify.evaluation.tiny import is_narrow
@@ -17,6 +16,7 @@ from superopt.verify.graphs.setting import Setting
 from superopt.verify.graphs.shared import cut_shared, same_outputs
 from superopt.verify.graphs.ties import tied_rounds
 from superopt.verify.graphs.trials import Tally
+from superopt.verify.seeds import fresh_seed
 from superopt.verify.verdict import ENOUGH, Verdict
 from superopt.verify.words import functions, knows_in_part, too_likely
 
