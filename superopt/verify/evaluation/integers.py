@@ -19,7 +19,15 @@ from superopt.ir import Graph, closed_values, value_axes
 from superopt.ops import OPS
 from superopt.verify.evaluation.closed import closed_numbers
 
-__all__ = ["LookUp", "drawn_integers", "integer_values", "integers_of", "look_ups", "reads_integers"]
+__all__ = [
+    "LookUp",
+    "computed_integers",
+    "drawn_integers",
+    "integer_values",
+    "integers_of",
+    "look_ups",
+    "reads_integers",
+]
 
 _LARGEST = 1 << 30  # of constants that integers may be
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
@@ -36,15 +44,27 @@ def integer_values(graph: Graph) -> tuple[bool, ...]:
 
 def reads_integers(*graphs: Graph) -> bool:
     """Return whether anything is done with integers but to compare them with indices and constants."""
-    for graph in graphs:
-        whole, closed = integer_values(graph), closed_values(graph)
-        for at, step in enumerate(graph.steps, len(graph.inputs)):
-            if whole[at] or not any(whole[i] for i in step.inputs):
-                continue
-            compares = step.op in OPS and OPS[step.op].mask and len(step.inputs) == 2
-            if not (compares and any(closed[i] for i in step.inputs)):
-                return True
-    return False
+    return any(map(computed_integers, graphs))
+
+
+def computed_integers(graph: Graph) -> frozenset[str]:
+    """Return the inputs of integers with which more is done than to compare them with known numbers."""
+    ports, closed = _ports_of_integers(graph), closed_values(graph)
+    found: set[str] = set()
+    for at, step in enumerate(graph.steps, len(graph.inputs)):
+        compares = step.op in OPS and OPS[step.op].mask and len(step.inputs) == 2
+        if not ports[at] and not (compares and any(closed[i] for i in step.inputs)):
+            found.update(*(ports[i] for i in step.inputs))
+    return frozenset(found)
+
+
+def _ports_of_integers(graph: Graph) -> list[frozenset[str]]:
+    """Return for each value the input of integers that it is, or is a view of."""
+    whole = integer_values(graph)
+    found = [frozenset({port.name} if own else ()) for port, own in zip(graph.inputs, whole, strict=False)]
+    for at, step in enumerate(graph.steps, len(graph.inputs)):
+        found.append(found[step.inputs[0]] if whole[at] else frozenset())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +74,7 @@ class LookUp:
     graph: Graph
     value: int
     axes: tuple[str, ...]
+    ports: frozenset[str]  # the inputs that are looked up there
 
     def at(
         self, places: Mapping[str, Sequence[int]], extents: Mapping[str, int]
@@ -80,16 +101,19 @@ def look_ups(*graphs: Graph) -> list[LookUp]:
     """Return what integers are compared with, apart from constants."""
     found = []
     for graph in graphs:
-        whole, closed, axes = integer_values(graph), closed_values(graph), value_axes(graph)
+        ports, closed, axes = _ports_of_integers(graph), closed_values(graph), value_axes(graph)
         names = [axis.name for axis in graph.axes]
-        values = {
-            i: None
-            for step in graph.steps
-            if step.op in OPS and OPS[step.op].mask and any(whole[j] for j in step.inputs)
-            for i in step.inputs
-            if closed[i] and axes[i]
-        }
-        found += [LookUp(graph, i, tuple(name for name in names if name in axes[i])) for i in values]
+        values: dict[int, frozenset[str]] = {}
+        for step in graph.steps:
+            if step.op in OPS and OPS[step.op].mask:
+                own = frozenset[str]().union(*(ports[i] for i in step.inputs))
+                for i in step.inputs:
+                    if own and closed[i] and axes[i]:
+                        values[i] = values.get(i, own) | own
+        found += [
+            LookUp(graph, i, tuple(name for name in names if name in axes[i]), own)
+            for i, own in values.items()
+        ]
     return found
 
 
@@ -117,7 +141,8 @@ def drawn_integers(
     """Return what integers are drawn from, as many as some power of two, and what stands in the way.
 
     Adds to the places of axes those that integers name, unless told not to let them grow: then two
-    programs may seem equal that treat one of those places apart.
+    programs may seem equal that treat one of those places apart. What is computed from an integer that
+    is looked up may treat any place apart, as (i - 7).abs() < 1 does: such axes are evaluated whole.
     """
     if not any(port.dtype in INTEGERS for graph in graphs for port in graph.inputs):
         return (0, 1, 2, 3), ""
@@ -129,6 +154,10 @@ def drawn_integers(
             numbers |= (one.at(own, _evaluated(one, places, groups)) or {}).keys()
         return _drawn(numbers, [*numbers, *extents.values()]), ""
     whole = [_everywhere(one, extents) for one in found]
+    computed = frozenset[str]().union(*map(computed_integers, graphs))
+    for one, known in zip(found, whole, strict=True):
+        if known is not None and one.ports & computed:
+            numbers |= known.keys()
     while True:
         before = len(numbers), sum(map(len, places.values()))
         for one, known in zip(found, whole, strict=True):

@@ -72,6 +72,39 @@ def test_integers_that_are_computed_with_are_any_numbers() -> None:
     assert not tiny_sizes(parse_graph(compared)).wide
 
 
+_SEVEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "in an interval": lambda i: (i - 7).abs() < 1,
+    "outside of another": lambda i: ~((i - 7).abs() >= 1),
+    "in two steps": lambda i: ((i - 5).abs() - 2).abs() < 1,
+    "the lowest of a maximum": lambda i: torch.maximum(i, 14 - i) < 8,
+    "one of two": lambda i: ((i - 7).abs() < 1) | ((i - 3).abs() < 1),
+}
+
+
+@pytest.mark.parametrize("name", _SEVEN)
+def test_what_is_computed_from_an_integer_may_treat_any_row_apart(name: str) -> None:
+    def apart(w, i):
+        return torch.where(_SEVEN[name](i)[:, None], 0.0, w[i])
+
+    for seed in range(1, 4 * 7919, 7919):  # two of these four were called equal
+        verdict = equivalent(lambda w, i: w[i], apart, _W, _I, floats=False, seed=seed)
+        assert verdict.outcome == "unknown"
+    assert _outcome(apart, apart) == "equal"
+
+
+@pytest.mark.parametrize(("computed", "whole"), [("y", True), ("z", False)])
+def test_an_axis_is_evaluated_whole_where_its_integers_are_computed_with(computed: str, whole: bool) -> None:
+    graph = parse_graph(
+        "graph g\naxes m=4 n=40\nin w: f32[n]\nin y: i64[m]\nin z: i64[m]\nt3 = index[n]()\nt4 = eq(t3, y)\n"
+        f"t5 = mul(t4, w)\nt6 = sum[n](t5)\nt7 = const[7]()\nt8 = sub({computed}, t7)\nt9 = abs(t8)\n"
+        "t10 = const[1]()\nt11 = lt(t9, t10)\nt12 = mul(t11, t6)\nout o: f32[m] = t12\n"
+    )
+    tiny = tiny_sizes(graph)
+    assert not tiny.missing
+    assert (tiny.sizes["n"] == 40) is whole
+    assert set(range(40)) <= set(tiny.integers) or not whole
+
+
 def test_a_power_of_two_that_wraps_around_is_no_difference() -> None:
     assert _outcome(lambda i: i * 2**62 * 4, lambda i: i * 0, _I) == "unknown"
 
