@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from superopt.ir import Graph, Output, Port, Step, closed_values, mask_values
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import Pairs, closed_numbers, moved_dims, selected_places
+from superopt.verify.evaluation.closed import Numbers, Pairs, closed_numbers, moved_dims, selected_places
 from superopt.verify.evaluation.required import is_required
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.residues import Residues
@@ -24,14 +24,16 @@ def interpret(
     leaves: Mapping[str, Residues] | None = None,
     axes: tuple[str, ...] | None = None,
     only: frozenset[int] | None = None,
+    numbers: Sequence[Numbers | None] | None = None,
 ) -> list[Residues]:
     """Return every value of the graph, each with one grid dimension for each of the axes.
 
     The axes are the graph's unless named (to compare two graphs, name them in one order); a value
     has extent 1 along those it lacks. `leaves` replaces inputs, given in the order of their ports'
-    axes. With `only`, other values are left empty.
+    axes. With `only`, other values are left empty. `numbers` are those of values that read no tensor, where
+    they have been worked out before.
     """
-    return _Run(graph, field, sizes, leaves or {}, axes).values(only)
+    return _Run(graph, field, sizes, leaves or {}, axes, numbers).values(only)
 
 
 class _Run:
@@ -44,20 +46,23 @@ class _Run:
         sizes: Mapping[str, int],
         leaves: Mapping[str, Residues],
         axes: tuple[str, ...] | None,
+        numbers: Sequence[Numbers | None] | None,
     ) -> None:
         self.graph, self.field, self.sizes, self.leaves = graph, field, sizes, leaves
         self.order = {axis: i for i, axis in enumerate(axes or tuple(axis.name for axis in graph.axes))}
         self.masks = mask_values(graph)
         self.closed = closed_values(graph)
-        self.numbers = self._numbers()
+        self.numbers = self._numbers(numbers)
 
-    def _numbers(self) -> list[object]:
+    def _numbers(self, known: Sequence[Numbers | None] | None) -> Sequence[Numbers | None]:
         if not any(step.op in OPS and self.closed[at] for at, step in self._steps()):
             return [None] * len(self.closed)
+        if known is not None:
+            return known
         places = {
             axis: self.field.positions.get(axis, tuple(range(size))) for axis, size in self.sizes.items()
         }
-        return list(closed_numbers(self.graph, self.order, places, self.field.extents))
+        return closed_numbers(self.graph, self.order, places, self.field.extents)
 
     def _steps(self) -> list[tuple[int, Step]]:
         return list(enumerate(self.graph.steps, len(self.graph.inputs)))

@@ -8,6 +8,7 @@ extent (`Field.weights`). One that is indexed or selected from keeps every posit
 - else a choice of positions in which every one of them occurs.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ class Tiny:
     compared: tuple[Fraction, ...]  # constants that numbers are compared with
     narrow: bool
     missing: str = ""  # which combinations of masks no position shows
+    _known: dict[int, tuple[Graph, tuple[Numbers | None, ...]]] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def field(
         self,
@@ -79,11 +83,13 @@ class Tiny:
             ranked=ranked,
         )
 
-    def known_numbers(self, graph: Graph) -> list[Numbers | None]:
+    def known_numbers(self, graph: Graph) -> tuple[Numbers | None, ...]:
         """Return the exact numbers of each value that reads no tensor, where they are known."""
-        order = {axis.name: at for at, axis in enumerate(graph.axes)}
-        places = {axis: self.positions.get(axis, tuple(range(self.sizes[axis]))) for axis in order}
-        return closed_numbers(graph, order, places, self.extents)
+        if id(graph) not in self._known:
+            order = {axis.name: at for at, axis in enumerate(graph.axes)}
+            places = {axis: self.positions.get(axis, tuple(range(self.sizes[axis]))) for axis in order}
+            self._known[id(graph)] = graph, tuple(closed_numbers(graph, order, places, self.extents))
+        return self._known[id(graph)][1]
 
 
 def is_narrow(*graphs: Graph) -> bool:

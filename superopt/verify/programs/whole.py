@@ -119,11 +119,11 @@ def _known(dtype: str) -> str:
 
 def _signature(opaque: "OpaqueCall") -> str:
     """Return what a call does apart from the numbers in its tensors."""
-    from superopt.trace.capture.tape import Ref, map_leaves, refs
+    from superopt.trace.capture.tape import Ref, is_view, map_leaves, refs
 
     call = opaque.call
     read = list(refs((call.args, call.kwargs)))
-    views = _is_view(call.function)
+    views = is_view(call.function)
 
     def text(leaf: Any) -> str:
         if not isinstance(leaf, Ref):
@@ -137,13 +137,6 @@ def _signature(opaque: "OpaqueCall") -> str:
     # What is written into is also read under its other names, so there it counts which are the same.
     written = [[read.index(index) for index in (*call.mutated, *read)]] if call.mutated else []
     return f"{call.target} {arguments!r} -> {made} {written}"
-
-
-def _is_view(function: Any) -> bool:
-    """Return whether an operator returns memory of its arguments."""
-    schema = getattr(function, "_schema", None)
-    made = () if schema is None else schema.returns
-    return any(one.alias_info is not None and not one.alias_info.is_write for one in made)
 
 
 _RANDOM = ("bernoulli", "dropout", "rand", "multinomial", "normal", "uniform", "exponential_", "poisson")
