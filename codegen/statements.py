@@ -317,8 +317,7 @@ class _Lowering:
         closed = [i for value in path for i in self._operands(value) if self.closed[i]]
         found: list[Statement] = []
         for value in dict.fromkeys([*self._closed_before(closed), *path]):
-            step = self.graph.step_of(value)
-            assert step is not None
+            step = self.graph.step_at(value)
             found += [self._load(i) for i in step.inputs if i in self.loads and i not in self.ready]
             if value not in self.ready:
                 found.append(Compute(value, step))
@@ -327,8 +326,7 @@ class _Lowering:
         for shift in loop.running:
             growth = growths(self.graph, shift)
             degrees = [(value, rescaled_by(growth[value])) for value in filled if value in growth]
-            step = self.graph.step_of(shift)
-            assert step is not None
+            step = self.graph.step_at(shift)
             self.moves[shift] = Move(shift, step, tuple((value, d) for value, d in degrees if d))
         return found
 
@@ -345,8 +343,7 @@ class _Lowering:
 
     def _tile(self, tile: Tile, loops: tuple[str, ...]) -> list[Statement]:
         value = tile.value
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         found: list[Statement] = [
             self._load(i) for i in dict.fromkeys(step.inputs) if i in self.loads and i not in self.ready
         ]

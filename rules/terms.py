@@ -175,8 +175,7 @@ class _Bank:
         return self.of_value[value]
 
     def _build(self, value: int, step: Step | None) -> int:
-        if step is not None and step.op == "const":
-            assert step.value is not None
+        if step is not None and step.value is not None:
             return self.const(step.value)
         if step is None or self.closed[value]:
             mask = sum(1 << bit for bit in {self.bits[axis] for axis in self.axes[value]})

@@ -230,8 +230,7 @@ class Emitter(Tiles):
         base, tile = f"{name}_base", f"{name}_tile"
         start, end = "0", self.end(item.axis)
         for reach in item.reaches:
-            step = self.graph.step_of(reach.mask)
-            assert step is not None
+            step = self.graph.step_at(reach.mask)
             seen = "Beyond" if reach.upper else "Before"
             self.line(f"// {seen} what is in reach, {print_step(step, self.texts)} holds nowhere.")
             if reach.upper:

@@ -138,8 +138,7 @@ class Tiles:
         """Return where a value lies; a computed one gets a tile of scratch memory when first asked for."""
         if value in self.places:
             return self.places[value]
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         if step.op in VIEWS:
             return self.view(step)
         strides: dict[str, str] = {}
@@ -224,8 +223,7 @@ class Tiles:
     def fill(self, value: int) -> None:
         """Print how an accumulator starts."""
         place = self.place(value)
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         neutral = "-infinity" if step.op == "max" else "0.0f"
         self.line(f"fill({place.pointer}, {place.count}, {neutral});")
 

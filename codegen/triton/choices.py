@@ -396,8 +396,7 @@ def _products(program: KernelProgram) -> frozenset[int]:
 
 def _late(program: KernelProgram, config: TritonConfig, value: int, *, beside_products: bool) -> int:
     """Return the elements of an accumulator that is reduced after its loop; 0 where it is reduced in it."""
-    step = program.graph.step_of(value)
-    assert step is not None
+    step = program.graph.step_at(value)
     axes = value_axes(program.graph)
     wide = frozenset[str]().union(*(axes[i] for i in step.inputs))
     size = prod(config.blocks.get(axis, 1) for axis in wide)

@@ -237,8 +237,7 @@ class Tiles:
 
     def comment_of(self, value: int) -> str:
         """Return the graph's own text of the step that makes a value."""
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         return self.comment(step)
 
     def comment(self, step: Step) -> str:

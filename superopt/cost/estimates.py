@@ -92,7 +92,7 @@ def floor_us(graph: Graph, device: Device, *, cold: bool = True, kept: bool = Fa
     axes = value_axes(graph)
     closed = closed_values(graph)
     uses: dict[int, list[int]] = {}
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         for i in step.inputs:
             uses.setdefault(i, []).append(value)
     moved = sum(
@@ -104,7 +104,7 @@ def floor_us(graph: Graph, device: Device, *, cold: bool = True, kept: bool = Fa
     moved += max(written - device.l2_bytes, 0) if kept else written
     masks = find_masks(graph, known)
     arithmetic = 0.0
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         work = work_axes(graph, axes, value, step, frozenset())
         if step.op == "contract" and not closed[value]:
             rate = device.matrix_flops[fastest_dtype(graph, step)]

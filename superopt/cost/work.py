@@ -137,7 +137,7 @@ def find_masks(graph: Graph, sizes: Mapping[str, int]) -> tuple[Mask, ...]:
     axes = value_axes(graph)
     closed = closed_values(graph)
     found = []
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         if closed[value] and len(axes[value]) > 1 and step.op in OPS and OPS[step.op].mask:
             found.append(Mask(axes[value], *_shares(graph, value, sorted(axes[value]), sizes)))
     return tuple(found)
@@ -176,7 +176,7 @@ class _Arrays:
 def _shares(graph: Graph, value: int, names: list[str], sizes: Mapping[str, int]) -> tuple[float, float]:
     """Return which share of positions a mask keeps, by the corners of evenly spread cells."""
     needed = _ancestors(graph, value)
-    steps = {i: graph.steps[i - len(graph.inputs)] for i in needed}
+    steps = {i: graph.step_at(i) for i in needed}
     if any(step.op not in _KNOWN | _STRUCTURAL for step in steps.values()) or not all(
         sizes[axis] for axis in names
     ):
@@ -207,13 +207,12 @@ def _ancestors(graph: Graph, value: int) -> list[int]:
         one = pending.pop()
         if one not in found:
             found.add(one)
-            pending += graph.steps[one - len(graph.inputs)].inputs
+            pending += graph.step_at(one).inputs
     return sorted(found)
 
 
 def _evaluated(step: Step, operands: list[Any], at: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
-    if step.op == "const":
-        assert step.value is not None
+    if step.value is not None:
         return float(step.value)
     if step.op == "infinity":
         return inf

@@ -151,9 +151,8 @@ def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int,
 
     from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
-    first = len(graph.inputs)
-    rounded = {id(graph.steps[i - first]): TORCH_DTYPES[dtype] for i, dtype in values.items()}
-    multiplied = {id(graph.steps[i - first]): rounding for i, rounding in operands.items()}
+    rounded = {id(graph.step_at(i)): TORCH_DTYPES[dtype] for i, dtype in values.items()}
+    multiplied = {id(graph.step_at(i)): rounding for i, rounding in operands.items()}
     names = [port.name for port in graph.inputs]
     dtypes = {one.port.name: TORCH_DTYPES[one.port.dtype] for one in graph.outputs}
 
@@ -316,5 +315,5 @@ def _operations(graph: Graph) -> int:
     sizes, axes = graph.sizes, value_axes(graph)
     return sum(
         prod(sizes[axis] for axis in axes[value].union(*(axes[i] for i in step.inputs)))
-        for value, step in enumerate(graph.steps, len(graph.inputs))
+        for value, step in graph.numbered
     )

@@ -38,7 +38,6 @@ def closed_values(graph: Graph) -> tuple[bool, ...]:
 
 def cut_graph(graph: Graph) -> tuple[Graph, Graph] | None:
     """Return the graph as two, the first feeding the second, or None where nothing can be cut."""
-    first = len(graph.inputs)
     closed = closed_values(graph)
     order = [value for value in needed_order(graph) if not closed[value]]
     axes = value_axes(graph)
@@ -46,9 +45,9 @@ def cut_graph(graph: Graph) -> tuple[Graph, Graph] | None:
     last_use = {output.value: len(order) for output in graph.outputs}
     place = {value: i for i, value in enumerate(order)}
     for value in order:
-        for i in graph.steps[value - first].inputs:
+        for i in graph.step_at(value).inputs:
             last_use[i] = max(last_use.get(i, 0), place[value])
-    weight = [1.0 if graph.steps[value - first].op in REDUCTIONS else 0.01 for value in order]
+    weight = [1.0 if graph.step_at(value).op in REDUCTIONS else 0.01 for value in order]
     total = sum(weight)
     best: tuple[float, int] | None = None
     before = 0.0
@@ -73,7 +72,7 @@ def _split(
 ) -> tuple[Graph, Graph]:
     first = len(graph.inputs)
     early = set(order[:at])
-    needed = {i for value in order[at:] for i in graph.steps[value - first].inputs if i in early}
+    needed = {i for value in order[at:] for i in graph.step_at(value).inputs if i in early}
     done = {output.value for output in graph.outputs if output.value in early or output.value < first}
     crossing = sorted(needed - done)
     dtype = next((port.dtype for port in graph.inputs if port.dtype in FLOATS), "f32")
@@ -110,7 +109,7 @@ def _split(
     for value, step in enumerate(graph.steps, first):
         if value in position or (value in early and not closed[value]):
             continue
-        steps.append(replace(step, inputs=tuple(position[i] for i in step.inputs)))
+        steps.append(step.reading(position[i] for i in step.inputs))
         position[value] = len(inputs) + len(steps) - 1
     outputs = tuple(
         replace(output, value=position[output.value]) for output in graph.outputs if output not in kept
@@ -133,7 +132,7 @@ def _only(graph: Graph) -> Graph:
     graph = replace(
         graph,
         inputs=tuple(graph.inputs[i] for i in keep),
-        steps=tuple(replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps),
+        steps=tuple(step.reading(map(moved, step.inputs)) for step in graph.steps),
         outputs=tuple(replace(output, value=moved(output.value)) for output in graph.outputs),
     )
     names = {axis for port in graph.inputs for axis in port.axes}

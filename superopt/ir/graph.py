@@ -8,7 +8,7 @@ A graph is printed as text, which `parse_graph` reads back.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import wraps
@@ -109,6 +109,10 @@ class Step:
     mapping: tuple[tuple[str, str | int], ...] = ()
     value: Fraction | None = None
 
+    def reading(self, values: Iterable[int]) -> "Step":
+        """Return the same step of other values."""
+        return replace(self, inputs=tuple(values))
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -133,9 +137,24 @@ class Graph:
         sizes = self.sizes
         return tuple(prod(sizes[axis] for axis in dim) for dim in port.dims)
 
+    @property
+    def numbered(self) -> "Iterator[tuple[int, Step]]":
+        """Yield each step with the number of its value."""
+        return enumerate(self.steps, len(self.inputs))
+
     def step_of(self, value: int) -> Step | None:
         """Return the step that makes a value, or None for an input."""
         return None if value < len(self.inputs) else self.steps[value - len(self.inputs)]
+
+    def step_at(self, value: int) -> Step:
+        """Return the step that makes a value which is no input."""
+        assert value >= len(self.inputs)
+        return self.steps[value - len(self.inputs)]
+
+    def constant(self, value: int) -> Fraction | None:
+        """Return the number that a value is, or None where it is no constant."""
+        step = self.step_of(value)
+        return None if step is None else step.value
 
 
 def step_axes(step: Step, inputs: tuple[frozenset[str], ...]) -> frozenset[str]:
@@ -239,7 +258,7 @@ def live_graph(graph: Graph) -> Graph:
     steps: list[Step] = []
     for value in sorted(needed):
         step = graph.steps[value - first]
-        step = replace(step, inputs=tuple(position[i] for i in step.inputs))
+        step = step.reading(position[i] for i in step.inputs)
         if step not in seen:
             seen[step] = first + len(steps)
             steps.append(step)

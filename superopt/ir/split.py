@@ -89,7 +89,7 @@ def _check_uneven(graph: Graph, split: Split) -> None:
                 refuse(f"{port.name} has only one half of it")
     if any(halves & set(output.port.axes) for output in graph.outputs):
         refuse("an output has it")
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         operands = frozenset[str]().union(*(axes[i] for i in step.inputs))
         if halves & {str(axis) for pair in step.mapping for axis in pair}:
             refuse("it is read at other places")

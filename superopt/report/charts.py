@@ -31,7 +31,7 @@ def traffic_before(graph: Graph) -> list[Traffic]:
     """Return what each operator moves where one after the other runs, results stored in between."""
     values = Values(graph)
     rows = []
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         if values.closed[value] or step.op in ("rename", "select"):
             continue
         read = sum(values.stored_bytes(i) for i in values.open_inputs(step))

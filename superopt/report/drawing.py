@@ -98,7 +98,7 @@ def draw_graph(graph: Graph, title: str) -> str:
     """Return a graph as SVG, its operators as boxes."""
     values = Values(graph)
     items: list[_Node | _Box] = _inputs(values)
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         if not values.closed[value]:
             items.append(_step(values, value, step))
     return _svg(_lay([*items, *_outputs(values)], ()), title)
@@ -173,8 +173,7 @@ def _item(values: Values, item: Tile | Loop, loops: tuple[str, ...]) -> _Node | 
         size = values.graph.sizes[item.axis]
         title = f"loop {item.axis}" + (f" · running {running}" if running else "")
         return _Box(title, "loop", f"walks along {item.axis}={size}, tile by tile", body)
-    step = values.graph.step_of(item.value)
-    assert step is not None
+    step = values.graph.step_at(item.value)
     grows = step.op in REDUCTIONS and set(step.axes) & set(loops)
     sign = ("max=" if step.op == "max" else "+=") if grows else "="
     return _step(values, item.value, step, ("again " if item.again else "") + sign)

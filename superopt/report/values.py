@@ -75,8 +75,7 @@ class Values:
 
     def label(self, value: int, sign: str = "=") -> str:
         """Return a step in short, with what reads no tensor written out."""
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         inputs = [self._closed_text(i) if self.closed[i] else self.names[i] for i in step.inputs]
         head = step.op
         if step.axes:
@@ -87,10 +86,8 @@ class Values:
         return short(f"{self.names[value]} {sign} {head}({', '.join(inputs)})")
 
     def _closed_text(self, value: int) -> str:
-        step = self.graph.step_of(value)
-        assert step is not None
-        if step.op == "const":
-            assert step.value is not None
+        step = self.graph.step_at(value)
+        if step.value is not None:
             text = format_constant(step.value)
             return text if len(text) < 9 else f"{float(step.value):.4g}"
         if step.op == "infinity":

@@ -110,7 +110,7 @@ def _cuts(graph: Graph, mugraph: MuGraph) -> list[int]:
     closed = closed_values(graph)
     wanted: set[int] = set()
     reduced = [False] * len(graph.inputs)
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         reduced.append(step.op in REDUCTIONS or any(reduced[i] for i in step.inputs))
         if step.op == "contract":
             wanted |= {value, *step.inputs}

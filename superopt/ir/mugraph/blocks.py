@@ -129,8 +129,7 @@ class Fusion:
         pending = [shift]
         while pending:
             value = pending.pop()
-            step = self.graph.step_of(value)
-            assert step is not None
+            step = self.graph.step_at(value)
             if axis in self._reduced_by(value):
                 if step.op != "max":
                     return frozenset()

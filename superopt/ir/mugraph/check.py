@@ -105,8 +105,7 @@ class _Checker:
         made: dict[int, tuple[Loop, ...]] = {}  # value -> the loops inside which it is computed
         kept: dict[int, tuple[Loop, ...]] = {}  # as `seen`, for what is not computed again
         for tile, loops in walk(kernel):
-            step = self.graph.step_of(tile.value)
-            assert step is not None
+            step = self.graph.step_at(tile.value)
             self._check_once(tile)
             for i in step.inputs:
                 self._check_operand(tile.value, i, loops, before, seen, made)
@@ -138,8 +137,7 @@ class _Checker:
         direct = {item.value for item in loop.body if isinstance(item, Tile)}
         grown = {value for value in direct if reduces(self.graph, value, loop.axis)}
         for value in path:
-            step = self.graph.step_of(value)
-            assert step is not None
+            step = self.graph.step_at(value)
             name = self.names[value]
             maxima = [self.graph.step_of(i) for i in step.inputs if i in grown]
             self.require(
@@ -164,8 +162,7 @@ class _Checker:
                 name, degree = self.names[tile.value], growth[tile.value]
                 self.require(degree is not None, f"{name} has no degree in {moved}, which cannot run")
                 if reduces(self.graph, tile.value, loop.axis):
-                    step = self.graph.step_of(tile.value)
-                    assert step is not None
+                    step = self.graph.step_at(tile.value)
                     self.require(
                         rescaled_by(degree) is not None
                         and self.axes[shift] <= self.axes[tile.value]

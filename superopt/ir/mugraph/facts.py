@@ -39,7 +39,7 @@ class Facts:
         self.axes = value_axes(graph)
         self.closed = closed_values(graph)
         self.readers: list[list[int]] = [[] for _ in self.axes]
-        for value, step in enumerate(graph.steps, len(graph.inputs)):
+        for value, step in graph.numbered:
             for i in step.inputs:
                 self.readers[i].append(value)
         self.outputs = frozenset(output.value for output in graph.outputs)

@@ -210,8 +210,7 @@ def print_mugraph(mugraph: MuGraph) -> str:
                 f"{'  ' * (i + 1)}{_print_loop(loop, names)}" for i, loop in enumerate(loops) if i >= shared
             ]
             around = loops
-            step = graph.step_of(tile.value)
-            assert step is not None
+            step = graph.step_at(tile.value)
             again = "again " if tile.again else ""
             sign = sign_of(step, [loop.axis for loop in loops])
             body.append(

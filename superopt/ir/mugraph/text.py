@@ -96,8 +96,7 @@ def _parse_body(
             body.append(Loop(axis, inner, tuple(places[name] for name in names)))
         elif line is not None:
             value = places[line["name"]]
-            step = graph.step_of(value)
-            assert step is not None
+            step = graph.step_at(value)
             sign = sign_of(step, around)
             if line["sign"] != sign:
                 raise GraphError(f"line {number}: write {line['name']} {sign} {line['step']} here")

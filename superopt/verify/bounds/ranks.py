@@ -89,7 +89,7 @@ def ranks_only(*graphs: Graph) -> bool:
     compares = False
     for graph in graphs:
         closed = closed_values(graph)
-        for at, step in enumerate(graph.steps, len(graph.inputs)):
+        for at, step in graph.numbered:
             if step.op in OPS and OPS[step.op].mask and not closed[at]:
                 return False
             compares |= step.op == "max" or (step.op in OPS and _maxima(step) > 0)
@@ -114,7 +114,7 @@ def rank_bits(a: Graph, b: Graph, tiny: Tiny) -> tuple[float, int]:
 def _compares(graph: Graph, tiny: Tiny) -> bool:
     """Return whether a comparison is made whose outcome is not known."""
     numbers = tiny.known_numbers(graph)
-    steps = enumerate(graph.steps, len(graph.inputs))
+    steps = graph.numbered
     return any(step.op in OPS and OPS[step.op].mask and numbers[at] is None for at, step in steps)
 
 

@@ -324,8 +324,7 @@ def constants_of(graph: Graph, narrow: bool) -> tuple[frozenset[Fraction], bool,
     values: list[Fraction | None] = [None] * len(graph.inputs)
     for step in graph.steps:
         args = [values[i] for i in step.inputs]
-        if step.op == "const":
-            assert step.value is not None
+        if step.value is not None:
             values.append(noted.const(step.value))
         elif step.op in OPS:
             values.append(OPS[step.op].scalar(noted, *args))

@@ -53,7 +53,7 @@ def _single_places(graph: Graph, known: Mapping[int, Fraction]) -> frozenset[int
     """Return the masks that are 1 at no more than one position of an axis, or at two for two indices."""
     places: set[int] = set()
     single: set[int] = set()
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         if step.op == "index" or (
             step.op in ("add", "sub")
             and len(places & {*step.inputs}) == 1

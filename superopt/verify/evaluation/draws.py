@@ -82,11 +82,11 @@ def _cones(graph: Graph) -> list[tuple[int, frozenset[int]]]:
     first = len(graph.inputs)
     cones = []
     for root in range(first, first + len(graph.steps)):
-        if graph.steps[root - first].op not in _ROOTS:
+        if graph.step_at(root).op not in _ROOTS:
             continue
         cone = {root}
         for value in range(root, first - 1, -1):
             if value in cone:
-                cone.update(graph.steps[value - first].inputs)
+                cone.update(graph.step_at(value).inputs)
         cones.append((root, frozenset(cone)))
     return cones

@@ -51,7 +51,7 @@ def computed_integers(graph: Graph) -> frozenset[str]:
     """Return the inputs of integers with which more is done than to compare them with known numbers."""
     ports, closed = _ports_of_integers(graph), closed_values(graph)
     found: set[str] = set()
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         compares = step.op in OPS and OPS[step.op].mask and len(step.inputs) == 2
         if not ports[at] and not (compares and any(closed[i] for i in step.inputs)):
             found.update(*(ports[i] for i in step.inputs))
@@ -62,7 +62,7 @@ def _ports_of_integers(graph: Graph) -> list[frozenset[str]]:
     """Return for each value the input of integers that it is, or is a view of."""
     whole = integer_values(graph)
     found = [frozenset({port.name} if own else ()) for port, own in zip(graph.inputs, whole, strict=False)]
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         found.append(found[step.inputs[0]] if whole[at] else frozenset())
     return found
 

@@ -65,7 +65,7 @@ class _Run:
         return closed_numbers(self.graph, self.order, places, self.field.extents)
 
     def _steps(self) -> list[tuple[int, Step]]:
-        return list(enumerate(self.graph.steps, len(self.graph.inputs)))
+        return list(self.graph.numbered)
 
     def values(self, only: frozenset[int] | None) -> list[Residues]:
         """Return all values, or those that are named."""
@@ -155,14 +155,10 @@ class _Run:
 
     def _product(self, step: Step, args: list[Residues]) -> Residues:
         """Return a product; one with a mask selects, whatever is left out. A constant is no mask."""
-        left, right = (self.masks[i] and not self._is_constant(i) for i in step.inputs)
+        left, right = (self.masks[i] and self.graph.constant(i) is None for i in step.inputs)
         if left != right and self.field.holes:
             return self.field.select(*(args if left else args[::-1]))
         return self.field.mul(*args)
-
-    def _is_constant(self, value: int) -> bool:
-        step = self.graph.step_of(value)
-        return step is not None and step.op == "const"
 
     def _widened(self, a: Residues) -> Residues:
         return a.reshape(*a.shape[:2], *(1,) * len(self.order))

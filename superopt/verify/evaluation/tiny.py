@@ -216,7 +216,7 @@ class _Uses:
 
     def _look_at(self, graph: Graph) -> None:
         closed, axes = closed_values(graph), value_axes(graph)
-        for place, step in enumerate(graph.steps, len(graph.inputs)):
+        for place, step in graph.numbered:
             if step.op == "select":
                 for axis, at in step.mapping:
                     self.selected.setdefault(self.groups[axis], set()).add(int(at))
@@ -225,8 +225,7 @@ class _Uses:
             if step.op in ("eq", "ne") and closed[place] and len(axes[place]) > 1:
                 self.joined.update(self.groups[axis] for axis in axes[place])
             if step.op == "size" and any(
-                place in other.inputs and closed[at] and axes[at]
-                for at, other in enumerate(graph.steps, len(graph.inputs))
+                place in other.inputs and closed[at] and axes[at] for at, other in graph.numbered
             ):
                 self.sized.add(self.groups[step.axes[0]])
 
@@ -235,17 +234,11 @@ class _Uses:
         found: set[int] = set()
         for graph in self.graphs:
             closed, axes = closed_values(graph), value_axes(graph)
-            for place, step in enumerate(graph.steps, len(graph.inputs)):
+            for place, step in graph.numbered:
                 if not closed[place] or not axes[place]:
                     continue
-                for i in step.inputs:
-                    made = graph.step_of(i)
-                    if (
-                        made is not None
-                        and made.op == "const"
-                        and (made.value or Fraction(0)).denominator == 1
-                    ):
-                        found.add(abs(int(made.value or 0)))
+                numbers = (graph.constant(i) for i in step.inputs)
+                found |= {abs(int(one)) for one in numbers if one is not None and one.denominator == 1}
         return found
 
     def show_all(self, places: dict[str, tuple[int, ...]], variant: int) -> str:
@@ -273,7 +266,7 @@ class _Uses:
             closed, axes = closed_values(graph), value_axes(graph)
             found |= {
                 axes[place]
-                for place, step in enumerate(graph.steps, len(graph.inputs))
+                for place, step in graph.numbered
                 if closed[place] and axes[place] and step.op in OPS and OPS[step.op].mask
             }
         largest = [one for one in found if not any(one < other for other in found)]
@@ -307,7 +300,7 @@ class _Uses:
             extents = {axis: len(found) for axis, found in spread.items()}
             closed, axes = closed_values(graph), value_axes(graph)
             numbers = closed_numbers(graph, order, spread, extents)
-            for place, step in enumerate(graph.steps, len(graph.inputs)):
+            for place, step in graph.numbered:
                 found = numbers[place]
                 mask = closed[place] and step.op in OPS and OPS[step.op].mask
                 if not mask or found is None or not axes[place] or not axes[place] <= set(names):

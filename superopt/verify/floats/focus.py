@@ -286,7 +286,7 @@ class _Region:
 
     def outputs(self) -> dict[str, _Fact]:
         """Return what is known of the tensors that leave."""
-        for value, step in enumerate(self.graph.steps, len(self.graph.inputs)):
+        for value, step in self.graph.numbered:
             given = [self.facts[i] for i in step.inputs]
             if step.op in COMPARED or step.op in _EXTREMA:
                 self._compared(value, step, given)

@@ -85,7 +85,7 @@ class Observation:
         self.zeros: dict[int, Tensor] = {}  # where the other outcome would make a value 0
         self.notes: dict[int, tuple[Step, list[Tensor | None]]] = {}
         self.marked = {value for value, port in enumerate(graph.inputs) if port.name in marked} | compared
-        for value, step in enumerate(graph.steps, len(graph.inputs)):
+        for value, step in graph.numbered:
             if any(i in self.marked for i in step.inputs):
                 self.marked.add(value)
 
@@ -110,7 +110,7 @@ class Observation:
             if value in self.compared:
                 self.seen[value] = Seen(torch.where(entered.tensor != 0, 1, -1).to(torch.int8))
         fused = run.products()
-        for value, step in enumerate(graph.steps, len(graph.inputs)):
+        for value, step in graph.numbered:
             if value not in fused:
                 product = fused.get(step.inputs[0]) if step.op == "sum" else None
                 self._step(value, Step("contract", product.inputs, step.axes) if product else step)
@@ -309,7 +309,7 @@ def _ancestors(graph: Graph, compared: frozenset[int], *, later: bool) -> frozen
     first = len(graph.inputs)
     found = {output.value for output in graph.outputs} if later else set()
     for value in range(first + len(graph.steps) - 1, first - 1, -1):
-        step = graph.steps[value - first]
+        step = graph.step_at(value)
         if value in found or (value in compared and step.op in COMPARED):
             found |= set(step.inputs)
     return frozenset(found)

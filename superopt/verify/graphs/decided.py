@@ -71,14 +71,14 @@ class _Rewriter:
 
     def take(self, value: int) -> None:
         """Add what becomes of an old value."""
-        step = self.graph.steps[value - self.first]
+        step = self.graph.step_at(value)
         made = None if self.closed[value] else self._decided(step)
         if made is None:
             if step.op in STRUCTURAL:
                 before = frozenset[str]().union(*(self.axes[i] for i in step.inputs))
                 after = frozenset[str]().union(*(self.new_axes[self.moved[i]] for i in step.inputs))
                 self.widths_kept &= before == after
-            made = self._add(replace(step, inputs=tuple(self.moved[i] for i in step.inputs)))
+            made = self._add(step.reading(self.moved[i] for i in step.inputs))
         else:
             self.changed = True
         self.moved.append(made)

@@ -57,7 +57,7 @@ def direct_sites(graph: Graph, shifts: Collection[Fraction] = ()) -> frozenset[i
     whole = integer_values(graph)
     closed, masks, forms = closed_values(graph), mask_values(graph), linear_forms(graph)
     found = set()
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         args = [forms[i] for i in step.inputs]
         compares = step.op in OPS and OPS[step.op].mask and len(args) == 2
         # Of zeros and ones, equal ones are drawn all the time.
@@ -76,7 +76,7 @@ def linear_forms(graph: Graph, *, exact: bool = False) -> list[_Forms]:
     """
     closed, known = closed_values(graph), constants_of(graph, narrow=False)[2]
     forms: list[_Forms] = [frozenset({_Form((((port.name,), Fraction(1)),))}) for port in graph.inputs]
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         if at in known:
             forms.append(frozenset({_Form(constant=known[at])}))
         elif closed[at] or (exact and step.op == "max"):

@@ -22,7 +22,7 @@ class Facts:
         names = _Names()
         for graph in self.graphs:
             closed = closed_values(graph)  # which are computed exactly
-            for at, step in enumerate(graph.steps, len(graph.inputs)):
+            for at, step in graph.numbered:
                 if step.op in OPS and not closed[at]:
                     OPS[step.op].scalar(names, *[None] * OPS[step.op].arity)
         self.functions = names.functions

@@ -58,7 +58,7 @@ class Judge:
         rising = [
             (step.op, _spread(made[step.inputs[0]], drawn), _spread(made[at], drawn))
             for graph, made in zip(self.graphs, values, strict=True)
-            for at, step in enumerate(graph.steps, len(graph.inputs))
+            for at, step in graph.numbered
             if step.op in RISING
         ]
         self._needs = self._needs or self._all_needs(values)

@@ -89,7 +89,7 @@ def _cut(graph: Graph, numbers: Sequence[int], cuts: Mapping[int, _Cut]) -> Grap
     made = replace(
         graph,
         inputs=(*graph.inputs, *ports),
-        steps=tuple(replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps),
+        steps=tuple(step.reading(map(moved, step.inputs)) for step in graph.steps),
         outputs=tuple(replace(output, value=moved(output.value)) for output in graph.outputs),
     )
     return check_graph(live_graph(made))

@@ -241,7 +241,7 @@ class _Stream:
         if self.work > _MOST_STEPS:
             raise SuperoptError("the programs have too little in common to be compared in pieces")
         side = self.side
-        steps = [side.graph.steps[value - side.first] for value in stretch]
+        steps = [side.graph.step_at(value) for value in stretch]
         inner = set(stretch)
         reads = list(dict.fromkeys(i for step in steps for i in step.inputs if i not in inner))
         place = {value: i for i, value in enumerate((*reads, *stretch))}

@@ -53,7 +53,7 @@ class Ordered:
         """Return the values that an event of the order reads: a step, or the call number -1 - event."""
         if event < 0:
             return tuple(target.value for target in self.arguments(-1 - event))
-        return self.graph.steps[event - self.first].inputs
+        return self.graph.step_at(event).inputs
 
     def _needed(self) -> tuple[int, ...]:
         """Return steps, by their values, and calls, as -1 - number, operands first."""
@@ -79,7 +79,7 @@ class Ordered:
 
     def axes_at(self, value: int) -> frozenset[str]:
         """Return the axes that the step of a value deals with."""
-        step = self.graph.steps[value - self.first]
+        step = self.graph.step_at(value)
         renamed = frozenset(name for pair in step.mapping for name in pair if isinstance(name, str))
         return self.axes[value].union(step.axes, renamed, *(self.axes[i] for i in step.inputs))
 
@@ -164,7 +164,7 @@ class _Piece:
         def settled(value: int) -> int:
             return -1 - value if value < 0 else count + value
 
-        steps = tuple(replace(step, inputs=tuple(map(settled, step.inputs))) for step in self.steps)
+        steps = tuple(step.reading(map(settled, step.inputs)) for step in self.steps)
         outputs = tuple(
             Output(replace(target.port, name=f"out{i}", strides=None), settled(self.position[target.value]))
             for i, target in enumerate(targets)
@@ -190,14 +190,12 @@ class _Piece:
                 port = side.graph.inputs[value]
                 self._enter(value, replace(port, name=self.names.get(value, port.name), strides=None))
                 continue
-            step = side.graph.steps[value - side.first]
+            step = side.graph.step_at(value)
             missing = [i for i in step.inputs if i not in self.position]
             if missing:
                 pending.extend(reversed(missing))
                 continue
-            self.position[value] = self._step(
-                replace(step, inputs=tuple(self.position[i] for i in step.inputs))
-            )
+            self.position[value] = self._step(step.reading(self.position[i] for i in step.inputs))
 
     def _step(self, step: Step) -> int:
         return self.steps.setdefault(step, len(self.steps))

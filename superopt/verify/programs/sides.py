@@ -184,7 +184,7 @@ def _operations(graph: Graph) -> int:
     sizes = graph.sizes
     return sum(
         prod(sizes[axis] for axis in axes[value].union(*(axes[i] for i in step.inputs)))
-        for value, step in enumerate(graph.steps, len(graph.inputs))
+        for value, step in graph.numbered
     )
 
 

@@ -107,7 +107,7 @@ def add_inputs(graph: Graph, ports: Mapping[str, tuple[str, tuple[int, ...]]]) -
     def moved(value: int) -> int:
         return value if value < first else value + shift
 
-    steps = (replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps)
+    steps = (step.reading(map(moved, step.inputs)) for step in graph.steps)
     outputs = (replace(output, value=moved(output.value)) for output in graph.outputs)
     return check_graph(Graph(graph.name, tuple(axes), tuple(inputs), tuple(steps), tuple(outputs)))
 
@@ -189,7 +189,7 @@ class _Builder:
                 raise GraphError(f"program {self.name!r}: two regions read {port.name!r} differently")
             position.append(-1 - list(self.ports).index(port.name))
         for step in graph.steps:
-            self.steps.append(replace(step, inputs=tuple(position[i] for i in step.inputs)))
+            self.steps.append(step.reading(position[i] for i in step.inputs))
             position.append(len(self.steps) - 1)
         for output in graph.outputs:
             self.made[output.port.name] = replace(output, value=position[output.value])
@@ -219,7 +219,7 @@ class _Builder:
                 self.name,
                 tuple(Axis(name, size) for name, size in self.axes.items()),
                 tuple(self.ports.values()),
-                tuple(replace(step, inputs=tuple(map(settled, step.inputs))) for step in self.steps),
+                tuple(step.reading(map(settled, step.inputs)) for step in self.steps),
                 tuple(outputs),
             )
         )
