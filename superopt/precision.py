@@ -46,7 +46,7 @@ __all__ = [
 LARGEST_F16 = 65504.0
 _LARGEST = {"bool": 1.0, "f16": LARGEST_F16, "f8e4m3": 448.0, "f8e5m2": 57344.0, "u8": 255.0, "i8": 128.0}
 _LONGEST = 2.0**31  # positions of an axis: bounds hold at all sizes that a kernel may serve
-_MOST_FACTORS = 16  # of a product that is looked into
+_MOST_FACTORS = 16  # the most factors of a product whose range is worked out
 _SAME_SIZE = frozenset({"neg", "abs", "relu", "rename", "select", "max", "silu", "gelu", "gelu_tanh"})
 
 
@@ -320,7 +320,7 @@ def _share_of(graph: Graph, step: Step, x: int, known: dict[int, float]) -> floa
         case "mul":
             (a, b), (share_a, share_b) = (_least(graph, i) for i in step.inputs), shares
             return max(share_a * b, share_b * a)
-        case "add":  # what is added may not make it less
+        case "add":  # a sum is no smaller only if nothing added is negative
             pairs = zip(step.inputs, shares, strict=True)
             return min((share for i, share in pairs if not _is_added(graph, i)), default=0.0)
     return max(shares)

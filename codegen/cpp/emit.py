@@ -24,7 +24,7 @@ def emit(program: KernelProgram, config: CppConfig) -> CppSource:
 class Emitter(Tiles):
     """Prints one kernel, from its statements to what stands around them."""
 
-    heads: list[str]  # of the loops over the grid
+    heads: list[str]  # the heads of the loops over the grid
 
     def source(self) -> CppSource:
         """Return the whole kernel."""

@@ -13,7 +13,7 @@ from superopt.ir import Step, print_step, value_axes, value_names
 
 __all__ = ["Tiles"]
 
-_TILES = "    " * 3  # where tiles of scratch memory are declared
+_TILES = "    " * 3  # the indentation at which tiles of scratch memory are declared
 
 
 class Tiles:

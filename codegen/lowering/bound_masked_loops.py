@@ -24,7 +24,7 @@ from superopt.ops import OPS
 
 __all__ = ["bound_masked_loops", "zero_outside"]
 
-_Form = dict[Term, int]  # with whole coefficients
+_Form = dict[Term, int]  # a sum of terms with whole coefficients
 
 
 def bound_masked_loops(program: KernelProgram) -> KernelProgram:

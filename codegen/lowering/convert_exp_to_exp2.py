@@ -23,14 +23,15 @@ from math import e, log2
 
 from superopt.codegen.statements import Compute, Factors, KernelProgram, LoopStatement, Move, Statement
 from superopt.dtypes import HALVES
-from superopt.ir import Graph, Step, closed_values
+from superopt.ir import Graph, Step, tensorless_values
 
 __all__ = ["convert_exp_to_exp2"]
 
 _FACTOR = log2(e)
 _ANY_SHIFT = Fraction(-(2**100))  # the floor of maxima: no less a floor when it is not scaled
 _FAR = 2**24  # what is divided by a number up to it, or its inverse, stays within fp32
-_DIFFERENCES = frozenset({"add", "sub", "maximum", "exp"})  # that take what they read times the number
+# Operators that read what was divided, times the number.
+_DIFFERENCES = frozenset({"add", "sub", "maximum", "exp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,10 @@ class _Waiting:
 
     number: int
     positive: bool
-    products: frozenset[int]  # of the number
+    products: frozenset[int]  # the products of the number with something else
     divided: frozenset[int]  # values that are divided by its size, before any difference
     longer: frozenset[int]  # values that are longer by log2(e), differences and what is made of them
-    factor: Fraction  # of what differences read
+    factor: Fraction  # the factor of the values that differences read
 
 
 def convert_exp_to_exp2(program: KernelProgram) -> KernelProgram:
@@ -132,7 +133,7 @@ def _waiting(graph: Graph, crossing: frozenset[tuple[int, str]]) -> tuple[_Waiti
 def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
     """Return how a number waits, if all that it makes longer ends in exponentials; None where it does not."""
     first = len(graph.inputs)
-    closed = closed_values(graph)
+    tensorless = tensorless_values(graph)
     products: set[int] = set()
     divided: set[int] = set()
     longer: set[int] = set()
@@ -141,7 +142,7 @@ def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
         scaled = divided | longer
         if number in step.inputs:
             others = [i for i in step.inputs if i != number]
-            if step.op != "mul" or len(others) != 1 or closed[others[0]] or others[0] in scaled:
+            if step.op != "mul" or len(others) != 1 or tensorless[others[0]] or others[0] in scaled:
                 return None
             products.add(value)
             divided.add(value)

@@ -288,7 +288,7 @@ class _Emitter(Frame, Reductions):
     def _compute(self, lines: Lines, compute: Compute) -> None:
         step, value = compute.step, compute.value
         if step.op in ("const", "infinity", "size", "index"):
-            self._closed(value, step)
+            self._tensorless(value, step)
             return
         if step.mapping:
             self._elsewhere(lines, value, step)
@@ -350,7 +350,7 @@ class _Emitter(Frame, Reductions):
         lines.add(f"{old.text} = {name}")
         self.held[move.value] = replace(old, lanes=made.lanes)
 
-    def _closed(self, value: int, step: Step) -> None:
+    def _tensorless(self, value: int, step: Step) -> None:
         """A constant, an extent or a running index: written where it is used, without a name."""
         axes: tuple[str, ...] = ()
         lanes: dict[str, Lanes] = {}

@@ -22,7 +22,7 @@ __all__ = ["explore"]
 log = logging.getLogger(__name__)
 
 NO_LIMITS = Limits()
-LOSSES = 3  # of workers on one level, before the search ends with the best so far
+LOSSES = 3  # workers lost on one level before the search ends with the best so far
 
 
 def explore(

@@ -16,11 +16,11 @@ class Device:
     capability: str  # "90", "gfx942", "avx2"
     cores: int  # multiprocessors, compute units or processor cores
     memory_gbs: float  # 10^9 bytes per second from its main memory
-    l2_bytes: int  # of the last cache that all cores share
+    l2_bytes: int  # bytes of the last cache that all cores share
     l2_gbs: float
     shared_bytes: int  # the most that one program may have
     shared_per_core: int
-    registers_per_core: int  # of 32 bits
+    registers_per_core: int  # registers of 32 bits
     warps_per_core: int  # resident at most
     matrix_flops: Mapping[str, float]  # per second by dtype, dense, sums in fp32
     vector_flops: float  # per second in fp32, a multiply-add being two

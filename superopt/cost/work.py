@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from superopt.dtypes import DTYPES
-from superopt.ir import REDUCTIONS, Graph, Step, closed_values, value_axes
+from superopt.ir import REDUCTIONS, Graph, Step, tensorless_values, value_axes
 from superopt.ops import OPS
 
 __all__ = [
@@ -37,7 +37,7 @@ class ScalarWork:
     """What one application of an operator takes."""
 
     flops: int
-    exps: int  # on the special function units: exponentials, reciprocals, square roots
+    exps: int  # operations of the special function units: exponentials, reciprocals, square roots
 
 
 class _Counter:
@@ -135,10 +135,10 @@ def find_masks(graph: Graph, sizes: Mapping[str, int]) -> tuple[Mask, ...]:
     if not any(step.op == "index" for step in graph.steps):
         return ()
     axes = value_axes(graph)
-    closed = closed_values(graph)
+    tensorless = tensorless_values(graph)
     found = []
     for value, step in graph.numbered:
-        if closed[value] and len(axes[value]) > 1 and step.op in OPS and OPS[step.op].mask:
+        if tensorless[value] and len(axes[value]) > 1 and step.op in OPS and OPS[step.op].mask:
             found.append(Mask(axes[value], *_shares(graph, value, sorted(axes[value]), sizes)))
     return tuple(found)
 

@@ -28,7 +28,7 @@ class Launcher:
     """The lines of one launcher, printed kernel by kernel; what a kernel call looks like is the target's."""
 
     device = '"cpu"'
-    around = ""  # what the kernels run inside of, given the first tensor
+    around = ""  # the `with` block around the kernels, given the first tensor
 
     def __init__(self, name: str, mugraph: MuGraph, *, taken: tuple[str, ...] = ()) -> None:
         self.name = name

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build"]
 
-_LOCK = threading.Lock()  # of compilers that serve one thread at a time
+_LOCK = threading.Lock()  # guards compilers that serve one thread at a time
 
 
 def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:

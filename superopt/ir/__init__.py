@@ -1,7 +1,7 @@
 """The intermediate representation: graphs of tensor algebra on named axes, and their text form."""
 
 from superopt.ir.check import check_graph
-from superopt.ir.cut import closed_values, cut_graph
+from superopt.ir.cut import cut_graph, tensorless_values
 from superopt.ir.extents import extents, fitting_extents, measured_axes
 from superopt.ir.graph import (
     COMMUTATIVE,
@@ -79,7 +79,6 @@ __all__ = [
     "check_graph",
     "check_mugraph",
     "check_program",
-    "closed_values",
     "cut_graph",
     "describe_shifts",
     "extents",
@@ -109,6 +108,7 @@ __all__ = [
     "split_axis",
     "stabilize",
     "step_axes",
+    "tensorless_values",
     "uneven",
     "value_axes",
     "value_names",

@@ -22,24 +22,24 @@ from superopt.ir.graph import (
     value_axes,
 )
 
-__all__ = ["closed_values", "cut_graph"]
+__all__ = ["cut_graph", "tensorless_values"]
 
-_LEAST_SHARE = 0.2  # of the reductions on either side
+_LEAST_SHARE = 0.2  # each side has at least this share of the reductions
 
 
 @kept_for_graph
-def closed_values(graph: Graph) -> tuple[bool, ...]:
+def tensorless_values(graph: Graph) -> tuple[bool, ...]:
     """Return for each value whether it reads no tensor: constants, extents, masks of indices."""
-    closed = [False] * len(graph.inputs)
+    tensorless = [False] * len(graph.inputs)
     for step in graph.steps:
-        closed.append(all(closed[i] for i in step.inputs))
-    return tuple(closed)
+        tensorless.append(all(tensorless[i] for i in step.inputs))
+    return tuple(tensorless)
 
 
 def cut_graph(graph: Graph) -> tuple[Graph, Graph] | None:
     """Return the graph as two, the first feeding the second, or None where nothing can be cut."""
-    closed = closed_values(graph)
-    order = [value for value in needed_order(graph) if not closed[value]]
+    tensorless = tensorless_values(graph)
+    order = [value for value in needed_order(graph) if not tensorless[value]]
     axes = value_axes(graph)
     sizes = graph.sizes
     last_use = {output.value: len(order) for output in graph.outputs}
@@ -64,11 +64,11 @@ def cut_graph(graph: Graph) -> tuple[Graph, Graph] | None:
             best = (score, at)
     if best is None:
         return None
-    return _split(graph, order, best[1], closed, axes)
+    return _split(graph, order, best[1], tensorless, axes)
 
 
 def _split(
-    graph: Graph, order: list[int], at: int, closed: tuple[bool, ...], axes: tuple[frozenset[str], ...]
+    graph: Graph, order: list[int], at: int, tensorless: tuple[bool, ...], axes: tuple[frozenset[str], ...]
 ) -> tuple[Graph, Graph]:
     first = len(graph.inputs)
     early = set(order[:at])
@@ -107,7 +107,7 @@ def _split(
     position |= {value: first + i for i, value in enumerate(sorted(ports))}
     steps: list[Step] = []
     for value, step in enumerate(graph.steps, first):
-        if value in position or (value in early and not closed[value]):
+        if value in position or (value in early and not tensorless[value]):
             continue
         steps.append(step.reading(position[i] for i in step.inputs))
         position[value] = len(inputs) + len(steps) - 1

@@ -83,7 +83,7 @@ class Port:
     name: str
     dtype: str
     dims: tuple[tuple[str, ...], ...]
-    strides: tuple[int, ...] | None = None  # in elements; None where contiguous
+    strides: tuple[int, ...] | None = None  # strides in elements; None where the tensor is contiguous
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class Opaque:
 
     name: str  # unique in the program, e.g. "embedding_1"
     target: str  # e.g. "aten.embedding.default"
-    reason: str  # one clause that a user understands
+    reason: str  # why the call is opaque, as one clause that a user understands
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 

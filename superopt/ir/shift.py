@@ -24,7 +24,7 @@ class Shift:
 
     exps: tuple[int, ...]  # values of exp steps
     reduced: frozenset[str]
-    degrees: Mapping[int, Fraction]  # of every value that has one, before logarithms
+    degrees: Mapping[int, Fraction]  # the degree of every value that has one, before logarithms
     units: frozenset[tuple[int, int]]  # (value, place of an operand): added to what has a degree, without one
 
 

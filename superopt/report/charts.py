@@ -32,7 +32,7 @@ def traffic_before(graph: Graph) -> list[Traffic]:
     values = Values(graph)
     rows = []
     for value, step in graph.numbered:
-        if values.closed[value] or step.op in ("rename", "select"):
+        if values.tensorless[value] or step.op in ("rename", "select"):
             continue
         read = sum(values.stored_bytes(i) for i in values.open_inputs(step))
         write = values.stored_bytes(value)

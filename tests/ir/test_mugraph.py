@@ -51,7 +51,7 @@ BROKEN = {
     "kernel 0: it computes value 1, which is no step": one(Tile(1), WALK, *AFTER),
     "kernel 0: it computes value 9, which is no step": one(Tile(9), WALK, *AFTER),
     "kernel 0: t5 is computed a second time; if that is meant, say 'again'": one(WALK, T5, *AFTER),
-    "kernel 0: t5 is computed 'again', but never was before": one(WALK, Tile(5, again=True), *AFTER[1:]),
+    "kernel 0: t5 is computed 'again', but never was before": one(WALK, Tile(5, recomputed=True), *AFTER[1:]),
     "kernel 0: t5 reads t3 inside the loop that is still adding it up; it needs a second loop": one(
         Loop("k", (T2, T3, T4, T5)), *AFTER[1:]
     ),
@@ -97,7 +97,7 @@ def test_broken_rules(message: str) -> None:
     "kernels",
     [
         one(Loop("k", (T2, T3)), Loop("k", (T4,)), *AFTER),  # two passes
-        one(Loop("k", (T2, T3)), Loop("k", (Tile(2, again=True), T4)), *AFTER),
+        one(Loop("k", (T2, T3)), Loop("k", (Tile(2, recomputed=True), T4)), *AFTER),
         (*one(Loop("k", (T2, T3)), T5, grid=("m",)), *one(Loop("k", (T4,)), T6, T7, T8)),
         (*one(Loop("k", (T2, T3)), T5, T6, T7, grid=("m",)), *one(Loop("k", (T4,)), T6, T8)),  # constants
         (*one(T2, T3, T5, grid=("m",)), Call((T4,)), *one(T6, T7, T8)),  # k whole in the first

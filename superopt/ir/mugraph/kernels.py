@@ -31,7 +31,7 @@ a value lies between kernels in half precision; all others do so in fp32.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from superopt.ir.cut import closed_values
+from superopt.ir.cut import tensorless_values
 from superopt.ir.graph import REDUCTIONS, Graph, Step, print_graph, print_step, value_names
 
 __all__ = [
@@ -58,7 +58,7 @@ class Tile:
     """One step of the graph, carried out on a tile."""
 
     value: int
-    again: bool = False  # computed before; once more is cheaper than keeping it
+    recomputed: bool = False  # computed before; once more is cheaper than keeping it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ class MuGraph:
 
     def loads(self, kernel: Kernel) -> tuple[int, ...]:
         """Return the values that a kernel reads from memory."""
-        closed = closed_values(self.graph)
+        tensorless = tensorless_values(self.graph)
         made = {tile.value for tile, _ in walk(kernel)}
         read = {i for value in made if (step := self.graph.step_of(value)) for i in step.inputs}
-        return tuple(sorted(i for i in read - made if not closed[i]))
+        return tuple(sorted(i for i in read - made if not tensorless[i]))
 
     def stores(self, kernel: Kernel) -> tuple[int, ...]:
         """Return the values that a kernel writes to memory.
@@ -125,10 +125,12 @@ class MuGraph:
         What reads no tensor is computed wherever it is used; the kernel that ends with it stores it.
         """
         tiles = [tile for tile, _ in walk(kernel)]
-        closed = closed_values(self.graph)
+        tensorless = tensorless_values(self.graph)
         last = tiles[-1].value if tiles else -1
         made = {
-            tile.value for tile in tiles if not tile.again and (not closed[tile.value] or tile.value == last)
+            tile.value
+            for tile in tiles
+            if not tile.recomputed and (not tensorless[tile.value] or tile.value == last)
         }
         wanted = {output.value for output in self.graph.outputs}
         for other in self.kernels:
@@ -211,7 +213,7 @@ def print_mugraph(mugraph: MuGraph) -> str:
             ]
             around = loops
             step = graph.step_at(tile.value)
-            again = "again " if tile.again else ""
+            again = "again " if tile.recomputed else ""
             sign = sign_of(step, [loop.axis for loop in loops])
             body.append(
                 f"{'  ' * (len(loops) + 1)}{again}{names[tile.value]} {sign} {print_step(step, names)}"

@@ -39,7 +39,7 @@ def misread_counts(graph: Graph, partial: frozenset[str], known: Mapping[int, Fr
         own = [factors[i] for i in step.inputs]
         found = sum(own) if step.op in _PRODUCTS else max(own, default=0)
         found = 2 * found if step.op == "square" else found
-        picked = all(i in single for i in step.inputs)  # at most one of all positions counts
+        picked = all(i in single for i in step.inputs)  # at most one position has a value that is not 0
         found += step.op in _SUMS and few and not picked and not partial.isdisjoint(step.axes)
         if found > _MOST_FACTORS:
             return True

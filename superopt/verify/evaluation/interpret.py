@@ -6,10 +6,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.ir import Graph, Output, Port, Step, closed_values, mask_values
+from superopt.ir import Graph, Output, Port, Step, mask_values, tensorless_values
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import Numbers, Pairs, closed_numbers, moved_dims, selected_places
 from superopt.verify.evaluation.required import is_required
+from superopt.verify.evaluation.tensorless import (
+    Numbers,
+    Pairs,
+    moved_dims,
+    selected_places,
+    tensorless_numbers,
+)
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.residues import Residues
 
@@ -51,18 +57,18 @@ class _Run:
         self.graph, self.field, self.sizes, self.leaves = graph, field, sizes, leaves
         self.order = {axis: i for i, axis in enumerate(axes or tuple(axis.name for axis in graph.axes))}
         self.masks = mask_values(graph)
-        self.closed = closed_values(graph)
+        self.tensorless = tensorless_values(graph)
         self.numbers = self._numbers(numbers)
 
     def _numbers(self, known: Sequence[Numbers | None] | None) -> Sequence[Numbers | None]:
-        if not any(step.op in OPS and self.closed[at] for at, step in self._steps()):
-            return [None] * len(self.closed)
+        if not any(step.op in OPS and self.tensorless[at] for at, step in self._steps()):
+            return [None] * len(self.tensorless)
         if known is not None:
             return known
         places = {
             axis: self.field.positions.get(axis, tuple(range(size))) for axis, size in self.sizes.items()
         }
-        return closed_numbers(self.graph, self.order, places, self.field.extents)
+        return tensorless_numbers(self.graph, self.order, places, self.field.extents)
 
     def _steps(self) -> list[tuple[int, Step]]:
         return list(self.graph.numbered)
@@ -123,7 +129,7 @@ class _Run:
         raise AssertionError(step.op)
 
     def _elementwise(self, at: int, step: Step, args: list[Residues]) -> Residues:
-        if self.closed[at]:
+        if self.tensorless[at]:
             pairs = [(arg, self.numbers[i]) for arg, i in zip(args, step.inputs, strict=True)]
             made: Residues = OPS[step.op].scalar(Pairs(self.field), *pairs)[0]
             return made

@@ -40,8 +40,8 @@ class Seen:
     """How a comparison came out at each element: -1 less, 0 equal, 1 greater, 2 where a side is NaN."""
 
     outcome: Tensor
-    doubt: Tensor | None = None  # where rounding may turn it
-    visible: Tensor | None = None  # where the other outcome would make another number; None for everywhere
+    doubt: Tensor | None = None  # where rounding may change the outcome
+    visible: Tensor | None = None  # where the other outcome would give another result; None for everywhere
     gap: tuple[float, float] = (-1.0, 1.0)  # least and largest difference of the two sides
 
 
@@ -82,7 +82,7 @@ class Observation:
         self.reach: dict[int, Tensor] = {}
         self.axes: dict[int, tuple[str, ...]] = {}
         self.shapes: dict[int, torch.Size] = {}
-        self.zeros: dict[int, Tensor] = {}  # where the other outcome would make a value 0
+        self.zeros: dict[int, Tensor] = {}  # the places where the other outcome would make a value 0
         self.notes: dict[int, tuple[Step, list[Tensor | None]]] = {}
         self.marked = {value for value, port in enumerate(graph.inputs) if port.name in marked} | compared
         for value, step in graph.numbered:
@@ -147,7 +147,7 @@ class Observation:
     def _compared(self, step: Step, made: Value) -> Seen:
         operands = self._operands(step, made.axes)
         a, b = operands if len(operands) == 2 else (operands[0], torch.zeros_like(operands[0]))
-        gap = torch.where(a == b, 0.0, a - b)  # of two infinities too
+        gap = torch.where(a == b, 0.0, a - b)  # two equal infinities have no gap either
         outcome = torch.where(gap.isnan(), 2.0, gap.sign()).to(torch.int8)
         doubt = visible = None
         if step.op not in COMPARED:

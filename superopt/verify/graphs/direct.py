@@ -11,10 +11,10 @@ from fractions import Fraction
 from itertools import product
 from typing import TypeAlias
 
-from superopt.ir import Graph, Step, closed_values, mask_values
+from superopt.ir import Graph, Step, mask_values, tensorless_values
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import constants_of
 from superopt.verify.evaluation.integers import integer_values
+from superopt.verify.evaluation.tensorless import constants_of
 
 __all__ = ["constant_difference", "direct_sites", "linear_forms"]
 
@@ -55,7 +55,7 @@ _Forms: TypeAlias = frozenset[_Form] | None
 def direct_sites(graph: Graph, shifts: Collection[Fraction] = ()) -> frozenset[int]:
     """Return the comparisons of a graph whose ties can be drawn, with inputs that are some shifts apart."""
     whole = integer_values(graph)
-    closed, masks, forms = closed_values(graph), mask_values(graph), linear_forms(graph)
+    tensorless, masks, forms = tensorless_values(graph), mask_values(graph), linear_forms(graph)
     found = set()
     for at, step in graph.numbered:
         args = [forms[i] for i in step.inputs]
@@ -64,7 +64,7 @@ def direct_sites(graph: Graph, shifts: Collection[Fraction] = ()) -> frozenset[i
         if compares and (all(masks[i] for i in step.inputs) or _all_direct(args[0], args[1], shifts)):
             found.add(at)
         # Integers are drawn from the positions and constants that they are compared with.
-        if compares and any(whole[i] for i in step.inputs) and any(closed[i] for i in step.inputs):
+        if compares and any(whole[i] for i in step.inputs) and any(tensorless[i] for i in step.inputs):
             found.add(at)
     return frozenset(found)
 
@@ -74,12 +74,12 @@ def linear_forms(graph: Graph, *, exact: bool = False) -> list[_Forms]:
 
     A maximum of an axis may be each of its elements; it is no form of them where that has to be `exact`.
     """
-    closed, known = closed_values(graph), constants_of(graph, narrow=False)[2]
+    tensorless, known = tensorless_values(graph), constants_of(graph, narrow=False)[2]
     forms: list[_Forms] = [frozenset({_Form((((port.name,), Fraction(1)),))}) for port in graph.inputs]
     for at, step in graph.numbered:
         if at in known:
             forms.append(frozenset({_Form(constant=known[at])}))
-        elif closed[at] or (exact and step.op == "max"):
+        elif tensorless[at] or (exact and step.op == "max"):
             forms.append(None)
         else:
             forms.append(_forms(step, [forms[i] for i in step.inputs]))
@@ -89,7 +89,7 @@ def linear_forms(graph: Graph, *, exact: bool = False) -> list[_Forms]:
 def constant_difference(a: _Forms, b: _Forms) -> Fraction | None:
     """Return by how much two values always differ, or None where that depends on the inputs."""
     if a is None or b is None or len(a) != 1 or len(b) != 1:
-        return None  # of several pieces, each value may be another one
+        return None  # a function of several pieces may take another one at each value
     [form] = _combined(a, b, lambda x, y: x.plus(y.times(Fraction(-1)))) or [_Form(((None, Fraction(1)),))]
     return None if form.terms else form.constant
 

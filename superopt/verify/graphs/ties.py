@@ -18,7 +18,7 @@ __all__ = ["tied_rounds"]
 _MOST_TIED = 1 << 18  # trials in which ties are looked for
 _MOST_WORK = 1 << 23  # such trials times elements of the largest value, where that allows fewer
 _FIRST = 256  # such trials that come before all else
-_TIE_BITS = 44  # of the part of the bound that is owed to ties
+_TIE_BITS = 44  # ties may add 2^-44 to the bound on the error
 _TIE_ROUND = 2000
 _DECLARED_ROUND = 3000
 

@@ -151,9 +151,8 @@ class _Piece:
         self.ports: dict[str, Port] = {}
         self.leaves: list[int] = []  # values that enter, in the order of their first use
         self.steps: dict[Step, int] = {}
-        self.position: dict[
-            int, int
-        ] = {}  # value of the program -> of the piece: inputs -1, -2, ..., steps from 0
+        # From values of the program to those of the piece: inputs -1, -2, ..., steps from 0.
+        self.position: dict[int, int] = {}
 
     def graph(self, targets: Sequence[Target]) -> Graph:
         """Return the piece that makes these targets."""
@@ -207,7 +206,7 @@ class _Piece:
         if [sizes[axis] for axis in known.axes] != [sizes[axis] for axis in port.axes]:
             raise GraphError(f"tensor {port.name!r} is read as {known.dims} and as {port.dims}")
         pairs = [pair for pair in zip(known.axes, port.axes, strict=True) if pair[0] != pair[1]]
-        if pairs:  # one tensor on other axes
+        if pairs:  # the twin is the same tensor on other axes
             position = self._step(Step("rename", (position,), mapping=tuple(sorted(pairs))))
         self.position[value] = position
 

@@ -160,7 +160,7 @@ class _Builder:
         self.axes: dict[str, int] = {}
         self.entering: dict[str, Port] = {}  # tensors that enter, with the shape of their own
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.ports: dict[str, Port] = {}  # those that some region reads, on the axes that it reads them on
+        self.ports: dict[str, Port] = {}  # tensors that some region reads, on that region's axes
         self.made: dict[str, Output] = {}  # tensors that regions make; values count inputs from -1 down
         self.steps: list[Step] = []
 
@@ -199,7 +199,7 @@ class _Builder:
         for name in [*self.ports, *sorted(self.entering.keys() - self.ports.keys())]:
             port = self.ports.get(name) or replace(self.entering[name], dims=(), strides=None)
             shape = self.shapes.get(name, ())
-            if not port.dims and shape:  # no region reads it
+            if not port.dims and shape:  # no region reads this tensor
                 dims = [(f"{name}.{i}",) if size != 1 else () for i, size in enumerate(shape)]
                 self.axes |= {f"{name}.{i}": size for i, size in enumerate(shape) if size != 1}
                 port = replace(port, dims=tuple(dims))
