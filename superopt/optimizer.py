@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.candidates.floors import beaten, of_program, with_floors
 from superopt.candidates.plan_cache import PlanCache
 from superopt.candidates.schedules import schedules
 from superopt.candidates.search_cache import keep_search, recall_search
@@ -21,6 +22,7 @@ from superopt.driver import Search, search
 from superopt.errors import InputError
 from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.assembly import assemble, in_parts
+from superopt.funnel.race import copies_for
 from superopt.ir import Program
 from superopt.live.optimized import Optimized
 from superopt.live.saved import proven_regions, traced_again
@@ -48,6 +50,7 @@ log = logging.getLogger("superopt")
 
 Tell = Callable[[str], None]
 
+_SURELY_COLD = 2  # times the last cache, of which inputs that are read in turns leave nothing there
 _TUNED = {"quick": 8, "full": 32}  # candidates of a region in a file, the best predicted or measured before
 
 
@@ -145,6 +148,40 @@ def race(
     return _program(function, state, regions, last, inputs, source, search, open_axes)
 
 
+def _with_floors(
+    state: State, regions: Sequence[RegionCandidates], last: FinalRace | None
+) -> tuple[RegionCandidates, ...]:
+    """Return regions with their floors; none are shown that a time in the last race is below."""
+    times = [one.median_us for one in last.measurements.values()] if last else []
+    cold = not (last and _cached(state))
+    for again in (False, True):
+        found = with_floors(state.target, regions, cold=cold)
+        floor = of_program(state.traced.program, {one.goal.name: one.floor_us for one in found})
+        if not times or not beaten(min(times), floor):
+            return found
+        if not again:  # the rates of the device may be of a moment when it was busy
+            state.target.renew()
+    log.warning(
+        "%s: %.1f µs are less than the %.1f µs that its bytes and arithmetic take at least on this machine:"
+        " no floor is shown",
+        state.traced.program.name,
+        min(times),
+        floor,
+    )
+    return tuple(replace(one, floor_us=None) for one in regions)
+
+
+def _cached(state: State) -> bool:
+    """Whether a cache may hold all inputs of the race, and so those of a program that is called in a loop."""
+    from superopt.verify.floats.compare import tensors_of
+
+    if state.target.clears_caches:
+        return False
+    tensors = tensors_of(state.typical)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return size * copies_for(tensors) < _SURELY_COLD * state.target.cost_device().l2_bytes
+
+
 def _program(
     function: Callable[..., Any] | None,
     state: State,
@@ -161,13 +198,13 @@ def _program(
     kernels, floats = state.kernels, state.floats
     if last is not None and last.fault:
         regions, kernels, floats = [withdrawn(one, last.fault) for one in regions], {}, None
-    found = [replace(one, floor_us=state.target.floor_us(one.goal)) for one in regions]
+    found = _with_floors(state, regions, last)
     won = last.confirmed if last else None
     result = Result(
         state.traced.program,
         state.target,
         without_data(inputs),
-        tuple(found),
+        found,
         state.options.seed,
         last.winner if last else None,
         measurements=last.measurements if last else {},

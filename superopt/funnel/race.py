@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from superopt.candidates.candidate import Candidate
+from superopt.candidates.floors import beaten, least_us
 from superopt.fate import Kind
 from superopt.funnel.state import LOST, Context, failed
 from superopt.ir import Graph
@@ -17,12 +18,9 @@ from superopt.tune.halving import halve
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SURELY", "by_time", "copies_for", "least_us", "race", "raced"]
+__all__ = ["by_time", "copies_for", "race", "raced"]
 
 log = logging.getLogger("superopt")
-
-SURELY = 0.95
-"""Times its floor, below which a time cannot be right."""
 
 _COPY_BYTES = 96 << 20  # inputs are copied until they are more than caches hold
 _MOST_COPIES = 16
@@ -50,8 +48,8 @@ def raced(candidates: Sequence[Candidate], context: Context, seconds: float) -> 
     ranked = []
     for one in candidates:
         timing = found.get(one.id)
-        floor = least_us(state.target, goal, one.graph) if timing is not None else None
-        if timing is not None and floor is not None and timing.median_us < SURELY * floor:
+        floor = _least_us(state.target, goal, one.graph) if timing is not None else None
+        if timing is not None and beaten(timing.median_us, floor):
             said = f"{timing.median_us:.2f} µs, but its data takes {floor:.2f} µs"
             one = failed(one, "race", said, Kind.REFUSED)
         elif timing is not None:
@@ -116,12 +114,9 @@ def _times(
     return found, late | {id: (Kind.FAILED, why) for id, why in halved.failed.items()}
 
 
-def least_us(target: Target, goal: Graph, graph: Graph) -> float | None:
-    """Return the least time that a candidate can take: its graph may do less than the goal as written."""
-    if not target.clears_caches:
-        return None
-    known = [target.floor_us(one, kept=True) for one in (goal, graph)]
-    return min((us for us in known if us is not None), default=None)
+def _least_us(target: Target, goal: Graph, graph: Graph) -> float | None:
+    """Return the least time of a candidate, where no cache can make it shorter."""
+    return least_us(target, (goal, graph), kept=True) if target.clears_caches else None
 
 
 def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from superopt.candidates.candidate import RegionCandidates, all_summed
+from superopt.candidates.floors import of_program
 from superopt.candidates.order import RankedBy
 from superopt.ir import Graph, Program, Region
 from superopt.rivals.rivals import PEERS
@@ -71,8 +72,8 @@ class Result:
 
     @property
     def floor_us(self) -> float | None:
-        """The least time the bytes and the arithmetic of all regions can take."""
-        return all_summed(one.floor_us for one in self.regions)
+        """The least time the bytes and the arithmetic can take, of the cheapest graphs that were found."""
+        return of_program(self.program, {one.goal.name: one.floor_us for one in self.regions})
 
     @property
     def graph(self) -> Graph | Program:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.candidates.candidate import RegionCandidates
+from superopt.candidates.floors import beaten, least_us, of_program
 from superopt.fate import Kind
 from superopt.funnel.assembly import assemble
-from superopt.funnel.race import SURELY, copies_for, least_us
+from superopt.funnel.race import copies_for
 from superopt.funnel.state import LOST, State
-from superopt.ir import Region
 from superopt.rivals.rivals import EAGER, PEERS, rivals_of
 from superopt.rivals.stand_in import stand_in
 from superopt.tune import Measurement, confirm, measure_together
@@ -148,26 +148,22 @@ def _stand_in(state: State, inputs: tuple[Any, ...]) -> Callable[..., Any]:
         return state.function
 
 
-def _floor_us(state: State, regions: Sequence[RegionCandidates]) -> float:
-    """Return the least time of the whole program, 0 where nothing is known.
-
-    A region that reads what came before it may find it in the cache: only the others count.
-    """
-    by_goal = {one.goal.name: one for one in regions}
-    seen: set[str] = set()
-    total = 0.0
-    for node in state.traced.program.nodes:
-        region = by_goal.get(node.graph.name) if isinstance(node, Region) else None
-        if region is not None and seen.isdisjoint(node.inputs):
-            graph = region.chosen.graph if region.chosen else region.goal
-            total += least_us(state.target, region.goal, graph) or 0.0
-        seen.update(node.inputs, node.outputs)
-    return total
+def _floor_us(state: State, regions: Sequence[RegionCandidates]) -> float | None:
+    """Return the least time of the whole program, where no cache can make it shorter."""
+    if not state.target.clears_caches:
+        return None
+    floors = {
+        one.goal.name: least_us(
+            state.target, (one.goal, *([one.chosen.graph] if one.chosen else [])), kept=True
+        )
+        for one in regions
+    }
+    return of_program(state.traced.program, floors)
 
 
-def _check_floor(race: FinalRace, floor: float) -> None:
+def _check_floor(race: FinalRace, floor: float | None) -> None:
     """Refuse a time of ours that cannot be right."""
     latest = race.measurements if race.confirmed is None else race.confirmed.measurements
     ours = latest.get("superopt")
-    if ours is not None and ours.median_us < SURELY * floor:
+    if ours is not None and beaten(ours.median_us, floor):
         raise MeasurementError(f"{ours.median_us:.2f} µs, but the program's data takes {floor:.2f} µs")

@@ -165,14 +165,15 @@ class Target(Protocol):
     def clears_caches(self) -> bool:
         """Whether nothing measured here can be faster than the memory of the device."""
 
-    def floor_us(self, graph: Graph, *, kept: bool = False) -> float | None:
+    def floor_us(self, graph: Graph, *, cold: bool = True, kept: bool = False) -> float | None:
         """Return the least time that a graph can take there, where that is known.
 
-        With `kept`, what it writes may stay in the cache, as it does in one call that is measured.
+        Without `cold`, what it reads may be in the cache from the call before; with `kept`, what it
+        writes may stay there, as it does in one call that is measured.
         """
         from superopt.cost import floor_us
 
-        return floor_us(live_graph(graph), self.cost_device(), kept=kept)
+        return floor_us(live_graph(graph), self.cost_device(), cold=cold, kept=kept)
 
     def compile_ahead(
         self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, "KernelReport | str"], None]

@@ -313,7 +313,7 @@ def test_a_last_race_that_is_won_in_no_time(
 ) -> None:
     target = replace(CpuTarget(), clears_caches=clears)
     monkeypatch.setattr("superopt.optimizer.pick_target", lambda *_, **__: target)
-    monkeypatch.setattr(CpuTarget, "floor_us", lambda self, graph, kept=False: 1.0)
+    monkeypatch.setattr(CpuTarget, "floor_us", lambda self, graph, cold=True, kept=False: 1.0)
     times = timed(eager=100.0, superopt=ours_us)
     stand(monkeypatch, lambda: times, lambda: timed(eager=100.0, superopt=confirmed_us))
     inputs = random((6, 32), (32,))
@@ -323,7 +323,7 @@ def test_a_last_race_that_is_won_in_no_time(
         assert len(warnings_in(caplog)) == 1
     else:
         assert best.winner == "superopt"
-        assert not warnings_in(caplog)
+        assert ["no floor is shown" in line for line in warnings_in(caplog)] == [True] * (ours_us < 1.0)
 
 
 def test_a_last_race_that_noise_leaves_undecided(one, random, monkeypatch, tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_the_least_time_of_a_program_is_that_of_what_no_cache_holds(one, functio
     regions = [RegionCandidates(goal, ()) for goal in goals]
     floors = [target.floor_us(goal, kept=True) for goal in goals]
     expected = sum(us for us, counts in zip(floors, counted, strict=True) if counts)
-    assert final._floor_us(state, regions) == pytest.approx(expected)
+    assert (final._floor_us(state, regions) or 0.0) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("during", ["compiling", "racing", "tuning", "racing against"])

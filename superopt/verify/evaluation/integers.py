@@ -32,6 +32,7 @@ __all__ = [
 _LARGEST = 1 << 30  # a larger constant is never drawn as an integer
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _MOST_NUMBERS = 128
+_MOST_WHOLE = 64  # of an axis, all of whose numbers are drawn
 
 
 def integer_values(graph: Graph) -> tuple[bool, ...]:
@@ -157,6 +158,8 @@ def drawn_integers(
     computed = frozenset[str]().union(*map(computed_integers, graphs))
     for one, known in zip(found, whole, strict=True):
         if known is not None and one.ports & computed:
+            if len(known) > _MOST_WHOLE:
+                return (0,), "integers that name positions of a long axis are computed with"
             numbers |= known.keys()
     while True:
         before = len(numbers), sum(map(len, places.values()))

@@ -21,9 +21,11 @@ from superopt.ir import Graph, tensorless_values, value_axes
 from superopt.ops import OPS
 from superopt.verify.evaluation.counts import misread_counts
 from superopt.verify.evaluation.integers import drawn_integers, reads_integers
+from superopt.verify.evaluation.pool import pool_of
 from superopt.verify.evaluation.tensorless import Numbers, constants_of, tensorless_numbers
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.primes import HIGHEST
+from superopt.verify.field.source import Pool
 
 __all__ = ["Tiny", "is_narrow", "tiny_sizes"]
 
@@ -46,6 +48,7 @@ class Tiny:
     integers: tuple[int, ...]  # the numbers that tensors of integers are drawn from
     wide: bool  # whether half of their elements are any numbers
     compared: tuple[Fraction, ...]  # constants that numbers are compared with
+    pool: Pool  # what inputs hold in trials with ties
     narrow: bool
     missing: str = ""  # the combinations of masks that no position shows, in words
     _known: dict[int, tuple[Graph, tuple[Numbers | None, ...]]] = dataclasses.field(
@@ -78,7 +81,7 @@ class Tiny:
             constants=self.compared,
             sealed=sealed,
             narrow=self.narrow,
-            pooled=pooled,
+            pool=self.pool if pooled else None,
             lenient=lenient,
             ranked=ranked,
         )
@@ -169,6 +172,7 @@ def tiny_sizes(
         integers=integers,
         wide=reads_integers(*graphs),
         compared=uses.compared,
+        pool=uses.pool,
         narrow=is_narrow(*graphs),
         missing=missing or unseen,
     )
@@ -210,7 +214,8 @@ class _Uses:
             self._look_at(graph)
             for number in _compared_constants(graph, known):
                 compared[number] = None
-        self.compared = tuple(compared)
+        self.pool = pool_of(graphs, compared, narrow=narrow)
+        self.compared = tuple(dict.fromkeys([*compared, *self.pool.own]))
         self.read_apart = self.indexed | self.selected.keys()
         self.near = [c for c in self._integers() if 0 < c <= _NEAR]
 

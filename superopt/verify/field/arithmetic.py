@@ -13,9 +13,9 @@ exactly: |x y| = |x| |y|, max(a + c, b + c) = max(a, b) + c, sqrt(x x) = |x|. Th
 are positive, and that orders are transitive, does not: the caller dismisses trials that break it
 (`evaluation/orders.py`). Constants compare as they are.
 
-**Ties** are drawn where trials are `pooled`: inputs then hold constants of the program, 0, 1, -1, each
-other's numbers, and such a constant more. Where comparisons of computed numbers never come out equal by
-themselves, a trial can `declare` them to be so at random.
+**Ties** are drawn where there is a `pool`: inputs then hold its constants, 0, 1, -1 and each other's numbers.
+Where comparisons of computed numbers never come out equal by themselves, a trial can `declare` them to be so
+at random.
 
 **Undefined** is a value of its own: 1 / 0, the root or logarithm of what is no square, and all that is made
 of it, unless a mask leaves it out. It says nothing about real numbers.
@@ -50,7 +50,7 @@ from superopt.verify.field.residues import (
     widen,
 )
 from superopt.verify.field.signs import Comparison, Steps, drawn_ties, known_steps, order_of, rank_order
-from superopt.verify.field.source import Source, seeds_of
+from superopt.verify.field.source import Pool, Source, seeds_of
 
 __all__ = ["Field"]
 
@@ -83,7 +83,7 @@ class Field:
         constants: tuple[Fraction, ...] = (),
         sealed: bool = False,
         narrow: bool = False,
-        pooled: bool = False,
+        pool: Pool | None = None,
         lenient: bool = False,
         ranked: bool = False,
     ) -> None:
@@ -108,7 +108,7 @@ class Field:
             wide=wide,
             constants=constants,
             narrow=narrow,
-            pooled=pooled,
+            pool=pool,
             lenient=lenient,
         )
         self._start(source)

@@ -110,7 +110,7 @@ def rank_order(
 def drawn_ties(
     difference: NDArray[np.uint64], prime: np.uint64, seeds: NDArray[np.uint64]
 ) -> NDArray[np.bool_]:
-    """Return whether numbers of some difference are declared equal: one in four, drawn by seed."""
+    """Return whether numbers of some difference are declared equal: one in three, drawn by seed."""
     either_way = np.minimum(difference, prime - difference)
     trial = mix(seeds ^ fold("tie")).reshape(-1, *(1,) * (difference.ndim - 1))
-    return np.asarray(mix(either_way ^ trial) & np.uint64(3) == 0)
+    return np.asarray(mix(either_way ^ trial) % np.uint64(3) == 0)

@@ -1,6 +1,6 @@
 """Source: all that enters a field, determined by a seed and by names: inputs, weights, constants, oracles."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -13,9 +13,21 @@ from superopt.errors import SuperoptError
 from superopt.verify.field.constants import exact_constant
 from superopt.verify.field.residues import Residues, fold, inverse, mix, power, reduce, sum_residues
 
-__all__ = ["Source", "seeds_of", "tied_shifts"]
+__all__ = ["Pool", "Source", "seeds_of"]
 
-_MOST_SHIFTS = 3
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Numbers that inputs hold in some trials: constants, and numbers that inputs share."""
+
+    own: tuple[Fraction, ...] = ()  # of the programs
+    shifts: tuple[Fraction, ...] = ()  # by which inputs may be apart from shared numbers
+    shared: int = 1
+
+    @property
+    def numbers(self) -> tuple[Fraction, ...]:
+        """All its constants: 0, 1 and -1 are in every pool."""
+        return tuple(dict.fromkeys([*map(Fraction, (0, 1, -1)), *self.own]))
 
 
 def seeds_of(seed: int, trials: int) -> NDArray[np.uint64]:
@@ -36,9 +48,9 @@ class Source:
     positions: Mapping[str, tuple[int, ...]]
     integers: tuple[int, ...]  # the numbers that tensors of integers hold; their count is a power of two
     wide: bool  # whether half of their elements are any numbers
-    constants: tuple[Fraction, ...]  # constants of the programs; pooled inputs hold them, so that ties occur
+    constants: tuple[Fraction, ...]  # constants of the programs, which compare as they are
     narrow: bool  # constants were rounded to float32 or less
-    pooled: bool
+    pool: "Pool | None"  # what inputs hold, where numbers that are compared are to be equal
     lenient: bool
     _weights: dict[tuple[str, int], Residues] = field(default_factory=dict, init=False, repr=False)
 
@@ -80,16 +92,18 @@ class Source:
             any_number = mix(mix(words[0])) & np.uint64(1) == 0
             return np.where(any_number[None], reduce(words, self.primes), known[:, drawn])
         values = reduce(words, self.primes)
-        return self._with_pool(name, values, words) if self.pooled else values
+        if self.pool is None:
+            return values
+        mode = self.words(f"pool {name}", (2,))[0]
+        return _from_pool(self._pooled(self.pool), values, mode, mix(mix(words[0])))
 
-    def _with_pool(self, name: str, values: Residues, words: NDArray[np.uint64]) -> Residues:
-        """Return drawn numbers with some of them replaced by constants, or by a number that inputs share."""
-        shared = self.numbers("shared number", (1,))[:, :, 0]
-        known = dict.fromkeys([*map(Fraction, (0, 1, -1)), *self.constants])
-        constants = [np.broadcast_to(self.const(one), shared.shape) for one in known]
-        apart = [reduce(shared + self.const(one), self.primes) for one in tied_shifts(self.constants)]
-        pool = np.stack([*constants, shared, *apart], axis=2)
-        return _from_pool(pool, values, self.words(f"pool {name}", (2,))[0], mix(mix(words[0])))
+    def _pooled(self, pool: "Pool") -> Residues:
+        """Return the numbers of a pool, of shape (levels, trials, numbers)."""
+        shared = [*np.moveaxis(self.numbers("shared number", (pool.shared,)), 2, 0)]
+        constants = [np.broadcast_to(self.const(one), shared[0].shape) for one in pool.numbers]
+        shifts = [self.const(way * shift) for shift in pool.shifts for way in (1, -1)]
+        apart = [reduce(one + shift, self.primes) for one in shared for shift in shifts]
+        return np.stack([*constants, *shared, *apart], axis=2)
 
     def weights(self, axis: str, size: int) -> Residues:
         """Return how often each position of an axis stands for itself in a sum over the axis.
@@ -152,11 +166,6 @@ class Source:
         """Return a random square, and so positive, which stands for a number such as pi."""
         words = self.numbers(f"symbol {name}", ())
         return reduce(words * words, self.primes)
-
-
-def tied_shifts(constants: Iterable[Fraction]) -> tuple[Fraction, ...]:
-    """Return by how much inputs are apart in trials with ties: |x - y| and 1 are equal where x is y + 1."""
-    return tuple(dict.fromkeys(abs(one) for one in constants if one))[:_MOST_SHIFTS]
 
 
 def _from_pool(

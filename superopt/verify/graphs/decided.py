@@ -22,9 +22,9 @@ from superopt.ir import (
     tensorless_values,
     value_axes,
 )
+from superopt.verify.evaluation.forms import constant_difference, linear_forms
 from superopt.verify.evaluation.orders import RISING
 from superopt.verify.evaluation.tensorless import constants_of
-from superopt.verify.graphs.direct import constant_difference, linear_forms
 from superopt.verify.graphs.ranges import Range, ranges_of
 
 __all__ = ["decide_orders"]

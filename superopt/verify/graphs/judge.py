@@ -61,13 +61,13 @@ class Judge:
             for at, step in graph.numbered
             if step.op in RISING
         ]
-        self._needs = self._needs or self._all_needs(values)
+        needs_of = self.needs(values)
         found = []
         for at, where in enumerate(differ):
             flat = where.reshape(drawn.trials, -1) & self._looked_at(drawn, at, where[0].size)
             trials, among = np.nonzero(flat)
             orders = Orders(drawn, trials)
-            needs = self._needs[at]
+            needs = needs_of[at]
             for made in drawn.comparisons:
                 assert made.site is not None
                 parts = _parts(needs, *made.site, among)
@@ -101,8 +101,13 @@ class Judge:
         words = mix(seeds[:, None] + places)
         return words <= np.partition(words, _LOOKED_AT - 1, axis=1)[:, _LOOKED_AT - 1 : _LOOKED_AT]
 
-    def _all_needs(self, values: list[list[Residues]]) -> list[_Needs]:
+    def needs(self, values: list[list[Residues]]) -> list[_Needs]:
         """Return for each output, and each graph by its identity, what its elements rest on."""
+        if not self._needs:
+            self._needs = self._all_needs(values)
+        return self._needs
+
+    def _all_needs(self, values: list[list[Residues]]) -> list[_Needs]:
         found: list[_Needs] = [{} for _ in self.counts]
         for graph, made in zip(self.graphs, values, strict=True):
             shapes = [one.shape[2:] for one in made]

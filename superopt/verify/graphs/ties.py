@@ -1,11 +1,12 @@
 """Ties: trials in which numbers that are compared are equal, which random numbers never are."""
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from math import ceil, log2
 
-from superopt.verify.field.source import tied_shifts
-from superopt.verify.graphs.direct import direct_sites
+from superopt.verify.evaluation.forms import Form
+from superopt.verify.evaluation.pool import Direct, direct_sites, independent
+from superopt.verify.graphs.declared import ACCIDENT, agree_where_declared, declared
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.graphs.rounds import Finding
 from superopt.verify.graphs.setting import Setting
@@ -20,7 +21,8 @@ _MOST_WORK = 1 << 23  # such trials times elements of the largest value, where t
 _FIRST = 256  # such trials that come before all else
 _TIE_BITS = 44  # ties may add 2^-44 to the bound on the error
 _TIE_ROUND = 2000
-_DECLARED_ROUND = 3000
+_MOST_AT_ONCE = 2  # ways of being equal, which trials with ties reach together
+_TOGETHER = 1 / 8  # of the trials in which one of two is reached, those that reach both
 
 
 def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
@@ -29,24 +31,41 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     wanted = ceil(_TIE_BITS / -log2(1 - share / 2))
     if wanted > setting.most_trials:
         return Finding(error=1.0, notes=("no proof: too many comparisons to try equal numbers in each",))
-    search = _Search(setting, tally.met, wanted)
+    direct = _direct(setting)
+    search = _Search(setting, tally.met, direct, wanted)
     witness = search.draw(_FIRST)
     if witness is not None:
         return Finding(witness)
-    shifts = tied_shifts(setting.tiny.compared)
-    direct = {(id(graph), site) for graph in setting.facts.graphs for site in direct_sites(graph, shifts)}
+    every = frozenset(tally.met)
+    if agree_where_declared(setting, every):
+        return Finding(error=error + ACCIDENT)
     # The comparisons whose ties cannot be drawn are looked at first: what they leave open stays so.
-    hidden = frozenset(site for site in tally.met if site not in direct)
-    if hidden and _declared(setting, hidden, wanted) is not None:
+    hidden = frozenset(site for site in every if site not in direct)
+    if hidden and declared(setting, hidden, wanted, pooled=True) is not None:
         return _undecided(setting.facts, hidden)
+    ways = frozenset[Form]().union(*(one.ways for site, one in direct.items() if site in every))
+    at_once = independent(ways) + len(hidden)
+    if at_once > _MOST_AT_ONCE:
+        return _undecided(setting.facts, every, "too many may be equal at once")
+    search.share = _TOGETHER if at_once > 1 else 1.0
     witness = search.draw(wanted) or search.complete()
     if witness is not None:
         return Finding(witness)
     left_out = hidden.union(search.rare)
-    if left_out != hidden and _declared(setting, left_out, wanted) is not None:
+    if left_out != hidden and declared(setting, left_out, wanted, pooled=True) is not None:
         return _undecided(setting.facts, left_out)
     share = _share(setting, dismissed=tally.dismissed + search.tally.dismissed > 0)
     return Finding(error=error + (1 - share / 2) ** wanted)
+
+
+def _direct(setting: Setting) -> dict[Hashable, Direct]:
+    """Return the comparisons whose ties can be drawn."""
+    tiny = setting.tiny
+    return {
+        (id(graph), site): one
+        for graph in setting.facts.graphs
+        for site, one in direct_sites(graph, tiny.pool, narrow=tiny.narrow).items()
+    }
 
 
 def _share(setting: Setting, *, dismissed: bool) -> float:
@@ -54,24 +73,32 @@ def _share(setting: Setting, *, dismissed: bool) -> float:
     return float(2.0 ** -min(setting.bound.outcomes if dismissed else setting.bound.bits, 30))
 
 
-def _undecided(facts: Facts, sites: frozenset[Hashable]) -> Finding:
+def _undecided(
+    facts: Facts, sites: frozenset[Hashable], why: str = "no such inputs could be made up"
+) -> Finding:
     compared = _operators(facts, sites)
-    note = f"no proof where {compared} compares equal numbers: no such inputs could be made up"
+    note = f"no proof where {compared} compares equal numbers: {why}"
     return Finding(error=1.0, notes=(note,))
 
 
 class _Search:
     """Trials where inputs hold constants and each other's numbers, until all comparisons have seen ties."""
 
-    def __init__(self, setting: Setting, met: Counter[Hashable], wanted: int) -> None:
-        self.setting, self.met, self.wanted = setting, met, wanted
+    def __init__(
+        self, setting: Setting, met: Counter[Hashable], direct: Mapping[Hashable, Direct], wanted: int
+    ) -> None:
+        self.setting, self.met, self.direct, self.wanted = setting, met, direct, wanted
         self.tally = Tally(met=met)
+        self.share = 1.0  # of the ties of a comparison, those that count
         self.rounds = self.drawn = 0
 
     @property
     def rare(self) -> list[Hashable]:
-        """The comparisons that have not seen as many ties as are wanted."""
-        return [site for site, count in self.met.items() if count < self.wanted]
+        """The comparisons that have not seen as many ties as are wanted of each way to be one."""
+        return [site for site, count in self.met.items() if count < self._needed(site)]
+
+    def _needed(self, site: Hashable) -> int:
+        return ceil(self.wanted * (self.direct[site].count if site in self.direct else 1) / self.share)
 
     def draw(self, count: int) -> Witness | None:
         """Compare in some more trials, and count the ties that they meet."""
@@ -96,26 +123,12 @@ class _Search:
         """Return how many more trials the rarest tie needs that can be met within the limit; or 0."""
         limit = max(2 * self.wanted, min(_MOST_TIED, _MOST_WORK // self.setting.largest))
         needed = [
-            ceil((self.wanted / self.met[site] - 1) * self.drawn) for site in self.rare if self.met[site]
+            ceil((self._needed(site) / self.met[site] - 1) * self.drawn)
+            for site in self.rare
+            if self.met[site]
         ]
         within = [count for count in needed if self.drawn + count <= limit]
         return max(_FIRST, ceil(1.05 * max(within))) if within else 0
-
-
-def _declared(setting: Setting, sites: frozenset[Hashable], wanted: int) -> Witness | None:
-    """Compare where comparisons that never come out equal are declared to, at random.
-
-    Other numbers are all different in one half of these trials, and in the other half equal now and then: a
-    difference may take two comparisons of equal numbers at once.
-    """
-    for pooled in (False, True):
-        drawn = setting.field(_DECLARED_ROUND + pooled, 2 * wanted, pooled=pooled)
-        for batch in batches(setting, drawn, setting.roots.good(drawn)[:wanted]):
-            batch.declared = sites
-            witness = compare(setting, batch, Tally(), judged=False)
-            if witness is not None:
-                return witness
-    return None
 
 
 def _operators(facts: Facts, sites: frozenset[Hashable]) -> str:

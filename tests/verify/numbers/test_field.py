@@ -13,6 +13,7 @@ from superopt.verify.evaluation.tiny import tiny_sizes
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.primes import HIGHEST, TOWERS, WITH_LOGARITHMS, choose_tower, is_square
 from superopt.verify.field.residues import UNDEFINED, inverse, power
+from superopt.verify.field.source import Pool
 from superopt.verify.graphs.equality import equal_graphs
 
 
@@ -283,7 +284,8 @@ def test_every_operator_runs(field, op):
 
 
 def test_pooled_inputs_hold_constants_and_meet() -> None:
-    field = Field(5, trials=400, levels=2, constants=(Fraction(50), Fraction(-7, 2)), pooled=True)
+    constants = (Fraction(50), Fraction(-7, 2))
+    field = Field(5, trials=400, levels=2, constants=constants, pool=Pool(constants))
     x, y = field.leaf("x", (4,)), field.leaf("y", (4,))
     for number in (0, 1, -1, 50, Fraction(-7, 2)):
         share = (field.equal(x, field.const(Fraction(number)))[0] == 1).mean()

@@ -1,5 +1,7 @@
 """Differences that are dismissed: only for comparisons that the differing element itself rests on."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -169,3 +171,81 @@ def test_an_order_of_computed_constants_is_not_guessed() -> None:
         assert not equivalent(
             f, lambda x, y: torch.maximum(x * 3.3, y * 0 + 2), x, y, seed=seed, floats=False
         ).equal
+
+
+_WAYS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
+    # Each comparison is equal in two ways, of which one is hidden by another mask.
+    "a magnitude": (
+        lambda x, y: torch.where(x >= 1, -1, torch.where(x.abs() == 3, y + x, x)),
+        lambda x, y: torch.where(x >= 1, -1, torch.where(x.abs() == 3, y, x)),
+        "unknown",
+    ),
+    "a maximum of two slopes": (
+        lambda x, y: torch.where(x >= 1, -1, torch.where(torch.maximum(x, -2 * x) == 3, y, x)),
+        lambda x, y: torch.where(x >= 1, -1, x),
+        "unknown",
+    ),
+    "a magnitude of a multiple": (
+        lambda x, y: torch.where(x > 0, -1, torch.where((3 * x - 1).abs() == 2, y, x)),
+        lambda x, y: torch.where(x > 0, -1, x),
+        "unknown",
+    ),
+    "two magnitudes": (
+        lambda x, y: torch.where((x.abs() - 3).abs() == 1, y, x),
+        lambda x, y: torch.where((x.abs() == 4) | (x.abs() == 2), y, x),
+        "equal",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _WAYS)
+def test_each_way_in_which_numbers_are_equal_is_drawn(name: str) -> None:
+    f, g, outcome = _WAYS[name]
+    x, y = torch.randn(4, 5), torch.randn(4, 5)
+    for seed in range(6):
+        assert equivalent(f, g, x, y, floats=False, seed=seed).outcome == outcome
+    assert equivalent(f, f, x, y, floats=False).outcome == "equal"
+
+
+_AT_ONCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "two numbers in a row": lambda x, y: (x == y + 3) & (y == 5),
+    "two magnitudes": lambda x, y: ((x - y).abs() == 3) & (y == 5) & (x < 4),
+    "two of the same input": lambda x, y: (
+        (x[:, :1] == x[:, 1:2]) & (x[:, 2:3] == x[:, 3:4]) & (x[:, 2:3] > 5)
+    ),
+    "three in order": lambda x, y: (
+        (x[:, :1] == x[:, 1:2])
+        & (x[:, 2:3] == x[:, 3:4])
+        & (x[:, 4:5] == y)
+        & (x[:, :1] > x[:, 2:3])
+        & (x[:, 2:3] > y)
+        & (y > 5)
+    ),
+    "two by orders": lambda x, y: (x >= 7) & (y <= -2) & ~((x > 7) | (y < -2)) & (x[:, 1:2] > 5),
+}
+
+
+@pytest.mark.parametrize("name", _AT_ONCE)
+def test_several_comparisons_may_have_to_be_equal_at_once(name: str) -> None:
+    def plain(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return torch.where(z > 3, z, x)
+
+    def apart(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return torch.where(_AT_ONCE[name](x, y) & ~(z > 3), 0.0, torch.where(z > 3, z, x))
+
+    inputs = [torch.randn(4, 5) for _ in range(3)]
+    for seed in range(4):
+        assert equivalent(plain, apart, *inputs, floats=False, seed=seed).outcome == "unknown"
+    assert equivalent(apart, apart, *inputs, floats=False).outcome == "equal"
+
+
+def test_masks_that_agree_whatever_they_are_need_no_ties() -> None:
+    def nested(*x: Tensor) -> Tensor:
+        return torch.where((x[0] == x[1]) & (x[2] == x[3]) & (x[4] == x[5]), x[0] + x[2], x[4])
+
+    def turned(*x: Tensor) -> Tensor:
+        inner = torch.where(x[2] != x[3], x[4], torch.where(x[5] == x[4], x[2] + x[0], x[4]))
+        return torch.where(x[0] != x[1], x[4], inner)
+
+    inputs = [torch.randn(3) for _ in range(6)]
+    assert equivalent(nested, turned, *inputs, floats=False).outcome == "equal"

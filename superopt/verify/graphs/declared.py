@@ -1,0 +1,110 @@
+"""Declared ties: trials in which numbers that are compared come out equal at random, though they are not.
+
+With the outcomes of all comparisons given, two programs are two functions that know of none. If these agree
+on numbers drawn at random they agree on all, so also where the outcomes are true. So programs that agree
+whatever is declared agree on equal numbers, of any number of comparisons at once. That they differ says
+nothing: where x is 3, `x` and `3` are the same, which a declared tie of other numbers does not know.
+"""
+
+from collections.abc import Hashable
+from math import ceil, log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superopt.verify.evaluation.interpret import interpret
+from superopt.verify.field.residues import fingerprint, fold
+from superopt.verify.graphs.setting import Setting
+from superopt.verify.graphs.trials import Tally, batches, compare
+from superopt.verify.verdict import Witness
+
+__all__ = ["ACCIDENT", "agree_where_declared", "declared"]
+
+ACCIDENT = 2.0**-44
+"""The chance that programs which differ agree in as many trials as are made of them."""
+
+_ROUND = 3000
+_ROUNDS = 4
+_LOOKED_AT = 4  # trials by which comparisons of the same numbers are known
+_OUTCOMES = 3  # of a comparison: less, equal, greater, one as likely as another
+
+
+def declared(
+    setting: Setting, sites: frozenset[Hashable], wanted: int, *, pooled: bool = False
+) -> Witness | None:
+    """Compare where some comparisons come out equal at random.
+
+    With `pooled`, other numbers are all different in one half of these trials, and in the other half equal
+    now and then: a difference may take an equality of either kind at once.
+    """
+    for number in (False, True)[: 1 + pooled]:
+        drawn = setting.field(_ROUND + number, 2 * wanted, pooled=number)
+        for batch in batches(setting, drawn, setting.roots.good(drawn)[:wanted]):
+            batch.declared = sites
+            witness = compare(setting, batch, Tally(), judged=False)
+            if witness is not None:
+                return witness
+    return None
+
+
+def agree_where_declared(setting: Setting, sites: frozenset[Hashable]) -> bool:
+    """Return whether programs agree for all outcomes of some comparisons, but for an `ACCIDENT`."""
+    wanted, tally = _wanted(setting, sites), Tally()
+    if wanted is None:
+        return False
+    for number in range(_ROUNDS):
+        drawn = setting.field(_ROUND + 2 + number, 2 * wanted)
+        for batch in batches(setting, drawn, setting.roots.good(drawn)[: tally.lacking(wanted)]):
+            batch.declared = sites
+            if compare(setting, batch, tally, judged=False) is not None:
+                return False
+        if tally.kept >= wanted:
+            return True
+    return False
+
+
+def _wanted(setting: Setting, sites: frozenset[Hashable]) -> int | None:
+    """Return how many trials show a difference, if there is any; None if too many to make."""
+    compared = _compared_by_one(setting, sites)
+    if compared is None:
+        return None
+    # The bound counts what else is drawn from few numbers together with the orders of these comparisons.
+    bits = compared * log2(_OUTCOMES) + max(setting.bound.bits - compared, 0.0)
+    if bits > log2(setting.most_trials):
+        return None
+    wanted = ceil(log2(ACCIDENT) / log2(1 - 2.0**-bits / 2))
+    return wanted if wanted <= setting.most_trials else None
+
+
+def _compared_by_one(setting: Setting, sites: frozenset[Hashable]) -> int | None:
+    """Return how many comparisons of different numbers one element rests on at most; None where unknown."""
+    field = setting.field(_ROUND, _LOOKED_AT)
+    field.comparisons = []
+    values = [interpret(graph, field, setting.tiny.sizes) for graph in setting.facts.graphs]
+    alike: dict[bytes, set[tuple[int, int]]] = {}
+    for made in field.comparisons:
+        if made.site in sites and made.site is not None:
+            prime = field.primes[made.level]
+            difference = (made.a + (prime - made.b)) % prime
+            both = np.minimum(difference, (prime - difference) % prime)
+            alike.setdefault(_key(both), set()).add(made.site)
+    most = 0
+    for needs in setting.judge.needs(values):
+        counted: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
+        for several in alike.values():
+            own: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
+            for graph, value in several:
+                needed = needs[graph]
+                if needed is None:
+                    return None
+                parts = needed[value]
+                if parts is not None:
+                    own = np.maximum(own, parts.reshape(parts.shape[0], -1).sum(axis=1))
+            counted = counted + own
+        most = max(most, int(counted.max(initial=0)))
+    return most
+
+
+def _key(numbers: NDArray[np.uint64]) -> bytes:
+    """Return what tells arrays of different numbers apart."""
+    return bytes(fingerprint(np.ascontiguousarray(numbers)[None], fold("difference")))
