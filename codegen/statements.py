@@ -22,6 +22,7 @@ from superopt.ir import (
     Split,
     Step,
     growths,
+    made_from,
     tensorless_values,
     value_axes,
     value_names,
@@ -325,7 +326,7 @@ class _Lowering:
         """Return what starts the running shifts of a loop, and note how they move in it."""
         tensorless = [i for value in path for i in self._operands(value) if self.tensorless[i]]
         found: list[Statement] = []
-        for value in dict.fromkeys([*self._tensorless_before(tensorless), *path]):
+        for value in dict.fromkeys([*sorted(made_from(tensorless, self._operands)), *path]):
             step = self.graph.step_at(value)
             found += [self._load(i) for i in step.inputs if i in self.loads and i not in self.ready]
             if value not in self.ready:
@@ -338,17 +339,6 @@ class _Lowering:
             step = self.graph.step_at(shift)
             self.moves[shift] = Move(shift, step, tuple((value, d) for value, d in degrees if d))
         return found
-
-    def _tensorless_before(self, values: list[int]) -> list[int]:
-        """Return tensorless values and what they are made from, in order."""
-        found: set[int] = set()
-        pending = list(values)
-        while pending:
-            value = pending.pop()
-            if value not in found:
-                found.add(value)
-                pending += self._operands(value)
-        return sorted(found)
 
     def _tile(self, tile: Tile, loops: tuple[str, ...]) -> list[Statement]:
         value = tile.value

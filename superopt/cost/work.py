@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from superopt.dtypes import DTYPES
-from superopt.ir import REDUCTIONS, Graph, Step, tensorless_values, value_axes
+from superopt.ir import REDUCTIONS, Graph, Step, made_from, tensorless_values, value_axes
 from superopt.ops import OPS
 
 __all__ = [
@@ -175,8 +175,8 @@ class _Arrays:
 
 def _shares(graph: Graph, value: int, names: list[str], sizes: Mapping[str, int]) -> tuple[float, float]:
     """Return which share of positions a mask keeps, by the corners of evenly spread cells."""
-    needed = _ancestors(graph, value)
-    steps = {i: graph.step_at(i) for i in needed}
+    needed = made_from([value], lambda i: graph.step_at(i).inputs)
+    steps = {i: graph.step_at(i) for i in sorted(needed)}
     if any(step.op not in _KNOWN | _STRUCTURAL for step in steps.values()) or not all(
         sizes[axis] for axis in names
     ):
@@ -198,17 +198,6 @@ def _shares(graph: Graph, value: int, names: list[str], sizes: Mapping[str, int]
             share = (share[tuple(starts)] + share[tuple(ends)]) / 2
             least = least[tuple(starts)] * least[tuple(ends)]
     return float(share.mean()), float(least.mean())
-
-
-def _ancestors(graph: Graph, value: int) -> list[int]:
-    found: set[int] = set()
-    pending = [value]
-    while pending:
-        one = pending.pop()
-        if one not in found:
-            found.add(one)
-            pending += graph.step_at(one).inputs
-    return sorted(found)
 
 
 def _evaluated(step: Step, operands: list[Any], at: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:

@@ -8,7 +8,7 @@ A graph is printed as text, which `parse_graph` reads back.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import wraps
@@ -29,7 +29,9 @@ __all__ = [
     "Step",
     "format_constant",
     "live_graph",
+    "made_from",
     "needed_order",
+    "operands_first",
     "print_graph",
     "print_port",
     "print_step",
@@ -225,39 +227,54 @@ def arity(op: str) -> int | None:
 def needed_order(graph: Graph) -> list[int]:
     """Return the values of steps in the order in which the outputs need them, operands first."""
     first = len(graph.inputs)
-    order: list[int] = []
-    placed = set(range(first))
-    pending = [output.value for output in reversed(graph.outputs)]
+
+    def operands(value: int) -> list[int]:
+        return [i for i in graph.step_at(value).inputs if i >= first]
+
+    return operands_first([one.value for one in graph.outputs if one.value >= first], operands)
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def operands_first(roots: Sequence[_Key], operands: Callable[[_Key], Iterable[_Key]]) -> list[_Key]:
+    """Return some things and all that they are made from, each after its operands."""
+    order: list[_Key] = []
+    placed: set[_Key] = set()
+    pending = list(reversed(roots))
     while pending:
-        value = pending[-1]
-        inputs = () if value in placed else graph.steps[value - first].inputs
-        missing = [i for i in inputs if i not in placed]
+        one = pending[-1]
+        missing = [] if one in placed else [i for i in operands(one) if i not in placed]
         if missing:
             pending.extend(reversed(missing))
             continue
         pending.pop()
-        if value not in placed:
-            placed.add(value)
-            order.append(value)
+        if one not in placed:
+            placed.add(one)
+            order.append(one)
     return order
+
+
+def made_from(values: Iterable[int], operands: Callable[[int], Iterable[int]]) -> set[int]:
+    """Return some values and all that they are made from, by the operands of each."""
+    found: set[int] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value not in found:
+            found.add(value)
+            pending += operands(value)
+    return found
 
 
 def live_graph(graph: Graph) -> Graph:
     """Return the graph without steps that no output needs, equal steps made one; inputs stay."""
     first = len(graph.inputs)
-    needed: set[int] = set()
-    stack = [output.value for output in graph.outputs]
-    while stack:
-        value = stack.pop()
-        if value < first or value in needed:
-            continue
-        needed.add(value)
-        stack.extend(graph.steps[value - first].inputs)
     position = {i: i for i in range(first)}
     seen: dict[Step, int] = {}
     steps: list[Step] = []
-    for value in sorted(needed):
-        step = graph.steps[value - first]
+    for value in sorted(needed_order(graph)):
+        step = graph.step_at(value)
         step = step.reading(position[i] for i in step.inputs)
         if step not in seen:
             seen[step] = first + len(steps)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from superopt.ir.graph import REDUCTIONS
+from superopt.ir.graph import REDUCTIONS, made_from
 from superopt.ir.mugraph.facts import Facts
 from superopt.ir.mugraph.kernels import Block, Loop, Tile
 from superopt.ir.running import rescaled_by
@@ -301,15 +301,12 @@ class Fusion:
 
     def _ancestors(self, values: Sequence[int], known: Iterable[int]) -> set[int]:
         """Return what the values are made from in this kernel, as far as it is not known."""
-        found: set[int] = set()
         known = set(known)
-        pending = [i for value in values for i in self._operands(value)]
-        while pending:
-            value = pending.pop()
-            if value not in found and value not in known:
-                found.add(value)
-                pending += self._operands(value)
-        return found
+
+        def unknown(value: int) -> list[int]:
+            return [i for i in self._operands(value) if i not in known]
+
+        return made_from((i for value in values for i in unknown(value)), unknown)
 
     def _tile(self, value: int) -> Tile:
         recomputed = value in self.done and not self.tensorless[value]

@@ -6,7 +6,7 @@ from functools import cache
 from math import prod
 
 from superopt.errors import GraphError
-from superopt.ir import Axis, Graph, Output, Port, Step, rename_axes, value_axes
+from superopt.ir import Axis, Graph, Output, Port, Step, made_from, operands_first, rename_axes, value_axes
 from superopt.ops import OPS
 from superopt.verify.programs.whole import OpaqueUse, Whole, add_inputs
 
@@ -57,25 +57,10 @@ class Ordered:
 
     def _needed(self) -> tuple[int, ...]:
         """Return steps, by their values, and calls, as -1 - number, operands first."""
-        order: list[int] = []
-        placed: set[int] = set()
-        pending = [event for target in reversed(self.results) for event in self._event(target.value)]
-        while pending:
-            event = pending[-1]
-            missing = [
-                other
-                for value in (() if event in placed else self.reads(event))
-                for other in self._event(value)
-                if other not in placed
-            ]
-            if missing:
-                pending.extend(reversed(missing))
-                continue
-            pending.pop()
-            if event not in placed:
-                placed.add(event)
-                order.append(event)
-        return tuple(order)
+        roots = [event for target in self.results for event in self._event(target.value)]
+        return tuple(
+            operands_first(roots, lambda one: [i for at in self.reads(one) for i in self._event(at)])
+        )
 
     def axes_at(self, value: int) -> frozenset[str]:
         """Return the axes that the step of a value deals with."""
@@ -90,14 +75,11 @@ class Ordered:
 
     def within(self, targets: Sequence[int], stops: Mapping[int, Port]) -> list[int]:
         """Return the steps that some values are made from behind the stops, in the order of the program."""
-        found: set[int] = set()
-        pending = list(targets)
-        while pending:
-            value = pending.pop()
-            if value in found or value < self.first or value in stops:
-                continue
-            found.add(value)
-            pending.extend(self.reads(value))
+
+        def inside(values: Iterable[int]) -> list[int]:
+            return [value for value in values if value >= self.first and value not in stops]
+
+        found = made_from(inside(targets), lambda value: inside(self.reads(value)))
         return [event for event in self.order if event in found]
 
     def _event(self, value: int) -> tuple[int, ...]:
