@@ -2,7 +2,7 @@
 
 w[i] is the sum over positions n of (n == i) w[n]. Where no position is met, PyTorch raises, and so the sum
 is multiplied by `guard(met, met)`, which no other lowering makes: what is compared is a program that raises
-there (`superopt/verify/evaluation/required.py`).
+there (`superopt/verify/evaluation/interpret.py`).
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from superopt.ir import Graph, Output, Port, Step, mask_values, tensorless_values
 from superopt.ops import OPS
-from superopt.verify.evaluation.required import is_required
 from superopt.verify.evaluation.tensorless import (
     Numbers,
     Pairs,
@@ -135,7 +134,7 @@ class _Run:
             return made
         if step.op == "mul":
             return self._product(step, args)
-        if is_required(step):
+        if _is_required(step):
             self.field.raised |= (args[0][0] == 0).any(axis=tuple(range(1, args[0].ndim - 1)))
         result: Residues = OPS[step.op].scalar(self.field, *args)
         return result
@@ -200,3 +199,12 @@ def _place(values: Residues, axes: tuple[str, ...], order: Mapping[str, int]) ->
     for i in ranked:
         shape[order[axes[i]]] = values.shape[2 + i]
     return moved.reshape(*values.shape[:2], *shape)
+
+
+def _is_required(step: Step) -> bool:
+    """Return whether a program raises where this step makes 0.
+
+    A look-up by an index out of range raises in PyTorch, even where its result is masked or not used. Its
+    proof lowering multiplies by guard(v, v), where v is 1 if the index is in range.
+    """
+    return step.op == "guard" and step.inputs[0] == step.inputs[1]

@@ -6,6 +6,9 @@ extent (`Field.weights`). One that is indexed or selected from keeps every posit
 - where equal indices join two axes, as slices, cats and diagonals do, all positions, up to `_WHOLE`;
 - else the first few, if every combination of outcomes of masks that occurs on the whole axes occurs there;
 - else a choice of positions in which every one of them occurs.
+
+Where maxima are taken, or sums of what comparisons choose, each may come of a position of its own: an axis
+has one position more than there are such steps (`gathered.py`).
 """
 
 import dataclasses
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 from superopt.ir import Graph, tensorless_values, value_axes
 from superopt.ops import OPS
 from superopt.verify.evaluation.counts import misread_counts
+from superopt.verify.evaluation.gathered import gatherings
 from superopt.verify.evaluation.integers import drawn_integers, reads_integers
 from superopt.verify.evaluation.pool import pool_of
 from superopt.verify.evaluation.tensorless import Numbers, constants_of, tensorless_numbers
@@ -130,17 +134,20 @@ def tiny_sizes(
         group = groups[axis]
         if group in places:
             continue
-        tiny = _SIZES[0] if smallest else _SIZES[(len(places) + variant) % len(_SIZES)]
+        least = 1 if guess else uses.gathered[group] + 1
+        tiny = max(least, _SIZES[0] if smallest else _SIZES[(len(places) + variant) % len(_SIZES)])
         whole = size <= (most if group in uses.joined else _SMALL)
         if group in uses.read_apart and (whole or size <= tiny):
             places[group] = tuple(range(size))
         elif group in uses.selected:
             # Two more than are selected, so that they are not all there is.
-            others = [i for i in (*range(tiny + 1), size - 1) if i not in uses.selected[group]][:2]
+            near = range(min(tiny + len(uses.selected[group]), size))
+            others = [i for i in dict.fromkeys((*near, size - 1)) if i not in uses.selected[group]]
+            others = others[: max(2, least)]
             places[group] = tuple(sorted({*uses.selected[group], *others}))
         elif group in uses.indexed:
             # The same for all: where axes are equally long, so are the masks over them.
-            length = max(_SIZES[(1 + variant) % len(_SIZES)], *(c + 2 for c in uses.near), 2)
+            length = max(_SIZES[(1 + variant) % len(_SIZES)], *(c + 2 for c in uses.near), 2, least)
             places[group] = tuple(range(min(size, length)))
         else:
             places[group] = tuple(range(min(size, tiny if group in meeting else 1)))
@@ -217,6 +224,7 @@ class _Uses:
         self.pool = pool_of(graphs, compared, narrow=narrow)
         self.compared = tuple(dict.fromkeys([*compared, *self.pool.own]))
         self.read_apart = self.indexed | self.selected.keys()
+        self.gathered = gatherings(graphs, groups)
         self.near = [c for c in self._integers() if 0 < c <= _NEAR]
 
     def _look_at(self, graph: Graph) -> None:
