@@ -1,1 +1,1 @@
-"""Axioms of tensor algebra, saturation of a goal under them, and the proofs that they hold."""
+"""Axioms of tensor algebra, saturation of a goal under them, proofs that they hold, and discovered rules."""

@@ -1,0 +1,128 @@
+"""discover(): from operators and inputs to proven rules, by the stages of the search in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superopt.clock import Clock
+from superopt.errors import InputError
+from superopt.rules.discover.language.operators import OPERATORS, operators_named
+from superopt.rules.discover.language.rule import Rule
+from superopt.rules.discover.proof.prove import Proof, prove
+from superopt.rules.discover.search.candidates import candidates_of
+from superopt.rules.discover.search.graphs import Graphs, last_applications
+from superopt.rules.discover.search.joint import joint_rules
+from superopt.rules.discover.search.prune import Dropped, named, prune
+from superopt.rules.discover.search.terms import Setting, Terms, first_terms
+
+__all__ = ["Discovery", "Explored", "Explorer", "default_setting", "discover"]
+
+_MATRIX = (2, 2)  # in units, so that an input can be split
+
+
+class Explored(Protocol):
+    """What an engine returns: the rows it found, counts of what was left out, and what stopped it."""
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """All states."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was left out, by reason."""
+
+    @property
+    def stopped(self) -> str | None:
+        """The limit that ended the search, or None."""
+
+
+Explorer = Callable[[Graphs], Explored]
+"""The engine: explores the whole space of graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """Rules with their proofs, what was dropped and why, and what every stage counted."""
+
+    setting: Setting
+    size: int
+    rules: tuple[tuple[Rule, Proof], ...]
+    dropped: tuple[Dropped, ...]
+    counts: Mapping[str, int]
+    ms: Mapping[str, float]
+
+
+def default_setting(size: int, names: Sequence[str] = tuple(OPERATORS), seed: int = 0) -> Setting:
+    """Return the operators over as many matrices as graphs of this size can tell apart, and two scalars."""
+    matrices = [(chr(ord("a") + number), _MATRIX) for number in range(size + 1)]
+    scalars = [("s", ()), ("t", ())] if "scale" in names else []
+    return Setting(operators_named(names), (*matrices, *scalars), seed=seed)
+
+
+def discover(
+    setting: Setting, size: int, explore: Explorer, *, tell: Callable[[str], None] = lambda text: None
+) -> Discovery:
+    """Return the rules between graphs of up to `size` operators."""
+    if size < 1:
+        raise InputError(f"graphs of {size} operators make no rules; give at least 1")
+    clock = Clock()
+    terms, counts = _all_terms(setting, size, explore, clock, tell)
+    with clock.phase("compare"):
+        candidates = candidates_of(terms)
+    counts |= {
+        "terms": len(terms),
+        "equal": candidates.equal,
+        "replaced": candidates.replaced,
+        "renamed": candidates.renamed,
+        "candidates": len(candidates.lefts),
+    }
+    tell(f"{len(terms):,} tensors, {candidates.equal:,} equalities, {len(candidates.lefts):,} candidates")
+    with clock.phase("prune"):
+        pruned = prune(
+            terms,
+            candidates,
+            setting.seed + 1,
+            lambda at, kept: tell(f"pruning: {at:,} of {len(candidates.lefts):,} candidates, {kept} rules"),
+        )
+    with clock.phase("joint"):
+        joint = joint_rules(terms, setting.seed + 1)
+    rules = [*pruned.rules, *named(joint)]
+    counts |= {
+        "closed": pruned.closed,
+        "followed": len(pruned.dropped),
+        "rules": len(rules),
+        "joint": len(joint),
+    }
+    proven = []
+    with clock.phase("prove"):
+        for at, rule in enumerate(rules):
+            tell(f"proving: {at} of {len(rules)} rules")
+            proven.append((rule, prove(rule, setting.seed + 2)))
+    return Discovery(setting, size, tuple(proven), pruned.dropped, counts, clock.ms)
+
+
+def _all_terms(
+    setting: Setting, size: int, explore: Explorer, clock: Clock, tell: Callable[[str], None]
+) -> tuple[Terms, dict[str, Any]]:
+    """Return the terms of up to `size` operators, and how many graphs were made and left out."""
+    terms, counts = first_terms(setting), {}
+    for length in range(1, size + 1):
+        with clock.phase("enumerate"):
+            found = explore(Graphs(terms, length))
+        if found.stopped == "interrupted":
+            raise KeyboardInterrupt
+        if found.stopped is not None:
+            raise InputError(
+                f"the search of graphs of up to {length} operators was stopped ({found.stopped}), and the "
+                "rules of a part of them would miss others; take fewer operators or raise the limit"
+            )
+        tell(f"{len(found.rows):,} graphs of up to {length} operators")
+        with clock.phase("evaluate"):
+            terms = terms.extended(last_applications(terms, found.rows, length), length, valued=length < size)
+        counts = {"graphs": len(found.rows), "separate": sum(found.counts.values())}
+    return terms, counts

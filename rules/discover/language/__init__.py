@@ -1,0 +1,1 @@
+"""The language of rules: operators, shapes, expressions, and the numbers they are tried with."""

@@ -1,0 +1,61 @@
+"""Proofs: a rule is refuted by numbers, or follows from the axioms, or is decided by z3 at small sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from superopt.rules.discover.language.rule import Rule
+from superopt.rules.discover.proof.axioms import axioms
+from superopt.rules.discover.proof.check import counterexample
+from superopt.rules.discover.proof.derive import Deriver, Effort
+from superopt.rules.discover.proof.symbolic import holds_at_small_sizes
+
+__all__ = ["STATUSES", "Proof", "Status", "check_axioms", "prove"]
+
+Status = Literal["proven", "unknown", "refuted"]
+STATUSES: tuple[Status, ...] = ("proven", "unknown", "refuted")
+
+_EFFORTS = (Effort(rounds=4, nodes=3_000), Effort(rounds=7, nodes=12_000))
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is known of a rule: proven for all sizes, refuted with numbers, or neither."""
+
+    status: Status
+    detail: str
+
+
+@cache
+def _deriver() -> Deriver:
+    return Deriver(axioms(), signs=True)
+
+
+def prove(rule: Rule, seed: int) -> Proof:
+    """Return the status of a rule; its counterexample is looked for with numbers drawn by the seed."""
+    found = counterexample(rule, seed)
+    if found is not None:
+        return Proof("refuted", found.text())
+    if any(_deriver().derives(rule, effort) for effort in _EFFORTS):
+        return Proof("proven", "follows from the axioms")
+    answer = holds_at_small_sizes(rule)
+    if answer == "fails":
+        return Proof("refuted", "z3 has a counterexample at sizes of 1 and 2")
+    if answer == "holds":
+        return Proof("unknown", "holds for all numbers at sizes of 1 and 2 (z3); no derivation was found")
+    return Proof("unknown", "no derivation was found, and z3 reached its limit")
+
+
+def check_axioms(seed: int) -> Sequence[tuple[Rule, Proof]]:
+    """Return every axiom with what numbers and z3 at small sizes say of it; derivations would be circular."""
+    results = []
+    for axiom in axioms():
+        found = counterexample(axiom, seed)
+        answer = "fails" if found is not None else holds_at_small_sizes(axiom)
+        status: Status = "proven" if answer == "holds" else "refuted" if answer == "fails" else "unknown"
+        detail = found.text() if found is not None else "by symbolic execution at sizes of 1 and 2"
+        results.append((axiom, Proof(status, detail)))
+    return results

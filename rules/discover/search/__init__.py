@@ -1,0 +1,1 @@
+"""Search for rules: all small graphs, which of them are equal, and which equalities follow from others."""

@@ -1,0 +1,174 @@
+"""Candidates: which terms have the same fingerprint, without most of those that say nothing new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superopt.rules.discover.language.rule import rule_of
+from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, unpack
+
+__all__ = ["Candidates", "candidates_of"]
+
+Index = NDArray[np.int64]
+
+_DIGIT = 4  # bits of an input's number in an order of inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Pairs of terms that look equal, general ones first, and how many were left out."""
+
+    lefts: Index
+    rights: Index
+    equal: int  # pairs of a term and the first one of the same fingerprint
+    replaced: int  # of these, pairs that follow from an equality of a part
+    renamed: int  # of the rest, pairs that are others with renamed inputs
+
+
+def candidates_of(terms: Terms) -> Candidates:
+    """Return the equalities between each term and the first term that has its fingerprint."""
+    _, firsts, classes = np.unique(terms.fingerprint_of, return_index=True, return_inverse=True)
+    lead = firsts[classes]
+    others = np.flatnonzero(lead != np.arange(len(terms)))
+    follows = _follows(terms, others, _replaceable(terms, others, lead))
+    lefts = others[~follows]
+    pairs = np.stack(_renamed(terms, lefts, lead[lefts]), axis=1)
+    distinct = np.unique(pairs, axis=0)
+    order = _generality(terms, distinct)
+    return Candidates(
+        lefts=distinct[order, 0],
+        rights=distinct[order, 1],
+        equal=len(others),
+        replaced=int(follows.sum()),
+        renamed=len(lefts) - len(distinct),
+    )
+
+
+def _replaceable(terms: Terms, members: Index, lead: Index) -> Index:
+    """Return for each term the one that may replace it in larger terms, which allows the same shapes."""
+    parts = members[terms.size_of[members] < terms.size_of.max()]
+    pairs = np.stack(_renamed(terms, parts, lead[parts]), axis=1)
+    distinct, places = np.unique(pairs, axis=0, return_inverse=True)
+    sizes = dict(terms.setting.inputs)
+    narrow = np.zeros(len(distinct), dtype=bool)
+    for at, (left, right) in enumerate(distinct.tolist()):
+        rule = rule_of("", [terms.expression(left)], [terms.expression(right)], sizes)
+        narrow[at] = rule is None or rule.narrow
+    found = lead.copy()
+    kept = parts[narrow[places.reshape(-1)]]
+    found[kept] = kept
+    return found
+
+
+def _follows(terms: Terms, members: Index, lead: Index) -> NDArray[np.bool_]:
+    """Return which terms are another known term once a part is replaced by a smaller equal one."""
+    found = np.zeros(len(members), dtype=bool)
+    made = terms.code_of[members] != NOTHING
+    codes = terms.code_of[members[made]]
+    ops, left, right = unpack(codes)
+    one, two = lead[left], np.where(right == NOTHING, UNARY, lead[right])
+    after = _application(terms, ops, one, two)
+    found[made] = (after != codes) & (terms.results(after)[0] != NOTHING)
+    return found
+
+
+def _application(terms: Terms, ops: Index, left: Index, right: Index) -> Index:
+    """Return the codes of applications, with the operands of a commutative operator in order."""
+    commutes = np.array([operator.commutative for operator in terms.setting.operators])[ops]
+    low = np.where(commutes, np.minimum(left, right), left)
+    high = np.where(commutes, np.maximum(left, right), right)
+    return pack(ops, low, high)
+
+
+def _renamed(terms: Terms, lefts: Index, rights: Index) -> tuple[Index, Index]:
+    """Return both sides of each pair with their inputs renamed, in the order in which they are met."""
+    kinds = [sizes for _, sizes in terms.setting.inputs]
+    orders = _orders(terms)
+    met = _appended(orders[lefts], orders[rights], len(kinds))
+    names = np.tile(np.arange(len(kinds)), (len(lefts), 1))
+    for kind in dict.fromkeys(kinds):
+        pool = np.array([at for at, other in enumerate(kinds) if other == kind])
+        used = np.zeros(len(lefts), dtype=np.int64)
+        for place in range(len(kinds)):
+            digit = (met >> (_DIGIT * place)) & ((1 << _DIGIT) - 1)
+            here = np.flatnonzero((digit != 0) & np.isin(digit - 1, pool))
+            names[here, digit[here] - 1] = pool[used[here]]
+            used[here] += 1
+    return _substituted(terms, lefts, names), _substituted(terms, rights, names)
+
+
+def _orders(terms: Terms) -> Index:
+    """Return for each term the inputs in the order in which they are met, as digits from 1."""
+    count = len(terms.setting.inputs)
+    orders = np.zeros(len(terms), dtype=np.int64)
+    orders[:count] = np.arange(1, count + 1)
+    for members, left, right in _by_size(terms):
+        first = orders[left]
+        orders[members] = np.where(
+            right == NOTHING, first, _appended(first, np.where(right == NOTHING, 0, orders[right]), count)
+        )
+    return orders
+
+
+def _appended(first: Index, second: Index, count: int) -> Index:
+    """Return the digits of one order followed by those of another that it lacks."""
+    mask = (1 << _DIGIT) - 1
+    found = first.copy()
+    length = sum((first >> (_DIGIT * place)) & mask != 0 for place in range(count))
+    for place in range(count):
+        digit = (second >> (_DIGIT * place)) & mask
+        known = np.zeros(len(first), dtype=bool)
+        for other in range(count):
+            known |= (found >> (_DIGIT * other)) & mask == digit
+        fresh = ~known & (digit != 0)
+        found = np.where(fresh, found | (digit << (_DIGIT * length)), found)
+        length = length + fresh
+    return found
+
+
+def _by_size(terms: Terms) -> list[tuple[Index, Index, Index]]:
+    """Return terms with their operands, those of fewer operators first."""
+    found = []
+    for size in range(1, int(terms.size_of.max()) + 1):
+        members = np.flatnonzero(terms.size_of == size)
+        _, left, right = unpack(terms.code_of[members])
+        found.append((members, left, right))
+    return found
+
+
+def _substituted(terms: Terms, members: Index, names: Index) -> Index:
+    """Return terms with renamed inputs; every renaming of a term is a term."""
+    found = np.empty_like(members)
+    inputs = terms.code_of[members] == NOTHING
+    found[inputs] = names[np.flatnonzero(inputs), members[inputs]]
+    made = np.flatnonzero(~inputs)
+    if len(made):
+        ops, left, right = unpack(terms.code_of[members[made]])
+        one = _substituted(terms, left, names[made])
+        two = np.full(len(made), UNARY)
+        binary = np.flatnonzero(right != NOTHING)
+        if len(binary):
+            two[binary] = _substituted(terms, right[binary], names[made[binary]])
+        first, _ = terms.results(_application(terms, ops, one, two))
+        assert (first != NOTHING).all()
+        found[made] = first + terms.part_of[members[made]]
+    return found
+
+
+def _generality(terms: Terms, pairs: Index) -> Index:
+    """Return the order of pairs: small trees first, then sides of like size, then those with many inputs."""
+    trees = np.zeros(len(terms), dtype=np.int64)
+    masks = np.zeros(len(terms), dtype=np.int64)
+    count = len(terms.setting.inputs)
+    masks[:count] = 1 << np.arange(count)
+    for members, left, right in _by_size(terms):
+        second = np.where(right == NOTHING, 0, trees[right])
+        trees[members] = 1 + trees[left] + second
+        masks[members] = masks[left] | np.where(right == NOTHING, 0, masks[right])
+    size, larger = trees[pairs].sum(axis=1), trees[pairs].max(axis=1)
+    together = masks[pairs[:, 0]] | masks[pairs[:, 1]]
+    inputs = sum((together >> at) & 1 for at in range(count))
+    return np.lexsort((pairs[:, 0], pairs[:, 1], -np.asarray(inputs), larger, size))

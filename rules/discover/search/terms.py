@@ -1,0 +1,313 @@
+"""Terms: all tensors that small graphs make, as arrays, and the operators applied to them as numbers.
+
+A term is an input or one result of an application; an application is an operator with its operands, packed
+into one integer (`code`). Terms are numbered from the inputs upwards, by the operators that they need and
+then by code, so that the numbers do not depend on how the terms were found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superopt.errors import InputError
+from superopt.rules.discover.language.expressions import Apply, Expression, Input
+from superopt.rules.discover.language.operators import Operator
+from superopt.rules.discover.language.shapes import Word, halves
+from superopt.rules.discover.language.values import Numbers, drawn, fingerprints
+
+__all__ = ["NOTHING", "UNARY", "Setting", "Terms", "first_terms", "pack", "unpack"]
+
+Index = NDArray[np.int64]
+
+NOTHING = -1
+_BITS = 24  # of a term's number in a code
+_MASK = (1 << _BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What graphs are made of, and what they are tested with."""
+
+    operators: tuple[Operator, ...]
+    inputs: tuple[tuple[str, tuple[int, ...]], ...]  # each with its rows and columns in units, or a scalar
+    samples: int = 8
+    seed: int = 0
+
+    def text(self) -> str:
+        """Return all of it, for messages and checkpoints."""
+        inputs = ", ".join(f"{name}{list(sizes)}" for name, sizes in self.inputs)
+        names = ", ".join(operator.name for operator in self.operators)
+        return f"{{{names}}} over {inputs}, {self.samples} samples, seed {self.seed}"
+
+
+def pack(op: Index | int, left: Index, right: Index | int) -> Index:
+    """Return the codes of applications."""
+    codes: Index = (np.asarray(op, dtype=np.int64) << (2 * _BITS)) | (left << _BITS) | np.asarray(right)
+    return codes
+
+
+def unpack(codes: Index) -> tuple[Index, Index, Index]:
+    """Return operators and both operands; the second operand of a unary operator is NOTHING."""
+    right = codes & _MASK
+    return codes >> (2 * _BITS), (codes >> _BITS) & _MASK, np.where(right == _MASK, NOTHING, right)
+
+
+UNIT = 2
+"""Rows or columns in a unit: with one alone, a transpose or a product could look like nothing or like mul."""
+
+_CHUNK = 1 << 15  # applications evaluated at once
+
+UNARY = _MASK
+"""Stands in a code for the operand that a unary operator lacks."""
+
+
+class Shapes:
+    """The concrete shapes that occur, by number, and what each operator makes of them."""
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        self.operators = operators
+        self.sizes: list[tuple[int, ...]] = []
+        self._number: dict[tuple[int, ...], int] = {}
+        self._results: dict[tuple[int, ...], tuple[int, ...] | None] = {}
+        self._tables: dict[int, NDArray[np.bool_]] = {}
+        self._known = 0
+
+    def number(self, sizes: tuple[int, ...]) -> int:
+        """Return the number of a shape."""
+        if sizes not in self._number:
+            self._number[sizes] = len(self.sizes)
+            self.sizes.append(sizes)
+        return self._number[sizes]
+
+    def results(self, op: int, *shapes: int) -> tuple[int, ...] | None:
+        """Return the shapes that an operator makes of some shapes, or None where it cannot take them."""
+        key = (op, *shapes)
+        if key not in self._results:
+            given = [tuple(("u",) * size for size in self.sizes[shape]) for shape in shapes]
+            made = self.operators[op].typing(given, _UNITS)
+            self._results[key] = (
+                None if made is None else tuple(self.number(tuple(map(len, shape))) for shape in made)
+            )
+        return self._results[key]
+
+    def taken(self, op: int, count: int) -> NDArray[np.bool_]:
+        """Return which of the first `count` shapes, or pairs of them, an operator takes."""
+        table = self._tables.get(op)
+        arity = self.operators[op].arity
+        if table is None or len(table) < count:
+            table = np.zeros((count,) * arity, dtype=bool)
+            for at in np.ndindex(table.shape):
+                table[at] = self.results(op, *at) is not None
+            self._tables[op] = table
+        return table
+
+
+class _Lengths:
+    """Words of units, of which only the lengths count."""
+
+    def same(self, left: Word, right: Word) -> bool:
+        return len(left) == len(right)
+
+    def cut(self, word: Word) -> tuple[Word, Word] | None:
+        return halves(word)
+
+
+_UNITS = _Lengths()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """All terms of up to so many operators, with their values."""
+
+    setting: Setting
+    shapes: Shapes
+    codes: Index  # of applications, sorted
+    firsts: Index  # the first result of each application
+    code_of: Index  # the application of each term, NOTHING for inputs
+    part_of: Index
+    size_of: Index  # in operators
+    shape_of: Index
+    fingerprint_of: NDArray[np.uint64]
+    values: Mapping[int, Numbers]  # by shape
+    slot_of: Index  # the place of each term in the values of its shape
+
+    def __len__(self) -> int:
+        return len(self.code_of)
+
+    def expression(self, term: int) -> Expression:
+        """Return a term as a tree."""
+        if self.code_of[term] == NOTHING:
+            return Input(self.setting.inputs[term][0])
+        return self.application(int(self.code_of[term]), int(self.part_of[term]))
+
+    def application(self, code: int, part: int = 0) -> Expression:
+        """Return a result of an application as a tree; it need not be one of the terms."""
+        op, left, right = (int(word) for word in unpack(np.array(code)))
+        operands = (left,) if right == NOTHING else (left, right)
+        operator = self.setting.operators[op]
+        return Apply(operator.name, tuple(self.expression(operand) for operand in operands), part)
+
+    @cached_property
+    def shape_count(self) -> int:
+        """How many shapes the terms have."""
+        return int(self.shape_of.max()) + 1
+
+    def results(self, codes: Index) -> tuple[Index, Index]:
+        """Return the first and second results of applications, NOTHING where they are no terms."""
+        at = np.searchsorted(self.codes, codes).clip(max=max(len(self.codes) - 1, 0))
+        known = self.codes[at] == codes if len(self.codes) else np.zeros(codes.shape, dtype=bool)
+        first = np.where(known, self.firsts[at] if len(self.codes) else NOTHING, NOTHING)
+        two = self.two_results(codes) & known
+        return first, np.where(two, first + 1, NOTHING)
+
+    def two_results(self, codes: Index) -> NDArray[np.bool_]:
+        """Return which applications have two results."""
+        two = np.array([operator.results > 1 for operator in self.setting.operators])
+        found: NDArray[np.bool_] = two[np.asarray(codes) >> (2 * _BITS)]
+        return found
+
+    def alike(self, codes: Index) -> Iterator[tuple[Index, int, tuple[Index, ...], tuple[int, ...]]]:
+        """Yield applications in groups of one operator and one shape of each operand.
+
+        A group is: which of the applications, the operator, their operands, the shapes of the results.
+        """
+        if not len(codes):
+            return
+        ops, left, right = unpack(codes)
+        second = np.where(right == NOTHING, NOTHING, self.shape_of[right])
+        count = self.shape_count
+        kinds = (ops * count + self.shape_of[left]) * (count + 1) + second + 1
+        order = np.argsort(kinds, kind="stable")
+        starts = np.flatnonzero(np.diff(kinds[order], prepend=-1))
+        for members in np.split(order, starts[1:]):
+            lead = members[0]
+            op = int(ops[lead])
+            operands = (left,) if right[lead] == NOTHING else (left, right)
+            made = self.shapes.results(op, *(int(self.shape_of[operand[lead]]) for operand in operands))
+            assert made is not None
+            yield members, op, tuple(operand[members] for operand in operands), made
+
+    def evaluated(self, codes: Index) -> Iterator[tuple[Index, tuple[Numbers, ...], tuple[int, ...]]]:
+        """Yield the values of applications in groups: which of them, results, shapes."""
+        for members, op, operands, made in self.alike(codes):
+            operator = self.setting.operators[op]
+            at = 0 if operator.cuts is None else UNIT * self.shapes.sizes[made[0]][operator.cuts]
+            yield members, operator.meaning([self.of(operand) for operand in operands], at), made
+
+    def prints(self, codes: Index) -> NDArray[np.uint64]:
+        """Return the fingerprints of both results of each application, 0 for a result that is not there.
+
+        Operands of equal value give equal results, so each combination of values is evaluated once.
+        """
+        ops, left, right = unpack(codes)
+        same = np.unique(self.fingerprint_of, return_index=True, return_inverse=True)
+        lead = same[1][same[2]]  # the first term of the same value
+        stand_in = pack(ops, lead[left], np.where(right == NOTHING, UNARY, lead[right]))
+        distinct, places = np.unique(stand_in, return_inverse=True)
+        found = np.zeros((len(distinct), 2), dtype=np.uint64)
+        for start in range(0, len(distinct), _CHUNK):
+            chunk = distinct[start : start + _CHUNK]
+            for members, results, _ in self.evaluated(chunk):
+                for part, numbers in enumerate(results):
+                    found[start + members, part] = fingerprints(numbers)
+        return found[places]
+
+    def of(self, terms: Index) -> Numbers:
+        """Return the values of terms of one shape."""
+        values = self.values[int(self.shape_of[terms[0]])]
+        slots = self.slot_of[terms]
+        return Numbers(values.residues[slots], values.sizes[slots])
+
+    def extended(self, codes: Index, size: int, *, valued: bool = True) -> Terms:
+        """Return the terms with all results of further applications, each of so many operators.
+
+        Without their values nothing more can be applied to the further terms, but they take little memory.
+        """
+        codes = np.sort(codes)
+        two = self.two_results(codes)
+        firsts = len(self) + np.arange(len(codes)) + np.cumsum(two) - two
+        total = len(self) + len(codes) + int(two.sum())
+        if total > _MASK:
+            raise InputError(f"{total:,} terms are more than {_MASK:,}; take fewer operators or inputs")
+        code_of, part_of = _grown(self.code_of, total, NOTHING), _grown(self.part_of, total, 0)
+        shape_of, size_of = _grown(self.shape_of, total, 0), _grown(self.size_of, total, size)
+        code_of[firsts] = codes
+        code_of[firsts[two] + 1], part_of[firsts[two] + 1] = codes[two], 1
+        for members, _, _, made in self.alike(codes):
+            for part, shape in enumerate(made):
+                shape_of[firsts[members] + part] = shape
+        found = self.prints(codes)
+        prints = _grown(self.fingerprint_of, total, 0)
+        prints[firsts], prints[firsts[two] + 1] = found[:, 0], found[two, 1]
+        values, slot_of = self._more_values(codes, firsts, total) if valued else (self.values, self.slot_of)
+        order = np.argsort(np.concatenate((self.codes, codes)), kind="stable")
+        return Terms(
+            setting=self.setting,
+            shapes=self.shapes,
+            codes=np.concatenate((self.codes, codes))[order],
+            firsts=np.concatenate((self.firsts, firsts))[order],
+            code_of=code_of,
+            part_of=part_of,
+            size_of=size_of,
+            shape_of=shape_of,
+            fingerprint_of=prints,
+            values=values,
+            slot_of=slot_of,
+        )
+
+    def _more_values(self, codes: Index, firsts: Index, total: int) -> tuple[dict[int, Numbers], Index]:
+        """Return the values of all terms and of further applications, by shape, and their places."""
+        slot_of = _grown(self.slot_of, total, 0)
+        parts = {shape: [numbers] for shape, numbers in self.values.items()}
+        filled = {shape: len(numbers.residues) for shape, numbers in self.values.items()}
+        for members, results, made in self.evaluated(codes):
+            for part, (numbers, shape) in enumerate(zip(results, made, strict=True)):
+                start = filled.get(shape, 0)
+                slot_of[firsts[members] + part] = np.arange(start, start + len(members))
+                filled[shape] = start + len(members)
+                parts.setdefault(shape, []).append(numbers)
+        joined = {shape: Numbers.each(lambda *x: np.concatenate(x), *some) for shape, some in parts.items()}
+        return joined, slot_of
+
+
+def _grown(array: NDArray[Any], total: int, fill: int) -> NDArray[Any]:
+    grown = np.full(total, fill, dtype=array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+def first_terms(setting: Setting) -> Terms:
+    """Return the inputs as terms, with random values."""
+    shapes = Shapes(setting.operators)
+    generator = np.random.default_rng(setting.seed)
+    numbers: dict[int, list[Numbers]] = {}
+    shape_of, slot_of, prints = [], [], []
+    for _, sizes in setting.inputs:
+        shape = shapes.number(sizes)
+        dimensions = [UNIT * size for size in sizes] or [1, 1]
+        value = drawn(generator, (1, setting.samples, *dimensions))
+        shape_of.append(shape)
+        slot_of.append(len(numbers.setdefault(shape, [])))
+        numbers[shape].append(value)
+        prints.append(fingerprints(value)[0])
+    count = len(setting.inputs)
+    empty = np.empty(0, dtype=np.int64)
+    return Terms(
+        setting=setting,
+        shapes=shapes,
+        codes=empty,
+        firsts=empty,
+        code_of=np.full(count, NOTHING),
+        part_of=np.zeros(count, dtype=np.int64),
+        size_of=np.zeros(count, dtype=np.int64),
+        shape_of=np.array(shape_of, dtype=np.int64),
+        fingerprint_of=np.array(prints, dtype=np.uint64),
+        values={shape: Numbers.each(lambda *x: np.concatenate(x), *some) for shape, some in numbers.items()},
+        slot_of=np.array(slot_of, dtype=np.int64),
+    )

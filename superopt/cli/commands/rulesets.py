@@ -1,0 +1,239 @@
+"""`superopt rules discover|show|apply`, and the part of `check` that proves discovered rules."""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from superopt.cli.live import LiveLine
+from superopt.cli.options import positive, whole, workers
+from superopt.cli.screen import Block, Table, Text, print_blocks, print_json
+from superopt.cli.writing import check_place
+from superopt.errors import InputError
+
+if TYPE_CHECKING:
+    from superopt.rules.discover.language.rule import Rule
+    from superopt.rules.discover.proof.prove import Proof
+
+__all__ = ["add_actions", "check_file"]
+
+_EXAMPLES = """\
+examples:
+  superopt rules discover --size 2 -o rules.json
+  superopt rules discover --size 3 --operators add,relu,matmul,concat_cols -o rules.json --workers 2
+  superopt rules show rules.json
+  superopt rules apply rules.json "a[m, k] w[k, n] v[k, p]: matmul(a, w), matmul(a, v)"
+"""
+_UNKNOWN = 3  # the exit code of an answer that is neither yes nor no
+
+
+def add_actions(actions: Any) -> None:
+    """Add the actions for rules that are discovered."""
+    discover: argparse.ArgumentParser = actions.add_parser(
+        "discover",
+        help="find the rules between small graphs, and prove them",
+        description="Enumerates all small graphs of some operators, finds which are equal, drops the "
+        "equalities that follow from others, and proves the rest.",
+        epilog=_EXAMPLES,
+    )
+    discover.add_argument(
+        "--size", type=positive, default=2, metavar="N", help="operators in a graph (default 2)"
+    )
+    discover.add_argument("--operators", metavar="A,B", help="only these operators (default: all)")
+    discover.add_argument("--workers", type=workers, default=1, metavar="N", help="processes (default 1)")
+    discover.add_argument("--seed", type=whole, default=0, help="of the numbers that graphs are tried with")
+    discover.add_argument("-o", "--output", metavar="FILE", required=True, help="the file of rules to write")
+    discover.add_argument("--json", action="store_true", help="print JSON")
+    discover.set_defaults(run=_discover)
+    show: argparse.ArgumentParser = actions.add_parser(
+        "show",
+        help="print discovered rules, or why an equality is none of them",
+        description="Prints the rules of a file with their proofs, or says why an equality is none of them.",
+    )
+    show.add_argument("file", metavar="FILE", type=Path, help="a file of rules")
+    show.add_argument(
+        "--dropped", action="store_true", help="the equalities dropped one by one, with reasons"
+    )
+    show.add_argument("--why", metavar="RULE", help="say why this equality is no rule of its own")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    show.set_defaults(run=_show)
+    apply: argparse.ArgumentParser = actions.add_parser(
+        "apply",
+        help="print the programs that rules make of one",
+        description="Prints the programs that proven rules make of one, those of the fewest operators first.",
+        epilog=_EXAMPLES,
+    )
+    apply.add_argument("file", metavar="FILE", type=Path, help="a file of rules")
+    apply.add_argument("program", metavar="PROGRAM", help="inputs with shapes, a colon, and the outputs")
+    apply.add_argument("--steps", type=positive, default=2, metavar="N", help="rules in a row (default 2)")
+    apply.add_argument("--most", type=positive, default=1000, metavar="N", help="programs (default 1000)")
+    apply.add_argument("--show", type=positive, default=10, metavar="N", help="programs printed (default 10)")
+    apply.add_argument("--json", action="store_true", help="print JSON")
+    apply.set_defaults(run=_apply)
+
+
+def _discover(arguments: argparse.Namespace) -> int:
+    from superopt.frontier.engine import explore
+    from superopt.rules.discover.discover import default_setting, discover
+    from superopt.rules.discover.language.operators import OPERATORS
+    from superopt.rules.discover.store import write_rules
+
+    path = check_place(arguments.output)
+    names = list(OPERATORS) if arguments.operators is None else _listed(arguments.operators)
+    setting = default_setting(arguments.size, names, arguments.seed)
+    with LiveLine() as show:
+        found = discover(setting, arguments.size, partial(explore, workers=arguments.workers), tell=show)
+    write_rules(found, path)
+    statuses = [proof.status for _, proof in found.rules]
+    if arguments.json:
+        ms = {name: round(ms, 1) for name, ms in found.ms.items()}
+        told = {"counts": dict(found.counts), "ms": ms, "statuses": _tally(statuses)}
+        print_json({"schema": "superopt.discovery/1", "file": str(path), **told})
+        return _code(statuses)
+    counts = found.counts
+    rows = (
+        ("graphs made", counts["graphs"], "each once; separate outputs are graphs of their own"),
+        ("graphs left out", counts["separate"], "several outputs that no operator left could join"),
+        ("tensors", counts["terms"], "inputs and results of these graphs"),
+        ("equalities", counts["equal"], "between a tensor and the first one of its fingerprint"),
+        ("of parts", counts["replaced"], "dropped: a part of one side can be replaced"),
+        ("renamed", counts["renamed"], "dropped: others with renamed inputs"),
+        ("tensorless", counts["tensorless"], "dropped: follow among these tensors from rules kept before"),
+        (
+            "derived",
+            counts["followed"],
+            "dropped one by one: follow by saturation, or are wrong at other sizes",
+        ),
+        ("rules", counts["rules"], f"of which {counts['joint']} make two outputs at once"),
+    )
+    seconds = ", ".join(f"{name} {ms / 1e3:.1f}" for name, ms in found.ms.items())
+    print_blocks(
+        [
+            Table(
+                ("stage", "count", "what"), tuple((name, f"{count:,}", what) for name, count, what in rows)
+            ),
+            Text(f"seconds: {seconds}"),
+            Text(f"{_shown(statuses)}; written to {path}", "bold"),
+        ]
+    )
+    return _code(statuses)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from superopt.rules.discover.language.rule import parse_rule, rule_text
+    from superopt.rules.discover.store import read_rules
+    from superopt.rules.discover.why import why
+    from superopt.verify.seeds import fresh_seed
+
+    file = read_rules(arguments.file)
+    if arguments.why is not None:
+        answer = why(parse_rule(arguments.why), [rule for rule, _ in file.rules], fresh_seed())
+        if arguments.json:
+            print_json({"schema": "superopt.rule-reason/1", "rule": arguments.why, "reason": answer})
+        else:
+            print_blocks([Text(answer)])
+        return 0
+    if arguments.json:
+        rules = [{"name": r.name, "rule": rule_text(r), "status": p.status} for r, p in file.rules]
+        dropped = [{"rule": one.rule, "reason": one.reason} for one in file.dropped]
+        print_json({"schema": "superopt.rules/1", "rules": rules, "dropped": dropped})
+        return 0
+    blocks: list[Block] = [_table(file.rules)]
+    if arguments.dropped:
+        blocks.append(Table(("dropped", "why"), tuple((one.rule, one.reason) for one in file.dropped)))
+    else:
+        blocks.append(
+            Text(f"{len(file.rules)} rules; {len(file.dropped)} dropped one by one (--dropped)", "bold")
+        )
+    print_blocks(blocks)
+    return 0
+
+
+def _apply(arguments: argparse.Namespace) -> int:
+    from superopt.rules.discover.apply import Program, rewritten
+    from superopt.rules.discover.language.rule import parse_program
+    from superopt.rules.discover.store import read_rules
+
+    file = read_rules(arguments.file)
+    program = Program(*parse_program(arguments.program))
+    rules = [rule for rule, proof in file.rules if proof.status == "proven"]
+    made = list(rewritten(program, rules, steps=arguments.steps, most=arguments.most))
+    made.sort(key=lambda one: (one.program.operators, len(one.rules), one.program.text()))
+    shown = made[: arguments.show]
+    if arguments.json:
+        found = [
+            {"operators": one.program.operators, "program": one.program.text(), "rules": list(one.rules)}
+            for one in shown
+        ]
+        told = {"programs": len(made), "given_operators": program.operators, "found": found}
+        print_json({"schema": "superopt.rewritten/1", **told})
+        return 0 if made else 1
+    rows = [(str(program.operators), program.text(), "as given")]
+    rows += [(str(one.program.operators), one.program.text(), ", ".join(one.rules)) for one in shown]
+    print_blocks(
+        [Table(("operators", "program", "rules"), tuple(rows)), Text(f"{len(made)} equal programs", "bold")]
+    )
+    return 0 if made else 1
+
+
+def check_file(path: Path, *, json: bool) -> int:
+    """Prove the rules of a file again, with fresh numbers, and check the axioms that the proofs rest on."""
+    from superopt.rules.discover.proof.prove import check_axioms, prove
+    from superopt.rules.discover.store import read_rules
+    from superopt.verify.seeds import fresh_seed
+
+    file, seed = read_rules(path), fresh_seed()
+    with LiveLine() as show:
+        show("checking the axioms of the operators")
+        axioms = check_axioms(seed)
+        proofs = []
+        for at, (rule, _) in enumerate(file.rules):
+            show(f"proving: {at} of {len(file.rules)} rules")
+            proofs.append((rule, prove(rule, seed)))
+    wrong = [(rule, proof) for rule, proof in axioms if proof.status != "proven"]
+    statuses = [proof.status for _, proof in (*proofs, *wrong)]
+    if json:
+        rules = [{"name": r.name, "status": p.status, "detail": p.detail} for r, p in proofs]
+        bad = [{"name": r.name, "status": p.status, "detail": p.detail} for r, p in wrong]
+        summary = {"axioms": len(axioms), "wrong_axioms": bad, "seed": seed}
+        print_json({"schema": "superopt.checked-rules/1", **summary, "rules": rules})
+        return _code(statuses)
+    blocks: list[Block] = [_table([*proofs, *wrong])]
+    ending = "each holds at small sizes" if not wrong else f"{len(wrong)} do not hold at small sizes"
+    blocks.append(Text(f"{len(axioms)} axioms of operators, {ending}"))
+    blocks.append(Text(f"{_shown([proof.status for _, proof in proofs])} (seed {seed})", "bold"))
+    print_blocks(blocks)
+    return _code(statuses)
+
+
+def _table(rules: "Sequence[tuple[Rule, Proof]]") -> Table:
+    from superopt.rules.discover.language.rule import rule_text
+
+    rows = []
+    for rule, proof in rules:
+        detail = "" if proof.status == "proven" else proof.detail
+        rows.append((rule.name, rule_text(rule), proof.status, detail))
+    return Table(("name", "rule", "status", "detail"), tuple(rows))
+
+
+def _listed(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError(f"--operators {text!r} names none; write them by commas, as in add,relu,matmul")
+    return names
+
+
+def _tally(statuses: Sequence[str]) -> dict[str, int]:
+    from superopt.rules.discover.proof.prove import STATUSES
+
+    return {status: statuses.count(status) for status in STATUSES}
+
+
+def _shown(statuses: Sequence[str]) -> str:
+    parts = [f"{count} {status}" for status, count in _tally(statuses).items() if count]
+    return f"{len(statuses)} rules: {', '.join(parts)}" if parts else "no rules"
+
+
+def _code(statuses: Sequence[str]) -> int:
+    return 1 if "refuted" in statuses else _UNKNOWN if "unknown" in statuses else 0
