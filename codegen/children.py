@@ -98,7 +98,7 @@ class Children:
         process.wait()
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
-                with contextlib.suppress(OSError):  # what was not read by a dead child
+                with contextlib.suppress(OSError):  # the dead child did not read its input
                     stream.close()
         with self._lock:
             self._alive.discard(process)

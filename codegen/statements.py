@@ -15,7 +15,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from superopt.ir import REDUCTIONS, Graph, Port, Split, Step, closed_values, growths, value_axes, value_names
+from superopt.ir import (
+    REDUCTIONS,
+    Graph,
+    Port,
+    Split,
+    Step,
+    growths,
+    made_from,
+    tensorless_values,
+    value_axes,
+    value_names,
+)
 from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, running_path
 from superopt.ir.running import rescaled_by
 
@@ -135,10 +146,9 @@ class KernelProgram:
     loads: tuple[Tensor, ...]
     stores: tuple[Tensor, ...]
     statements: tuple[Statement, ...]
-    splits: tuple[Split, ...] = ()  # those whose parts are on the grid: `inner` ends where the axis does
-    crossing: frozenset[tuple[int, str]] = (
-        frozenset()
-    )  # what kernels of the muGraph leave for others, and how
+    splits: tuple[Split, ...] = ()  # splits whose parts are on the grid: `inner` ends where the axis does
+    # Values that kernels leave for other kernels, with their dtypes.
+    crossing: frozenset[tuple[int, str]] = frozenset()
 
     def repeated(self, value: int) -> tuple[str, ...]:
         """Return the axes of the grid that a stored value lacks: only the first program along them stores."""
@@ -259,7 +269,7 @@ class _Lowering:
         self.block = block
         self.axes = value_axes(self.graph)
         self.names = value_names(self.graph)
-        self.closed = closed_values(self.graph)
+        self.tensorless = tensorless_values(self.graph)
         self.rounded = dict(mugraph.rounded)
         self.alike = alike
         self.loads = set(mugraph.loads(block))
@@ -314,11 +324,10 @@ class _Lowering:
 
     def _run(self, loop: Loop, path: tuple[int, ...]) -> list[Statement]:
         """Return what starts the running shifts of a loop, and note how they move in it."""
-        closed = [i for value in path for i in self._operands(value) if self.closed[i]]
+        tensorless = [i for value in path for i in self._operands(value) if self.tensorless[i]]
         found: list[Statement] = []
-        for value in dict.fromkeys([*self._closed_before(closed), *path]):
-            step = self.graph.step_of(value)
-            assert step is not None
+        for value in dict.fromkeys([*sorted(made_from(tensorless, self._operands)), *path]):
+            step = self.graph.step_at(value)
             found += [self._load(i) for i in step.inputs if i in self.loads and i not in self.ready]
             if value not in self.ready:
                 found.append(Compute(value, step))
@@ -327,26 +336,13 @@ class _Lowering:
         for shift in loop.running:
             growth = growths(self.graph, shift)
             degrees = [(value, rescaled_by(growth[value])) for value in filled if value in growth]
-            step = self.graph.step_of(shift)
-            assert step is not None
+            step = self.graph.step_at(shift)
             self.moves[shift] = Move(shift, step, tuple((value, d) for value, d in degrees if d))
         return found
 
-    def _closed_before(self, values: list[int]) -> list[int]:
-        """Return closed values and what they are made from, in order."""
-        found: set[int] = set()
-        pending = list(values)
-        while pending:
-            value = pending.pop()
-            if value not in found:
-                found.add(value)
-                pending += self._operands(value)
-        return sorted(found)
-
     def _tile(self, tile: Tile, loops: tuple[str, ...]) -> list[Statement]:
         value = tile.value
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         found: list[Statement] = [
             self._load(i) for i in dict.fromkeys(step.inputs) if i in self.loads and i not in self.ready
         ]
@@ -356,9 +352,9 @@ class _Lowering:
             return [*found, self.moves[value]]
         found.append(Compute(value, step, accumulates, inside))
         if value in self.ready:
-            return found  # on the path of a running shift: known since before the loop
+            return found  # a value on the path of a running shift is known since before the loop
         self.ready.add(value)
-        if not accumulates and not tile.again:
+        if not accumulates and not tile.recomputed:
             found += self._finished([value], loops)
         return found
 

@@ -44,16 +44,33 @@ def imports() -> Imports:
 
 def imported(path: Path) -> Iterator[str]:
     """Yield the rooms that a module imports when it runs."""
+    for name in _imported_names(path):
+        package, _, rest = name.partition(".")
+        if package == "superopt" and rest:
+            yield rest.partition(".")[0]
+
+
+def files(package: Path = PACKAGE) -> Imports:
+    """Return the modules that each module imports when it runs, by their names, packages by their own."""
+    known = {}
+    for folder in [package, *(one for one in package.iterdir() if one.is_symlink())]:
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(package).with_suffix("").parts
+            known[".".join(("superopt", *parts)).removesuffix(".__init__")] = path
+    found = {}
+    for name, path in known.items():
+        wanted = (one if one in known else one.rpartition(".")[0] for one in _imported_names(path))
+        found[name] = frozenset(one for one in wanted if one in known) - {name}
+    return found
+
+
+def _imported_names(path: Path) -> Iterator[str]:
+    """Yield the full names, of modules or of what stands in them, that a module imports when it runs."""
     for node in _running(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
         if isinstance(node, ast.Import):
-            names = [one.name for one in node.names]
+            yield from (one.name for one in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [f"{node.module}.{one.name}" for one in node.names]
-        for name in names:
-            package, _, rest = name.partition(".")
-            if package == "superopt" and rest:
-                yield rest.partition(".")[0]
+            yield from (f"{node.module}.{one.name}" for one in node.names)
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:

@@ -90,7 +90,7 @@ def to_json(proofs: Iterable[Proof]) -> list[dict[str, Any]]:
 
 
 def _decide(axiom: Axiom) -> tuple[Status, str, str]:
-    from superopt.rules.reals import Reals, UntranslatableError  # it imports z3
+    from superopt.rules.reals import Reals, UntranslatableError  # this module imports z3
 
     left, right = parse_pattern(axiom.left), parse_pattern(axiom.right)
     sides = [variables(side) for side in (left, right)]

@@ -25,7 +25,7 @@ from superopt.rules.patterns import Pattern, number_of, operators
 
 __all__ = ["Reals", "UntranslatableError"]
 
-TIMEOUT_MS = 2_000  # of one query
+TIMEOUT_MS = 2_000  # milliseconds of one query
 
 REDUCTIONS = ("Sum", "Max")
 

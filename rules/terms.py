@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from superopt.ir import Graph, Step, closed_values, value_axes
+from superopt.ir import Graph, Step, tensorless_values, value_axes
 from superopt.ops import OPS
 
 __all__ = ["OPERATORS", "Goal", "Leaf", "Node", "axis_groups", "goal_of"]
@@ -148,13 +148,13 @@ class _Bank:
     known: dict[object, int] = field(default_factory=dict)
     of_value: dict[int, int] = field(default_factory=dict)
     axes: tuple[frozenset[str], ...] = ()
-    closed: tuple[bool, ...] = ()
+    tensorless: tuple[bool, ...] = ()
     bits: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.bits = {axis: i for i, group in enumerate(self.groups) for axis in group}
         self.axes = value_axes(self.graph)
-        self.closed = closed_values(self.graph)
+        self.tensorless = tensorless_values(self.graph)
 
     def term(self, value: int) -> int:
         """Return the term of a value of the graph."""
@@ -163,7 +163,9 @@ class _Bank:
             top = pending[-1]
             step = self.graph.step_of(top)
             missing = (
-                [] if step is None or self.closed[top] else [i for i in step.inputs if i not in self.of_value]
+                []
+                if step is None or self.tensorless[top]
+                else [i for i in step.inputs if i not in self.of_value]
             )
             if top in self.of_value:
                 pending.pop()
@@ -175,10 +177,9 @@ class _Bank:
         return self.of_value[value]
 
     def _build(self, value: int, step: Step | None) -> int:
-        if step is not None and step.op == "const":
-            assert step.value is not None
+        if step is not None and step.value is not None:
             return self.const(step.value)
-        if step is None or self.closed[value]:
+        if step is None or self.tensorless[value]:
             mask = sum(1 << bit for bit in {self.bits[axis] for axis in self.axes[value]})
             extent = self._extent(value)
             sign = extent is not None or self._is_nonnegative(value, step)

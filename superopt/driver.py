@@ -10,6 +10,7 @@ from superopt.clock import Clock
 from superopt.errors import InputError
 from superopt.frontier.engine import explore
 from superopt.frontier.engine.interface import Exploration, LevelStats, Limits
+from superopt.frontier.interrupts import interrupts_noted
 from superopt.frontier.tensors.bound import Bound, Machine, graph_bound
 from superopt.frontier.tensors.derive import derive
 from superopt.frontier.tensors.graphs import canonical, graph_of
@@ -17,7 +18,6 @@ from superopt.frontier.tensors.grid import Grid, fits
 from superopt.frontier.tensors.space import TensorSpace
 from superopt.frontier.tensors.split import merge_halves, split_reductions
 from superopt.frontier.tensors.universe import Universe, universe_of
-from superopt.interrupts import interrupts_noted
 from superopt.ir import REDUCTIONS, Graph, MuGraph, Program, Region, Split, cut_graph, fuse, release_shifts
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
@@ -45,7 +45,7 @@ class SearchOptions:
     max_graphs: int = 16
     split: bool = True
     rows: int = 200_000
-    seed: int | None = None  # of the tests of equality; None draws numbers that nobody has used
+    seed: int | None = None  # the seed of the tests of equality; None draws a fresh one
     checkpoint: Path | None = None  # a folder: one file per region
     resume: bool = False
 
@@ -55,7 +55,7 @@ class Progress:
     """What a search is doing now, for whoever shows it."""
 
     phase: Phase
-    region: int  # from 1
+    region: int  # the number of the region, from 1
     regions: int
     name: str
     level: LevelStats | None = None
@@ -105,7 +105,7 @@ class RegionSearch:
     found: tuple[Found, ...]
     statistics: SearchStatistics
     truncated: tuple[str, ...] = ()  # the limits that stopped something; empty where complete
-    notes: tuple[str, ...] = ()  # what was not tried, and why
+    notes: tuple[str, ...] = ()  # parts of the search that were not tried, and why
     reached: bool = False  # the exploration itself found a way to the goal
 
 
@@ -139,7 +139,7 @@ _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)
 _ORACLE_S = 20.0
 _QUESTION_MS = 50
-_VALUE_BYTES = 400 << 20  # of field values, each tensor's on the whole grid
+_VALUE_BYTES = 400 << 20  # memory for field values, each tensor on the whole grid
 _DEFAULTS = SearchOptions()
 
 

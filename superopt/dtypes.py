@@ -15,10 +15,10 @@ class Dtype:
     """One dtype: its bytes, what its numbers are, and its name in every language that has it."""
 
     name: str
-    bytes: int  # of one element
+    bytes: int  # bytes of one element
     kind: Literal["float", "narrow", "integer", "mask"]  # a narrow one is a float without arithmetic
     torch: str
-    triton: str = ""  # as a pointer's type is written
+    triton: str = ""  # the type of a pointer to it
     cpp: str = ""
     others: tuple[str, ...] = ()  # names that a user may write, too
 

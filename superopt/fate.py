@@ -9,11 +9,11 @@ __all__ = ["Fate", "Kind"]
 class Kind(StrEnum):
     """The six ways in which a stage may leave a candidate."""
 
-    KEPT = "kept"  # it goes on to the next stage
+    KEPT = "kept"  # the candidate goes on to the next stage
     SLOWER = "slower"  # another candidate is faster, or is expected to be
-    REFUSED = "refused"  # it does not fit the device, or is less accurate than PyTorch
-    FAILED = "failed"  # it cannot be made or run
-    NO_TIME = "no time"  # it was not reached
+    REFUSED = "refused"  # the candidate does not fit the device, or is less accurate than PyTorch
+    FAILED = "failed"  # the candidate cannot be made or run
+    NO_TIME = "no time"  # no time was left for the candidate
     CHOSEN = "chosen"
 
 

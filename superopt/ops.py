@@ -79,9 +79,9 @@ class Op:
     scales: bool = False  # its operands, none a condition, times t > 0 make its value t times as large
     opposite: str = ""  # the comparison that holds where this one does not
 
-    sign: str = ""  # of a comparison, in every language
+    sign: str = ""  # the sign of a comparison, the same in every language
     torch: str = ""  # in Python with torch; of one operand where it has no form of its own: `{}.name()`
-    triton: str = ""  # in a Triton kernel, where it is not written as its definition says
+    triton: str = ""  # its text in a Triton kernel, where it is not written as its definition says
     cpp: str = ""  # the function or sign in a C++ kernel, where it is not written as its definition says
 
     def makes_mask(self, operands: Iterable[bool]) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.candidates.floors import beaten, of_program, with_floors
 from superopt.candidates.plan_cache import PlanCache
 from superopt.candidates.schedules import schedules
 from superopt.candidates.search_cache import keep_search, recall_search
@@ -21,7 +22,6 @@ from superopt.driver import Search, search
 from superopt.errors import InputError
 from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.assembly import assemble, in_parts
-from superopt.funnel.floors import beaten, of_program, with_floors
 from superopt.funnel.race import copies_for
 from superopt.ir import Program
 from superopt.live.optimized import Optimized

@@ -5,7 +5,7 @@ from typing import Literal
 
 from superopt.driver import SearchOptions
 from superopt.errors import InputError
-from superopt.seeds import fresh_seed
+from superopt.verify.seeds import fresh_seed
 
 __all__ = ["PRESETS", "OptimizeOptions", "Preset"]
 
@@ -18,7 +18,7 @@ class Preset:
 
     tuned: int  # candidates of a region whose kernels are raced in other configurations
     configs: int  # configurations tried for each of their kernels
-    compile_seconds: float  # of compiling for a device that is not here
+    compile_seconds: float  # seconds of compiling for a device that is not here
     compiled: int  # candidates of a region that are compiled for a device that is not here
     compiled_configs: int  # configurations of each of their kernels that are compiled
 
@@ -33,13 +33,13 @@ class OptimizeOptions:
 
     target: str = "auto"  # "cpu", "cuda" (the device here), "cuda:90", or auto: where the inputs are
     preset: Literal["quick", "full"] = "quick"
-    seconds: float = 20.0  # of tuning and racing, in all
-    graphs: int = 6  # of each region, made into kernels
+    seconds: float = 20.0  # seconds of tuning and racing, in all
+    graphs: int = 6  # graphs of each region that are made into kernels
     torch_compile: bool = True
     measure: bool = True  # without it, a plan with predicted times is made, as for a device not here
     retune: bool = False  # race configurations anew where sizes come that none were raced for
     guarded: bool = True  # each kernel runs first in a process of its own, which may crash or hang
-    limit_seconds: float = 60.0  # of compiling a muGraph and running it that first time
+    limit_seconds: float = 60.0  # seconds to compile a muGraph and to run it for the first time
     cache: bool = True  # use and keep what earlier runs found best
     recall: bool = False  # give back what an identical earlier call measured, and race nothing
     # Of inputs and of float tests: nobody has used the numbers that it draws.

@@ -46,7 +46,7 @@ __all__ = [
 LARGEST_F16 = 65504.0
 _LARGEST = {"bool": 1.0, "f16": LARGEST_F16, "f8e4m3": 448.0, "f8e5m2": 57344.0, "u8": 255.0, "i8": 128.0}
 _LONGEST = 2.0**31  # positions of an axis: bounds hold at all sizes that a kernel may serve
-_MOST_FACTORS = 16  # of a product that is looked into
+_MOST_FACTORS = 16  # the most factors of a product whose range is worked out
 _SAME_SIZE = frozenset({"neg", "abs", "relu", "rename", "select", "max", "silu", "gelu", "gelu_tanh"})
 
 
@@ -187,8 +187,7 @@ def _called(graph: Graph, call: Call, memory: Mapping[int, str]) -> dict[int, st
     known = dict(memory)
     made: dict[int, str] = {}
     for tile, _ in walk(call):
-        step = graph.step_of(tile.value)
-        assert step is not None
+        step = graph.step_at(tile.value)
         dtypes = {known.get(i, "f32") for i in step.inputs}
         dtype = library_dtype(dtypes) if step.op == "contract" or step.mapping else "f32"
         made[tile.value] = known[tile.value] = dtype if dtype in FLOATS else "f32"
@@ -207,7 +206,7 @@ class _Roles:
         self.shapes = {frozenset(port.axes) for port in ports if port.dtype == half}
         self.operands: set[int] = set()
         self.products: set[int] = set()
-        for value, step in enumerate(graph.steps, len(graph.inputs)):
+        for value, step in graph.numbered:
             if step.op == "contract" and self._is_matrix(step):
                 self.products.add(value)
                 self.operands.update(step.inputs)
@@ -248,8 +247,8 @@ def _largest(graph: Graph, value: int, known: dict[int, float]) -> float:
 
 
 def _made(graph: Graph, step: Step, known: dict[int, float]) -> float:
-    if step.op == "const":
-        return abs(float(step.value)) if step.value is not None else inf
+    if step.value is not None:
+        return abs(float(step.value))
     if step.op in ("exp", "exp2"):
         return 1.0 if _is_shifted(graph, step) else inf
     if step.op in OPS and (OPS[step.op].bounded or OPS[step.op].mask):
@@ -321,7 +320,7 @@ def _share_of(graph: Graph, step: Step, x: int, known: dict[int, float]) -> floa
         case "mul":
             (a, b), (share_a, share_b) = (_least(graph, i) for i in step.inputs), shares
             return max(share_a * b, share_b * a)
-        case "add":  # what is added may not make it less
+        case "add":  # a sum is no smaller only if nothing added is negative
             pairs = zip(step.inputs, shares, strict=True)
             return min((share for i, share in pairs if not _is_added(graph, i)), default=0.0)
     return max(shares)
@@ -329,8 +328,8 @@ def _share_of(graph: Graph, step: Step, x: int, known: dict[int, float]) -> floa
 
 def _is_added(graph: Graph, value: int) -> bool:
     """Return whether a value is a constant that is not negative."""
-    step = graph.step_of(value)
-    return step is not None and step.op == "const" and step.value is not None and step.value >= 0
+    number = graph.constant(value)
+    return number is not None and number >= 0
 
 
 def _least(graph: Graph, value: int) -> float:
@@ -346,7 +345,7 @@ def _least(graph: Graph, value: int) -> float:
 def _size(graph: Graph, value: int) -> float:
     """Return a positive constant, or the longest extent that there is; 0 for all else."""
     step = graph.step_of(value)
-    if step is not None and step.op == "const" and step.value is not None:
+    if step is not None and step.value is not None:
         return max(float(step.value), 0.0)
     return _LONGEST if step is not None and step.op == "size" else 0.0
 

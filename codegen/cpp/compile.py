@@ -58,13 +58,14 @@ FLAGS = (
 )
 """What every kernel is compiled with."""
 _NAMES = ("g++", "clang++", "c++")
-_ANSWER_S = 5.0  # in which a compiler says its version
+_ANSWER_S = 5.0  # seconds that a compiler has to say its version
 _TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CALL = re.compile(r"\b(contract|contract_pairs)\(([^;]*);")
 _FORMAT = re.compile(r"\bMatrix<(\w+)>")
-_FORMATS = frozenset(CPP_TYPES[name] for name in CPP_FLOATS)  # in which contractions are compiled apart
-_PANELS = "panels"  # what contractions of all formats share
+# Formats whose contractions are compiled on their own.
+_FORMATS = frozenset(CPP_TYPES[name] for name in CPP_FLOATS)
+_PANELS = "panels"  # the part that contractions of all formats share
 _PAIRS = "pairs"  # contractions in bf16
 _SHARED = {
     _PANELS: ("PANELS", "PANEL_PACKING", "PACKING(float)"),
@@ -162,7 +163,8 @@ def compile_source(
     """
     build = _Build(find_compiler(), tuple(flags), timeout_s, cache or _folder())
     defines = (_LINED,) if lined and source.lined else ()
-    code = "\n".join((*defines, _COMMENT.sub("", source.code)))  # what it was tuned for is a comment
+    # A comment says for which processor the code was tuned.
+    code = "\n".join((*defines, _COMMENT.sub("", source.code)))
     path = build.path(source.name, code, "so")
     if _is_whole(path):
         return path
@@ -345,7 +347,8 @@ def _folder() -> Path:
     """Return where kernels are kept: in the cache, or where that cannot be written, for this process only."""
     try:
         folder = cache_folder() / "cpp"
-        for place in (folder.parent, folder):  # what is in it is run: it is its owner's alone
+        # Files in these folders are run, so only their owner may write there.
+        for place in (folder.parent, folder):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if why := _open_to_others(folder):
             reason = f"{why}, so others could put code there"
@@ -390,7 +393,7 @@ def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
     """Return a compiled kernel as a function of one pointer, to its arguments."""
     try:
         library = ctypes.CDLL(str(path))
-    except OSError as error:  # no OpenMP library in the process yet
+    except OSError as error:  # the process has no OpenMP library yet
         if "GOMP" not in str(error):
             path.unlink(missing_ok=True)  # a damaged one is compiled anew the next time
             raise CompileError(f"{name}: the compiled kernel does not load: {error}") from error

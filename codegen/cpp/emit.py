@@ -24,7 +24,7 @@ def emit(program: KernelProgram, config: CppConfig) -> CppSource:
 class Emitter(Tiles):
     """Prints one kernel, from its statements to what stands around them."""
 
-    heads: list[str]  # of the loops over the grid
+    heads: list[str]  # the heads of the loops over the grid
 
     def source(self) -> CppSource:
         """Return the whole kernel."""
@@ -230,8 +230,7 @@ class Emitter(Tiles):
         base, tile = f"{name}_base", f"{name}_tile"
         start, end = "0", self.end(item.axis)
         for reach in item.reaches:
-            step = self.graph.step_of(reach.mask)
-            assert step is not None
+            step = self.graph.step_at(reach.mask)
             seen = "Beyond" if reach.upper else "Before"
             self.line(f"// {seen} what is in reach, {print_step(step, self.texts)} holds nowhere.")
             if reach.upper:

@@ -179,8 +179,7 @@ class _NestPrinter:
             step = self.graph.step_of(step.inputs[0])
         if step is None or step.op not in LEAVES:
             return None
-        if step.op == "const":
-            assert step.value is not None
+        if step.value is not None:
             return constant(step.value)
         if step.op == "infinity":
             return Text("infinity", vector=False)

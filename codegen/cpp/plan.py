@@ -93,7 +93,7 @@ class Walk:
 
     axis: str
     body: list["Item"]
-    reaches: tuple[Reach, ...] = ()  # what bounds it, beyond the extent of the axis
+    reaches: tuple[Reach, ...] = ()  # masks that bound the loop more tightly than the extent of the axis
 
 
 Item = Nest | Contraction | Fill | Shift | Walk
@@ -128,7 +128,7 @@ class _Planner:
 
     def body(self, statements: tuple[Statement, ...]) -> list[Item]:
         items: list[Item] = []
-        first = 0  # items before it are closed: a loop or a fill came after them
+        first = 0  # items before it are tensorless: a loop or a fill came after them
         for one in statements:
             if isinstance(one, LoopStatement):
                 items.append(Walk(one.axis, self.body(one.body), one.reaches))

@@ -13,7 +13,7 @@ from superopt.ir import Step, print_step, value_axes, value_names
 
 __all__ = ["Tiles"]
 
-_TILES = "    " * 3  # where tiles of scratch memory are declared
+_TILES = "    " * 3  # the indentation at which tiles of scratch memory are declared
 
 
 class Tiles:
@@ -138,8 +138,7 @@ class Tiles:
         """Return where a value lies; a computed one gets a tile of scratch memory when first asked for."""
         if value in self.places:
             return self.places[value]
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         if step.op in VIEWS:
             return self.view(step)
         strides: dict[str, str] = {}
@@ -224,8 +223,7 @@ class Tiles:
     def fill(self, value: int) -> None:
         """Print how an accumulator starts."""
         place = self.place(value)
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         neutral = "-infinity" if step.op == "max" else "0.0f"
         self.line(f"fill({place.pointer}, {place.count}, {neutral});")
 

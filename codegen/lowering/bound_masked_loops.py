@@ -24,7 +24,7 @@ from superopt.ops import OPS
 
 __all__ = ["bound_masked_loops", "zero_outside"]
 
-_Form = dict[Term, int]  # with whole coefficients
+_Form = dict[Term, int]  # a sum of terms with whole coefficients
 
 
 def bound_masked_loops(program: KernelProgram) -> KernelProgram:
@@ -73,7 +73,7 @@ def zero_outside(
             found = frozenset().union(*operands)
         elif op in ("div", "sum"):
             found = operands[0]
-        elif op == "where" and _is_zero(graph, step.inputs[2]):
+        elif op == "where" and graph.constant(step.inputs[2]) == 0:
             found = operands[0] | operands[1]
         elif op in ("exp", "exp2"):
             found = below[0]
@@ -100,7 +100,7 @@ def _lowest(
         case "maximum":
             return lowest[0] & lowest[1]
         case "mul":
-            return lowest[0] if _is_positive(graph, step.inputs[1]) else frozenset()
+            return lowest[0] if (graph.constant(step.inputs[1]) or 0) > 0 else frozenset()
         case _:
             return frozenset()
 
@@ -114,25 +114,14 @@ def _is_minus_infinity(graph: Graph, value: int) -> bool:
 def _is_bounded(graph: Graph, value: int) -> bool:
     """Return whether a value is never minus infinity: a number, or at least one."""
     step = graph.step_of(value)
-    if step is None or step.op == "const":
+    if step is None or step.value is not None:
         return step is not None
     return step.op == "maximum" and any(_is_bounded(graph, i) for i in step.inputs)
 
 
-def _is_positive(graph: Graph, value: int) -> bool:
-    step = graph.step_of(value)
-    return step is not None and step.op == "const" and step.value is not None and step.value > 0
-
-
-def _is_zero(graph: Graph, value: int) -> bool:
-    step = graph.step_of(value)
-    return step is not None and step.op == "const" and step.value == 0
-
-
 def _reach(graph: Graph, mask: int, axis: str) -> Reach | None:
     """Return the bound that a comparison of positions puts on an axis."""
-    step = graph.step_of(mask)
-    assert step is not None
+    step = graph.step_at(mask)
     larger, smaller = step.inputs if step.op in ("ge", "gt") else step.inputs[::-1]
     difference = _sum(_form(graph, larger), _form(graph, smaller), -1)  # not negative where the mask holds
     if difference is None:
@@ -153,7 +142,7 @@ def _form(graph: Graph, value: int) -> _Form | None:
         return None
     if step.op in ("index", "size"):
         return {((step.op, step.axes[0]),): 1}
-    if step.op == "const" and step.value is not None and step.value.denominator == 1:
+    if step.value is not None and step.value.denominator == 1:
         return {(): int(step.value)}
     if step.op == "neg":
         return _sum({}, _form(graph, step.inputs[0]), -1)

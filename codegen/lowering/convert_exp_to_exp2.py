@@ -23,14 +23,15 @@ from math import e, log2
 
 from superopt.codegen.statements import Compute, Factors, KernelProgram, LoopStatement, Move, Statement
 from superopt.dtypes import HALVES
-from superopt.ir import Graph, Step, closed_values
+from superopt.ir import Graph, Step, tensorless_values
 
 __all__ = ["convert_exp_to_exp2"]
 
 _FACTOR = log2(e)
 _ANY_SHIFT = Fraction(-(2**100))  # the floor of maxima: no less a floor when it is not scaled
 _FAR = 2**24  # what is divided by a number up to it, or its inverse, stays within fp32
-_DIFFERENCES = frozenset({"add", "sub", "maximum", "exp"})  # that take what they read times the number
+# Operators that read what was divided, times the number.
+_DIFFERENCES = frozenset({"add", "sub", "maximum", "exp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,11 @@ class _Waiting:
     """A number that waits until the exponents, and the values on the way."""
 
     number: int
-    products: frozenset[int]  # of the number
+    positive: bool
+    products: frozenset[int]  # the products of the number with something else
     divided: frozenset[int]  # values that are divided by its size, before any difference
     longer: frozenset[int]  # values that are longer by log2(e), differences and what is made of them
-    factor: Fraction  # of what differences read
+    factor: Fraction  # the factor of the values that differences read
 
 
 def convert_exp_to_exp2(program: KernelProgram) -> KernelProgram:
@@ -51,12 +53,12 @@ def convert_exp_to_exp2(program: KernelProgram) -> KernelProgram:
         return program
     first = len(program.graph.inputs)
     steps = _rewritten(program.graph, waiting)
-    gone = frozenset().union(*(one.products for one in waiting if _is_positive(program.graph, one.number)))
+    gone = frozenset().union(*(one.products for one in waiting if one.positive))
     divided = {value: one.factor for one in waiting for value in one.divided}
     longer = frozenset().union(*(one.longer for one in waiting))
 
     def factors(value: int) -> Factors:
-        step, before = steps[value - first], program.graph.steps[value - first]
+        step, before = steps[value - first], program.graph.step_at(value)
         if before.op not in _DIFFERENCES:
             return ()
         pairs = zip(before.inputs, step.inputs, strict=True)
@@ -93,27 +95,20 @@ def _rewritten(graph: Graph, waiting: Iterable[_Waiting]) -> tuple[Step, ...]:
     first = len(graph.inputs)
     steps = list(graph.steps)
     for one in waiting:
-        if _is_positive(graph, one.number):
+        if one.positive:
             factors = {i: _factor_of(graph, i, one.number) for i in one.products}
-            steps = [
-                replace(step, inputs=tuple(_followed(i, factors) for i in step.inputs)) for step in steps
-            ]
+            steps = [step.reading(factors.get(i, i) for i in step.inputs) for step in steps]
         else:
             steps[one.number - first] = replace(steps[one.number - first], value=Fraction(-1))
         for value, step in enumerate(steps, first):
-            if step.op == "exp" and graph.steps[value - first].inputs[0] in one.divided | one.longer:
+            if step.op == "exp" and graph.step_at(value).inputs[0] in one.divided | one.longer:
                 steps[value - first] = replace(step, op="exp2")
     return tuple(steps)
 
 
-def _followed(value: int, factors: dict[int, int]) -> int:
-    return factors.get(value, value)
-
-
 def _factor_of(graph: Graph, product: int, number: int) -> int:
     """Return what a number multiplies in a product."""
-    step = graph.step_of(product)
-    assert step is not None
+    step = graph.step_at(product)
     return next(i for i in step.inputs if i != number)
 
 
@@ -124,7 +119,7 @@ def _waiting(graph: Graph, crossing: frozenset[tuple[int, str]]) -> tuple[_Waiti
     halves = {value for value, dtype in crossing if dtype in HALVES}
     found: list[_Waiting] = []
     every: set[int] = set()
-    for number, step in enumerate(graph.steps, len(graph.inputs)):
+    for number, step in graph.numbered:
         one = _scaled_by(graph, number) if step.op == "const" and step.value else None
         if one is None or every & (one.divided | one.longer):
             continue
@@ -138,7 +133,7 @@ def _waiting(graph: Graph, crossing: frozenset[tuple[int, str]]) -> tuple[_Waiti
 def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
     """Return how a number waits, if all that it makes longer ends in exponentials; None where it does not."""
     first = len(graph.inputs)
-    closed = closed_values(graph)
+    tensorless = tensorless_values(graph)
     products: set[int] = set()
     divided: set[int] = set()
     longer: set[int] = set()
@@ -147,7 +142,7 @@ def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
         scaled = divided | longer
         if number in step.inputs:
             others = [i for i in step.inputs if i != number]
-            if step.op != "mul" or len(others) != 1 or closed[others[0]] or others[0] in scaled:
+            if step.op != "mul" or len(others) != 1 or tensorless[others[0]] or others[0] in scaled:
                 return None
             products.add(value)
             divided.add(value)
@@ -163,11 +158,11 @@ def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
             if step.op not in _DIFFERENCES and len({i in longer for i in step.inputs if i in scaled}) > 1:
                 return None  # what it chooses between would differ in length
     left = any(output.value in divided | longer for output in graph.outputs)
-    size = _number(graph, number)
+    size = graph.constant(number)
     if left or not exponentials or size is None or not 1 / _FAR <= abs(size) <= _FAR:
         return None
     factor = Fraction(abs(float(size)) * _FACTOR)
-    return _Waiting(number, frozenset(products), frozenset(divided), frozenset(longer), factor)
+    return _Waiting(number, size > 0, frozenset(products), frozenset(divided), frozenset(longer), factor)
 
 
 def _stays_scaled(graph: Graph, step: Step, scaled: Iterable[int]) -> bool:
@@ -183,19 +178,9 @@ def _stays_scaled(graph: Graph, step: Step, scaled: Iterable[int]) -> bool:
             return not inside[0] and all(known or _is_endless(graph, i) for i, known in branches)
         case "maximum":
             pairs = zip(step.inputs, inside, strict=True)
-            return all(known or _number(graph, i) in (0, _ANY_SHIFT) for i, known in pairs)
+            return all(known or graph.constant(i) in (0, _ANY_SHIFT) for i, known in pairs)
         case op:
             return op in ("sum", "max", "neg", "rename", "select")
-
-
-def _is_positive(graph: Graph, number: int) -> bool:
-    value = _number(graph, number)
-    return value is not None and value > 0
-
-
-def _number(graph: Graph, value: int) -> Fraction | None:
-    step = graph.step_of(value)
-    return step.value if step is not None and step.op == "const" else None
 
 
 def _is_endless(graph: Graph, value: int) -> bool:
@@ -203,4 +188,4 @@ def _is_endless(graph: Graph, value: int) -> bool:
     step = graph.step_of(value)
     if step is not None and step.op == "neg":
         step = graph.step_of(step.inputs[0])
-    return step is not None and (step.op == "infinity" or (step.op == "const" and step.value == 0))
+    return step is not None and (step.op == "infinity" or step.value == 0)

@@ -25,7 +25,7 @@ def drop_needless_masks(program: KernelProgram) -> KernelProgram:
         return program
 
     def read(step: Step) -> Step:
-        return replace(step, inputs=tuple(instead.get(i, i) for i in step.inputs))
+        return step.reading(instead.get(i, i) for i in step.inputs)
 
     def kept(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         found: list[Statement] = []

@@ -18,11 +18,11 @@ from superopt.ir import Split, selects, value_axes
 
 __all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint", "misfit"]
 
-SHARED_BYTES = 227 << 10  # of one program, on sm_90
-SHARED_BYTES_EVERYWHERE = 160 << 10  # on sm_80 too
-LANE_REGISTERS = 196  # of the 255 of a thread, for tiles
+SHARED_BYTES = 227 << 10  # shared memory that one program may have on sm_90
+SHARED_BYTES_EVERYWHERE = 160 << 10  # and on sm_80 as well
+LANE_REGISTERS = 196  # registers of a thread, of 255, that tiles may take
 FEW_ROWS = 16  # a matrix product has at least so many rows
-NEIGHBOURS = 64  # so many elements in a row make whole lines of memory
+NEIGHBOURS = 64  # elements in a row that make whole lines of memory
 GROUP = 8  # tiles of columns whose programs run together
 USUAL_STAGES = 3
 MANY_PROGRAMS = 512  # more than any device runs at a time
@@ -137,7 +137,7 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
         if stages == USUAL_STAGES:
             if _programs(program, config, sizes) >= MANY_PROGRAMS:
                 yield from (replace(config, persistent=count) for count in (1, 2))
-            if not _half(program):  # as accurate as fp32, nearly, on tensor cores
+            if not _half(program):  # products on tensor cores that are nearly as accurate as fp32
                 yield replace(config, precision="tf32x3")
                 yield from [replace(config, precision="tf32")] if tf32 else []
         if config.group > 1:
@@ -369,7 +369,7 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
             if filled and not loops:
                 continue
             if statement.value in products and statement.accumulates:
-                if statement.value in scaled:  # what a turn adds is multiplied first
+                if statement.value in scaled:  # the operands of a turn are multiplied first
                     fresh = max(fresh, elements(statement.value) * 4)
                 continue  # the accumulator itself
             size = elements(statement.value)
@@ -396,8 +396,7 @@ def _products(program: KernelProgram) -> frozenset[int]:
 
 def _late(program: KernelProgram, config: TritonConfig, value: int, *, beside_products: bool) -> int:
     """Return the elements of an accumulator that is reduced after its loop; 0 where it is reduced in it."""
-    step = program.graph.step_of(value)
-    assert step is not None
+    step = program.graph.step_at(value)
     axes = value_axes(program.graph)
     wide = frozenset[str]().union(*(axes[i] for i in step.inputs))
     size = prod(config.blocks.get(axis, 1) for axis in wide)

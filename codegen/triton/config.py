@@ -6,8 +6,8 @@ from typing import Literal
 
 __all__ = ["Role", "TritonConfig", "next_power"]
 
-LATE_REGISTERS = 64  # of a thread: so large may an accumulator be that is reduced after its loop
-LATE_REGISTERS_BESIDE_PRODUCTS = 16  # where those of matrix products take registers as well
+LATE_REGISTERS = 64  # registers of a thread that an accumulator may take which is reduced after its loop
+LATE_REGISTERS_BESIDE_PRODUCTS = 16  # likewise where matrix products take registers as well
 Role = Literal["single", "tile", "whole"]
 
 
@@ -33,7 +33,7 @@ class TritonConfig:
     persistent: int = 0  # programs of a processor, each doing tiles in turn; 0 for a program of each tile
     descriptors: bool = False  # tiles come and go by tensor descriptors (TMA) where they can
     wide: bool = False  # offsets of 64 bits, where a tensor may have more than 2^31 elements
-    precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
+    precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # how fp32 numbers are multiplied
     # Computed operands of fp16 products are rounded to fp16, which may overflow; else their rows are scaled.
     half_products: bool = False
 

@@ -18,11 +18,11 @@ __all__ = ["Descriptor", "describe", "described", "layout_refusal", "memory_orde
 
 _READ = frozenset(name for name in FLOATS | FP8 if DTYPES[name].triton)
 MOST_DIMS = 5
-LONGEST_SIDE = 512  # of a tile, in elements: Triton copies a long one piece by piece
-LEAST_BYTES = 16  # of a row of a tile
+LONGEST_SIDE = 512  # elements of a side of a tile: Triton copies a longer side piece by piece
+LEAST_BYTES = 16  # bytes that a row of a tile has at least
 ALIGNED = 16  # bytes: what a tensor's start, and its strides, are multiples of
-MOST_BYTES = 2**40  # of a stride
-LARGE_BYTES = 8 << 10  # of a tile that is worth its descriptor
+MOST_BYTES = 2**40  # bytes that a stride may have
+LARGE_BYTES = 8 << 10  # bytes of a tile that is worth its descriptor
 STAGES = (3, 4)
 WARPS = (4, 8)
 

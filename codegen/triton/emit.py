@@ -30,8 +30,7 @@ from superopt.codegen.triton.source import TritonSource
 from superopt.codegen.triton.text import WIDTH, Lines
 from superopt.codegen.triton.tiles import Held, transposed
 from superopt.dtypes import FP8, INTEGERS
-from superopt.ir import REDUCTIONS, Step
-from superopt.ir.text import format_constant
+from superopt.ir import REDUCTIONS, Step, format_constant
 from superopt.ops import OPS
 
 __all__ = ["emit"]
@@ -174,8 +173,7 @@ class _Emitter(Frame, Reductions):
 
     def _unmasked(self, value: int, mask: int) -> int | None:
         """Return what a step makes where a mask holds, if that is one of its operands."""
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         others = [i for i in step.inputs if i != mask]
         fits = (step.op == "where" and step.inputs[0] == mask) or (step.op == "mul" and len(others) == 1)
         return others[0] if fits and others and self.axes[others[0]] == self.axes[value] else None
@@ -276,8 +274,7 @@ class _Emitter(Frame, Reductions):
         return [self.block[place] if place in wanted else "1" for place in map(str, seen.places)]
 
     def _start(self, lines: Lines, value: int) -> None:
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         axes = self.accumulator_axes(value)
         name = self.variables[value]
         shape = self.shape(axes)
@@ -291,7 +288,7 @@ class _Emitter(Frame, Reductions):
     def _compute(self, lines: Lines, compute: Compute) -> None:
         step, value = compute.step, compute.value
         if step.op in ("const", "infinity", "size", "index"):
-            self._closed(value, step)
+            self._tensorless(value, step)
             return
         if step.mapping:
             self._elsewhere(lines, value, step)
@@ -353,12 +350,11 @@ class _Emitter(Frame, Reductions):
         lines.add(f"{old.text} = {name}")
         self.held[move.value] = replace(old, lanes=made.lanes)
 
-    def _closed(self, value: int, step: Step) -> None:
+    def _tensorless(self, value: int, step: Step) -> None:
         """A constant, an extent or a running index: written where it is used, without a name."""
         axes: tuple[str, ...] = ()
         lanes: dict[str, Lanes] = {}
-        if step.op == "const":
-            assert step.value is not None
+        if step.value is not None:
             expression = TritonText().const(step.value)
             self.shown[value] = format_constant(step.value)
         elif step.op == "infinity":

@@ -43,10 +43,10 @@ class Plan:
     """The facts about one kernel under one configuration."""
 
     roles: dict[str, Role]
-    order: tuple[str, ...]  # of the axes in every tile
+    order: tuple[str, ...]  # the order of the axes in every tile
     products: dict[int, Product]  # value of a contraction -> the matrix product that computes it
-    masks: tuple[bool, ...]  # of each value, whether it holds only zeros and ones
-    dtypes: dict[int, str]  # of the program's tensors, and of what was rounded, that the kernel reads
+    masks: tuple[bool, ...]  # whether each value holds only zeros and ones
+    dtypes: dict[int, str]  # dtypes of the tensors and the rounded values that the kernel reads
 
     def tile_axes(self, axes: Iterable[str]) -> tuple[str, ...]:
         """Return the axes that a tile of a value with these axes has, in order."""

@@ -71,8 +71,7 @@ class Products(Tiles):
         for made, product in self.plan.products.items():
             if value not in (product.lhs, product.rhs) or product.inner in done:
                 continue
-            step = self.graph.step_of(made)
-            assert step is not None
+            step = self.graph.step_at(made)
             if self._is_scaled(value, product_dtype=product_dtype(self.graph, step, self.plan.dtypes)):
                 done.add(product.inner)
                 self.scaled[value, product.inner] = self._scaled(lines, value, product.inner)

@@ -38,8 +38,7 @@ class Reductions(Products):
 
     def accumulator_axes(self, value: int) -> tuple[str, ...]:
         """Return the axes of an accumulator: where it is small, lanes add up on their own until the end."""
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         axes = self.plan.tile_axes(self.axes[value])
         wide = self._factor_axes(step)
         if value in self.plan.products or wide == axes or value in self.watched:
@@ -52,8 +51,7 @@ class Reductions(Products):
 
     def finish(self, lines: Lines, value: int) -> None:
         """Add the lanes of an accumulator up, after its loop."""
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         name, held = self.variables[value], self.held[value]
         lines.add(f"{name} = {self._folded(step, held.expression)}")
         axes = self.plan.tile_axes(self.axes[value])

@@ -22,9 +22,9 @@ class Argument:
     kind: Literal["tensor", "descriptor", "stride", "extent", "block"]
     tensor: str | None = None  # name of the tensor, for `tensor`, `descriptor` and `stride`
     axis: str | None = None
-    dtype: str | None = None  # of the tensor
-    innermost: bool = False  # of a stride: 1 where the tensor is contiguous
-    seen: tuple[tuple[str, int], ...] = ()  # by a descriptor: axes, and the positions of each in a tile
+    dtype: str | None = None  # the dtype of the tensor
+    innermost: bool = False  # whether it is the innermost stride, which is 1 where the tensor is contiguous
+    seen: tuple[tuple[str, int], ...] = ()  # axes of a descriptor's tile, and the positions of each
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Held:
 
     expression: Expression
     axes: tuple[str, ...]
-    dtype: str = "f32"  # of the tile in registers
+    dtype: str = "f32"  # the dtype of the tile in registers
     lanes: dict[str, Lanes] = field(default_factory=dict)
 
     @property
@@ -86,7 +86,7 @@ class Tiles:
         self.turned = self._turned_loads()
         self.hoisted = {name: self.shared_places(tensor) for name, tensor in tensors.items()}
         self.described: dict[tuple[str, tuple[tuple[str, int], ...]], Argument] = {}
-        self.bases = table(self.pointers)  # from where a program counts its places
+        self.bases = table(self.pointers)  # the address from which a program counts its places
         if self.persistent:
             self.bases.update({name: names.take(f"{name}_at") for name, axes in self.hoisted.items() if axes})
 
@@ -237,8 +237,7 @@ class Tiles:
 
     def comment_of(self, value: int) -> str:
         """Return the graph's own text of the step that makes a value."""
-        step = self.graph.step_of(value)
-        assert step is not None
+        step = self.graph.step_at(value)
         return self.comment(step)
 
     def comment(self, step: Step) -> str:

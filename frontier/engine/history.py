@@ -17,7 +17,7 @@ __all__ = ["History", "Level", "Share", "absorb"]
 class Share:
     """What one worker did on a level: the new records that it owns, and the work of its expansions."""
 
-    new: Records  # in key order
+    new: Records  # new records, ordered by key
     arcs: Records
     counts: Mapping[str, int]  # candidates that were not made, by reason
     expanded: int  # rows of the frontier

@@ -15,14 +15,14 @@ from superopt.frontier.engine.result import exploration_of
 from superopt.frontier.engine.transport import OpenTransport, Transport, WorkerLostError
 from superopt.frontier.engine.watch import Watch
 from superopt.frontier.engine.worker import first_level
-from superopt.interrupts import interrupts_noted
+from superopt.frontier.interrupts import interrupts_noted
 
 __all__ = ["explore"]
 
 log = logging.getLogger(__name__)
 
 NO_LIMITS = Limits()
-LOSSES = 3  # of workers on one level, before the search ends with the best so far
+LOSSES = 3  # workers lost on one level before the search ends with the best so far
 
 
 def explore(

@@ -48,7 +48,7 @@ class Progress(NamedTuple):
     expanded: int  # rows of the frontier
     candidates: int
     settled: int  # new states, as of the last deduplication
-    bytes: int  # what they take
+    bytes: int  # bytes that the records take
     closing_seconds: float  # the time it would take to end the level now
 
 

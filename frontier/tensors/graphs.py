@@ -59,7 +59,7 @@ def graph_of(goal: Goal, roots: tuple[int, ...], derivation: Derivation) -> Grap
             return value
         if value not in copied:
             step = source.steps[value - first]
-            copied[value] = emit(replace(step, inputs=tuple(copy(i) for i in step.inputs)))
+            copied[value] = emit(step.reading(copy(i) for i in step.inputs))
         return copied[value]
 
     def leaf(number: int) -> int:
@@ -128,7 +128,7 @@ def canonical(graph: Graph) -> Graph:
         replace(
             graph,
             steps=tuple(
-                replace(step, inputs=tuple(placed[i] for i in step.inputs))
+                step.reading(placed[i] for i in step.inputs)
                 for step in (steps[value - first] for value in order)
             ),
             outputs=tuple(replace(output, value=placed[output.value]) for output in graph.outputs),

@@ -25,7 +25,7 @@ _MOST_POINTS = 1 << 13
 _TRIALS = 2
 _INTEGER_TRIALS = 16  # integers are drawn from few values, and each value must be met
 _DRAWS = 24  # the trials are those draws in which every root is taken of a square
-_LONGEST = (64, 16, 6)  # to which length axes joined by equal indices stay whole: the first that fits
+_LONGEST = (64, 16, 6)  # axes joined by equal indices stay whole up to the first of these lengths that fits
 
 
 class Grid:

@@ -150,7 +150,7 @@ class _ArcBuilder:
             mask |= self.masks[arg]
         left = mask & ~reduced if reduced else self.space.goal.mask_after(op, attr, mask)
         if op != "leaf" and left & ~self.masks[tensor]:
-            return  # it makes the same value, but repeated along an axis
+            return  # the operator makes the same value, only repeated along an axis
         mask |= self.masks[tensor]
         matrix = False
         if op == "contract":

@@ -21,12 +21,12 @@ class Candidate:
     """A graph equal to a region, as kernels in configurations, and what became of it."""
 
     id: str  # unique in its region, the same from the schedule to the report
-    graph: Graph  # as it was found
-    mugraph: MuGraph  # as it runs
+    graph: Graph  # the graph as the search found it
+    mugraph: MuGraph  # the kernels that compute it
     configs: Configs = ()  # one for each kernel; none: the defaults
     fate: Fate = SCHEDULED
     schedule: str = ""  # the name of its schedule, to be read
-    variant: str = ""  # in which way its configurations are not the default ones, to be read
+    variant: str = ""  # how its configurations differ from the default ones, for people to read
     verdict: Any = None
     library: bool = False  # matmuls are calls of a library
     wide: tuple[int, ...] = ()  # kernels that may not round operands to fp16 in any configuration
@@ -75,7 +75,8 @@ class RegionCandidates:
     candidates: tuple[Candidate, ...]
     dropped: tuple[Dropped, ...] = ()
     floor_us: float | None = None  # the least time that its bytes and its arithmetic take
-    recalled: bool = False  # from the cache or a file, with the configurations that were best
+    # Whether it comes from the cache or a file, with the configurations that were best.
+    recalled: bool = False
 
     @property
     def chosen(self) -> Candidate | None:

@@ -24,8 +24,8 @@ __all__ = ["ConfigurationOrder", "Ranked", "RankedBy", "as_predicted", "likely"]
 
 log = logging.getLogger("superopt")
 
-_SAME_TILES = 0.02  # of its time is a configuration put behind for each better one with its tiles
-_SAME_REST = 0.01  # and for each one with all the rest
+_SAME_TILES = 0.02  # added to the time of a configuration, as a share, for each better one with its tiles
+_SAME_REST = 0.01  # and for each better one that is alike in all but its tiles
 _RECORDS = 400  # the newest, which are read and learned from in a fifth of a second
 
 Ranked = tuple[tuple[Any, float | None], ...]

@@ -116,7 +116,7 @@ class PlanCache:
             candidates.append(replace(candidate, fate=fate, verdict=verdict, measurement=None))
         try:
             cut = dropped_from_json(dropped or [])
-        except SuperoptError:  # nothing is lost but the reasons
+        except SuperoptError:  # only the reasons are lost
             cut = ()
         return RegionCandidates(goal, tuple(candidates), cut, recalled=True)
 

@@ -22,7 +22,7 @@ def mugraph_for(mugraph: MuGraph, goal: Graph) -> MuGraph:
     """Return a muGraph at the sizes of its goal; an axis split in parts keeps how long the inner ones are."""
     graph, known = mugraph.graph, dict(goal.sizes)
     for split in mugraph.splits:
-        if split.axis in known:  # else a part of an axis, whose length stays
+        if split.axis in known:  # other splits cut a part of an axis again, whose length stays
             known[split.outer] = graph.sizes[split.outer]
             known[split.inner] = -(-known[split.axis] // known[split.outer])
     by_name = {port.name: goal.shape(port) for port in goal.inputs}

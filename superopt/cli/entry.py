@@ -27,7 +27,7 @@ from superopt.cli.commands import (
 )
 from superopt.cli.parser import Parser, complain
 from superopt.errors import InputError, SuperoptError
-from superopt.interrupts import Ended, ending_signals, received
+from superopt.frontier.interrupts import Ended, ending_signals, received
 
 __all__ = ["EXIT_CODES", "main", "make_parser"]
 

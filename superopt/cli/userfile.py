@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from superopt.errors import InputError, kind_and_line, reason_of
-from superopt.interrupts import Ended
+from superopt.frontier.interrupts import Ended
 
 __all__ = ["load_function", "run_file", "signature_text", "to_stderr"]
 

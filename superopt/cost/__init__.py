@@ -8,7 +8,8 @@ tiles and ranks those; `floor_us` is what no measurement can be below.
 """
 
 from superopt.cost.config import TileConfig, config_us
-from superopt.cost.devices import DEVICES, Device, device_named, device_of
+from superopt.cost.device import Device
+from superopt.cost.devices import DEVICES, device_named, device_of
 from superopt.cost.estimates import Estimate, estimate, floor_us
 from superopt.cost.host import host_device
 

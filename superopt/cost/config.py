@@ -25,7 +25,7 @@ from superopt.codegen.statements import (
     Tensor,
     axis_strides,
 )
-from superopt.cost.devices import Device
+from superopt.cost.device import Device
 from superopt.cost.estimates import drawn, product_sides
 from superopt.cost.work import exp_axes, find_masks, kept_share, scalar_work, work_axes
 from superopt.dtypes import DTYPES
@@ -34,28 +34,28 @@ from superopt.precision import is_wide, operand_dtypes, product_dtype
 
 __all__ = ["TileConfig", "config_us"]
 
-_LATENCY_S = 0.7e-6  # of a read from a GPU's memory, and of a program's start
-_TURN_S = 0.04e-6  # of the branch, addresses and barriers of one turn of a loop
+_LATENCY_S = 0.7e-6  # seconds that a read from a GPU's memory takes, and the start of a program
+_TURN_S = 0.04e-6  # seconds for the branch, addresses and barriers of one turn of a loop
 _SECTOR = 64  # bytes: memory hands out two sectors of a cache line at a time
 _MATRIX_SIDE = 16  # positions that a matrix product of tiles has at least on either side
 # Instructions of a warp, as counted in the machine code of 32 kernels of few rows: in a turn of a loop, with
 # a copy of 512 bytes, with a product of 16 x 8 x 16 numbers, and with an operation on 32 numbers.
 _TURN, _COPY, _PRODUCT, _OPERATION = 30.0, 2.7, 2.2, 2.0
 _COPIED = 512  # bytes
-_SCHEDULERS = 4  # of a core, each of which issues an instruction per clock at most
-_ISSUING = 0.6  # of which they do so much
+_SCHEDULERS = 4  # schedulers of a core; each issues at most one instruction per clock
+_ISSUING = 0.6  # the share of that rate which real kernels reach
 _SPECIAL = 16  # special functions that a core takes per clock
 # Not all of a shorter time is hidden beneath the longest: of two kernels that wait alike the simpler is
 # better.
 _UNHIDDEN = 0.1
 _SCALED = 3  # operations on a number of an operand whose rows are scaled: size, maximum, product
-_WIDE_ROWS = 64  # of a product that four warps compute together
-_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}  # of a number that a matrix unit reads
-_BUSY_WARPS = 8  # so many keep a core's units busy
-_MOST_PROGRAMS = 32  # of a core at a time
+_WIDE_ROWS = 64  # rows of a product that four warps compute together
+_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes of a number that a matrix unit reads
+_BUSY_WARPS = 8  # warps that keep all units of a core busy
+_MOST_PROGRAMS = 32  # programs that a core holds at a time, at most
 _LANE_BYTES = 255 * 4  # registers of a thread
-_LANE_OVERHEAD = 40 * 4  # of them for addresses and the like
-_CACHE_SHARE = 0.75  # of the cache that a wave's tensors may count on
+_LANE_OVERHEAD = 40 * 4  # bytes of registers that a thread needs for addresses and the like
+_CACHE_SHARE = 0.75  # the share of the cache that the tensors of a wave may count on
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class TileConfig:
     tiles: Mapping[str, int]
     warps: int = 4
     stages: int = 3
-    shared_bytes: int = 0  # of one program
+    shared_bytes: int = 0  # shared memory that one program takes
     register_bytes: int = 0
-    precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # of products of fp32 numbers
+    precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # how fp32 numbers are multiplied
     # Operands that may be of any size are rounded to fp16 as they are; else their rows are scaled first.
     half_products: bool = True
     descriptors: bool = False  # tiles are copied by tensor descriptors, which takes no instructions
@@ -80,7 +80,7 @@ def config_us(program: KernelProgram, config: TileConfig, device: Device) -> flo
 
 def _issue_rate(device: Device) -> float:
     """Return the instructions of warps that a device issues in a second."""
-    clocks = device.exp_per_s / _SPECIAL  # of all cores together
+    clocks = device.exp_per_s / _SPECIAL  # clocks per second of all cores together
     return _ISSUING * _SCHEDULERS * clocks
 
 
@@ -88,11 +88,11 @@ def _issue_rate(device: Device) -> float:
 class _Program:
     """What one program does."""
 
-    matrix_s: float = 0.0  # at the rate of the whole device
+    matrix_s: float = 0.0  # seconds on the matrix units of the whole device
     vector: float = 0.0
     exps: float = 0.0
     shared: float = 0.0  # bytes between shared memory and the matrix units
-    turns: int = 0  # of all loops
+    turns: int = 0  # turns of all loops
     issued: float = 0.0  # instructions of all its warps
 
 
@@ -126,8 +126,8 @@ class _Model:
             return self.device.launch_us
         device, config = self.device, self.config
         work = self._work()
-        rounds = ceil(self.programs / device.cores)  # what the busiest core has to do
-        active = min(self.resident, rounds)  # of them at a time
+        rounds = ceil(self.programs / device.cores)  # programs that the busiest core runs
+        active = min(self.resident, rounds)  # programs that it runs at a time
         waves = ceil(rounds / active)
         # One program alone on a core: on either kind of units, and waiting for memory.
         matrix = device.cores * max(work.matrix_s, work.shared / (device.shared_gbs * 1e9))

@@ -1,52 +1,18 @@
 """Devices: what the machines can do at most, as their makers state it.
 
-A `Device` is plain numbers, so that a cost can be worked out for a machine that is not here.
 `device_of("h200")` and `device_of("cuda:90")` look one up; `host_device` measures this computer.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
 
+from superopt.cost.device import Device
+from superopt.cost.host import host_device
 from superopt.errors import InputError
 
-__all__ = ["DEVICES", "Device", "device_named", "device_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What one device can do at most."""
-
-    name: str
-    kind: Literal["cuda", "hip", "cpu"]
-    capability: str  # "90", "gfx942", "avx2"
-    cores: int  # multiprocessors, compute units or processor cores
-    memory_gbs: float  # 10^9 bytes per second from its main memory
-    l2_bytes: int  # of the last cache that all cores share
-    l2_gbs: float
-    shared_bytes: int  # the most that one program may have
-    shared_per_core: int
-    registers_per_core: int  # of 32 bits
-    warps_per_core: int  # resident at most
-    matrix_flops: Mapping[str, float]  # per second by dtype, dense, sums in fp32
-    vector_flops: float  # per second in fp32, a multiply-add being two
-    exp_per_s: float  # exponentials and reciprocals of the special function units
-    launch_us: float  # from one kernel's end to the start of the next
-
-    @property
-    def lanes_per_warp(self) -> int:
-        """Threads that run in step."""
-        return 64 if self.kind == "hip" else 32
-
-    @property
-    def shared_gbs(self) -> float:
-        """10^9 bytes per second between all cores and their shared memories.
-
-        A core moves 128 bytes and takes 16 exponentials per clock, on all of these devices.
-        """
-        return self.exp_per_s * 8 / 1e9
+__all__ = ["DEVICES", "device_named", "device_of"]
 
 
 # Numbers of the vendors' data sheets and architecture white papers, dense, with sums in fp32, at boost
@@ -119,8 +85,6 @@ def device_of(target: str) -> Device:
     """Return the device that a target ("cuda:90"), a name ("h200") or "cpu" means, or raise InputError."""
     wanted = target.strip().lower()
     if wanted == "cpu":
-        from superopt.cost.host import host_device
-
         return host_device()
     names = {name.lower(): name for name in DEVICES}
     name = names.get(wanted) or _TARGETS.get(wanted)

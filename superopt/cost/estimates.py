@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, Move, lower_block
-from superopt.cost.devices import Device
+from superopt.cost.device import Device
 from superopt.cost.work import (
     Mask,
     exp_axes,
@@ -26,15 +26,15 @@ from superopt.cost.work import (
     tensor_bytes,
     work_axes,
 )
-from superopt.ir import Block, Graph, MuGraph, Step, closed_values, live_graph, value_axes
+from superopt.ir import Block, Graph, MuGraph, Step, live_graph, tensorless_values, value_axes
 from superopt.precision import library_dtype, operand_dtypes, product_dtype
 
 __all__ = ["Estimate", "KernelEstimate", "drawn", "estimate", "floor_us"]
 
 SMALLEST_TILE = 16  # positions of an axis of a matrix product, or of neighbours in memory
-WIDE_TILE = 64  # of a side of a product on a GPU, where it is so long: smaller ones waste instructions
+WIDE_TILE = 64  # positions of a side of a product on a GPU: smaller tiles waste instructions
 LARGEST_TILE = 256  # positions
-_DRAW = 2.0  # so many times its equal part of the rate of memory can a core draw where most others are idle
+_DRAW = 2.0  # a core can draw twice its equal share of the memory rate while most others are idle
 
 
 def drawn(device: Device, share: float) -> float:
@@ -51,13 +51,13 @@ class KernelEstimate:
 
     number: int
     us: float
-    bytes_read: int  # of distinct tensors
+    bytes_read: int  # each tensor counted once
     bytes_written: int
     flops_matrix: int
     flops_vector: int
     exps: int  # work of the special function units
-    programs: int  # with the smallest sensible tiles
-    limit: str  # what takes longest: "launch", "memory", "cache", "matrix", "vector", "exp"
+    programs: int  # the number of programs with the smallest sensible tiles
+    limit: str  # the part that takes longest: "launch", "memory", "cache", "matrix", "vector", "exp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,9 @@ def floor_us(graph: Graph, device: Device, *, cold: bool = True, kept: bool = Fa
     known = graph.sizes
     graph = live_graph(graph)
     axes = value_axes(graph)
-    closed = closed_values(graph)
+    tensorless = tensorless_values(graph)
     uses: dict[int, list[int]] = {}
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         for i in step.inputs:
             uses.setdefault(i, []).append(value)
     moved = sum(
@@ -104,9 +104,9 @@ def floor_us(graph: Graph, device: Device, *, cold: bool = True, kept: bool = Fa
     moved += max(written - device.l2_bytes, 0) if kept else written
     masks = find_masks(graph, known)
     arithmetic = 0.0
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         work = work_axes(graph, axes, value, step, frozenset())
-        if step.op == "contract" and not closed[value]:
+        if step.op == "contract" and not tensorless[value]:
             rate = device.matrix_flops[fastest_dtype(graph, step)]
             spared = sum(1 - mask.least for mask in masks if mask.axes <= work)
             arithmetic += 2 * _volume(work, known) * max(1 - spared, 0.0) / max(rate, device.vector_flops)
@@ -186,7 +186,7 @@ class _Kernel:
         self.least_programs = least_programs
         self.library = library
         self.axes = value_axes(self.graph)
-        self.closed = closed_values(self.graph)
+        self.tensorless = tensorless_values(self.graph)
         self.loaded = frozenset(tensor.value for tensor in program.loads)
         self.computed = [one for one, _ in program.flat() if isinstance(one, Compute)]
         self.memory = {tensor.value: tensor.dtype for tensor in program.loads}
@@ -258,8 +258,8 @@ class _Kernel:
         seconds = 0.0
         matrix = vector = exps = 0
         for one in self.computed:
-            if self.closed[one.value]:
-                continue  # what reads no tensor is a few instructions for each tile
+            if self.tensorless[one.value]:
+                continue  # a tensorless value takes a few instructions for each tile
             work = work_axes(self.graph, self.axes, one.value, one.step, self.loaded)
             scalar = scalar_work(one.step.op)
             repeats = self._most_tiles(set(self.program.grid) - work)

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from superopt.cache import cache_folder
-from superopt.cost.devices import Device
+from superopt.cost.device import Device
 from superopt.errors import InputError
 from superopt.files import replace_text
 
@@ -31,12 +31,12 @@ __all__ = ["FILE_NAME", "cpu_name", "host_device"]
 FILE_NAME = "host.json"
 
 _VERSION = 1
-_LAUNCH_US = 5.0  # of a call from Python into a parallel region
-_SECONDS = 0.03  # of each of the measurements
-_SIDE = 256  # of the matrices whose product is timed
-_HALF_SIDE = 512  # of those in bf16, whose operands take longer to prepare
-_EXP_FLOPS = 32  # in whose time a vectorized exponential of some twenty instructions is done
-_SHARED_BYTES = 32 << 10  # of a first-level cache that no file tells
+_LAUNCH_US = 5.0  # microseconds of a call from Python into a parallel region
+_SECONDS = 0.03  # seconds that each measurement takes
+_SIDE = 256  # rows and columns of the matrices whose product is timed
+_HALF_SIDE = 512  # rows and columns in bf16, where the operands take longer to prepare
+_EXP_FLOPS = 32  # operations in whose time a vectorized exponential is done, of some twenty instructions
+_SHARED_BYTES = 32 << 10  # bytes of a first-level cache whose size no file tells
 _L2_BYTES = 1 << 20
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from superopt.dtypes import DTYPES
-from superopt.ir import REDUCTIONS, Graph, Step, closed_values, value_axes
+from superopt.ir import REDUCTIONS, Graph, Step, made_from, tensorless_values, value_axes
 from superopt.ops import OPS
 
 __all__ = [
@@ -37,7 +37,7 @@ class ScalarWork:
     """What one application of an operator takes."""
 
     flops: int
-    exps: int  # on the special function units: exponentials, reciprocals, square roots
+    exps: int  # operations of the special function units: exponentials, reciprocals, square roots
 
 
 class _Counter:
@@ -135,10 +135,10 @@ def find_masks(graph: Graph, sizes: Mapping[str, int]) -> tuple[Mask, ...]:
     if not any(step.op == "index" for step in graph.steps):
         return ()
     axes = value_axes(graph)
-    closed = closed_values(graph)
+    tensorless = tensorless_values(graph)
     found = []
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
-        if closed[value] and len(axes[value]) > 1 and step.op in OPS and OPS[step.op].mask:
+    for value, step in graph.numbered:
+        if tensorless[value] and len(axes[value]) > 1 and step.op in OPS and OPS[step.op].mask:
             found.append(Mask(axes[value], *_shares(graph, value, sorted(axes[value]), sizes)))
     return tuple(found)
 
@@ -175,8 +175,8 @@ class _Arrays:
 
 def _shares(graph: Graph, value: int, names: list[str], sizes: Mapping[str, int]) -> tuple[float, float]:
     """Return which share of positions a mask keeps, by the corners of evenly spread cells."""
-    needed = _ancestors(graph, value)
-    steps = {i: graph.steps[i - len(graph.inputs)] for i in needed}
+    needed = made_from([value], lambda i: graph.step_at(i).inputs)
+    steps = {i: graph.step_at(i) for i in sorted(needed)}
     if any(step.op not in _KNOWN | _STRUCTURAL for step in steps.values()) or not all(
         sizes[axis] for axis in names
     ):
@@ -200,20 +200,8 @@ def _shares(graph: Graph, value: int, names: list[str], sizes: Mapping[str, int]
     return float(share.mean()), float(least.mean())
 
 
-def _ancestors(graph: Graph, value: int) -> list[int]:
-    found: set[int] = set()
-    pending = [value]
-    while pending:
-        one = pending.pop()
-        if one not in found:
-            found.add(one)
-            pending += graph.steps[one - len(graph.inputs)].inputs
-    return sorted(found)
-
-
 def _evaluated(step: Step, operands: list[Any], at: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
-    if step.op == "const":
-        assert step.value is not None
+    if step.value is not None:
         return float(step.value)
     if step.op == "infinity":
         return inf

@@ -26,7 +26,7 @@ class Choice:
     device: str | None
     median_us: float | None
     goal: Graph
-    graph: Graph  # that the muGraph is said to run
+    graph: Graph  # the graph that the muGraph is said to compute
     mugraph: MuGraph
     configs: Configs
 

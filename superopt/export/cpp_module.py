@@ -32,11 +32,12 @@ def _library():
         text.write_text(_HEADER + _KERNELS)
         subprocess.run([*compiler, *_FLAGS, "-c", text, "-o", built], check=True)
         version = subprocess.run([*compiler, "--version"], check=True, capture_output=True, text=True).stdout
-        openmp = ["-fopenmp"] if "clang" in version else []  # else that of the process serves
+        # Clang needs the flag; others use the library that the process has.
+        openmp = ["-fopenmp"] if "clang" in version else []
         subprocess.run([*compiler, "-shared", *openmp, built, "-o", library], check=True)
         try:
             return ctypes.CDLL(str(library))
-        except OSError as error:  # no OpenMP library in the process yet
+        except OSError as error:  # the process has no OpenMP library yet
             if "GOMP" not in str(error):
                 raise
             ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)

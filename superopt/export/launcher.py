@@ -28,7 +28,7 @@ class Launcher:
     """The lines of one launcher, printed kernel by kernel; what a kernel call looks like is the target's."""
 
     device = '"cpu"'
-    around = ""  # what the kernels run inside of, given the first tensor
+    around = ""  # the `with` block around the kernels, given the first tensor
 
     def __init__(self, name: str, mugraph: MuGraph, *, taken: tuple[str, ...] = ()) -> None:
         self.name = name
@@ -109,8 +109,7 @@ class Launcher:
         """Add the steps of a library call; with `ordered`, what kernels read of it lies contiguous."""
         self.lines.append(f"# {', '.join(self._shown(kernel))}")
         for tile, _ in walk(kernel):
-            step = self.graph.step_of(tile.value)
-            assert step is not None
+            step = self.graph.step_at(tile.value)
             self.held[tile.value] = self._called(tile.value, step)
         for value in self.mugraph.stores(kernel):
             held = self.held[value]
@@ -129,8 +128,7 @@ class Launcher:
     def _shown(self, kernel: Kernel) -> list[str]:
         shown = []
         for tile, _ in walk(kernel):
-            step = self.graph.step_of(tile.value)
-            assert step is not None
+            step = self.graph.step_at(tile.value)
             inputs = ", ".join(self.labels[i] for i in step.inputs)
             axes = f" over {', '.join(step.axes)}" if step.axes else ""
             shown.append(f"{self.labels[tile.value]} = {step.op} of {inputs}{axes}")

@@ -113,7 +113,7 @@ def reference_lines(graph: Graph) -> list[str]:
             body.append(f"{variable} = {text}")
         values[value] = Expression(variable, port.axes, "mask" if kind == "mask" else "tensor")
     labels = value_names(graph)
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         made = printer.step(step, [values[i] for i in step.inputs])
         is_plain = step.op in ("const", "infinity", "size", "rename")
         short = len(made.text) <= _INLINE and uses[value] == 1 and step.op not in ("contract", "sum", "max")

@@ -100,7 +100,7 @@ class _TritonLauncher(Launcher):
 
     def __init__(self, name: str, mugraph: MuGraph, *, taken: tuple[str, ...] = ()) -> None:
         super().__init__(name, mugraph, taken=taken)
-        self.counts: dict[str, None] = {}  # of elements that offsets of 32 bits must reach
+        self.counts: dict[str, None] = {}  # element counts that offsets of 32 bits must reach
 
     def text(self) -> list[str]:
         """Return the whole function."""

@@ -54,8 +54,9 @@ class Alone:
         self._run = run
         self._count = count
         self._held = held
-        self._order = order if order != tuple(range(count)) else None  # of inputs and what is held
-        self._picked = picked  # of the kernel's outputs, for a tuple; None: the first one is the result
+        # Places among the inputs and the held tensors; None: the inputs as they come.
+        self._order = order if order != tuple(range(count)) else None
+        self._picked = picked  # outputs of the kernel that make a tuple; None: the first output is the result
 
     def __call__(self, *inputs: Any) -> Any:
         """Compute the function."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["build"]
 
 _LEAST_COMPILE_S = 15.0  # seconds for a kernel, even in a race of a few: some take so long on a busy machine
-_LOCK = threading.Lock()  # of compilers that serve one thread at a time
+_LOCK = threading.Lock()  # guards compilers that serve one thread at a time
 
 
 def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:

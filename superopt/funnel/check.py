@@ -28,7 +28,8 @@ def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     with state.clock.phase("check"):
         focus = _focus(state)
         judged: list[Candidate] = []
-        faults: dict[object, tuple[Kind, str]] = {}  # in a configuration that rounds alike it fails alike
+        # A muGraph in a configuration that rounds alike fails alike.
+        faults: dict[object, tuple[Kind, str]] = {}
         untested = ""  # why no candidate can be told from a wrong one
         for one in candidates:
             rounding = one.mugraph, tuple(config and config.rounding for config in one.configs)
@@ -47,7 +48,7 @@ def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
             else:
                 trial = {**state.kernels, goal.name: context.kernels[one.id]}
                 report = _compared(trial, focus, context)
-                if isinstance(report, str):  # what cannot be checked is not chosen
+                if isinstance(report, str):  # a candidate that cannot be checked is not chosen
                     log.warning("%s: skip %s: %s", goal.name, one.name, report)
                     faults[rounding] = Kind.FAILED, report
                     one = failed(one, "check", report)

@@ -20,12 +20,12 @@ __all__ = ["compile_ahead"]
 log = logging.getLogger("superopt")
 
 _TRIED = 4  # candidates that are looked at for one that does not spill
-_ASSURED_S = 120.0  # of compiling each of them, at most
+_ASSURED_S = 120.0  # seconds of compiling each of these candidates, at most
 
 
 def compile_ahead(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     """Compile the candidates of the least predicted times; those with the best kernels come first."""
-    if context.recalled:  # they are in the order that they had
+    if context.recalled:  # recalled candidates keep the order that they had
         return list(candidates)
     state, target = context.state, context.state.target
     preset = PRESETS[state.options.preset]

@@ -28,7 +28,7 @@ class Domain:
     """Examples, and between which numbers each tensor of them may differ from its example."""
 
     examples: tuple[Any, ...]
-    limits: tuple[tuple[float, float], ...]  # of each leaf of the examples
+    limits: tuple[tuple[float, float], ...]  # the limits of each leaf of the examples
 
     def keep(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return inputs with what lies outside the limits replaced by the examples' numbers."""

@@ -14,7 +14,7 @@ from superopt.tune.probe import PROBE, ProbeJob
 
 __all__ = ["FirstRuns"]
 
-_PATIENCE_S = 2.0  # for a process that is at work, before another one is started
+_PATIENCE_S = 2.0  # seconds to wait for a busy process before another one is started
 
 
 class FirstRuns:

@@ -27,9 +27,8 @@ class Stage:
     """A step of the funnel."""
 
     run: Callable[[Sequence[Candidate], Context], list[Candidate]]
-    device: bool | None = (
-        None  # only where the device is here (True), only where it is not (False), or always
-    )
+    # True: only where the device is here; False: only where it is not; None: always.
+    device: bool | None = None
 
 
 FUNNEL = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from superopt.dtypes import DTYPES, FLOATS
 from superopt.errors import InputError
-from superopt.ir import Graph, Program, closed_values, value_axes
+from superopt.ir import Graph, Program, tensorless_values, value_axes
 
 __all__ = ["available_bytes", "check_memory", "needed_bytes"]
 
@@ -61,7 +61,7 @@ def available_bytes() -> int | None:
 
 def _largest(graph: Graph) -> int:
     """Return the bytes of the largest tensor that PyTorch makes on the way."""
-    axes, sizes, closed = value_axes(graph), graph.sizes, closed_values(graph)
+    axes, sizes, closed = value_axes(graph), graph.sizes, tensorless_values(graph)
     dtype = next((port.dtype for port in graph.inputs if port.dtype in FLOATS), "f32")
     volumes = [
         prod(sizes[axis] for axis in axes[value])

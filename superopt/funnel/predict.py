@@ -18,7 +18,7 @@ from superopt.targets import Target
 __all__ = ["predict", "predicted"]
 
 _GUESSES = 4  # candidates that also race in the configurations predicted to be best
-_PROMISING = 0.9  # of the default's predicted time, where that makes them worth compiling
+_PROMISING = 0.9  # a guess below this share of the default's predicted time is worth compiling
 
 
 def predict(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
@@ -68,7 +68,7 @@ def _with_guesses(
     limits = context.state.limits
     if limits.most is None:
         return entered
-    if not limits.tune:  # as they come, and as the likeliest of them is predicted to be best
+    if not limits.tune:  # the first candidates as they come, and one in its predicted best configurations
         first = [*entered[: max(limits.most - 1, 1)], *promising][: limits.most]
     else:  # the estimate of a schedule is a bound for all its configurations
         bounds = {one.id: one.us for one in scheduled}

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from superopt.candidates.candidate import Candidate
+from superopt.candidates.floors import beaten, least_us
 from superopt.fate import Kind
-from superopt.funnel.floors import beaten, least_us
 from superopt.funnel.state import LOST, Context, failed
 from superopt.ir import Graph
 from superopt.targets import Kernel, OrderedKernel, Target
@@ -86,7 +86,8 @@ def _times(
     guesses = {
         id: one.us if one.us < float("inf") else float(at) for at, (id, one) in enumerate(candidates.items())
     }
-    if not all(one.spills for one in candidates.values()):  # those that do come after all others
+    # Candidates whose kernels spill come after all others.
+    if not all(one.spills for one in candidates.values()):
         guesses |= {id: float("inf") for id, one in candidates.items() if one.spills}
     halved = halve(
         guesses,
@@ -106,7 +107,7 @@ def _times(
         last = tuple(one.trial for one in halved.standings[:_LEFT])
         try:
             found |= measure(last, _MOST_ROUNDS)
-        except Exception as error:  # what was measured before stays valid
+        except Exception as error:  # earlier measurements stay valid
             names = ", ".join(candidates[id].name for id in last)
             log.warning("the last of %s are not compared again: %s", names, state.fault(error))
             if state.lost:

@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["power_below", "rehearse", "rehearsed", "rounding_fault"]
 
 _DISTRIBUTIONS = ("normal", "offset", "near-zero rows", "wide range", "large", "huge")
-_MOST_OPERATIONS = 130_000  # of one run
-_LENGTHS = (256, 128, 64, 32, 16, 8, 4)  # that axes are cut to, until a run is small enough
+_MOST_OPERATIONS = 130_000  # operations that one run at small sizes may take
+# Lengths that long axes are cut to, tried until a run is small enough.
+_LENGTHS = (256, 128, 64, 32, 16, 8, 4)
 _ROUNDED = 16  # candidates whose rounding is judged, the best first
-_GRAPHS = 16  # that are run, the best candidates' first
-_SAME = 1e-6  # error in fp64 that only rounding makes
+_GRAPHS = 16  # graphs that are run, those of the best candidates first
+_SAME = 1e-6  # a smaller error in fp64 comes from rounding alone
 _SCALED_TO = 14  # the power of two below which no row of a scaled operand ends
 
 Run = Callable[..., "tuple[Tensor, ...]"]
@@ -130,7 +131,7 @@ def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection
         small = mugraph_for(mugraph, goal).graph
         if any(small.shape(a) != goal.shape(b) for a, b in zip(small.inputs, goal.inputs, strict=True)):
             return ""
-    except (InputError, GraphError):  # axes in parts that do not divide the small sizes
+    except (InputError, GraphError):  # the parts of an axis do not divide the small sizes
         return ""
     everything = dict.fromkeys(range(len(written.inputs), len(written.inputs) + len(written.steps)), half)
     with _one_thread():
@@ -151,9 +152,8 @@ def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int,
 
     from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
-    first = len(graph.inputs)
-    rounded = {id(graph.steps[i - first]): TORCH_DTYPES[dtype] for i, dtype in values.items()}
-    multiplied = {id(graph.steps[i - first]): rounding for i, rounding in operands.items()}
+    rounded = {id(graph.step_at(i)): TORCH_DTYPES[dtype] for i, dtype in values.items()}
+    multiplied = {id(graph.step_at(i)): rounding for i, rounding in operands.items()}
     names = [port.name for port in graph.inputs]
     dtypes = {one.port.name: TORCH_DTYPES[one.port.dtype] for one in graph.outputs}
 
@@ -181,8 +181,8 @@ def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int,
                 made = self.contract(a, b, step.axes)
             else:
                 made = super().step(step, fused)
-            is_closed = not made.axes and step.op in ("const", "infinity", "size")
-            return as_half(made, rounded[id(step)]) if id(step) in rounded and not is_closed else made
+            is_tensorless = not made.axes and step.op in ("const", "infinity", "size")
+            return as_half(made, rounded[id(step)]) if id(step) in rounded and not is_tensorless else made
 
     def run(*inputs: "Tensor") -> "tuple[Tensor, ...]":
         evaluation = Rounded(graph, torch.float32, torch.device("cpu"), finite=False)
@@ -245,7 +245,7 @@ def _faults(goal: Graph, graphs: Sequence[Graph], seed: int) -> dict[Graph, str]
     exact, inputs = _run(goal, torch.float64), _inputs(goal)
     small: dict[Graph, Graph] = {}
     for graph in graphs:
-        with suppress(InputError):  # axes in parts that do not divide the small sizes
+        with suppress(InputError):  # the parts of an axis do not divide the small sizes
             small[graph] = mugraph_for(MuGraph(graph, ()), goal).graph
     # Numbers may stand for sizes: a graph that is another function at these sizes is not judged by them.
     wide = [_run(one, torch.float64) for one in small.values()]
@@ -316,5 +316,5 @@ def _operations(graph: Graph) -> int:
     sizes, axes = graph.sizes, value_axes(graph)
     return sum(
         prod(sizes[axis] for axis in axes[value].union(*(axes[i] for i in step.inputs)))
-        for value, step in enumerate(graph.steps, len(graph.inputs))
+        for value, step in graph.numbered
     )

@@ -43,11 +43,10 @@ _BUILDERS = 2  # candidates made at a time, where kernels are made and first run
 class Limits:
     """How far the candidates of a program are taken."""
 
-    seconds: float  # of racing and tuning, all regions together
-    deadline: float = inf  # of time.monotonic: nothing is compiled or raced any more
-    beat_us: float = (
-        inf  # what there is to beat: slower candidates are not chosen, those far from it not tuned
-    )
+    seconds: float  # seconds of racing and tuning, for all regions together
+    deadline: float = inf  # the time.monotonic() after which nothing is compiled or raced
+    # The time to beat: slower candidates are not chosen, and those far from it are not tuned.
+    beat_us: float = inf
     most: int | None = None  # candidates of a region that are compiled
     tune: bool = True  # try other configurations of the best
 
@@ -56,7 +55,7 @@ class Limits:
 class State:
     """A program whose regions go through the funnel: its settings, inputs and time, and what was chosen."""
 
-    function: Callable[..., Any]  # what the kernels must agree with
+    function: Callable[..., Any]  # the function that the kernels must agree with
     traced: "Traced"
     inputs: tuple[Any, ...]  # once kernels are to run, where the target computes
     target: Target
@@ -68,14 +67,14 @@ class State:
     builders: int = _BUILDERS
     order: ConfigurationOrder = field(init=False)
     typical: tuple[Any, ...] = ()  # the inputs with numbers as large as those of trained models
-    domain: Domain | None = None  # what the function takes, where it does not take any numbers
+    domain: Domain | None = None  # the numbers that the function takes, where it fails on others
     has_data: bool = True  # whether the inputs are examples with numbers of their own
     known: "dict[str, Tensor]" = field(default_factory=dict)  # every tensor that enters a region
-    kernels: dict[str, Kernel] = field(default_factory=dict)  # those chosen, by the names of their goals
-    floats: FloatReport | None = None  # of the program with these kernels
-    deadline: float = inf  # of the region under way, by time.monotonic
+    kernels: dict[str, Kernel] = field(default_factory=dict)  # the chosen kernels by the names of their goals
+    floats: FloatReport | None = None  # how the program with these kernels compares in floats
+    deadline: float = inf  # the time.monotonic() when the current region must be done
     interrupted: bool = False
-    lost: bool = False  # the device, to this process
+    lost: bool = False  # whether the device is lost to this process
 
     def __post_init__(self) -> None:
         from superopt.cache import Cache
@@ -198,9 +197,10 @@ class Context:
     state: State
     goal: Graph
     recalled: bool  # whether the candidates come with the configurations that were best
-    share: float  # of the time for all regions
-    kernels: dict[str, Kernel] = field(default_factory=dict)  # those that ran, by the ids of their candidates
-    ids: set[str] = field(default_factory=set)  # those that candidates of the region have
+    share: float  # the region's share of the time for all regions
+    # Kernels that have run, by the ids of their candidates.
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    ids: set[str] = field(default_factory=set)  # ids that candidates of the region have
     checked: str | None = None  # the id of the candidate that passed the check in floats
     best_us: float = inf  # the least time that was told of
 

@@ -1,7 +1,7 @@
 """The intermediate representation: graphs of tensor algebra on named axes, and their text form."""
 
 from superopt.ir.check import check_graph
-from superopt.ir.cut import closed_values, cut_graph
+from superopt.ir.cut import cut_graph, tensorless_values
 from superopt.ir.extents import extents, fitting_extents, measured_axes
 from superopt.ir.graph import (
     COMMUTATIVE,
@@ -13,10 +13,16 @@ from superopt.ir.graph import (
     Output,
     Port,
     Step,
+    format_constant,
     live_graph,
+    made_from,
     needed_order,
+    operands_first,
+    print_graph,
+    print_step,
     step_axes,
     value_axes,
+    value_names,
 )
 from superopt.ir.masks import mask_values, selects
 from superopt.ir.mugraph import (
@@ -48,7 +54,7 @@ from superopt.ir.running import Growth, growths
 from superopt.ir.shift import describe_shifts, free_shifts
 from superopt.ir.split import split_axis, uneven
 from superopt.ir.stabilize import stabilize
-from superopt.ir.text import format_constant, parse_graph, print_graph, print_step, value_names
+from superopt.ir.text import parse_graph
 
 __all__ = [
     "COMMUTATIVE",
@@ -75,7 +81,6 @@ __all__ = [
     "check_graph",
     "check_mugraph",
     "check_program",
-    "closed_values",
     "cut_graph",
     "describe_shifts",
     "extents",
@@ -86,10 +91,12 @@ __all__ = [
     "growths",
     "is_matmul",
     "live_graph",
+    "made_from",
     "mask_values",
     "measured_axes",
     "merge_axes",
     "needed_order",
+    "operands_first",
     "parse_graph",
     "parse_mugraph",
     "parse_program",
@@ -105,6 +112,7 @@ __all__ = [
     "split_axis",
     "stabilize",
     "step_axes",
+    "tensorless_values",
     "uneven",
     "value_axes",
     "value_names",

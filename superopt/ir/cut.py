@@ -22,33 +22,32 @@ from superopt.ir.graph import (
     value_axes,
 )
 
-__all__ = ["closed_values", "cut_graph"]
+__all__ = ["cut_graph", "tensorless_values"]
 
-_LEAST_SHARE = 0.2  # of the reductions on either side
+_LEAST_SHARE = 0.2  # each side has at least this share of the reductions
 
 
 @kept_for_graph
-def closed_values(graph: Graph) -> tuple[bool, ...]:
+def tensorless_values(graph: Graph) -> tuple[bool, ...]:
     """Return for each value whether it reads no tensor: constants, extents, masks of indices."""
-    closed = [False] * len(graph.inputs)
+    tensorless = [False] * len(graph.inputs)
     for step in graph.steps:
-        closed.append(all(closed[i] for i in step.inputs))
-    return tuple(closed)
+        tensorless.append(all(tensorless[i] for i in step.inputs))
+    return tuple(tensorless)
 
 
 def cut_graph(graph: Graph) -> tuple[Graph, Graph] | None:
     """Return the graph as two, the first feeding the second, or None where nothing can be cut."""
-    first = len(graph.inputs)
-    closed = closed_values(graph)
-    order = [value for value in needed_order(graph) if not closed[value]]
+    tensorless = tensorless_values(graph)
+    order = [value for value in needed_order(graph) if not tensorless[value]]
     axes = value_axes(graph)
     sizes = graph.sizes
     last_use = {output.value: len(order) for output in graph.outputs}
     place = {value: i for i, value in enumerate(order)}
     for value in order:
-        for i in graph.steps[value - first].inputs:
+        for i in graph.step_at(value).inputs:
             last_use[i] = max(last_use.get(i, 0), place[value])
-    weight = [1.0 if graph.steps[value - first].op in REDUCTIONS else 0.01 for value in order]
+    weight = [1.0 if graph.step_at(value).op in REDUCTIONS else 0.01 for value in order]
     total = sum(weight)
     best: tuple[float, int] | None = None
     before = 0.0
@@ -65,15 +64,15 @@ def cut_graph(graph: Graph) -> tuple[Graph, Graph] | None:
             best = (score, at)
     if best is None:
         return None
-    return _split(graph, order, best[1], closed, axes)
+    return _split(graph, order, best[1], tensorless, axes)
 
 
 def _split(
-    graph: Graph, order: list[int], at: int, closed: tuple[bool, ...], axes: tuple[frozenset[str], ...]
+    graph: Graph, order: list[int], at: int, tensorless: tuple[bool, ...], axes: tuple[frozenset[str], ...]
 ) -> tuple[Graph, Graph]:
     first = len(graph.inputs)
     early = set(order[:at])
-    needed = {i for value in order[at:] for i in graph.steps[value - first].inputs if i in early}
+    needed = {i for value in order[at:] for i in graph.step_at(value).inputs if i in early}
     done = {output.value for output in graph.outputs if output.value in early or output.value < first}
     crossing = sorted(needed - done)
     dtype = next((port.dtype for port in graph.inputs if port.dtype in FLOATS), "f32")
@@ -108,9 +107,9 @@ def _split(
     position |= {value: first + i for i, value in enumerate(sorted(ports))}
     steps: list[Step] = []
     for value, step in enumerate(graph.steps, first):
-        if value in position or (value in early and not closed[value]):
+        if value in position or (value in early and not tensorless[value]):
             continue
-        steps.append(replace(step, inputs=tuple(position[i] for i in step.inputs)))
+        steps.append(step.reading(position[i] for i in step.inputs))
         position[value] = len(inputs) + len(steps) - 1
     outputs = tuple(
         replace(output, value=position[output.value]) for output in graph.outputs if output not in kept
@@ -133,7 +132,7 @@ def _only(graph: Graph) -> Graph:
     graph = replace(
         graph,
         inputs=tuple(graph.inputs[i] for i in keep),
-        steps=tuple(replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps),
+        steps=tuple(step.reading(map(moved, step.inputs)) for step in graph.steps),
         outputs=tuple(replace(output, value=moved(output.value)) for output in graph.outputs),
     )
     names = {axis for port in graph.inputs for axis in port.axes}

@@ -3,9 +3,12 @@
 A value is a function of a set of axes. Inputs are the first values, steps the next ones, in
 order; a step names its inputs by position. Nothing here knows a memory layout: that belongs to
 the ports, whose dimensions are products of axes as in einops, `[b, s, (h d)]`.
+
+A graph is printed as text, which `parse_graph` reads back.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import wraps
@@ -24,10 +27,17 @@ __all__ = [
     "Output",
     "Port",
     "Step",
+    "format_constant",
     "live_graph",
+    "made_from",
     "needed_order",
+    "operands_first",
+    "print_graph",
+    "print_port",
+    "print_step",
     "step_axes",
     "value_axes",
+    "value_names",
 ]
 
 STRUCTURAL = {
@@ -75,7 +85,7 @@ class Port:
     name: str
     dtype: str
     dims: tuple[tuple[str, ...], ...]
-    strides: tuple[int, ...] | None = None  # in elements; None where contiguous
+    strides: tuple[int, ...] | None = None  # strides in elements; None where the tensor is contiguous
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -101,6 +111,10 @@ class Step:
     mapping: tuple[tuple[str, str | int], ...] = ()
     value: Fraction | None = None
 
+    def reading(self, values: Iterable[int]) -> "Step":
+        """Return the same step of other values."""
+        return replace(self, inputs=tuple(values))
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -113,8 +127,6 @@ class Graph:
     outputs: tuple[Output, ...]
 
     def __str__(self) -> str:
-        from superopt.ir.text import print_graph
-
         return print_graph(self)
 
     @property
@@ -127,9 +139,24 @@ class Graph:
         sizes = self.sizes
         return tuple(prod(sizes[axis] for axis in dim) for dim in port.dims)
 
+    @property
+    def numbered(self) -> "Iterator[tuple[int, Step]]":
+        """Yield each step with the number of its value."""
+        return enumerate(self.steps, len(self.inputs))
+
     def step_of(self, value: int) -> Step | None:
         """Return the step that makes a value, or None for an input."""
         return None if value < len(self.inputs) else self.steps[value - len(self.inputs)]
+
+    def step_at(self, value: int) -> Step:
+        """Return the step that makes a value which is no input."""
+        assert value >= len(self.inputs)
+        return self.steps[value - len(self.inputs)]
+
+    def constant(self, value: int) -> Fraction | None:
+        """Return the number that a value is, or None where it is no constant."""
+        step = self.step_of(value)
+        return None if step is None else step.value
 
 
 def step_axes(step: Step, inputs: tuple[frozenset[str], ...]) -> frozenset[str]:
@@ -200,43 +227,114 @@ def arity(op: str) -> int | None:
 def needed_order(graph: Graph) -> list[int]:
     """Return the values of steps in the order in which the outputs need them, operands first."""
     first = len(graph.inputs)
-    order: list[int] = []
-    placed = set(range(first))
-    pending = [output.value for output in reversed(graph.outputs)]
+
+    def operands(value: int) -> list[int]:
+        return [i for i in graph.step_at(value).inputs if i >= first]
+
+    return operands_first([one.value for one in graph.outputs if one.value >= first], operands)
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def operands_first(roots: Sequence[_Key], operands: Callable[[_Key], Iterable[_Key]]) -> list[_Key]:
+    """Return some things and all that they are made from, each after its operands."""
+    order: list[_Key] = []
+    placed: set[_Key] = set()
+    pending = list(reversed(roots))
     while pending:
-        value = pending[-1]
-        inputs = () if value in placed else graph.steps[value - first].inputs
-        missing = [i for i in inputs if i not in placed]
+        one = pending[-1]
+        missing = [] if one in placed else [i for i in operands(one) if i not in placed]
         if missing:
             pending.extend(reversed(missing))
             continue
         pending.pop()
-        if value not in placed:
-            placed.add(value)
-            order.append(value)
+        if one not in placed:
+            placed.add(one)
+            order.append(one)
     return order
+
+
+def made_from(values: Iterable[int], operands: Callable[[int], Iterable[int]]) -> set[int]:
+    """Return some values and all that they are made from, by the operands of each."""
+    found: set[int] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value not in found:
+            found.add(value)
+            pending += operands(value)
+    return found
 
 
 def live_graph(graph: Graph) -> Graph:
     """Return the graph without steps that no output needs, equal steps made one; inputs stay."""
     first = len(graph.inputs)
-    needed: set[int] = set()
-    stack = [output.value for output in graph.outputs]
-    while stack:
-        value = stack.pop()
-        if value < first or value in needed:
-            continue
-        needed.add(value)
-        stack.extend(graph.steps[value - first].inputs)
     position = {i: i for i in range(first)}
     seen: dict[Step, int] = {}
     steps: list[Step] = []
-    for value in sorted(needed):
-        step = graph.steps[value - first]
-        step = replace(step, inputs=tuple(position[i] for i in step.inputs))
+    for value in sorted(needed_order(graph)):
+        step = graph.step_at(value)
+        step = step.reading(position[i] for i in step.inputs)
         if step not in seen:
             seen[step] = first + len(steps)
             steps.append(step)
         position[value] = seen[step]
     outputs = tuple(replace(output, value=position[output.value]) for output in graph.outputs)
     return replace(graph, steps=tuple(steps), outputs=outputs)
+
+
+def print_graph(graph: Graph) -> str:
+    """Return the text form."""
+    names = value_names(graph)
+    lines = [f"graph {graph.name}"]
+    lines.append(" ".join(["axes", *(f"{axis.name}={axis.size}" for axis in graph.axes)]))
+    lines += [f"in {print_port(port)}" for port in graph.inputs]
+    for position, step in enumerate(graph.steps, len(graph.inputs)):
+        lines.append(f"{names[position]} = {print_step(step, names)}")
+    lines += [f"out {print_port(output.port)} = {names[output.value]}" for output in graph.outputs]
+    return "\n".join(lines) + "\n"
+
+
+@kept_for_graph
+def value_names(graph: Graph) -> tuple[str, ...]:
+    """Return a name for every value: inputs keep theirs, steps are t<position>."""
+    taken = {port.name for port in graph.inputs}
+    prefix = "t"
+    while any(re.fullmatch(rf"{prefix}\d+", name) for name in taken):
+        prefix += "_"
+    steps = range(len(graph.inputs), len(graph.inputs) + len(graph.steps))
+    return (*(port.name for port in graph.inputs), *(f"{prefix}{i}" for i in steps))
+
+
+def print_step(step: Step, names: Sequence[str]) -> str:
+    """Return one step as `op[attributes](inputs)`."""
+    attrs = ""
+    if step.value is not None:
+        attrs = f"[{format_constant(step.value)}]"
+    elif step.mapping:
+        arrow = "=" if step.op == "select" else "->"
+        attrs = "[" + ", ".join(f"{old}{arrow}{new}" for old, new in step.mapping) + "]"
+    elif step.axes:
+        attrs = "[" + ", ".join(step.axes) + "]"
+    return f"{step.op}{attrs}({', '.join(names[i] for i in step.inputs)})"
+
+
+def format_constant(value: Fraction) -> str:
+    """Return the shortest text that reads back as exactly this rational."""
+    if value.denominator == 1 and abs(value.numerator) < 10**16:
+        return str(value.numerator)
+    try:
+        number = float(value)
+    except OverflowError:
+        return str(value)
+    return repr(number) if Fraction(number) == value else str(value)
+
+
+def print_port(port: Port) -> str:
+    """Return a tensor as `name: dtype[dimensions]`."""
+    dims = [dim[0] if len(dim) == 1 else f"({' '.join(dim)})" if dim else "1" for dim in port.dims]
+    text = f"{port.name}: {port.dtype}[{', '.join(dims)}]"
+    if port.strides is not None:
+        text += f" strides({', '.join(map(str, port.strides))})"
+    return text

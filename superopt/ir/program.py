@@ -15,8 +15,8 @@ import re
 from dataclasses import dataclass
 
 from superopt.errors import GraphError
-from superopt.ir.graph import Graph, Port
-from superopt.ir.text import parse_graph, parse_port, print_graph, print_port
+from superopt.ir.graph import Graph, Port, print_graph, print_port
+from superopt.ir.text import parse_graph, parse_port
 
 __all__ = ["Opaque", "Program", "Region", "check_program", "parse_program", "print_program"]
 
@@ -48,7 +48,7 @@ class Opaque:
 
     name: str  # unique in the program, e.g. "embedding_1"
     target: str  # e.g. "aten.embedding.default"
-    reason: str  # one clause that a user understands
+    reason: str  # why the call is opaque, as one clause that a user understands
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 

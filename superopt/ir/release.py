@@ -84,7 +84,7 @@ def _without(graph: Graph, shift: Shift, amount: int) -> Graph:
             continue
         if step.op == "sub" and bare[0] is not None and bare[1] is not None:
             inputs = (bare[0], bare[1])
-        made = emit(replace(step, inputs=inputs))
+        made = emit(step.reading(inputs))
         degree = shift.degrees.get(step.inputs[0]) if step.op == "log" else None
         if degree:
             added = at[amount]

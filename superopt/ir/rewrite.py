@@ -86,7 +86,7 @@ def rewritten(graph: Graph, written: Callable[[Step, Emit], int]) -> Graph:
         return first + len(steps) - 1
 
     for step in graph.steps:
-        at.append(written(replace(step, inputs=tuple(at[i] for i in step.inputs)), emit))
+        at.append(written(step.reading(at[i] for i in step.inputs), emit))
     outputs = tuple(replace(output, value=at[output.value]) for output in graph.outputs)
     return replace(graph, steps=tuple(steps), outputs=outputs)
 

@@ -43,7 +43,7 @@ def growths(graph: Graph, shift: int) -> Mapping[int, Growth | None]:
     """Return the growth of every value that is made from a shift; None where it has no degree."""
     axes = value_axes(graph)
     found: dict[int, Growth | None] = {shift: Growth("plus", Fraction(1))}
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         if value != shift and any(i in found for i in step.inputs):
             touched = {*step.axes, *(str(axis) for pair in step.mapping for axis in pair)}
             growth = None if touched & axes[shift] else _growth(graph, step, found)
@@ -118,9 +118,9 @@ def _common(growths: Sequence[Growth]) -> Growth | None:
 def _scaled(graph: Graph, step: Step, plus: Sequence[Fraction | None]) -> Growth | None:
     """Return the growth of base + d * c times, or over, a number."""
     for at, other in ((0, 1), (1, 0)) if step.op == "mul" else ((0, 1),):
-        number, degree = graph.step_of(step.inputs[other]), plus[at]
-        if number is not None and number.op == "const" and number.value and degree is not None:
-            return Growth("plus", degree * (number.value if step.op == "mul" else 1 / number.value))
+        number, degree = graph.constant(step.inputs[other]), plus[at]
+        if number and degree is not None:
+            return Growth("plus", degree * (number if step.op == "mul" else 1 / number))
     return None
 
 
@@ -133,7 +133,7 @@ def _chosen(graph: Graph, step: Step, growths: Sequence[Growth]) -> Growth | Non
         if made is not None and made.op == "neg":
             made = graph.step_of(made.inputs[0])
         endless = made is not None and made.op == "infinity"
-        zero = made is not None and made.op == "const" and made.value == 0
+        zero = made is not None and made.value == 0
         if not (endless or (zero and moving and moving[0].kind == "times")):
             kept.append(growth)
     return _common(kept)

@@ -12,8 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from superopt.ir.graph import POWERS, Graph, Step, value_axes
-from superopt.ir.text import value_names
+from superopt.ir.graph import POWERS, Graph, Step, value_axes, value_names
 from superopt.ops import OPS
 
 __all__ = ["Shift", "describe_shifts", "free_shifts"]
@@ -25,7 +24,7 @@ class Shift:
 
     exps: tuple[int, ...]  # values of exp steps
     reduced: frozenset[str]
-    degrees: Mapping[int, Fraction]  # of every value that has one, before logarithms
+    degrees: Mapping[int, Fraction]  # the degree of every value that has one, before logarithms
     units: frozenset[tuple[int, int]]  # (value, place of an operand): added to what has a degree, without one
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
-from superopt.ir.cut import closed_values
+from superopt.ir.cut import tensorless_values
 from superopt.ir.graph import REDUCTIONS, Axis, Graph, Step, live_graph, value_axes
 from superopt.ir.mugraph.kernels import Split
 from superopt.ir.rewrite import Emit, merge_extents, refine_axes, rewritten
@@ -30,8 +30,9 @@ def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
     mapped = {place for step in graph.steps for pair in step.mapping for place in pair}
     if axis in used or axis in mapped:
         raise GraphError(f"axis {axis!r} cannot be split: an output has it, or it is read at other places")
-    steps_closed = zip(graph.steps, closed_values(graph)[len(graph.inputs) :], strict=True)
-    if any(closed and step.op in REDUCTIONS and axis in step.axes for step, closed in steps_closed):
+    tensorless = tensorless_values(graph)
+    reduced = (step.axes for at, step in graph.numbered if tensorless[at] and step.op in REDUCTIONS)
+    if any(axis in axes for axes in reduced):
         raise GraphError(f"axis {axis!r} cannot be split: what is reduced over it reads no tensor")
     outer, inner = fresh_name(f"{axis}_part", sizes), fresh_name(f"{axis}_at", sizes)
     place = -(-sizes[axis] // parts)
@@ -78,7 +79,7 @@ def uneven(graph: Graph, split: Split) -> Graph:
 def _check_uneven(graph: Graph, split: Split) -> None:
     """Refuse what parts of different lengths would give another meaning."""
     halves = frozenset((split.outer, split.inner))
-    axes, closed = value_axes(graph), closed_values(graph)
+    axes, tensorless = value_axes(graph), tensorless_values(graph)
 
     def refuse(why: str) -> None:
         raise GraphError(f"axis {split.axis!r} cannot be in parts of different lengths: {why}")
@@ -89,14 +90,14 @@ def _check_uneven(graph: Graph, split: Split) -> None:
                 refuse(f"{port.name} has only one half of it")
     if any(halves & set(output.port.axes) for output in graph.outputs):
         refuse("an output has it")
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         operands = frozenset[str]().union(*(axes[i] for i in step.inputs))
         if halves & {str(axis) for pair in step.mapping for axis in pair}:
             refuse("it is read at other places")
         if step.op in ("size", "index") and halves & set(step.axes):
             refuse(f"the {step.op} of one half of it is used")
         if step.op in REDUCTIONS and halves & set(step.axes):
-            if closed[value]:
+            if tensorless[value]:
                 refuse("what is reduced over it reads no tensor")
             if split.outer in step.axes and split.inner in operands - set(step.axes):
                 refuse("parts are put together before they are reduced")

@@ -56,7 +56,7 @@ class _Rewrite:
     def run(self) -> Graph:
         """Return the graph; steps keep their order, so that a shift stands after all it is made from."""
         for value in self._order():
-            step = self.graph.steps[value - self.first]
+            step = self.graph.step_at(value)
             while len(self.at) <= value:
                 self.at.append(-1)
             if value in self.shift_of:
@@ -67,7 +67,7 @@ class _Rewrite:
                     # (a - c) - l, not a - (l + c): c may be large and near a.
                     log, shift = self.logarithms[inputs[1]]
                     inputs = (self._emit(Step("sub", (inputs[0], shift))), log)
-                self.at[value] = self._emit(replace(step, inputs=inputs))
+                self.at[value] = self._emit(step.reading(inputs))
                 if step.op == "log":
                     self.at[value] = self._log(value, step)
         outputs = tuple(replace(one, value=self.at[one.value]) for one in self.graph.outputs)
@@ -80,10 +80,10 @@ class _Rewrite:
         pending = list(range(self.first + len(self.graph.steps) - 1, self.first - 1, -1))
         while pending:
             value = pending[-1]
-            needed = set(self.graph.steps[value - self.first].inputs)
+            needed = set(self.graph.step_at(value).inputs)
             if value in self.shift_of:
                 for exp in self.shift_of[value].exps:
-                    needed.add(self.graph.steps[exp - self.first].inputs[0])
+                    needed.add(self.graph.step_at(exp).inputs[0])
                     needed |= {mask for mask in [self._mask(exp)] if mask is not None}
             missing = [one for one in sorted(needed) if one >= self.first and one not in done]
             if value in done or not missing:
@@ -188,7 +188,7 @@ class _Rewrite:
 
     def _taken(self, exp: int) -> int:
         """Return what an exponential is taken of, minus infinity where a mask hides it."""
-        inner = self.at[self.graph.steps[exp - self.first].inputs[0]]
+        inner = self.at[self.graph.step_at(exp).inputs[0]]
         mask = self._mask(exp)
         if mask is None:
             return inner

@@ -1,4 +1,4 @@
-"""The text form of a Graph: what errors, tests, reports and result files show; it parses back.
+"""The text form of a Graph, as errors, tests, reports and result files show it, read back.
 
     graph rmsnorm
     axes m=16 k=4096
@@ -14,67 +14,19 @@ no axis owns is `1`; strides follow as `strides(1, 4096)`.
 """
 
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
-from superopt.ir.graph import Axis, Graph, Output, Port, Step, kept_for_graph
+from superopt.ir.graph import Axis, Graph, Output, Port, Step
 
-__all__ = ["format_constant", "parse_graph", "parse_port", "print_graph", "print_port", "print_step"]
+__all__ = ["parse_graph", "parse_port"]
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_.]*"
 _PORT = re.compile(
     rf"(?P<name>{_NAME}): (?P<dtype>\w+)\[(?P<dims>[^\]]*)\](?: strides\((?P<strides>[-\d, ]*)\))?"
 )
 _STEP = re.compile(rf"(?P<name>{_NAME}) = (?P<op>\w+)(?:\[(?P<attrs>[^\]]*)\])?\((?P<inputs>[^)]*)\)")
-
-
-def print_graph(graph: Graph) -> str:
-    """Return the text form."""
-    names = value_names(graph)
-    lines = [f"graph {graph.name}"]
-    lines.append(" ".join(["axes", *(f"{axis.name}={axis.size}" for axis in graph.axes)]))
-    lines += [f"in {print_port(port)}" for port in graph.inputs]
-    for position, step in enumerate(graph.steps, len(graph.inputs)):
-        lines.append(f"{names[position]} = {print_step(step, names)}")
-    lines += [f"out {print_port(output.port)} = {names[output.value]}" for output in graph.outputs]
-    return "\n".join(lines) + "\n"
-
-
-@kept_for_graph
-def value_names(graph: Graph) -> tuple[str, ...]:
-    """Return a name for every value: inputs keep theirs, steps are t<position>."""
-    taken = {port.name for port in graph.inputs}
-    prefix = "t"
-    while any(re.fullmatch(rf"{prefix}\d+", name) for name in taken):
-        prefix += "_"
-    steps = range(len(graph.inputs), len(graph.inputs) + len(graph.steps))
-    return (*(port.name for port in graph.inputs), *(f"{prefix}{i}" for i in steps))
-
-
-def print_step(step: Step, names: Sequence[str]) -> str:
-    """Return one step as `op[attributes](inputs)`."""
-    attrs = ""
-    if step.value is not None:
-        attrs = f"[{format_constant(step.value)}]"
-    elif step.mapping:
-        arrow = "=" if step.op == "select" else "->"
-        attrs = "[" + ", ".join(f"{old}{arrow}{new}" for old, new in step.mapping) + "]"
-    elif step.axes:
-        attrs = "[" + ", ".join(step.axes) + "]"
-    return f"{step.op}{attrs}({', '.join(names[i] for i in step.inputs)})"
-
-
-def format_constant(value: Fraction) -> str:
-    """Return the shortest text that reads back as exactly this rational."""
-    if value.denominator == 1 and abs(value.numerator) < 10**16:
-        return str(value.numerator)
-    try:
-        number = float(value)
-    except OverflowError:
-        return str(value)
-    return repr(number) if Fraction(number) == value else str(value)
 
 
 def parse_graph(text: str) -> Graph:
@@ -114,15 +66,6 @@ def parse_graph(text: str) -> Graph:
     if name is None:
         raise GraphError("the text has no 'graph NAME' line")
     return check_graph(Graph(name, tuple(axes), tuple(inputs), tuple(steps), tuple(outputs)))
-
-
-def print_port(port: Port) -> str:
-    """Return a tensor as `name: dtype[dimensions]`."""
-    dims = [dim[0] if len(dim) == 1 else f"({' '.join(dim)})" if dim else "1" for dim in port.dims]
-    text = f"{port.name}: {port.dtype}[{', '.join(dims)}]"
-    if port.strides is not None:
-        text += f" strides({', '.join(map(str, port.strides))})"
-    return text
 
 
 def _parse_axis(item: str, line: int) -> Axis:

@@ -96,7 +96,7 @@ def only_plain(tensors: Iterable[Any]) -> bool:
 def _in_memory(tensor: Any) -> bool:
     try:
         tensor.data_ptr()
-    except RuntimeError:  # it stands for another one, while a function is transformed
+    except RuntimeError:  # while a function is transformed, the tensor stands for another one
         return False
     return True
 

@@ -34,7 +34,8 @@ class _State:
 
     traced: "Traced | None"  # without its constants; None: another program than the one that was built
     constants: "dict[str, int | Tensor]"
-    reads: "tuple[tuple[int | Tensor, str], ...]"  # whose values are numbers of the program
+    # Tensors whose values are numbers of the program, with those values.
+    reads: "tuple[tuple[int | Tensor, str], ...]"
     why: str = ""
 
 
@@ -73,7 +74,8 @@ class Binding:
     def _taken(self, state: _State, found: "Reached") -> "Watch":
         from superopt.live.watch import Watch
 
-        self.traced: Traced | None = None  # with the tensors of now; None where it is another program
+        # The program with the tensors of now; None where the function became another program.
+        self.traced: Traced | None = None
         self.why = state.why
         constants = {name: _at(place, found) for name, place in state.constants.items()}
         if state.traced is not None:

@@ -52,7 +52,7 @@ Function = Callable[..., Any]
 _AUTOCAST = "autocast is on"
 _GRADIENTS = "gradients are wanted (they are not under torch.no_grad())"
 _KNOWN = frozenset(name for name in dir(Result) if not name.startswith("_"))
-_CALLS = 256  # for so many combinations of shapes, strides and dtypes, calls are prepared
+_CALLS = 256  # combinations of shapes, strides and dtypes for which calls are prepared
 
 
 class Optimized:
@@ -110,23 +110,22 @@ class Optimized:
     ) -> None:
         self.function = function  # None: the program itself is the original
         self.result = result
-        self.traced = traced  # in the parts that were searched
+        self.traced = traced  # the program, its regions in the parts that were searched
         self.target = result.target
         self.inputs = result.inputs
         self.options = options
         self.search = search  # None: the graphs were known from earlier runs
-        self.fused = (
-            assemble(traced, kernels) if kernels else None
-        )  # with our kernels, whether they won or not
+        # The program with our kernels, whether they won or not.
+        self.fused = assemble(traced, kernels) if kernels else None
         self._compiled = compiled
         self._kernels = dict(kernels)
         self._open_axes = result.open_axes
-        self._whole: Program | None = None  # as it was traced, not in parts
+        self._whole: Program | None = None  # the program as it was traced, not in parts
         self._made: dict[object, Kernel] = {}
         self._modes = Modes()
         self._begin()
         self._theirs = None if self._is_ours or function is None else self._chosen()
-        self._lock = RLock()  # of those who look at the function again
+        self._lock = RLock()  # held by a thread that looks at the function again
         self._binding: Binding | None = None
         self._away = False  # the function is another one now
         if self._is_ours and function is not None:
@@ -134,7 +133,7 @@ class Optimized:
             self._binding = Binding(function, traced, goals, self.target.torch_device)
             self._away = self._binding.traced is None
         self.recalled: datetime | None = None  # when an identical call measured it; None: this one did
-        self._told = False  # that the original computes, and why
+        self._told = False  # whether the log says that the original computes, and why
         self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
 
     def __getattr__(self, name: str) -> Any:

@@ -76,8 +76,10 @@ class Reached:
     sized: list[Sized] = field(
         default_factory=list
     )  # dicts of attributes, which may grow, and what is too long to be looked into
-    objects: list[Any] = field(default_factory=list)  # of a user's classes, which may be replaced
-    arrays: list[tuple[Any, bytes]] = field(default_factory=list)  # of numpy's
+    # Objects of a user's classes, whose classes may be replaced.
+    objects: list[Any] = field(default_factory=list)
+    # Arrays of numpy, with the bytes that they held.
+    arrays: list[tuple[Any, bytes]] = field(default_factory=list)
 
 
 def reach(function: Any) -> Reached:
@@ -106,7 +108,7 @@ class _Walk:
         self.all_followed = self.by_any_name = by_any_name
         self.found = Reached()
         self.seen: dict[int, int] = {}
-        self.places: dict[int, int] = {}  # of tensors, by their ids
+        self.places: dict[int, int] = {}  # the places of tensors, by their ids
         self.classes: set[int] = set()
         self.keep: list[Any] = []  # every object whose id is a key above
 
@@ -135,7 +137,7 @@ class _Walk:
             self.found.tensors.append(tensor)
             try:
                 self.found.facts.append(form(tensor))
-            except RuntimeError:  # it has no strides
+            except RuntimeError:  # a tensor of this kind has no strides
                 self.found.facts.append(Same(tensor))
         self.found.facts.append(("tensor", self.places[id(tensor)]))
 
@@ -187,7 +189,7 @@ class _Walk:
         for cell in function.__closure__ or ():
             try:
                 content = cell.cell_contents
-            except ValueError:  # nothing is in it yet
+            except ValueError:  # the cell is still empty
                 self.found.facts.append("empty")
                 continue
             self.found.cells.append(cell)

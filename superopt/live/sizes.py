@@ -76,7 +76,7 @@ def same_at_one(built: "Traced", found: "Traced", inputs: tuple[Any, ...]) -> "T
         sizes = read_sizes(built, inputs, everything, ones=True)
         there = built_at(built, _renamed_alike(built.program, sizes))
         verdict = equal_graphs(whole_graph(found, shapes), whole_graph(there, shapes))
-    except (InputError, GraphError):  # one axis would have two sizes: a tensor is broadcast there
+    except (InputError, GraphError):  # a tensor is broadcast: one axis would have two sizes
         return None
     return replace(there, constants=found.constants) if verdict.equal else None
 

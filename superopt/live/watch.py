@@ -52,7 +52,8 @@ class Watch:
             for check in self._checks:
                 if not check():
                     return False
-        except (KeyError, ValueError, AttributeError, TypeError, RuntimeError):  # what was looked for is gone
+        # The object that was looked for is gone.
+        except (KeyError, ValueError, AttributeError, TypeError, RuntimeError):
             return False
         return True
 
@@ -60,7 +61,7 @@ class Watch:
 def _has_form(tensor: Tensor) -> bool:
     try:
         form(tensor)
-    except RuntimeError:  # it has no strides
+    except RuntimeError:  # a tensor of this kind has no strides
         return False
     return True
 

@@ -31,8 +31,8 @@ def traffic_before(graph: Graph) -> list[Traffic]:
     """Return what each operator moves where one after the other runs, results stored in between."""
     values = Values(graph)
     rows = []
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
-        if values.closed[value] or step.op in ("rename", "select"):
+    for value, step in graph.numbered:
+        if values.tensorless[value] or step.op in ("rename", "select"):
             continue
         read = sum(values.stored_bytes(i) for i in values.open_inputs(step))
         write = values.stored_bytes(value)

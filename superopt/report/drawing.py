@@ -98,8 +98,8 @@ def draw_graph(graph: Graph, title: str) -> str:
     """Return a graph as SVG, its operators as boxes."""
     values = Values(graph)
     items: list[_Node | _Box] = _inputs(values)
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
-        if not values.closed[value]:
+    for value, step in graph.numbered:
+        if not values.tensorless[value]:
             items.append(_step(values, value, step))
     return _svg(_lay([*items, *_outputs(values)], ()), title)
 
@@ -120,9 +120,9 @@ def draw_mugraph(mugraph: MuGraph, title: str, labels: Sequence[str] = ()) -> st
         loads = ", ".join(values.names[i] for i in mugraph.loads(kernel))
         stores = ", ".join(values.names[i] for i in mugraph.stores(kernel))
         tip = f"{head}\nreads {loads or 'nothing'}\nwrites {stores or 'nothing'}"
-        body = tuple(_item(values, one, ()) for one in kernel.body if not _is_closed(values, one))
+        body = tuple(_item(values, one, ()) for one in kernel.body if not _is_tensorless(values, one))
         if not body:
-            body = (_step_of_closed(values, [tile.value for tile, _ in walk(kernel)]),)
+            body = (_step_of_tensorless(values, [tile.value for tile, _ in walk(kernel)]),)
         items.append(_Box(head, "kernel" if is_block else "call", tip, body))
     return _svg(_lay([*items, *_outputs(values)], ()), title)
 
@@ -154,30 +154,29 @@ def _step(values: Values, value: int, step: Step, sign: str = "=") -> _Node:
     return _Node(lines, values.kind(value), values.tip(value), tuple(values.open_inputs(step)), (value,))
 
 
-def _step_of_closed(values: Values, made: Sequence[int]) -> _Node:
+def _step_of_tensorless(values: Values, made: Sequence[int]) -> _Node:
     lines = (values.label(made[-1]), _axes_text(values, made[-1]))
     return _Node(lines, "scalar", values.tip(made[-1]), (), (made[-1],))
 
 
-def _is_closed(values: Values, item: Tile | Loop) -> bool:
+def _is_tensorless(values: Values, item: Tile | Loop) -> bool:
     if isinstance(item, Tile):
-        return values.closed[item.value]
-    return all(_is_closed(values, one) for one in item.body)
+        return values.tensorless[item.value]
+    return all(_is_tensorless(values, one) for one in item.body)
 
 
 def _item(values: Values, item: Tile | Loop, loops: tuple[str, ...]) -> _Node | _Box:
     if isinstance(item, Loop):
         around = (*loops, item.axis)
-        body = tuple(_item(values, one, around) for one in item.body if not _is_closed(values, one))
+        body = tuple(_item(values, one, around) for one in item.body if not _is_tensorless(values, one))
         running = ", ".join(values.names[value] for value in item.running)
         size = values.graph.sizes[item.axis]
         title = f"loop {item.axis}" + (f" · running {running}" if running else "")
         return _Box(title, "loop", f"walks along {item.axis}={size}, tile by tile", body)
-    step = values.graph.step_of(item.value)
-    assert step is not None
+    step = values.graph.step_at(item.value)
     grows = step.op in REDUCTIONS and set(step.axes) & set(loops)
     sign = ("max=" if step.op == "max" else "+=") if grows else "="
-    return _step(values, item.value, step, ("again " if item.again else "") + sign)
+    return _step(values, item.value, step, ("again " if item.recomputed else "") + sign)
 
 
 def _axes_text(values: Values, value: int) -> str:

@@ -7,9 +7,9 @@ from superopt.ir import (
     REDUCTIONS,
     Graph,
     Step,
-    closed_values,
     format_constant,
     print_step,
+    tensorless_values,
     value_axes,
     value_names,
 )
@@ -34,7 +34,7 @@ class Values:
         self.graph = graph
         self.axes = value_axes(graph)
         self.names = value_names(graph)
-        self.closed = closed_values(graph)
+        self.tensorless = tensorless_values(graph)
         self.floating = next((port.dtype for port in graph.inputs if port.dtype in FLOATS), "f32")
         self._order = {axis.name: at for at, axis in enumerate(graph.axes)}
 
@@ -71,13 +71,12 @@ class Values:
 
     def open_inputs(self, step: Step) -> list[int]:
         """Return the operands that read tensors, each once."""
-        return list(dict.fromkeys(i for i in step.inputs if not self.closed[i]))
+        return list(dict.fromkeys(i for i in step.inputs if not self.tensorless[i]))
 
     def label(self, value: int, sign: str = "=") -> str:
         """Return a step in short, with what reads no tensor written out."""
-        step = self.graph.step_of(value)
-        assert step is not None
-        inputs = [self._closed_text(i) if self.closed[i] else self.names[i] for i in step.inputs]
+        step = self.graph.step_at(value)
+        inputs = [self._tensorless_text(i) if self.tensorless[i] else self.names[i] for i in step.inputs]
         head = step.op
         if step.axes:
             head += f"[{', '.join(step.axes)}]"
@@ -86,23 +85,21 @@ class Values:
             head += f"[{', '.join(f'{old}{arrow}{new}' for old, new in step.mapping)}]"
         return short(f"{self.names[value]} {sign} {head}({', '.join(inputs)})")
 
-    def _closed_text(self, value: int) -> str:
-        step = self.graph.step_of(value)
-        assert step is not None
-        if step.op == "const":
-            assert step.value is not None
+    def _tensorless_text(self, value: int) -> str:
+        step = self.graph.step_at(value)
+        if step.value is not None:
             text = format_constant(step.value)
             return text if len(text) < 9 else f"{float(step.value):.4g}"
         if step.op == "infinity":
             return "∞"
         if step.op == "neg":
-            return f"-{self._closed_text(step.inputs[0])}"
+            return f"-{self._tensorless_text(step.inputs[0])}"
         if step.op == "size":
             return f"|{step.axes[0]}|"
         if step.op == "index":
             return step.axes[0]
         signs = {"ge": "≥", "le": "≤", "lt": "<", "gt": ">", "eq": "=", "ne": "≠"}
-        inputs = [self._closed_text(i) for i in step.inputs]
+        inputs = [self._tensorless_text(i) for i in step.inputs]
         if step.op in signs:
             return f" {signs[step.op]} ".join(inputs)
         return f"{step.op}({', '.join(inputs)})"

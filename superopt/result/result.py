@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from superopt.candidates.candidate import RegionCandidates, all_summed
+from superopt.candidates.floors import of_program
 from superopt.candidates.order import RankedBy
-from superopt.funnel.floors import of_program
 from superopt.ir import Graph, Program, Region
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target
@@ -23,27 +23,27 @@ __all__ = ["Result"]
 class Result:
     """What was found for a function, how it was measured, and how sure it is."""
 
-    program: Program  # in the parts that were searched
+    program: Program  # the program, its regions in the parts that were searched
     target: Target
-    inputs: tuple[Any, ...]  # what it was made for, without data
+    inputs: tuple[Any, ...]  # the inputs that it was made for, without data
     regions: tuple[RegionCandidates, ...]
     seed: int
     winner: str | None  # None: a plan, nothing was measured
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     floats: FloatReport | None = None
-    device: str | None = None  # on which it was measured
-    source: Mapping[str, Any] | None = None  # where the function comes from
+    device: str | None = None  # the device on which it was measured
+    source: Mapping[str, Any] | None = None  # the file or workload that the function comes from
     returns: Any = None  # the structure of what the function returns, as plain data; None: no plain structure
     holds: tuple[str, ...] = ()  # tensors of the function's own that the program reads
-    open_axes: frozenset[str] | None = None  # whose sizes may change; None: not tried yet
+    open_axes: frozenset[str] | None = None  # axes whose sizes may change; None: not tried yet
     verdicts: tuple[str, ...] = ()  # how sure it is that the chosen kernels compute what their regions do
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     ranked_by: RankedBy | None = None  # the model that ordered configurations, where any were raced
     versions: Mapping[str, str] = field(default_factory=dict)
     interrupted: bool = False
     stood_in: bool = False  # PyTorch raced with a stand-in: the original was not known
-    ratio: float | None = None  # of the best of PyTorch's times to ours, where the two raced alone
-    interval: tuple[float, float] | None = None  # in which that ratio surely lies
+    ratio: float | None = None  # the best of PyTorch's times over ours, where the two raced alone
+    interval: tuple[float, float] | None = None  # the interval in which that ratio surely lies
     unsettled: str = ""  # why ours is not taken though it may be faster
 
     @property

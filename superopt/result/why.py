@@ -11,7 +11,7 @@ from math import prod
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.dtypes import DTYPES
 from superopt.frontier.tensors.bound import graph_bound
-from superopt.ir import Graph, closed_values, value_axes, value_names
+from superopt.ir import Graph, tensorless_values, value_axes, value_names
 from superopt.ir.compose import compose, contract_products
 from superopt.ir.mugraph import Call, Kernel, MuGraph, walk
 from superopt.result.result import Result
@@ -44,7 +44,7 @@ def best_rival(result: Result) -> str:
 
 def operators(goal: Graph) -> list[int]:
     """Return the values of a composed graph that an operator of PyTorch computes, each by itself."""
-    closed = closed_values(goal)
+    closed = tensorless_values(goal)
     return [
         value
         for value, step in enumerate(goal.steps, len(goal.inputs))

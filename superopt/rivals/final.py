@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.candidates.candidate import RegionCandidates
+from superopt.candidates.floors import beaten, least_us, of_program
 from superopt.fate import Kind
 from superopt.funnel.assembly import assemble
-from superopt.funnel.floors import beaten, least_us, of_program
 from superopt.funnel.race import copies_for
 from superopt.funnel.state import LOST, State
 from superopt.rivals.rivals import EAGER, PEERS, rivals_of

@@ -38,7 +38,7 @@ class Opponents:
         self._copies: Sequence[tuple[Tensor, ...]] = ()
         self._made: dict[str, Function] = {}
         self.has_library = not options and bool(self.contender(LIBRARY_CALLS))
-        self.most_us = self._most_us()  # of PyTorch without a compiler
+        self.most_us = self._most_us()  # the time of PyTorch without a compiler
         self.least_us = self._us(LIBRARY_CALLS) if self.has_library else 0.0
 
     @property
@@ -51,7 +51,7 @@ class Opponents:
     def give_up_copies(self) -> None:
         """Let go of the memory; what asks for copies later draws them anew."""
         self._copies = ()
-        self._made.pop(LIBRARY_CALLS.name, None)  # it holds on to them
+        self._made.pop(LIBRARY_CALLS.name, None)  # it holds on to the tensors
 
     def has_made(self, rival: Rival) -> bool:
         """Whether a rival is ready to race."""

@@ -38,7 +38,7 @@ class Rival:
 
     name: str
     make: Maker
-    compiles: bool = True  # with a compiler, which takes a while and may fail
+    compiles: bool = True  # whether it needs a compiler, which takes a while and may fail
     devices: tuple[str, ...] = ("cpu", "cuda")
 
 

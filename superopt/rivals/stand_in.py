@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["stand_in"]
 
-_NARROW = ("f8e4m3", "f8e5m2")  # in which PyTorch computes nothing
+_NARROW = ("f8e4m3", "f8e5m2")  # dtypes in which PyTorch computes nothing
 
 
 def stand_in(traced: "Traced", inputs: tuple[Any, ...]) -> Callable[..., Any]:

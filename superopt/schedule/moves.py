@@ -5,7 +5,17 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from superopt.cost import Device, Estimate
-from superopt.ir import REDUCTIONS, Block, Graph, Loop, MuGraph, Tile, closed_values, is_matmul, value_axes
+from superopt.ir import (
+    REDUCTIONS,
+    Block,
+    Graph,
+    Loop,
+    MuGraph,
+    Tile,
+    is_matmul,
+    tensorless_values,
+    value_axes,
+)
 from superopt.ir.mugraph import walk
 from superopt.schedule.recipe import Prepared, Recipe
 
@@ -14,7 +24,7 @@ __all__ = ["Refused", "matmuls_of", "moves_from", "shapes_of", "splits_from"]
 _FULL = 4  # programs for each core: so many fill the device several times over
 _LEAST = 64  # positions that a part has at least
 _PARTS = 4  # an axis too short for so many parts stays whole
-_FACTORS = (0.5, 1.0, 2.0, 4.0)  # of the parts that give every core a program
+_FACTORS = (0.5, 1.0, 2.0, 4.0)  # times the number of parts that gives every core a program
 _TILES = (8, 128, 1024)
 _LOOPED = 64  # positions: a shorter axis of a grid is not worth a loop
 
@@ -107,17 +117,19 @@ def _reduced(graph: Graph, value: int) -> tuple[str, ...]:
 def _cuts(graph: Graph, mugraph: MuGraph) -> list[int]:
     """Return values worth a place in memory: of contractions, into them, and small ones that many read."""
     axes = value_axes(graph)
-    closed = closed_values(graph)
+    tensorless = tensorless_values(graph)
     wanted: set[int] = set()
     reduced = [False] * len(graph.inputs)
-    for value, step in enumerate(graph.steps, len(graph.inputs)):
+    for value, step in graph.numbered:
         reduced.append(step.op in REDUCTIONS or any(reduced[i] for i in step.inputs))
         if step.op == "contract":
             wanted |= {value, *step.inputs}
         wanted |= {i for i in step.inputs if reduced[i] and axes[i] < axes[value]}
     last = {_last_tile(kernel.body) for kernel in mugraph.kernels}
     first = len(graph.inputs)
-    return [value for value in sorted(wanted) if value >= first and not closed[value] and value not in last]
+    return [
+        value for value in sorted(wanted) if value >= first and not tensorless[value] and value not in last
+    ]
 
 
 def _last_tile(body: tuple[Tile | Loop, ...]) -> int:

@@ -25,19 +25,12 @@ _HELD = FusionChoices().held
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(FusionChoices):
     """What is decided otherwise than by default; values are those of the prepared graph."""
 
     splits: tuple[tuple[str, int], ...] = ()  # axes and into how many parts
-    online: bool = True
-    joined: bool = False
-    tile: int = _TILE
-    looped: frozenset[str] = frozenset()
-    whole: frozenset[str] = frozenset()
-    cuts: frozenset[int] = frozenset()
+    online: bool = True  # exponentials are rescaled while their maximum still grows, in one pass
     called: frozenset[int] = frozenset()  # values that a library computes
-    repeated: bool = False  # programs may all compute what only the first of them stores
-    held: int = _HELD  # positions of whole axes: kernels end where a program would hold more
     wide: bool = False  # what crosses kernels stays in fp32, in a program in half precision
 
     @property
@@ -46,10 +39,10 @@ class Recipe:
         flags = (
             not self.online,
             self.joined,
-            self.tile != _TILE,
             self.repeated,
-            self.held != _HELD,
             self.wide,
+            self.tile != _TILE,
+            self.held != _HELD,
         )
         sets = (self.splits, self.looped, self.whole, self.cuts, self.called)
         return sum(flags) + sum(len(one) for one in sets)
@@ -69,18 +62,13 @@ class Recipe:
     @property
     def kind(self) -> "Recipe":
         """The recipe without axes, values and numbers: those alike differ in where they are changed."""
-        return Recipe(
+        return replace(
+            self,
             splits=(("", 0),) * len(self.splits),
-            online=self.online,
-            joined=self.joined,
-            tile=self.tile,
             looped=frozenset({""} if self.looped else ()),
             whole=frozenset({""} if self.whole else ()),
             cuts=frozenset({-1} if self.cuts else ()),
             called=frozenset({-1} if self.called else ()),
-            repeated=self.repeated,
-            held=self.held,
-            wide=self.wide,
         )
 
     @property
@@ -120,15 +108,7 @@ def followed(ready: Prepared, recipe: Recipe) -> MuGraph:
         library=lambda graph, value: value in recipe.called,
         splits=ready.splits,
         online=recipe.online,
-        choices=FusionChoices(
-            cuts=recipe.cuts,
-            joined=recipe.joined,
-            tile=recipe.tile,
-            looped=recipe.looped,
-            whole=recipe.whole,
-            repeated=recipe.repeated,
-            held=recipe.held,
-        ),
+        choices=recipe,
     )
     rounded = with_rounding(mugraph, wide=recipe.wide)
     if recipe.wide and mixed_product(rounded):

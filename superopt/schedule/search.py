@@ -23,17 +23,18 @@ from superopt.schedule.recipe import Prepared, Recipe, followed, prepared, recip
 __all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "rank", "schedules"]
 
 _FAR = 3.0  # times the best: what is estimated to take longer is dropped
-_DECISION = 0.02  # of its estimate: what a schedule counts for more by each decision unlike the default's
+# Added to the weight of a schedule, as a share of its estimate, for each decision unlike the default's.
+_DECISION = 0.02
 _SPARE = 2  # programs for each core: while one waits for memory another one runs
-_IDEA = 0.1  # of its estimate: what a schedule counts for more by each one kept that shares an idea,
-_KIND = 0.05  # by each one of its kind,
-_GRAPH = 0.02  # and by each one of its graph
+_IDEA = 0.1  # likewise for each idea that it shares with a schedule that is kept,
+_KIND = 0.05  # for each kept schedule of its kind,
+_GRAPH = 0.02  # and for each kept schedule of its graph
 _WORK = 1500  # recipes tried for one graph, times its steps
-_CHANGED = 2  # of the best recipes, changed further
+_CHANGED = 2  # recipes that are changed further, the best first
 _SMALLER = (512, 64, 1)  # positions of whole axes, tried in turn where a program would hold too much
 _LOOKED_AT = 12  # schedules of several kernels, for some with fp32 between them
 _WIDENED = 2  # schedules that are kept with fp32 between their kernels as well
-_GRAPHS = 3  # of the best graphs, changed further
+_GRAPHS = 3  # graphs whose recipes are changed further, the best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,11 @@ class Scheduled:
     """One way to run a graph."""
 
     id: str  # the number of its graph, and its own among the schedules tried for that graph
-    name: str  # to be read
+    name: str  # the name that people read
     mugraph: MuGraph
     estimate: Estimate
-    library: bool  # whether it calls one
-    number: int  # of its graph among those that were given, from 1
+    library: bool  # whether some kernel is a call of a library
+    number: int  # the number of its graph among the given ones, from 1
     recipe: Recipe
 
 
@@ -54,7 +55,7 @@ class Dropped:
     """A way that is not kept, and the reason."""
 
     id: str
-    name: str  # to be read
+    name: str  # the name that people read
     fate: Fate
 
 
@@ -169,7 +170,7 @@ def _check_keep(keep: int) -> None:
 
 def _score(one: Scheduled) -> float:
     """Return the estimate of a schedule, a little more for decisions and for cores without work to spare."""
-    if not one.estimate.kernels:  # nothing but views
+    if not one.estimate.kernels:  # the graph has nothing but views
         return one.estimate.us
     slowest = max(one.estimate.kernels, key=lambda kernel: kernel.us)
     idle = max(1 - slowest.programs / (_SPARE * one.estimate.device.cores), 0.0)
@@ -204,7 +205,7 @@ class _Explorer:
         self.unfit: Scheduled | None = None  # the default one, of smaller kernels if it has them
         self.ready: dict[tuple[tuple[str, int], ...], Prepared | GraphError] = {}
         self.tried: set[Recipe] = set()
-        self.seen: dict[object, str | None] = {}  # by what makes a muGraph: why it does not fit
+        self.seen: dict[object, str | None] = {}  # why a muGraph does not fit, by the choices that make it
         self.made: dict[Recipe, Scheduled] = {}
         self.untried = 0
         self.ids = 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CpuTarget"]
 
 _SCHEDULES = ("static", "dynamic", "guided")
-_ALONE = 0.5  # of the time of a call, where no other thread is woken
+_ALONE = 0.5  # the share of a call's time that is left where no other thread is woken
 
 
 @dataclass(frozen=True, slots=True)

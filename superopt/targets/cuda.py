@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["CudaTarget"]
 
 _MOST_WORKERS = 8
-_LEAST_LIMIT_S = 20.0  # of one kernel
+_LEAST_LIMIT_S = 20.0  # seconds that compiling one kernel may take, at least
 _LEAST_BUILDERS = 2
-_CONTEXT_BYTES = 1 << 30  # of the device's memory, that a process takes before it has a tensor
+_CONTEXT_BYTES = 1 << 30  # device memory that a process takes before it has a tensor
 _TENSORS = 8  # times the inputs: they are drawn in fp32, and there are outputs and what is between
-_PROCESS_BYTES = 4 << 30  # of the machine's memory
+_PROCESS_BYTES = 4 << 30  # main memory that a process takes
 _WORD = 4  # bytes: Triton counts spilled words
 
 
@@ -44,7 +44,7 @@ class CudaTarget(Target):
     torch_device: str = "cuda"
     clears_caches: bool = True
     threadsafe: bool = False
-    errors: tuple[type[Exception], ...] = (Exception,)  # of the compiler and the driver, of any kind
+    errors: tuple[type[Exception], ...] = (Exception,)  # the compiler and the driver may raise anything
 
     @property
     def name(self) -> str:
@@ -149,7 +149,7 @@ class CudaTarget(Target):
         """Return the muGraph as kernels that Triton compiles at their first launch."""
         from superopt.codegen.triton import TritonMuGraph
 
-        self.sources(mugraph, configs)  # what cannot be written is known before anything runs
+        self.sources(mugraph, configs)  # a kernel that cannot be written fails before anything runs
         return TritonMuGraph(mugraph, configs)
 
     def compiled(self, kernel: Kernel) -> Mapping[int, KernelReport]:
@@ -296,7 +296,7 @@ def _is_tf32() -> bool:
     import torch
 
     matmul = torch.backends.cuda.matmul
-    try:  # where it was set by this name, torch refuses to tell by the other one
+    try:  # torch tells the setting only by the name that it was set by
         return bool(matmul.fp32_precision == "tf32")
     except AttributeError:
         return bool(matmul.allow_tf32)

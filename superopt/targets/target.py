@@ -22,7 +22,7 @@ Configs = tuple[Any, ...]
 Job = tuple[MuGraph, int, Any]
 """A kernel to compile: its muGraph, its number, and its configuration."""
 
-_LIBRARY_SHARE = 0.8  # of the rates that bound it, a library reaches so much
+_LIBRARY_SHARE = 0.8  # a library reaches this share of the rates that bound it
 
 
 class Kernel(Protocol):

@@ -26,7 +26,7 @@ class OpaqueCall:
     inputs: tuple[tuple[int, Sym], ...]  # position on the tape, tensor
     outputs: tuple[tuple[int, Sym], ...]
     level: int
-    metas: dict[int, Meta]  # of all tensors it reads and makes, by position on the tape
+    metas: dict[int, Meta]  # all tensors that the call reads and makes, by position on the tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Algebra:
     opaque: tuple[OpaqueCall, ...]
     raw: dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]]  # input nodes: dimensions, dtype
     maker: dict[int, OpaqueCall]  # input nodes that an opaque call makes
-    dtypes: dict[int, torch.dtype]  # of values, where some tensor carries them
+    dtypes: dict[int, torch.dtype]  # the dtypes of values that some tensor carries
 
     def is_raw(self, sym: Sym) -> bool:
         """Return whether a tensor is exactly one that enters, not a view of it."""
@@ -74,7 +74,7 @@ class _Translation:
         self.raw: dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]] = {}
         self.maker: dict[int, OpaqueCall] = {}
         self.dtypes: dict[int, torch.dtype] = {}
-        self.used = set(refs(tape.result))  # what results are made of
+        self.used = set(refs(tape.result))  # tensors that the result is made of
         self.calls: list[Call] = []
         for call in reversed(tape.calls):
             if self.used & {*call.outputs}:
@@ -201,7 +201,7 @@ class _Translation:
     def _guard_narrow(self, name: str, lowering: Callable[..., Any], call: Call) -> None:
         """Refuse arithmetic with integers that wrap around at a few bits; i64 holds all whole numbers."""
         if name in self.integers or lowering.__module__ == layout.__name__:
-            return  # they are only moved, or looked up by
+            return  # integers that are only moved, or only used as indices
         read = [self.tensors[index].dtype for index in refs((call.args, call.kwargs))]
         made = [self.tape.metas[index].dtype for index in call.outputs if index is not None]
         for dtype in made if name == "_to_copy" else (*read, *made):

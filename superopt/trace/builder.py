@@ -34,7 +34,7 @@ class Node:
     value: Fraction | None = None
     covers: Dim = ()  # the value's axes
     level: int = -1  # the region it belongs to; -1 fits anywhere
-    closed: bool = False  # a function of axis indices alone
+    tensorless: bool = False  # a function of axis indices alone
     mask: bool = False  # always 0 or 1
 
 
@@ -74,20 +74,20 @@ class Builder:
     def const(self, value: Fraction | int | float) -> int:
         """Return an exact constant."""
         value = Fraction(value)
-        return self.add(Node("const", value=value, closed=True, mask=value in (0, 1)))
+        return self.add(Node("const", value=value, tensorless=True, mask=value in (0, 1)))
 
     def size(self, dim: Dim) -> int:
         """Return the extent of a dimension, as a product of its axes' sizes."""
         found = self.const(1)
         for axis in self.axes.leaves(dim):
-            found = self.apply("mul", found, self.add(Node("size", axes=(axis,), closed=True)))
+            found = self.apply("mul", found, self.add(Node("size", axes=(axis,), tensorless=True)))
         return found
 
     def index(self, dim: Dim) -> int:
         """Return the running index along a dimension."""
         found = self.const(0)
         for axis, inner in self.axes.grid(dim):
-            own = self.add(Node("index", axes=(axis,), covers=(axis,), closed=True))
+            own = self.add(Node("index", axes=(axis,), covers=(axis,), tensorless=True))
             found = self.apply("add", found, self.apply("mul", own, self.size(inner)))
         return found
 
@@ -126,9 +126,9 @@ class Builder:
         self.axes.meet(covers)
         nodes = [self.nodes[i] for i in inputs]
         level = max((node.level for node in nodes), default=-1)
-        closed = all(node.closed for node in nodes)
+        tensorless = all(node.tensorless for node in nodes)
         mask = OPS[op].makes_mask(node.mask for node in nodes)
-        return self.add(Node(op, inputs, covers=covers, level=level, closed=closed, mask=mask))
+        return self.add(Node(op, inputs, covers=covers, level=level, tensorless=tensorless, mask=mask))
 
     def _union(self, inputs: Sequence[int]) -> Dim:
         return tuple(dict.fromkeys(axis for i in inputs for axis in self.axes.leaves(self.nodes[i].covers)))
@@ -143,7 +143,7 @@ class Builder:
                 return self.const(1 - a)
             case "not", _ if self.nodes[inputs[0]].op == "not":
                 return self.nodes[inputs[0]].inputs[0]
-            case "not", _ if self.nodes[inputs[0]].closed and self.nodes[inputs[0]].op in COMPARISONS:
+            case "not", _ if self.nodes[inputs[0]].tensorless and self.nodes[inputs[0]].op in COMPARISONS:
                 node = self.nodes[inputs[0]]  # an index is never NaN, so the opposite is exact
                 return self.apply(OPS[node.op].opposite, *node.inputs)
             case "add" | "sub", [a, Fraction(numerator=0)]:
@@ -211,7 +211,7 @@ class Builder:
         if not used:
             return value
         node = self.nodes[value]
-        if node.closed:
+        if node.tensorless:
             return self.substitute(value, {old: self.index((new,)) for old, new in used.items()})
         for old, new in used.items():
             self.axes.pair(old, new)
@@ -230,7 +230,7 @@ class Builder:
         if not used:
             return value
         node = self.nodes[value]
-        if node.closed:
+        if node.tensorless:
             return self.substitute(value, {axis: self.const(position) for axis, position in used.items()})
         kept = tuple(axis for axis in self.axes.leaves(node.covers) if axis not in used)
         pairs = tuple(sorted(used.items()))
@@ -239,13 +239,13 @@ class Builder:
         )
 
     def substitute(self, value: int, places: Mapping[int, int]) -> int:
-        """Return a closed value with other values in the place of some axes' indices."""
+        """Return a tensorless value with other values in the place of some axes' indices."""
         node = self.nodes[value]
-        assert node.closed
+        assert node.tensorless
         if node.op == "index":
             total = self.const(0)
             for axis, inner in self.axes.grid(node.axes):
-                own = places.get(axis, self.add(Node("index", axes=(axis,), covers=(axis,), closed=True)))
+                own = places.get(axis, self.add(Node("index", axes=(axis,), covers=(axis,), tensorless=True)))
                 total = self.apply("add", total, self.apply("mul", own, self.size(inner)))
             return total
         if not node.inputs:
@@ -266,7 +266,7 @@ class Builder:
             raise UnsupportedError(f"the constant {value} has no meaning in the algebra")
         if not isfinite(value):
             if value > 0:
-                return Sym(self.add(Node("infinity", closed=True)), (), dtype)
+                return Sym(self.add(Node("infinity", tensorless=True)), (), dtype)
             return Sym(self.const(0), (), dtype, self.const(0))
         return Sym(self.const(Fraction(value)), (), dtype)
 
@@ -340,5 +340,5 @@ class Builder:
         """Return a tensor without a mask: minus infinity becomes explicit."""
         if sym.mask is None:
             return sym
-        low = self.apply("neg", self.add(Node("infinity", closed=True)))
+        low = self.apply("neg", self.add(Node("infinity", tensorless=True)))
         return replace(sym, value=self.apply("where", sym.mask, sym.value, low), mask=None)

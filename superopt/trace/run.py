@@ -159,7 +159,7 @@ class Evaluation:
         for position, port in enumerate(self.graph.inputs):
             self.values[position] = self.enter(port, tensors[port.name])
         fused = self.products()
-        for position, step in enumerate(self.graph.steps, len(self.graph.inputs)):
+        for position, step in self.graph.numbered:
             if position in fused:
                 continue
             self.values[position] = self.step(step, fused)

@@ -28,7 +28,7 @@ class Traced:
 
     program: Program
     constants: dict[str, Tensor]  # inputs of the program that the caller doesn't pass, by name
-    input_names: tuple[str, ...]  # of the tensors among the caller's inputs, in order
+    input_names: tuple[str, ...]  # names of the tensors among the caller's inputs, in order
     calls: dict[str, OpaqueCall]
     names: dict[int, str]  # tape position of a result or an opaque argument -> tensor
     result: Any  # the function's own structure of results, with Refs for tensors
@@ -88,7 +88,8 @@ class Traced:
         args, kwargs = map_leaves(
             lambda leaf: fresh[leaf.index] if isinstance(leaf, Ref) else leaf, (call.args, call.kwargs)
         )
-        if kwargs.get("device") == torch.device("meta"):  # that of an input
+        # The function made this tensor on the device of an input.
+        if kwargs.get("device") == torch.device("meta"):
             kwargs["device"] = device
         function = _LENIENT.get(call.function, call.function)
         result = function(*args, **kwargs)

@@ -32,8 +32,8 @@ _FIRST_CALLS = 3
 _MOST_GRAPHS = 8  # captured inputs of one contender: each keeps its outputs in memory
 _L2_TIMES = 2
 _ROTATING = 3  # times the cache that inputs are large together whose calls need no cleared cache
-_COPIED_BYTES, _COPY_S = 1 << 29, 0.1  # of a copy that shows the bandwidth of memory, and its seconds
-_UNROLLED_US = 1000.0  # that a graph of many calls takes at least, where they are not too many
+_COPIED_BYTES, _COPY_S = 1 << 29, 0.1  # size and seconds of a copy that shows the bandwidth of memory
+_UNROLLED_US = 1000.0  # a graph holds as many calls as take this long, up to a limit
 _FEWEST_UNROLLED, _MOST_UNROLLED = 32, 1024  # calls that are in a graph, whatever the first ones took
 
 
@@ -107,7 +107,7 @@ class TorchCuda:
         """Return the replay of a CUDA graph of a call, which is made once before on a side stream."""
         with suppress(self._torch.OutOfMemoryError):
             return self._captured(call)
-        self.release()  # while it captures, torch does not do so by itself
+        self.release()  # torch frees no memory by itself while it captures
         return self._captured(call)
 
     def release(self) -> None:

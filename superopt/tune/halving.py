@@ -85,7 +85,7 @@ def halve(
     try:
         while chosen := ladder.next(batch):
             rung, group = chosen
-            if clock() >= deadline and ladder.found:  # one answer at least
+            if clock() >= deadline and ladder.found:  # once one trial has been measured
                 ended = "out of time"
                 break
             _measure(group, rung, measure, ladder)

@@ -54,12 +54,12 @@ FEATURES = (
 """What the numbers of `features` are, most of them logarithms to base 2."""
 
 _SHRINKING = (1000.0, 100.0, 10.0, 1.0, 0.1)
-_MOST_CORRECTION = 3.0  # of the logarithm of a time
+_MOST_CORRECTION = 3.0  # the most that the logarithm of a time is corrected by
 _ALIKE = 0.02  # times closer than this share are no pair
-_MARGIN = 0.01  # of pair accuracy by which the learned model must be better
+_MARGIN = 0.01  # the learned model must order so much more of all pairs rightly
 _LEAST_PAIRS = 50  # held out, on which a claim to be better can rest
 _FOLDS = 5
-_INNER_FOLDS = 2  # that choose how much the model is shrunk
+_INNER_FOLDS = 2  # folds that choose how much the model is shrunk
 
 
 def features(record: Row) -> Array:
@@ -132,7 +132,7 @@ class _Known:
     """A record, and what is computed of it once."""
 
     kernel: str
-    group: str  # of those that may be compared: of one kernel, size, device and race
+    group: str  # measurements of one kernel, size, device and race, which may be compared
     numbers: Array
     predicted_us: float
     measured_us: float
@@ -145,7 +145,7 @@ def _trained(records: Sequence[_Known], seed: int) -> Ranker:
             pairs = _pairs(held)
             if len(pairs):
                 right += [_right(pairs, _scores(one, held)) for one in _fits(rest, _SHRINKING)]
-    chosen = _SHRINKING[int(right.argmax())]  # of equals the one that corrects least
+    chosen = _SHRINKING[int(right.argmax())]  # of equally good ones, the one that corrects least
     return _fits(records, [chosen])[0]
 
 

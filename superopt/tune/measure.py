@@ -39,7 +39,7 @@ class Measurement:
     rounds: int
     quantiles_us: tuple[tuple[float, float], ...] = ()
     method: Method = "clock"  # the host's clock, or events around a call, a CUDA graph of it, or one of many
-    note: str = ""  # what was not as wished
+    note: str = ""  # a doubt about the measurement, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +128,10 @@ class HeadToHead:
     winner: str
     loser: str
     speedup: float  # the median of the loser's time over the winner's in the same round
-    share: float  # of the rounds that the winner won
+    share: float  # the share of the rounds that the winner won
     sure: bool  # whether chance would hardly give that share, or these ratios
     measurements: Mapping[str, Measurement]
-    interval: tuple[float, float] = (0.0, inf)  # in which the speedup surely lies
+    interval: tuple[float, float] = (0.0, inf)  # the interval in which the speedup surely lies
 
     def speed_of(self, name: str) -> float:
         """Return how fast one of the two is, in speeds of the other."""

@@ -70,7 +70,7 @@ class TritonJob:
     name: str
     source: "TritonSource"
     target: str = "cuda:90"
-    numbers: Mapping[str, int] | None = None  # those of the call that it is compiled for
+    numbers: Mapping[str, int] | None = None  # the numbers of the call that it is compiled for
     texts: bool = False  # whether the report has the assembly
 
     def run(self, worker: Worker, limit_seconds: float) -> "CompileReport":

@@ -14,10 +14,10 @@ from superopt.verify.verdict import Outcome, Verdict
 
 __all__ = ["CONTRADICTION", "decide"]
 
-_TOO_MANY_OPERATIONS = 60_000_000_000  # of one run, above which floats are not tried
-_SECONDS = 4.0  # for each of the two comparisons, after which no further distribution is begun
+_TOO_MANY_OPERATIONS = 60_000_000_000  # a program of more operations is not run in floats
+_SECONDS = 4.0  # seconds of each comparison, after which no other distribution is begun
 _REAL = 1e-4  # a float64 difference, as a share of a row, that no order of operations explains
-_ROUNDING = 1e-8  # one that rounding may make in float64 where numbers cancel
+_ROUNDING = 1e-8  # the error that rounding may cause in float64 where numbers cancel
 
 CONTRADICTION = (
     "the algebra finds the programs equal, but the numbers below are not:"
@@ -43,7 +43,7 @@ def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[
         if verdict.equal:
             return _after_equality(verdict, comparison)
         return _after_doubt(verdict, comparison)
-    except RuntimeError as error:  # of PyTorch: some operators insist on the dtypes they were given
+    except RuntimeError as error:  # some operators of PyTorch insist on the dtypes that they were given
         text = str(error).strip().partition("\n")[0]
         return _noted(verdict, f"floats not compared: a program cannot be run in float64 ({text})")
 
@@ -121,7 +121,7 @@ class _Comparison:
         self.seed = seed
         self.progress = progress
         self.notes: list[str] = []
-        self.seconds = 0.0  # that one distribution took, at most
+        self.seconds = 0.0  # the longest time that one distribution took
         if not tensors_of(left.inputs) and left.names:
             raise InputError("no input tensors to compare floats on")
         progress("getting ready to compare floats")

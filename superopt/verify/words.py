@@ -6,7 +6,7 @@ from math import ceil, log2
 __all__ = ["called", "functions", "knows_in_part", "only_in_one", "too_likely"]
 
 _SYMBOLS = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "==", "ne": "!="}
-_OWN = frozenset({"guard"})  # of the algebra itself, which no program calls
+_OWN = frozenset({"guard"})  # functions of the algebra itself, which no program calls
 _MOST_NAMED = 6
 
 

@@ -7,11 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from argparse import Namespace
 from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +18,13 @@ import torch
 from superopt.bench import gpu
 from superopt.bench.harness.records import geometric_means
 from superopt.bench.harness.results import resumed
-from superopt.bench.harness.rivals import copies_like
 from superopt.bench.kernels.by_hand import hand_written
 from superopt.bench.kernels.cases import Case, chosen
 from superopt.bench.kernels.gpu_cases import CASES, case_named, of_suite, plan_of
 from superopt.bench.planned import race
-from superopt.bench.planned.compiler import LATE, CompileJob
-from superopt.bench.planned.loaded import Settings, check_device, load_case
-from superopt.bench.plans import FOLDER, make_plan, write_plan
+from superopt.bench.planned.loaded import Settings, load_case
+from superopt.bench.plans import FOLDER
 from superopt.errors import InputError
-from superopt.tune.pool import compile_all
 from superopt.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
@@ -397,182 +391,3 @@ def test_what_was_measured_survives_a_kill(tmp_path: Path) -> None:
     child.stdout.close()
     assert list(json.loads(out.read_text())["cases"]) == names[:3]
     assert [place.name for place in tmp_path.iterdir()] == ["out.json"]
-
-
-# -- mistakes
-
-
-@pytest.mark.parametrize(
-    ("module", "arguments", "said"),
-    [
-        ("gpu", ["--json", "OUT/none/x.json"], "there is no folder"),
-        ("gpu", ["--json", "OUT"], "is a folder; name a file in it"),
-        ("gpu", [], "give --json OUT"),
-        ("gpu", ["--json", "OUT/x.json", "--case", "decode-7"], "no case is of these names"),
-        ("gpu", ["--json", "OUT/x.json", "--workloads", "mla,gqq"], "--workloads has no 'gqq'"),
-        ("gpu", ["--json", "OUT/x.json", "--peers", "jax"], "--peers has no 'jax'"),
-        ("gpu", ["--json", "OUT/x.json", "--minutes", "soon"], "'soon' is not a number from 0 up"),
-        ("gpu", ["--dtype", "f17"], "--dtype has no 'f17'"),
-        ("gpu", ["--kernel", "rmsnorm-linaer", "--profile"], "--kernel has no 'rmsnorm-linaer'"),
-        ("gpu", ["--resume"], "give --json OUT"),
-        ("plans", ["--device", "cuda:x"], "device 'cuda:x' is not known; valid are"),
-        ("plans", ["--workloads", "nothing"], "--workloads has no 'nothing'"),
-        ("plans", ["--case", "decode-7"], "no case is of these names"),
-        ("plans", ["--out", "OUT/file/plans"], "cannot be made: Not a directory"),
-        ("cpu", ["--json", "OUT/none/x.json"], "there is no folder"),
-        ("cpu", ["--peers", "jax"], "--peers has no 'jax'"),
-        ("cpu", ["--threads", "two"], "--threads is 'two'"),
-        ("cpu", ["--seconds", "0"], "'0' is not above 0"),
-        ("cpu", ["--resume"], "--resume goes on after what --json has"),
-        ("models", ["--json", "OUT/none/x.json"], "there is no folder"),
-        ("models", ["--cases", "gpt9"], "no model is named 'gpt9'"),
-        ("models", ["--cases", "bert:decode"], "the models that decode are"),
-        ("models", ["--width", "100"], "it is a multiple of 64"),
-        ("models", ["--layers", "0"], "'0' is not a whole number of at least 1"),
-        ("models", ["--nothing"], "unrecognized arguments"),
-    ],
-)
-def test_a_mistake_is_one_line_and_told_at_once(
-    module: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if module == "models":
-        pytest.importorskip("transformers")
-    (tmp_path / "file").write_text("")
-    run_main = import_module(f"superopt.bench.{module}").main
-    before = time.monotonic()
-    with pytest.raises(SystemExit) as end:
-        run_main([one.replace("OUT", str(tmp_path)) for one in arguments])
-    assert time.monotonic() - before < 20
-    assert end.value.code == 2
-    errors = capsys.readouterr().err
-    assert said in errors
-    assert errors.count("\n") == 1
-    assert [place.name for place in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--json", "OUT/x.json"], ["--kernel", "rmsnorm-linear", "--case", "decode-8", "--profile"]]
-)
-def test_a_device_that_is_not_here_is_told_at_once(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit) as end:
-        gpu.main([one.replace("OUT", str(tmp_path)) for one in arguments])
-    assert end.value.code == 2
-    errors = capsys.readouterr().err
-    assert errors.count("\n") == 1
-    assert "are for cuda:90; no CUDA device is here" in errors
-    assert not list(tmp_path.iterdir())
-
-
-def test_another_device_needs_other_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
-    settings = Settings(FOLDER)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    if find_spec("triton") is None:
-        pytest.skip("needs Triton")
-    with pytest.raises(InputError, match=r"are for cuda:90; NVIDIA A100 is cuda:80: make plans .* cuda:80"):
-        check_device(CASES, settings)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    check_device(CASES, settings)
-
-
-def test_a_plan_that_is_no_plan_is_told(tmp_path: Path) -> None:
-    plan_of(CASES[0], tmp_path, "f16").write_text("[]")
-    with pytest.raises(InputError, match="it is damaged"):
-        check_device(CASES, Settings(tmp_path))
-
-
-# -- the whole, on the CPU
-
-
-def test_a_plan_is_made_without_a_gpu(tmp_path: Path) -> None:
-    case = Case("rmsnorm", "decode", "decode-8", {"M": 8, "K": 128})
-    data = make_plan(case, "f16", "cuda:90")
-    write_plan(data, tmp_path / "plan.json")
-    made = json.loads((tmp_path / "plan.json").read_text())
-    assert made["winner"] is None
-    assert made["regions"][0]["candidates"][0]["mugraph"]
-
-
-COMPILES = """
-import sys, torch
-from torch._dynamo.utils import counters
-from superopt.bench.harness.rivals import compiled
-from superopt.bench.planned import compiler
-from superopt.bench.kernels.gpu_cases import case_named
-peer, tagged = sys.argv[1], sys.argv[2] == "beside"
-request = {"workload": "softmax", "case": "decode-1", "dtype": "f32", "peer": peer, "device": "cpu"}
-if tagged:
-    compiler._warm({**request, "threads": 1})
-else:
-    case = case_named("softmax", "decode-1")
-    with torch.no_grad():
-        compiled(case.function, peer)(*case.inputs("f32", "cpu"))
-print(counters["inductor"]["fxgraph_cache_hit"])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("peer", "found"), [("torch.compile", "1"), (SLOW, "0")])
-def test_what_was_picked_beside_others_is_not_found(peer: str, found: str, tmp_path: Path) -> None:
-    hits = []
-    for where in ("beside", "alone"):
-        done = subprocess.run(
-            [sys.executable, "-c", COMPILES, peer, where],
-            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        hits.append(done.stdout.strip())
-    assert hits == ["0", found]
-
-
-def test_a_peer_that_is_late_or_fails_says_so() -> None:
-    job = CompileJob("one", "softmax", "decode-1", "f32", "torch.compile in no mode", "cpu")
-    [late] = compile_all([job], workers=1, limit_seconds=0.001)
-    assert late.failure == LATE
-    [wrong] = compile_all([job], workers=1, limit_seconds=60.0)
-    assert "Unrecognized mode" in wrong.failure
-
-
-@pytest.mark.slow
-def test_a_plan_for_this_cpu_is_raced(tmp_path: Path) -> None:
-    case = Case("rmsnorm-linear", "decode", "decode-8", {"M": 8, "K": 128, "N": 128})
-    write_plan(make_plan(case, "f32", "cpu"), plan_of(case, tmp_path, "f32"))
-    out = tmp_path / "out.json"
-    command = ["--plans", str(tmp_path), "--dtype", "f32", "--workloads", case.workload, "--case", case.case]
-    done = run(*command, "--peers", "eager", "--json", str(out), "--minutes", "2", "--trials", "2")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text())["cases"][case.name]
-    assert found["error"] is None
-    assert set(found["measured"]) == {"superopt", "eager"}
-    assert found["ratio"] == pytest.approx(
-        found["measured"]["eager"]["median_us"] / found["measured"]["superopt"]["median_us"]
-    )
-    assert "fine" in found["floats"]
-    before = time.monotonic()
-    assert run(*command, "--json", str(out), "--resume", "--peers", "eager").returncode == 0
-    assert time.monotonic() - before < 60  # nothing was raced again
-
-
-@pytest.mark.slow
-def test_kernels_of_plans_run_interpreted() -> None:
-    done = run("--check", "--trials", "2", "--case", "decode-8", "--workloads", "rmsnorm-linear,gqa-decode")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("fine: 2 candidates") == 2
-
-
-@pytest.mark.parametrize(("least", "copies"), [(0, 3), (3000, 3), (40_000, 10), (10**9, 256)])
-def test_so_many_copies_that_no_cache_holds_them(least: int, copies: int) -> None:
-    made = copies_like([torch.empty(10, 100, device="meta")], "cpu", seed=0, least_bytes=least)
-    assert len(made) == copies
-    assert len({float(one[0][0, 0]) for one in made}) == copies
-
-
-def test_the_share_of_a_copy() -> None:
-    assert race.copy_share(10.0, 20.0, 4800.0, 4000.0) == pytest.approx(0.6)
-    assert race.copy_share(10.0, 20.0, 4800.0, None) is None

@@ -25,7 +25,7 @@ def norm(x, g, w):
     return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g) @ w
 """
 BACKEND = """
-from superopt.interrupts import ending_signals, Ended
+from superopt.frontier.interrupts import ending_signals, Ended
 
 def norm(x, g, w):
     return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g) @ w

@@ -14,10 +14,10 @@ from superopt.ir import (
     Output,
     Port,
     Step,
-    closed_values,
     fuse,
     split_axis,
     stabilize,
+    tensorless_values,
     value_axes,
 )
 from superopt.trace import run_graph
@@ -73,8 +73,8 @@ def scheduled(graph: Graph, number: int) -> MuGraph:
     if number % 3 == 1:
         return fuse(stabilize(graph), online=True)
     kept = {axis for output in graph.outputs for axis in output.port.axes}
-    closed = closed_values(graph)[len(graph.inputs) :]
-    for step, reads_none in zip(graph.steps, closed, strict=True):
+    tensorless = tensorless_values(graph)[len(graph.inputs) :]
+    for step, reads_none in zip(graph.steps, tensorless, strict=True):
         kept |= set(step.axes) if reads_none else set()  # a sum that reads no tensor is not shared out
     summed = [axis for step in graph.steps for axis in step.axes if axis not in kept]
     if number % 3 == 2 and summed:

@@ -115,7 +115,7 @@ def test_what_reads_no_tensor_is_in_both_halves() -> None:
     [
         [],
         ["t1 = sum[k](x)"],
-        ["t1 = index[m]()", "t2 = sum[k](x)", "t3 = const[2]()"],  # the rest is closed
+        ["t1 = index[m]()", "t2 = sum[k](x)", "t3 = const[2]()"],  # the rest is tensorless
         ["t1 = exp(x)", "t2 = sum[k](t1)", "t3 = neg(t2)"],  # one side would have no reduction
     ],
 )  # fmt: skip

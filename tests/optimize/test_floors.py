@@ -7,7 +7,7 @@ import torch
 
 import superopt
 from superopt.candidates.candidate import Candidate, RegionCandidates
-from superopt.funnel.floors import SURELY, beaten, least_us, of_program, with_floors
+from superopt.candidates.floors import SURELY, beaten, least_us, of_program, with_floors
 from superopt.ir.mugraph import fuse
 from superopt.targets.cpu import CpuTarget
 from superopt.trace import trace

@@ -15,7 +15,7 @@ from superopt.bench.verdicts.programs.nodes import as_function
 from superopt.ir import Graph, Output, Port, value_axes
 from superopt.trace import trace
 from superopt.trace.run import run_graph
-from superopt.verify.evaluation.closed import constants_of as rationals_of
+from superopt.verify.evaluation.tensorless import constants_of as rationals_of
 from superopt.verify.graphs.decided import decide_orders
 from superopt.verify.graphs.ranges import Range, ranges_of
 

@@ -26,11 +26,11 @@ class CompileReport:
     """What the compiler made of a kernel."""
 
     shared_bytes: int
-    registers: int  # of a thread
-    spill_bytes: int  # of a thread; 0 where everything fits
+    registers: int  # registers of a thread
+    spill_bytes: int  # bytes of a thread that do not fit its registers; 0 where all do
     seconds: float
     tensor_copies: int = 0  # instructions that copy a tile by a tensor descriptor
-    ptx: str = field(default="", repr=False)  # where it was asked for
+    ptx: str = field(default="", repr=False)  # the PTX text, where it was asked for
     sass: str = field(default="", repr=False)
 
 

@@ -23,18 +23,17 @@ _WIDTHS = {"128": 16, "64": 8, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
 class MachineCode:
     """The instructions of a kernel, by what they do; those of the hot loop are of one warp and turn."""
 
-    matrix: dict[str, int] = field(
-        default_factory=dict
-    )  # in the whole kernel, by instruction, shape and type
+    # Products in the whole kernel, by instruction, shape and type.
+    matrix: dict[str, int] = field(default_factory=dict)
     loop: int = 0  # instructions of the hot loop; 0 where there is none
     loop_matrix: int = 0
     loop_copies: int = 0  # asynchronous, from global to shared memory
-    loop_tensor_copies: int = 0  # of whole tiles, by a tensor descriptor
-    loop_loads: int = 0  # that a register waits for
-    loop_bytes: int = 0  # that loads and copies of a warp take from global memory, but tensor copies
+    loop_tensor_copies: int = 0  # copies of whole tiles by a tensor descriptor
+    loop_loads: int = 0  # loads that a register waits for
+    loop_bytes: int = 0  # bytes that a warp loads and copies from global memory, without tensor copies
     loop_barriers: int = 0
     loop_shuffles: int = 0
-    loop_divides: int = 0  # of integers, and calls
+    loop_divides: int = 0  # divisions of integers, and calls
 
     @property
     def types(self) -> frozenset[str]:

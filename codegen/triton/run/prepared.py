@@ -90,7 +90,7 @@ class Seen:
     strides: list[int]
     block: list[int]
     kind: type | None = None
-    fields: dict[str, Any] = field(default_factory=dict)  # of a descriptor, but its tensor
+    fields: dict[str, Any] = field(default_factory=dict)  # all fields of a descriptor but its tensor
 
     def __call__(self, slots: Slots) -> Any:
         """Return the descriptor; only the first one is checked, which takes longer than a launch."""
@@ -111,15 +111,15 @@ class Seen:
 class Launch:
     """A kernel, its arguments in order, and which of them are tensors of the call, or descriptors of them."""
 
-    number: int  # of the kernel in its muGraph
+    number: int  # the number of the kernel in its muGraph
     kernel: Any
     grid: int
     arguments: list[Any]
-    places: tuple[tuple[int, int], ...]  # of an argument, and the slot of its tensor
+    places: tuple[tuple[int, int], ...]  # the place of an argument, and the slot of its tensor
     options: Mapping[str, int]
     descriptors: tuple[tuple[int, Seen], ...] = ()  # the places of arguments, and what they describe
     run: Callable[..., object] | None = field(default=None)
-    made: Any = None  # what Triton made of it, once it ran
+    made: Any = None  # the kernel that Triton compiled, once it ran
 
     def __call__(self, slots: Slots) -> None:
         """Launch it on the current stream of the current device."""

@@ -18,7 +18,7 @@ DRAIN_SECONDS = 0.5
 def forwarded(logger: logging.Logger) -> Iterator[None]:
     """Have children forked within send the logger's records to the parent, whose handlers then write them."""
     if not logger.handlers or multiprocessing.get_start_method() != "fork":
-        yield  # nothing to forward, or a platform where children write by themselves
+        yield  # there is nothing to forward, or children write by themselves on this platform
         return
     from multiprocessing_logging import MultiProcessingHandler, install_mp_handler
 

@@ -34,7 +34,7 @@ class Kind(IntEnum):
 
     DATA = 1  # slot `slot` of the sender's queue to the receiver has `size` records
     FREE = 2  # slot `slot` of the receiver's queue to the sender is free again
-    END = 3  # nothing more comes from the sender on this level
+    END = 3  # the sender has nothing more on this level
     LEVEL = 4  # the parent says: the last level is committed, begin the next
     LEAVE = 5  # the parent says: the search is over
     DONE = 6  # a worker says: its share of the level is in the store
@@ -124,7 +124,7 @@ class QueuePort:
         self._queues = queues
         self._board = board
         self._alive = alive
-        self._early: list[Records] = []  # from workers that have begun the level already
+        self._early: list[Records] = []  # records of workers that have begun the level already
         self._free = [deque(range(queues.slots)) for _ in range(queues.workers)]
         self._mailbox = queues.mailboxes[worker]
         self._ready = select.poll()

@@ -84,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise InputError(f"{arguments.target} is a graph; optimize takes a function, to race against it")
     inputs = target.inputs(arguments)
     from superopt.optimizer import OptimizeOptions, optimize
-    from superopt.seeds import fresh_seed
+    from superopt.verify.seeds import fresh_seed
 
     chosen = OptimizeOptions(
         target=arguments.device,

@@ -99,7 +99,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         ("equalities", counts["equal"], "between a tensor and the first one of its fingerprint"),
         ("of parts", counts["replaced"], "dropped: a part of one side can be replaced"),
         ("renamed", counts["renamed"], "dropped: others with renamed inputs"),
-        ("closed", counts["closed"], "dropped: follow among these tensors from rules kept before"),
+        ("tensorless", counts["tensorless"], "dropped: follow among these tensors from rules kept before"),
         (
             "derived",
             counts["followed"],
@@ -124,7 +124,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from superopt.rules.discover.language.rule import parse_rule, rule_text
     from superopt.rules.discover.store import read_rules
     from superopt.rules.discover.why import why
-    from superopt.seeds import fresh_seed
+    from superopt.verify.seeds import fresh_seed
 
     file = read_rules(arguments.file)
     if arguments.why is not None:
@@ -181,7 +181,7 @@ def check_file(path: Path, *, json: bool) -> int:
     """Prove the rules of a file again, with fresh numbers, and check the axioms that the proofs rest on."""
     from superopt.rules.discover.proof.prove import check_axioms, prove
     from superopt.rules.discover.store import read_rules
-    from superopt.seeds import fresh_seed
+    from superopt.verify.seeds import fresh_seed
 
     file, seed = read_rules(path), fresh_seed()
     with LiveLine() as show:

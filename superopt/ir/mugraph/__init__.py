@@ -11,10 +11,11 @@ from superopt.ir.mugraph.kernels import (
     MuGraph,
     Split,
     Tile,
+    print_mugraph,
     running_path,
     walk,
 )
-from superopt.ir.mugraph.text import parse_mugraph, print_mugraph
+from superopt.ir.mugraph.text import parse_mugraph
 
 __all__ = [
     "Block",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from superopt.ir.graph import REDUCTIONS
+from superopt.ir.graph import REDUCTIONS, made_from
 from superopt.ir.mugraph.facts import Facts
 from superopt.ir.mugraph.kernels import Block, Loop, Tile
 from superopt.ir.running import rescaled_by
@@ -13,7 +13,7 @@ __all__ = ["Fusion"]
 
 _WHOLE = 1024  # positions: an axis up to here may be whole inside a tile
 _LITTLE = 1 << 15  # positions: so much is done by one program before another kernel could begin
-_FAVOUR = 4  # so many times longer than the outer one may an inner reduction be and still stay whole
+_FAVOUR = 4  # an inner reduction stays whole up to so many times the length of the outer one
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Fusion:
         self.splits = facts.splits
         self.sizes = facts.sizes
         self.axes = facts.axes
-        self.closed = facts.closed
+        self.tensorless = facts.tensorless
         self.stored = sorted(
             value
             for value in values
@@ -72,7 +72,8 @@ class Fusion:
         fits = self.looped <= reduced | chosen.looped
         fits &= all(self.sizes[axis] <= _WHOLE for axis in mapped)
         fits &= self._most_held(whole) <= chosen.held
-        alone_does = bool(self.looped & chosen.looped)  # one program does it all where so chosen
+        # One program walks the whole axis where the schedule chose so.
+        alone_does = bool(self.looped & chosen.looped)
         alone_does |= max(map(self.facts.volume, self.work.values())) <= _LITTLE
         fits &= bool(grid) or alone_does or not any(self.axes[value] for value in self.stored)
         try:
@@ -129,8 +130,7 @@ class Fusion:
         pending = [shift]
         while pending:
             value = pending.pop()
-            step = self.graph.step_of(value)
-            assert step is not None
+            step = self.graph.step_at(value)
             if axis in self._reduced_by(value):
                 if step.op != "max":
                     return frozenset()
@@ -185,7 +185,7 @@ class Fusion:
         shared = max(self.facts.volume(work) for work in self.work.values() if axis in work)
         repeats = self.sizes[axis] / self.facts.choices.tile
         return all(
-            axis in work or self.closed[value] or repeats * self.facts.volume(work) <= shared
+            axis in work or self.tensorless[value] or repeats * self.facts.volume(work) <= shared
             for value, work in self.work.items()
         )
 
@@ -301,20 +301,17 @@ class Fusion:
 
     def _ancestors(self, values: Sequence[int], known: Iterable[int]) -> set[int]:
         """Return what the values are made from in this kernel, as far as it is not known."""
-        found: set[int] = set()
         known = set(known)
-        pending = [i for value in values for i in self._operands(value)]
-        while pending:
-            value = pending.pop()
-            if value not in found and value not in known:
-                found.add(value)
-                pending += self._operands(value)
-        return found
+
+        def unknown(value: int) -> list[int]:
+            return [i for i in self._operands(value) if i not in known]
+
+        return made_from((i for value in values for i in unknown(value)), unknown)
 
     def _tile(self, value: int) -> Tile:
-        again = value in self.done and not self.closed[value]
+        recomputed = value in self.done and not self.tensorless[value]
         step = self.graph.step_of(value)
-        if again and step is not None and step.op == "contract":
+        if recomputed and step is not None and step.op == "contract":
             raise _UnfitError
         self.done.add(value)
-        return Tile(value, again)
+        return Tile(value, recomputed)

@@ -3,8 +3,8 @@
 from superopt.dtypes import HALVES
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
-from superopt.ir.cut import closed_values
-from superopt.ir.graph import REDUCTIONS, Step, value_axes
+from superopt.ir.cut import tensorless_values
+from superopt.ir.graph import REDUCTIONS, Step, value_axes, value_names
 from superopt.ir.mugraph.kernels import (
     Block,
     Kernel,
@@ -19,7 +19,6 @@ from superopt.ir.mugraph.kernels import (
     walk,
 )
 from superopt.ir.running import growths, rescaled_by
-from superopt.ir.text import value_names
 
 __all__ = ["check_mugraph"]
 
@@ -47,9 +46,9 @@ class _Checker:
         self.graph = mugraph.graph
         self.names = value_names(self.graph)
         self.axes = value_axes(self.graph)
-        self.closed = closed_values(self.graph)
+        self.tensorless = tensorless_values(self.graph)
         self.done: set[int] = set()
-        self.path: set[int] = set()  # of the running shifts of the kernel at hand
+        self.path: set[int] = set()  # values on the way to the running shifts of the current kernel
         self.where = ""
 
     def require(self, condition: bool, message: str) -> None:
@@ -104,10 +103,9 @@ class _Checker:
         before = frozenset(self.done)
         seen: dict[int, tuple[Loop, ...]] = {}  # value -> the loops inside which it is known
         made: dict[int, tuple[Loop, ...]] = {}  # value -> the loops inside which it is computed
-        kept: dict[int, tuple[Loop, ...]] = {}  # as `seen`, for what is not computed again
+        kept: dict[int, tuple[Loop, ...]] = {}  # as `seen`, without the values that are recomputed
         for tile, loops in walk(kernel):
-            step = self.graph.step_of(tile.value)
-            assert step is not None
+            step = self.graph.step_at(tile.value)
             self._check_once(tile)
             for i in step.inputs:
                 self._check_operand(tile.value, i, loops, before, seen, made)
@@ -115,7 +113,7 @@ class _Checker:
                 self._check_step(tile.value, step, kernel, loops, made)
             made[tile.value] = loops
             seen[tile.value] = loops[:-1] if tile.value in self.path else known_inside(step, loops)
-            if not tile.again:
+            if not tile.recomputed:
                 kept.setdefault(tile.value, seen[tile.value])
             self.done.add(tile.value)
         if isinstance(kernel, Block):
@@ -139,8 +137,7 @@ class _Checker:
         direct = {item.value for item in loop.body if isinstance(item, Tile)}
         grown = {value for value in direct if reduces(self.graph, value, loop.axis)}
         for value in path:
-            step = self.graph.step_of(value)
-            assert step is not None
+            step = self.graph.step_at(value)
             name = self.names[value]
             maxima = [self.graph.step_of(i) for i in step.inputs if i in grown]
             self.require(
@@ -150,7 +147,7 @@ class _Checker:
                 f"{name} runs with what is no maximum over {loop.axis!r} alone",
             )
             self.require(
-                all(i in grown or i in path or self.closed[i] or i not in direct for i in step.inputs)
+                all(i in grown or i in path or self.tensorless[i] or i not in direct for i in step.inputs)
                 and step.op not in REDUCTIONS
                 and loop.axis not in self.axes[value],
                 f"{name} cannot run: it takes other values of the loop over {loop.axis!r} than maxima",
@@ -165,8 +162,7 @@ class _Checker:
                 name, degree = self.names[tile.value], growth[tile.value]
                 self.require(degree is not None, f"{name} has no degree in {moved}, which cannot run")
                 if reduces(self.graph, tile.value, loop.axis):
-                    step = self.graph.step_of(tile.value)
-                    assert step is not None
+                    step = self.graph.step_at(tile.value)
                     self.require(
                         rescaled_by(degree) is not None
                         and self.axes[shift] <= self.axes[tile.value]
@@ -188,9 +184,9 @@ class _Checker:
 
     def _check_once(self, tile: Tile) -> None:
         name = self.names[tile.value]
-        if self.closed[tile.value]:
+        if self.tensorless[tile.value]:
             return
-        if tile.again:
+        if tile.recomputed:
             self.require(tile.value in self.done, f"{name} is computed 'again', but never was before")
         else:
             self.require(
@@ -221,7 +217,7 @@ class _Checker:
             )
         elif operand >= len(self.graph.inputs):
             self.require(
-                operand in before and not self.closed[operand],
+                operand in before and not self.tensorless[operand],
                 f"{reader} reads {name}, which neither this kernel nor an earlier one has computed yet",
             )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from superopt.ir.cut import closed_values
+from superopt.ir.cut import tensorless_values
 from superopt.ir.graph import REDUCTIONS, Graph, value_axes
 from superopt.ir.mugraph.kernels import Split
 from superopt.ir.running import Growth, growths
@@ -37,9 +37,9 @@ class Facts:
         self.choices = choices
         self.sizes = graph.sizes
         self.axes = value_axes(graph)
-        self.closed = closed_values(graph)
+        self.tensorless = tensorless_values(graph)
         self.readers: list[list[int]] = [[] for _ in self.axes]
-        for value, step in enumerate(graph.steps, len(graph.inputs)):
+        for value, step in graph.numbered:
             for i in step.inputs:
                 self.readers[i].append(value)
         self.outputs = frozenset(output.value for output in graph.outputs)
@@ -52,7 +52,7 @@ class Facts:
             frozenset(step.axes) if step is not None and step.op in REDUCTIONS else frozenset[str]()
             for step in map(graph.step_of, range(len(self.axes)))
         )
-        self.mappings = {  # of steps that read other places of a value
+        self.mappings = {  # mappings of the steps that read other places of a value
             value: step.mapping for value, step in enumerate(graph.steps, first) if step.mapping
         }
         self.maxima: list[frozenset[str]] = [frozenset()] * first  # axes of maxima that a value is made from
@@ -67,9 +67,9 @@ class Facts:
             for axes, inputs in zip(self.axes, self.inputs, strict=True)
         )
         self.volumes: dict[frozenset[str], int] = {}
-        self.constants: list[frozenset[int]] = []  # the closed values that a value is made from
+        self.constants: list[frozenset[int]] = []  # the tensorless values that a value is made from
         for inputs in self.inputs:
-            read = [i for i in inputs if self.closed[i]]
+            read = [i for i in inputs if self.tensorless[i]]
             self.constants.append(frozenset(read).union(*(self.constants[i] for i in read)))
 
     def volume(self, axes: frozenset[str]) -> int:

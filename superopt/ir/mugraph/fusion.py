@@ -12,18 +12,18 @@ all that depends on it has a degree (see `running`): then there is no second pas
 from collections.abc import Callable, Sequence
 
 from superopt.errors import GraphError
-from superopt.ir.cut import closed_values
-from superopt.ir.graph import REDUCTIONS, Graph, live_graph, needed_order, value_axes
+from superopt.ir.cut import tensorless_values
+from superopt.ir.graph import REDUCTIONS, Graph, live_graph, needed_order, value_axes, value_names
 from superopt.ir.masks import selects
 from superopt.ir.mugraph.blocks import Fusion
 from superopt.ir.mugraph.check import check_mugraph
 from superopt.ir.mugraph.facts import Facts, FusionChoices
 from superopt.ir.mugraph.kernels import Call, Kernel, MuGraph, Split, Tile
-from superopt.ir.text import value_names
 
 __all__ = ["fuse", "is_matmul"]
 
-_PARTS = {"sum": ("sum", "contract"), "max": ("max",)}  # of what each may combine partial results
+# The reductions whose partial results each of these may combine.
+_PARTS = {"sum": ("sum", "contract"), "max": ("max",)}
 _DEFAULTS = FusionChoices()
 
 
@@ -44,7 +44,7 @@ def fuse(
     graph = live_graph(graph)
     facts = Facts(graph, tuple(splits), online, choices)
     rounds = _rounds(graph, splits, joined=choices.joined)
-    order = [value for value in needed_order(graph) if not facts.closed[value]]
+    order = [value for value in needed_order(graph) if not facts.tensorless[value]]
     order.sort(key=rounds.__getitem__)
     kernels: list[Kernel] = []
     called = {value for value in order if library(graph, value)}
@@ -64,7 +64,7 @@ def fuse(
         else:
             raise GraphError(f"graph {graph.name!r}: no kernel alone computes {value_names(graph)[order[0]]}")
     for value in sorted({output.value for output in graph.outputs}):
-        if facts.closed[value] and value >= len(graph.inputs):
+        if facts.tensorless[value] and value >= len(graph.inputs):
             block = Fusion(facts, frozenset({value})).block(alone=True)
             assert block is not None
             kernels.append(block)
@@ -80,9 +80,9 @@ def is_matmul(graph: Graph, value: int) -> bool:
     if step is None or step.op != "contract" or selects(graph, step):
         return False
     axes = value_axes(graph)
-    closed = closed_values(graph)
+    tensorless = tensorless_values(graph)
     a, b = step.inputs
-    return bool(axes[a] - axes[b] and axes[b] - axes[a]) and not (closed[a] or closed[b])
+    return bool(axes[a] - axes[b] and axes[b] - axes[a]) and not (tensorless[a] or tensorless[b])
 
 
 def _rounds(graph: Graph, splits: Sequence[Split], *, joined: bool) -> list[int]:

@@ -28,11 +28,11 @@ that positions of t are walked in parts, the last of which may be shorter. `roun
 a value lies between kernels in half precision; all others do so in fp32.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from superopt.ir.cut import closed_values
-from superopt.ir.graph import REDUCTIONS, Graph, Step
+from superopt.ir.cut import tensorless_values
+from superopt.ir.graph import REDUCTIONS, Graph, Step, print_graph, print_step, value_names
 
 __all__ = [
     "Block",
@@ -45,8 +45,10 @@ __all__ = [
     "begins_with",
     "known_inside",
     "loops_of",
+    "print_mugraph",
     "reduces",
     "running_path",
+    "sign_of",
     "walk",
 ]
 
@@ -56,7 +58,7 @@ class Tile:
     """One step of the graph, carried out on a tile."""
 
     value: int
-    again: bool = False  # computed before; once more is cheaper than keeping it
+    recomputed: bool = False  # computed before; once more is cheaper than keeping it
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +110,14 @@ class MuGraph:
     rounded: tuple[tuple[int, str], ...] = ()  # values that lie between kernels in another dtype than fp32
 
     def __str__(self) -> str:
-        from superopt.ir.mugraph.text import print_mugraph
-
         return print_mugraph(self)
 
     def loads(self, kernel: Kernel) -> tuple[int, ...]:
         """Return the values that a kernel reads from memory."""
-        closed = closed_values(self.graph)
+        tensorless = tensorless_values(self.graph)
         made = {tile.value for tile, _ in walk(kernel)}
         read = {i for value in made if (step := self.graph.step_of(value)) for i in step.inputs}
-        return tuple(sorted(i for i in read - made if not closed[i]))
+        return tuple(sorted(i for i in read - made if not tensorless[i]))
 
     def stores(self, kernel: Kernel) -> tuple[int, ...]:
         """Return the values that a kernel writes to memory.
@@ -125,10 +125,12 @@ class MuGraph:
         What reads no tensor is computed wherever it is used; the kernel that ends with it stores it.
         """
         tiles = [tile for tile, _ in walk(kernel)]
-        closed = closed_values(self.graph)
+        tensorless = tensorless_values(self.graph)
         last = tiles[-1].value if tiles else -1
         made = {
-            tile.value for tile in tiles if not tile.again and (not closed[tile.value] or tile.value == last)
+            tile.value
+            for tile in tiles
+            if not tile.recomputed and (not tensorless[tile.value] or tile.value == last)
         }
         wanted = {output.value for output in self.graph.outputs}
         for other in self.kernels:
@@ -191,3 +193,47 @@ def reduces(graph: Graph, value: int, axis: str) -> bool:
 def begins_with(loops: tuple[Loop, ...], start: tuple[Loop, ...]) -> bool:
     """Return whether the first of these loops are those: the same ones, not equal ones."""
     return len(loops) >= len(start) and all(a is b for a, b in zip(loops, start, strict=False))
+
+
+def print_mugraph(mugraph: MuGraph) -> str:
+    """Return the text form."""
+    graph = mugraph.graph
+    lines = print_graph(graph).splitlines()
+    names = value_names(graph)
+    body: list[str] = []
+    for kernel in mugraph.kernels:
+        body.append(f"kernel grid[{', '.join(kernel.grid)}]" if isinstance(kernel, Block) else "kernel call")
+        around: tuple[Loop, ...] = ()
+        for tile, loops in walk(kernel):
+            shared = next(
+                (i for i, loop in enumerate(around) if not begins_with(loops, around[: i + 1])), len(around)
+            )
+            body += [
+                f"{'  ' * (i + 1)}{_print_loop(loop, names)}" for i, loop in enumerate(loops) if i >= shared
+            ]
+            around = loops
+            step = graph.step_at(tile.value)
+            again = "again " if tile.recomputed else ""
+            sign = sign_of(step, [loop.axis for loop in loops])
+            body.append(
+                f"{'  ' * (len(loops) + 1)}{again}{names[tile.value]} {sign} {print_step(step, names)}"
+            )
+    ports = 2 + len(graph.inputs)
+    splits = [f"split {split.axis} into {split.outer} {split.inner}" for split in mugraph.splits]
+    rounded = [f"round {names[value]} to {dtype}" for value, dtype in mugraph.rounded]
+    return (
+        "\n".join([*lines[:ports], *splits, *rounded, *body, *lines[len(lines) - len(graph.outputs) :]])
+        + "\n"
+    )
+
+
+def _print_loop(loop: Loop, names: Sequence[str]) -> str:
+    running = ", ".join(names[value] for value in loop.running)
+    return f"loop[{loop.axis}]{' running ' if running else ''}{running}"
+
+
+def sign_of(step: Step, around: Sequence[str]) -> str:
+    """Return how a step inside loops over these axes is written."""
+    if step.op not in REDUCTIONS or not set(step.axes) & set(around):
+        return "="
+    return "max=" if step.op == "max" else "+="

@@ -1,59 +1,20 @@
-"""The text form of a muGraph: printed, and parsed back."""
+"""The text form of a muGraph, read back; `print_mugraph` writes it."""
 
 import re
-from collections.abc import Sequence
 
 from superopt.errors import GraphError
-from superopt.ir.graph import REDUCTIONS, Graph, Step
+from superopt.ir.graph import Graph
 from superopt.ir.mugraph.check import check_mugraph
-from superopt.ir.mugraph.kernels import Block, Call, Kernel, Loop, MuGraph, Split, Tile, begins_with, walk
-from superopt.ir.text import parse_graph, print_graph, print_step, value_names
+from superopt.ir.mugraph.kernels import Block, Call, Kernel, Loop, MuGraph, Split, Tile, sign_of
+from superopt.ir.text import parse_graph
 
-__all__ = ["parse_mugraph", "print_mugraph"]
+__all__ = ["parse_mugraph"]
 
 _LINE = re.compile(r"(?P<again>again )?(?P<name>[\w.]+) (?P<sign>\+=|max=|=) (?P<step>\w+(?:\[.*)?\(.*\))")
 _KERNEL = re.compile(r"kernel (?:grid\[(?P<grid>[^\]]*)\]|call)")
 _LOOP = re.compile(r"loop\[(?P<axis>[^\]]*)\](?: running (?P<running>[\w., ]+))?")
 _SPLIT = re.compile(r"split (\S+) into (\S+) (\S+)")
 _ROUND = re.compile(r"round (\S+) to (\S+)")
-
-
-def print_mugraph(mugraph: MuGraph) -> str:
-    """Return the text form."""
-    graph = mugraph.graph
-    lines = print_graph(graph).splitlines()
-    names = value_names(graph)
-    body: list[str] = []
-    for kernel in mugraph.kernels:
-        body.append(f"kernel grid[{', '.join(kernel.grid)}]" if isinstance(kernel, Block) else "kernel call")
-        around: tuple[Loop, ...] = ()
-        for tile, loops in walk(kernel):
-            shared = next(
-                (i for i, loop in enumerate(around) if not begins_with(loops, around[: i + 1])), len(around)
-            )
-            body += [
-                f"{'  ' * (i + 1)}{_print_loop(loop, names)}" for i, loop in enumerate(loops) if i >= shared
-            ]
-            around = loops
-            step = graph.step_of(tile.value)
-            assert step is not None
-            again = "again " if tile.again else ""
-            sign = _sign(step, [loop.axis for loop in loops])
-            body.append(
-                f"{'  ' * (len(loops) + 1)}{again}{names[tile.value]} {sign} {print_step(step, names)}"
-            )
-    ports = 2 + len(graph.inputs)
-    splits = [f"split {split.axis} into {split.outer} {split.inner}" for split in mugraph.splits]
-    rounded = [f"round {names[value]} to {dtype}" for value, dtype in mugraph.rounded]
-    return (
-        "\n".join([*lines[:ports], *splits, *rounded, *body, *lines[len(lines) - len(graph.outputs) :]])
-        + "\n"
-    )
-
-
-def _print_loop(loop: Loop, names: Sequence[str]) -> str:
-    running = ", ".join(names[value] for value in loop.running)
-    return f"loop[{loop.axis}]{' running ' if running else ''}{running}"
 
 
 def parse_mugraph(text: str) -> MuGraph:
@@ -135,17 +96,9 @@ def _parse_body(
             body.append(Loop(axis, inner, tuple(places[name] for name in names)))
         elif line is not None:
             value = places[line["name"]]
-            step = graph.step_of(value)
-            assert step is not None
-            sign = _sign(step, around)
+            step = graph.step_at(value)
+            sign = sign_of(step, around)
             if line["sign"] != sign:
                 raise GraphError(f"line {number}: write {line['name']} {sign} {line['step']} here")
             body.append(Tile(value, line["again"] is not None))
     return tuple(body)
-
-
-def _sign(step: Step, around: Sequence[str]) -> str:
-    """Return how a step inside loops over these axes is written."""
-    if step.op not in REDUCTIONS or not set(step.axes) & set(around):
-        return "="
-    return "max=" if step.op == "max" else "+="

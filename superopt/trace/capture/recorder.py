@@ -18,7 +18,7 @@ __all__ = ["META", "Recorder", "StaleError", "location", "numbers_of"]
 
 META = torch.device("meta")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size)
-_DEPTH = 3  # of objects in objects that are searched for tensors
+_DEPTH = 3  # levels of objects within objects that are searched for tensors
 _LONGEST_TABLE = 64  # positions of a dimension of a constant whose numbers a proof knows
 _LARGEST_TABLE = 256
 
@@ -62,7 +62,7 @@ class Recorder:
         self.fresh: set[int] = set()  # ids of tensors that the function makes of numbers
         self.keep: list[Any] = []  # every object whose id is a key below
         self.position: dict[int, int] = {}
-        self.memory: dict[int, tuple[Any, ...]] = {}  # where each of them has its numbers
+        self.memory: dict[int, tuple[Any, ...]] = {}  # where each tensor has its numbers
         self.twin: dict[int, Tensor] = {}  # a foreign tensor's id -> its meta tensor
         self.storage: dict[int, list[int]] = {}  # storage -> ids of the tensors on it
         self.stale: dict[int, str] = {}  # id -> where one of its views was written

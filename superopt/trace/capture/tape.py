@@ -92,9 +92,7 @@ class Tape:
     calls: tuple[Call, ...]
     result: Any  # the function's own structure, with Refs for tensors
     tables: tuple[Source, ...] = ()  # short constants that the function itself made of numbers
-    read: tuple[
-        Tensor, ...
-    ] = ()  # those that it did not make, and whose values became numbers of the program
+    read: tuple[Tensor, ...] = ()  # tensors from outside whose values became numbers of the program
 
 
 def is_view(operator: Any) -> bool:

@@ -135,7 +135,7 @@ def slice_dim(b: Builder, x: Sym, dim: int, start: int, end: int, step: int) -> 
     chosen = b.dims(x)[at]
     if not b.covers(x.value) & set(chosen) and (x.mask is None or not b.covers(x.mask) & set(chosen)):
         return _put(x, at, b.axes.dim(count))
-    if b.nodes[x.value].closed and len(chosen) == 1 and (x.mask is None or b.nodes[x.mask].closed):
+    if b.nodes[x.value].tensorless and len(chosen) == 1 and (x.mask is None or b.nodes[x.mask].tensorless):
         made = b.axes.dim(count)
         place = b.apply("add", b.apply("mul", b.index(made), b.const(step)), b.const(start))
         return _put(b.map(x, partial(b.substitute, places={chosen[0]: place})), at, made)

@@ -9,7 +9,7 @@ from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.reduce import largest, mean, total
 from superopt.trace.lowering.table import lower
 
-__all__ = ["Sizes", "each"]
+__all__ = ["Sizes", "divided", "each"]
 
 Sizes = int | Sequence[int]
 """A number for all dimensions of an image, or one for each of them."""
@@ -19,6 +19,11 @@ def each(value: Sizes, rank: int) -> Sequence[int]:
     """Return a number for each dimension of an image."""
     listed = (value,) if isinstance(value, int) else tuple(value)
     return listed * rank if len(listed) == 1 else listed
+
+
+def divided(b: Builder, x: Sym, divisor: int) -> Sym:
+    """Return a tensor divided by a number that a pool is given."""
+    return replace(x, value=b.apply("div", x.value, b.const(divisor)))
 
 
 def _apart(b: Builder, x: Sym, lengths: Sequence[int]) -> tuple[Sym, list[int]]:
@@ -71,8 +76,7 @@ def _average(
     x, within = _side_by_side(b, x, kernel, stride, padding, 1, rank)
     if divisor_override is None:
         return mean(b, x, within)
-    made = total(b, x, within)
-    return replace(made, value=b.apply("div", made.value, b.const(divisor_override)))
+    return divided(b, total(b, x, within), divisor_override)
 
 
 def _maximum(

@@ -15,7 +15,7 @@ from superopt.trace.lowering.table import LOWERINGS, check_rounds, flat, lower, 
 
 __all__: list[str] = []
 
-_MOST_FACTORS = 16  # of a product that is written out
+_MOST_FACTORS = 16  # factors of a product that is written out
 
 
 def _earlier(b: Builder, x: Sym, dim: int) -> tuple[int, Dim, int]:

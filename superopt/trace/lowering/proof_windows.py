@@ -11,7 +11,7 @@ import torch
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import add, choose
-from superopt.trace.lowering.pools import Sizes, each
+from superopt.trace.lowering.pools import Sizes, divided, each
 from superopt.trace.lowering.proof_moves import check_affordable, inside, moved
 from superopt.trace.lowering.reduce import largest, product, total
 from superopt.trace.lowering.table import lower
@@ -182,7 +182,7 @@ def _average(
         x, _ = _windows(b, x, at, starts, [count] * len(starts))
     made = total(b, x, [outer + 2 * i + 1 for i in range(rank)])
     if divisor_override is not None:
-        return replace(made, value=b.apply("div", made.value, b.const(divisor_override)))
+        return divided(b, made, divisor_override)
     return _divided(b, made, outer, divisors)
 
 

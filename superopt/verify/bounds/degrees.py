@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import prod
 
 from superopt.dtypes import INTEGERS
-from superopt.ir import Graph, Step, closed_values
+from superopt.ir import Graph, Step, tensorless_values
 from superopt.ops import OPS
 from superopt.verify.bounds.quotients import (
     TOO_MANY,
@@ -70,7 +70,7 @@ class Degrees:
         `known` says which values that read no tensor have numbers that are known: all, unless it is given.
         """
         values: list[Quotient] = []
-        closed = closed_values(graph) if known is None else known
+        tensorless = tensorless_values(graph) if known is None else known
         for port in graph.inputs:
             key = self._key(("input", port.name, port.axes))[0]
             axes, bits = frozenset(port.axes), self._bits(port.dtype)
@@ -92,8 +92,8 @@ class Degrees:
         for step in graph.steps:
             value = self.step(step, [values[i] for i in step.inputs])
             value = replace(value, bits=min(value.bits, self.outcomes(value)))
-            value = replace(value, closed=closed[len(values)])
-            if value.closed:
+            value = replace(value, tensorless=tensorless[len(values)])
+            if value.tensorless:
                 value = replace(value, bits=0, atoms={})
             if classes is not None and value.rational:
                 # The first of a class names it, so that steps inside composite operators match too.
@@ -175,11 +175,11 @@ class Degrees:
         key = self._key(("const", value))[0]
         if value:
             self.scales.add(key)
-        return Quotient(key, frozenset(), 0, 1, {}, rational=True, closed=True)
+        return Quotient(key, frozenset(), 0, 1, {}, rational=True, tensorless=True)
 
     def infinity(self) -> Quotient:
         """Return infinity, a symbol of its own."""
-        return Quotient(self._key("infinity")[0], frozenset(), 1, 1, {}, closed=True)
+        return Quotient(self._key("infinity")[0], frozenset(), 1, 1, {}, tensorless=True)
 
     def add(self, a: Quotient, b: Quotient) -> Quotient:
         """Return a + b over the least common denominator."""
@@ -259,20 +259,22 @@ class Degrees:
         """Return a random bit: an order, or whether numbers are equal, which they are where drawn so."""
         key, new = self._key((kind, keys))
         axes = a.axes | b.axes
-        if a.closed and b.closed:
+        if a.tensorless and b.tensorless:
             picks = {
                 one.place: (key, other.axes)
                 for one, other in ((a, b), (b, a))
                 if kind == "equal" and one.place is not None and one.place not in other.axes
             }
-            return Quotient(key, axes, 0, 1, {}, closed=True, picks=picks)
+            return Quotient(key, axes, 0, 1, {}, tensorless=True, picks=picks)
         if new:
             # Only an accident makes different numbers equal.
             degree = over_common(a, b)[0]
             self.ledger.collisions += self._count(axes) * degree / self.prime
         atoms = joined_atoms((a, b))
         # Which integer is drawn decides how it compares with an index or a constant.
-        settled = ((a.drawn and b.closed) or (a.closed and b.drawn)) and (kind == "equal" or not self.wide)
+        settled = ((a.drawn and b.tensorless) or (a.tensorless and b.drawn)) and (
+            kind == "equal" or not self.wide
+        )
         if not settled:
             atoms |= {key: (axes, axes, 1)}
         made = Quotient(key, axes, 0, 1, {}, atoms=atoms)
@@ -310,7 +312,7 @@ class Degrees:
         axes = frozenset[str]().union(*(arg.axes for arg in args))
         key = self._key((op, keys))[0]
         rational = op != "maximum" and all(arg.rational for arg in args)
-        closed = all(arg.closed for arg in args)
+        tensorless = all(arg.tensorless for arg in args)
         spread = [arg for arg in args if arg.axes]
         moves = op in ("add", "neg") or (
             op == "mul" and all(arg.axes or arg.key in self.scales for arg in args)
@@ -323,10 +325,10 @@ class Degrees:
             factors,
             exponential_of(args),
             rational,
-            closed,
+            tensorless,
             bits,
             joined_atoms(args),
-            place=spread[0].place if len(spread) == 1 and closed and moves else None,
+            place=spread[0].place if len(spread) == 1 and tensorless and moves else None,
             picks={axis: at for arg in args for axis, at in arg.picks.items()} if op == "mul" else {},
         )
 
@@ -349,7 +351,7 @@ class Degrees:
             factors,
             left,
             value.rational,
-            value.closed,
+            value.tensorless,
             bits,
             reduced_atoms(self._picked(value, summed), summed),
         )

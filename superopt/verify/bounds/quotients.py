@@ -54,7 +54,7 @@ class Quotient:
     factors: Factors
     exponential: frozenset[str] | None = None  # the axes of the exponentials it is made of; None: it has none
     rational: bool = False  # made by arithmetic and roots alone
-    closed: bool = False  # made of indices and constants alone
+    tensorless: bool = False  # made of indices and constants alone
     bits: int = 0  # the degree of the numerator in random bits
     atoms: "Atoms" = field(default_factory=dict)
     drawn: bool = False  # an input of integers, or a view of one

@@ -20,7 +20,7 @@ from math import inf, log2, prod
 import numpy as np
 
 from superopt.dtypes import FLOATS
-from superopt.ir import Graph, Step, closed_values, mask_values
+from superopt.ir import Graph, Step, mask_values, tensorless_values
 from superopt.ops import OPS
 from superopt.verify.evaluation.tiny import Tiny
 
@@ -88,9 +88,9 @@ def ranks_only(*graphs: Graph) -> bool:
     """Return whether graphs have maxima, and nothing else that looks at numbers which are not known."""
     compares = False
     for graph in graphs:
-        closed = closed_values(graph)
-        for at, step in enumerate(graph.steps, len(graph.inputs)):
-            if step.op in OPS and OPS[step.op].mask and not closed[at]:
+        tensorless = tensorless_values(graph)
+        for at, step in graph.numbered:
+            if step.op in OPS and OPS[step.op].mask and not tensorless[at]:
                 return False
             compares |= step.op == "max" or (step.op in OPS and _maxima(step) > 0)
     return compares and all(port.dtype in FLOATS for graph in graphs for port in graph.inputs)
@@ -114,7 +114,7 @@ def rank_bits(a: Graph, b: Graph, tiny: Tiny) -> tuple[float, int]:
 def _compares(graph: Graph, tiny: Tiny) -> bool:
     """Return whether a comparison is made whose outcome is not known."""
     numbers = tiny.known_numbers(graph)
-    steps = enumerate(graph.steps, len(graph.inputs))
+    steps = graph.numbered
     return any(step.op in OPS and OPS[step.op].mask and numbers[at] is None for at, step in steps)
 
 

@@ -39,7 +39,7 @@ def misread_counts(graph: Graph, partial: frozenset[str], known: Mapping[int, Fr
         own = [factors[i] for i in step.inputs]
         found = sum(own) if step.op in _PRODUCTS else max(own, default=0)
         found = 2 * found if step.op == "square" else found
-        picked = all(i in single for i in step.inputs)  # at most one of all positions counts
+        picked = all(i in single for i in step.inputs)  # at most one position has a value that is not 0
         found += step.op in _SUMS and few and not picked and not partial.isdisjoint(step.axes)
         if found > _MOST_FACTORS:
             return True
@@ -53,7 +53,7 @@ def _single_places(graph: Graph, known: Mapping[int, Fraction]) -> frozenset[int
     """Return the masks that are 1 at no more than one position of an axis, or at two for two indices."""
     places: set[int] = set()
     single: set[int] = set()
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         if step.op == "index" or (
             step.op in ("add", "sub")
             and len(places & {*step.inputs}) == 1

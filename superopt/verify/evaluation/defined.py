@@ -72,7 +72,7 @@ def _without_sure_roots(graph: Graph) -> Graph:
                 operand = add("add", operand, add("const", value=Fraction(1)))
             moved.append(add("log" if step.op == "log1p" else step.op, add("abs", operand)))
             continue
-        steps.append(replace(step, inputs=inputs))
+        steps.append(step.reading(inputs))
         moved.append(first + len(steps) - 1)
     outputs = tuple(replace(output, value=moved[output.value]) for output in graph.outputs)
     return replace(graph, steps=tuple(steps), outputs=outputs)

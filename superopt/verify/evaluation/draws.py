@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.ir import Graph, closed_values, value_axes
+from superopt.ir import Graph, tensorless_values, value_axes
 from superopt.verify.evaluation.interpret import interpret
 from superopt.verify.evaluation.levels import LOGARITHMS, demanded_levels
 from superopt.verify.field.arithmetic import Field
@@ -28,13 +28,13 @@ def elements(graph: Graph, sizes: Mapping[str, int], values: frozenset[int] | No
 
     A contraction with a mask of one place makes no product.
     """
-    axes, closed = value_axes(graph), closed_values(graph)
+    axes, tensorless = value_axes(graph), tensorless_values(graph)
     largest = 1
     for value in range(len(axes)) if values is None else values:
         step = graph.step_of(value)
         union = axes[value].union(*(axes[i] for i in step.inputs)) if step else axes[value]
         if step is not None and step.op == "contract":
-            made = [graph.step_of(i) for i in step.inputs if closed[i]]
+            made = [graph.step_of(i) for i in step.inputs if tensorless[i]]
             if any(one is not None and one.op == "eq" for one in made):
                 union -= set(step.axes)
         largest = max(largest, prod(sizes[axis] for axis in union))
@@ -82,11 +82,11 @@ def _cones(graph: Graph) -> list[tuple[int, frozenset[int]]]:
     first = len(graph.inputs)
     cones = []
     for root in range(first, first + len(graph.steps)):
-        if graph.steps[root - first].op not in _ROOTS:
+        if graph.step_at(root).op not in _ROOTS:
             continue
         cone = {root}
         for value in range(root, first - 1, -1):
             if value in cone:
-                cone.update(graph.steps[value - first].inputs)
+                cone.update(graph.step_at(value).inputs)
         cones.append((root, frozenset(cone)))
     return cones

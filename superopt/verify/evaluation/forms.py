@@ -6,8 +6,8 @@ from fractions import Fraction
 from itertools import product
 from typing import TypeAlias
 
-from superopt.ir import Graph, Step, closed_values
-from superopt.verify.evaluation.closed import constants_of
+from superopt.ir import Graph, Step, tensorless_values
+from superopt.verify.evaluation.tensorless import constants_of
 
 __all__ = ["Form", "Forms", "constant_difference", "differences", "linear_forms"]
 
@@ -61,12 +61,12 @@ def linear_forms(graph: Graph, *, exact: bool = False, narrow: bool = False) -> 
     A maximum of an axis may be each of its elements; it is no form of them where that has to be `exact`.
     With `narrow`, constants were rounded to float32 or less.
     """
-    closed, known = closed_values(graph), constants_of(graph, narrow)[2]
+    tensorless, known = tensorless_values(graph), constants_of(graph, narrow)[2]
     forms: list[Forms] = [frozenset({Form((((port.name,), Fraction(1)),))}) for port in graph.inputs]
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         if at in known:
             forms.append(frozenset({Form(constant=known[at])}))
-        elif closed[at] or (exact and step.op == "max"):
+        elif tensorless[at] or (exact and step.op == "max"):
             forms.append(None)
         else:
             forms.append(_forms(step, [forms[i] for i in step.inputs]))

@@ -8,7 +8,7 @@ have a position in common. A sum of all numbers chooses none: few positions, eac
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from superopt.ir import Graph, closed_values, value_axes
+from superopt.ir import Graph, tensorless_values, value_axes
 from superopt.ops import OPS
 
 __all__ = ["gatherings"]
@@ -26,14 +26,14 @@ def gatherings(graphs: Sequence[Graph], groups: Mapping[str, str]) -> Counter[st
 
 
 def _gatherings_of(graph: Graph, groups: Mapping[str, str]) -> Counter[str]:
-    closed, axes = closed_values(graph), value_axes(graph)
+    tensorless, axes = tensorless_values(graph), value_axes(graph)
     chosen = [axes[at] if port.dtype == "bool" else frozenset[str]() for at, port in enumerate(graph.inputs)]
     found: Counter[str] = Counter()
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         own = frozenset[str]().union(*(chosen[i] for i in step.inputs))
-        if not closed[at] and step.op in ("max", "sum", "contract"):
+        if not tensorless[at] and step.op in ("max", "sum", "contract"):
             found.update(groups[axis] for axis in step.axes if step.op == "max" or axis in own)
-        if not closed[at] and (step.op in _CHOOSING or (step.op in OPS and OPS[step.op].mask)):
+        if not tensorless[at] and (step.op in _CHOOSING or (step.op in OPS and OPS[step.op].mask)):
             own |= axes[at]
         moved = dict(step.mapping) if step.op == "rename" else {}
         chosen.append(frozenset(str(moved.get(axis, axis)) for axis in own) & axes[at])

@@ -15,9 +15,9 @@ from math import ceil, floor, prod
 import numpy as np
 
 from superopt.dtypes import INTEGERS
-from superopt.ir import Graph, closed_values, value_axes
+from superopt.ir import Graph, tensorless_values, value_axes
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import closed_numbers
+from superopt.verify.evaluation.tensorless import tensorless_numbers
 
 __all__ = [
     "LookUp",
@@ -29,7 +29,7 @@ __all__ = [
     "reads_integers",
 ]
 
-_LARGEST = 1 << 30  # of constants that integers may be
+_LARGEST = 1 << 30  # a larger constant is never drawn as an integer
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _MOST_NUMBERS = 128
 _MOST_WHOLE = 64  # of an axis, all of whose numbers are drawn
@@ -50,11 +50,11 @@ def reads_integers(*graphs: Graph) -> bool:
 
 def computed_integers(graph: Graph) -> frozenset[str]:
     """Return the inputs of integers with which more is done than to compare them with known numbers."""
-    ports, closed = _ports_of_integers(graph), closed_values(graph)
+    ports, tensorless = _ports_of_integers(graph), tensorless_values(graph)
     found: set[str] = set()
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         compares = step.op in OPS and OPS[step.op].mask and len(step.inputs) == 2
-        if not ports[at] and not (compares and any(closed[i] for i in step.inputs)):
+        if not ports[at] and not (compares and any(tensorless[i] for i in step.inputs)):
             found.update(*(ports[i] for i in step.inputs))
     return frozenset(found)
 
@@ -63,7 +63,7 @@ def _ports_of_integers(graph: Graph) -> list[frozenset[str]]:
     """Return for each value the input of integers that it is, or is a view of."""
     whole = integer_values(graph)
     found = [frozenset({port.name} if own else ()) for port, own in zip(graph.inputs, whole, strict=False)]
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         found.append(found[step.inputs[0]] if whole[at] else frozenset())
     return found
 
@@ -83,7 +83,7 @@ class LookUp:
         """Return each whole number, with where it is, and those beside the others; None where unknown."""
         order = {axis: i for i, axis in enumerate(self.axes)}
         own = {axis: places[axis] for axis in self.axes}
-        found = closed_numbers(self.graph, order, own, extents)[self.value]
+        found = tensorless_numbers(self.graph, order, own, extents)[self.value]
         if found is None:
             return None
         shape = tuple(len(own[axis]) for axis in self.axes)
@@ -102,14 +102,14 @@ def look_ups(*graphs: Graph) -> list[LookUp]:
     """Return what integers are compared with, apart from constants."""
     found = []
     for graph in graphs:
-        ports, closed, axes = _ports_of_integers(graph), closed_values(graph), value_axes(graph)
+        ports, tensorless, axes = _ports_of_integers(graph), tensorless_values(graph), value_axes(graph)
         names = [axis.name for axis in graph.axes]
         values: dict[int, frozenset[str]] = {}
         for step in graph.steps:
             if step.op in OPS and OPS[step.op].mask:
                 own = frozenset[str]().union(*(ports[i] for i in step.inputs))
                 for i in step.inputs:
-                    if own and closed[i] and axes[i]:
+                    if own and tensorless[i] and axes[i]:
                         values[i] = values.get(i, own) | own
         found += [
             LookUp(graph, i, tuple(name for name in names if name in axes[i]), own)

@@ -6,9 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.ir import Graph, Output, Port, Step, closed_values, mask_values
+from superopt.ir import Graph, Output, Port, Step, mask_values, tensorless_values
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import Pairs, closed_numbers, moved_dims, selected_places
+from superopt.verify.evaluation.tensorless import (
+    Numbers,
+    Pairs,
+    moved_dims,
+    selected_places,
+    tensorless_numbers,
+)
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.residues import Residues
 
@@ -23,14 +29,16 @@ def interpret(
     leaves: Mapping[str, Residues] | None = None,
     axes: tuple[str, ...] | None = None,
     only: frozenset[int] | None = None,
+    numbers: Sequence[Numbers | None] | None = None,
 ) -> list[Residues]:
     """Return every value of the graph, each with one grid dimension for each of the axes.
 
     The axes are the graph's unless named (to compare two graphs, name them in one order); a value
     has extent 1 along those it lacks. `leaves` replaces inputs, given in the order of their ports'
-    axes. With `only`, other values are left empty.
+    axes. With `only`, other values are left empty. `numbers` are those of values that read no tensor, where
+    they have been worked out before.
     """
-    return _Run(graph, field, sizes, leaves or {}, axes).values(only)
+    return _Run(graph, field, sizes, leaves or {}, axes, numbers).values(only)
 
 
 class _Run:
@@ -43,23 +51,26 @@ class _Run:
         sizes: Mapping[str, int],
         leaves: Mapping[str, Residues],
         axes: tuple[str, ...] | None,
+        numbers: Sequence[Numbers | None] | None,
     ) -> None:
         self.graph, self.field, self.sizes, self.leaves = graph, field, sizes, leaves
         self.order = {axis: i for i, axis in enumerate(axes or tuple(axis.name for axis in graph.axes))}
         self.masks = mask_values(graph)
-        self.closed = closed_values(graph)
-        self.numbers = self._numbers()
+        self.tensorless = tensorless_values(graph)
+        self.numbers = self._numbers(numbers)
 
-    def _numbers(self) -> list[object]:
-        if not any(step.op in OPS and self.closed[at] for at, step in self._steps()):
-            return [None] * len(self.closed)
+    def _numbers(self, known: Sequence[Numbers | None] | None) -> Sequence[Numbers | None]:
+        if not any(step.op in OPS and self.tensorless[at] for at, step in self._steps()):
+            return [None] * len(self.tensorless)
+        if known is not None:
+            return known
         places = {
             axis: self.field.positions.get(axis, tuple(range(size))) for axis, size in self.sizes.items()
         }
-        return list(closed_numbers(self.graph, self.order, places, self.field.extents))
+        return tensorless_numbers(self.graph, self.order, places, self.field.extents)
 
     def _steps(self) -> list[tuple[int, Step]]:
-        return list(enumerate(self.graph.steps, len(self.graph.inputs)))
+        return list(self.graph.numbered)
 
     def values(self, only: frozenset[int] | None) -> list[Residues]:
         """Return all values, or those that are named."""
@@ -117,7 +128,7 @@ class _Run:
         raise AssertionError(step.op)
 
     def _elementwise(self, at: int, step: Step, args: list[Residues]) -> Residues:
-        if self.closed[at]:
+        if self.tensorless[at]:
             pairs = [(arg, self.numbers[i]) for arg, i in zip(args, step.inputs, strict=True)]
             made: Residues = OPS[step.op].scalar(Pairs(self.field), *pairs)[0]
             return made
@@ -149,14 +160,10 @@ class _Run:
 
     def _product(self, step: Step, args: list[Residues]) -> Residues:
         """Return a product; one with a mask selects, whatever is left out. A constant is no mask."""
-        left, right = (self.masks[i] and not self._is_constant(i) for i in step.inputs)
+        left, right = (self.masks[i] and self.graph.constant(i) is None for i in step.inputs)
         if left != right and self.field.holes:
             return self.field.select(*(args if left else args[::-1]))
         return self.field.mul(*args)
-
-    def _is_constant(self, value: int) -> bool:
-        step = self.graph.step_of(value)
-        return step is not None and step.op == "const"
 
     def _widened(self, a: Residues) -> Residues:
         return a.reshape(*a.shape[:2], *(1,) * len(self.order))

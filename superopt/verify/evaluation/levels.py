@@ -130,7 +130,7 @@ def demanded_levels(graph: Graph, levels: int, outputs: Sequence[int] | None = N
         demanded[output.value].add(level)
     first = len(graph.inputs)
     for value in reversed(range(first, len(demanded))):
-        step = graph.steps[value - first]
+        step = graph.step_at(value)
         if step.op not in OPS:
             for i in step.inputs:
                 demanded[i] |= demanded[value]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from superopt.ir import Graph, Output, Step, mask_values
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import moved_dims, selected_places
+from superopt.verify.evaluation.tensorless import moved_dims, selected_places
 from superopt.verify.evaluation.tiny import Tiny
 
 __all__ = ["MOST_NEEDED", "Needed", "needed_elements"]

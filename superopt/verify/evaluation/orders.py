@@ -33,7 +33,7 @@ RISING: dict[str, tuple[Fraction, Fraction]] = {
 
 _Keys: TypeAlias = NDArray[np.uint64]
 """Numbers, each with its case (or trial) and its level in the upper bits."""
-_BITS = np.uint64(32)  # of a key, that hold the residue
+_BITS = np.uint64(32)  # the low bits of a key hold the residue
 
 
 class Orders:

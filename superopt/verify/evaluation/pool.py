@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from superopt.ir import Graph, closed_values, mask_values, value_axes
+from superopt.ir import Graph, mask_values, tensorless_values, value_axes
 from superopt.ops import OPS
 from superopt.verify.evaluation.forms import Form, differences, linear_forms
 from superopt.verify.evaluation.integers import integer_values
@@ -87,9 +87,13 @@ class Direct:
 def direct_sites(graph: Graph, pool: Pool, *, narrow: bool = False) -> dict[int, Direct]:
     """Return the comparisons of a graph whose ties a pool draws."""
     whole = integer_values(graph)
-    closed, masks, forms = closed_values(graph), mask_values(graph), linear_forms(graph, narrow=narrow)
+    tensorless, masks, forms = (
+        tensorless_values(graph),
+        mask_values(graph),
+        linear_forms(graph, narrow=narrow),
+    )
     found: dict[int, Direct] = {}
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         if step.op not in OPS or not OPS[step.op].mask or len(step.inputs) != 2:
             continue
         one, other = step.inputs
@@ -99,7 +103,7 @@ def direct_sites(graph: Graph, pool: Pool, *, narrow: bool = False) -> dict[int,
         elif ways is not None and all(_holds(pool, way) for way in ways):
             found[at] = Direct(frozenset(way.unsigned for way in ways if way.terms))
         # Integers are drawn from the positions and constants that they are compared with.
-        elif (whole[one] or whole[other]) and (closed[one] or closed[other]):
+        elif (whole[one] or whole[other]) and (tensorless[one] or tensorless[other]):
             found[at] = Direct()
     return found
 

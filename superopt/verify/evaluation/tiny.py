@@ -11,6 +11,7 @@ Where maxima are taken, or sums of what comparisons choose, each may come of a p
 has one position more than there are such steps (`gathered.py`).
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.ir import Graph, closed_values, value_axes
+from superopt.ir import Graph, tensorless_values, value_axes
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import Numbers, closed_numbers, constants_of
 from superopt.verify.evaluation.counts import misread_counts
 from superopt.verify.evaluation.gathered import gatherings
 from superopt.verify.evaluation.integers import drawn_integers, reads_integers
 from superopt.verify.evaluation.pool import pool_of
+from superopt.verify.evaluation.tensorless import Numbers, constants_of, tensorless_numbers
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.primes import HIGHEST
 from superopt.verify.field.source import Pool
@@ -33,10 +34,10 @@ from superopt.verify.field.source import Pool
 __all__ = ["Tiny", "is_narrow", "tiny_sizes"]
 
 _SIZES = (2, 3)
-_SMALL = 4  # up to which an indexed axis is evaluated whole
-_WHOLE = 64  # up to which an axis is that equal indices join to another
+_SMALL = 4  # an indexed axis of this length or less is evaluated whole
+_WHOLE = 64  # so is an axis of this length or less that equal indices join to another axis
 _NEAR = 6  # a constant up to which axes are made long enough to compare with
-_MOST_PLACES = 1 << 18  # of a grid on which masks are looked at
+_MOST_PLACES = 1 << 18  # the most positions of a grid on which masks are computed
 _POOL = 24  # places of a longer axis that are looked at
 
 
@@ -45,15 +46,18 @@ class Tiny:
     """How each axis is evaluated: on how many positions, weighed how, together with which others."""
 
     sizes: dict[str, int]
-    extents: dict[str, int]  # what the weights of an axis add up to; absent where it is a symbol
+    extents: dict[str, int]  # the sum of the weights of an axis; absent where the extent is a symbol
     groups: dict[str, str]  # a leader for each axis; renaming relates the axes of one group
     positions: dict[str, tuple[int, ...]]  # the real positions of an axis, where not 0, 1, ...
-    integers: tuple[int, ...]  # what tensors of integers are drawn from
+    integers: tuple[int, ...]  # the numbers that tensors of integers are drawn from
     wide: bool  # whether half of their elements are any numbers
     compared: tuple[Fraction, ...]  # constants that numbers are compared with
     pool: Pool  # what inputs hold in trials with ties
     narrow: bool
-    missing: str = ""  # which combinations of masks no position shows
+    missing: str = ""  # the combinations of masks that no position shows, in words
+    _known: dict[int, tuple[Graph, tuple[Numbers | None, ...]]] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def field(
         self,
@@ -86,11 +90,13 @@ class Tiny:
             ranked=ranked,
         )
 
-    def known_numbers(self, graph: Graph) -> list[Numbers | None]:
+    def known_numbers(self, graph: Graph) -> tuple[Numbers | None, ...]:
         """Return the exact numbers of each value that reads no tensor, where they are known."""
-        order = {axis.name: at for at, axis in enumerate(graph.axes)}
-        places = {axis: self.positions.get(axis, tuple(range(self.sizes[axis]))) for axis in order}
-        return closed_numbers(graph, order, places, self.extents)
+        if id(graph) not in self._known:
+            order = {axis.name: at for at, axis in enumerate(graph.axes)}
+            places = {axis: self.positions.get(axis, tuple(range(self.sizes[axis]))) for axis in order}
+            self._known[id(graph)] = graph, tuple(tensorless_numbers(graph, order, places, self.extents))
+        return self._known[id(graph)][1]
 
 
 def is_narrow(*graphs: Graph) -> bool:
@@ -206,8 +212,8 @@ class _Uses:
         self.graphs, self.groups, self.real = graphs, groups, real
         self.selected: dict[str, set[int]] = {}
         self.indexed: set[str] = set()
-        self.joined: set[str] = set()  # by equal indices
-        self.sized: set[str] = set()  # whose extent masks read
+        self.joined: set[str] = set()  # axes that equal indices join
+        self.sized: set[str] = set()  # axes whose extent a mask reads
         compared: dict[Fraction, None] = {}
         narrow = is_narrow(*graphs)
         for graph in graphs:
@@ -222,18 +228,17 @@ class _Uses:
         self.near = [c for c in self._integers() if 0 < c <= _NEAR]
 
     def _look_at(self, graph: Graph) -> None:
-        closed, axes = closed_values(graph), value_axes(graph)
-        for place, step in enumerate(graph.steps, len(graph.inputs)):
+        tensorless, axes = tensorless_values(graph), value_axes(graph)
+        for place, step in graph.numbered:
             if step.op == "select":
                 for axis, at in step.mapping:
                     self.selected.setdefault(self.groups[axis], set()).add(int(at))
             if step.op == "index":
                 self.indexed.add(self.groups[step.axes[0]])
-            if step.op in ("eq", "ne") and closed[place] and len(axes[place]) > 1:
+            if step.op in ("eq", "ne") and tensorless[place] and len(axes[place]) > 1:
                 self.joined.update(self.groups[axis] for axis in axes[place])
             if step.op == "size" and any(
-                place in other.inputs and closed[at] and axes[at]
-                for at, other in enumerate(graph.steps, len(graph.inputs))
+                place in other.inputs and tensorless[at] and axes[at] for at, other in graph.numbered
             ):
                 self.sized.add(self.groups[step.axes[0]])
 
@@ -241,18 +246,12 @@ class _Uses:
         """Return the magnitudes of integers that masks of indices are made with."""
         found: set[int] = set()
         for graph in self.graphs:
-            closed, axes = closed_values(graph), value_axes(graph)
-            for place, step in enumerate(graph.steps, len(graph.inputs)):
-                if not closed[place] or not axes[place]:
+            tensorless, axes = tensorless_values(graph), value_axes(graph)
+            for place, step in graph.numbered:
+                if not tensorless[place] or not axes[place]:
                     continue
-                for i in step.inputs:
-                    made = graph.step_of(i)
-                    if (
-                        made is not None
-                        and made.op == "const"
-                        and (made.value or Fraction(0)).denominator == 1
-                    ):
-                        found.add(abs(int(made.value or 0)))
+                numbers = (graph.constant(i) for i in step.inputs)
+                found |= {abs(int(one)) for one in numbers if one is not None and one.denominator == 1}
         return found
 
     def show_all(self, places: dict[str, tuple[int, ...]], variant: int) -> str:
@@ -277,11 +276,11 @@ class _Uses:
         """Return the largest sets of axes that some mask of indices depends on."""
         found: set[frozenset[str]] = set()
         for graph in self.graphs:
-            closed, axes = closed_values(graph), value_axes(graph)
+            tensorless, axes = tensorless_values(graph), value_axes(graph)
             found |= {
                 axes[place]
-                for place, step in enumerate(graph.steps, len(graph.inputs))
-                if closed[place] and axes[place] and step.op in OPS and OPS[step.op].mask
+                for place, step in graph.numbered
+                if tensorless[place] and axes[place] and step.op in OPS and OPS[step.op].mask
             }
         largest = [one for one in found if not any(one < other for other in found)]
         return sorted(tuple(sorted(one)) for one in largest)
@@ -312,11 +311,11 @@ class _Uses:
             order = {axis: i for i, axis in enumerate(own)}
             spread = {axis: places[axis] for axis in own}
             extents = {axis: len(found) for axis, found in spread.items()}
-            closed, axes = closed_values(graph), value_axes(graph)
-            numbers = closed_numbers(graph, order, spread, extents)
-            for place, step in enumerate(graph.steps, len(graph.inputs)):
+            tensorless, axes = tensorless_values(graph), value_axes(graph)
+            numbers = tensorless_numbers(graph, order, spread, extents)
+            for place, step in graph.numbered:
                 found = numbers[place]
-                mask = closed[place] and step.op in OPS and OPS[step.op].mask
+                mask = tensorless[place] and step.op in OPS and OPS[step.op].mask
                 if not mask or found is None or not axes[place] or not axes[place] <= set(names):
                     continue
                 present = [axis for axis in names if axis in order]

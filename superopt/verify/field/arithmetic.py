@@ -116,8 +116,10 @@ class Field:
     def _start(self, source: Source) -> None:
         self.source = source
         self.holes = False  # whether anything undefined was made
-        self.raised: NDArray[np.bool_] = np.zeros(self.trials, dtype=np.bool_)  # that a program refuses
-        self.faults: NDArray[np.int64] = np.zeros(self.trials, dtype=np.int64)  # of each trial, if lenient
+        # Trials whose inputs a program refuses.
+        self.raised: NDArray[np.bool_] = np.zeros(self.trials, dtype=np.bool_)
+        # Undefined numbers of each trial, where lenient.
+        self.faults: NDArray[np.int64] = np.zeros(self.trials, dtype=np.int64)
         # Of each comparison: in how many trials it came out greater, equal, and less.
         self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
         self.comparisons: list[Comparison] | None = None

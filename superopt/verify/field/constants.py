@@ -17,10 +17,10 @@ __all__ = ["Constant", "exact_constant"]
 
 _CLOSE = Fraction(1, 2**50)
 _DENOMINATOR = 10_000
-_DIGITS = 12  # of a short decimal in float64
+_DIGITS = 12  # digits that a short decimal has in float64
 _DIGITS_32 = 4
 _SYMBOLS = {"ln 2": log(2), "ln 10": log(10), "pi": pi}
-_PLAIN = 1_000  # up to which a factor of a symbol is taken for meant
+_PLAIN = 1_000  # a larger factor of a root or of pi is taken for an accident
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,9 @@ class Source:
     extents: Mapping[str, int]
     groups: Mapping[str, str]
     positions: Mapping[str, tuple[int, ...]]
-    integers: tuple[int, ...]  # what tensors of integers hold; as many as some power of two
+    integers: tuple[int, ...]  # the numbers that tensors of integers hold; their count is a power of two
     wide: bool  # whether half of their elements are any numbers
-    constants: tuple[Fraction, ...]  # of the programs: they compare as they are
+    constants: tuple[Fraction, ...]  # constants of the programs, which compare as they are
     narrow: bool  # constants were rounded to float32 or less
     pool: "Pool | None"  # what inputs hold, where numbers that are compared are to be equal
     lenient: bool

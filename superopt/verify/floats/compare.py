@@ -66,11 +66,12 @@ DRAWS = 8
 """Draws of the inputs by which a candidate is judged that errs too much on the first one."""
 
 _HOPELESS = 16.0  # times what is allowed: no bad luck makes so much
-_CANCELLING = frozenset({"constant rows"})  # where equal functions may differ by rounding alone
+# Distributions on which equal functions may differ by rounding alone.
+_CANCELLING = frozenset({"constant rows"})
 _SPARED = DIRECTED[-1]  # the distribution that is left out where the others have shown everything
 _FEW, _LARGE = 16, 2**16  # elements of a small input, and of the inputs of a program that is not small
 _COVERING = 2  # draws of a directed distribution that may show nothing new before it is left
-_NOTHING = 2.0**-44  # of the largest input: what is left of it where it cancels in float64
+_NOTHING = 2.0**-44  # the share of the largest input that is left where it cancels in float64
 _PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
 

@@ -28,7 +28,7 @@ __all__ = ["Coverage", "Sight", "Watch", "unit_of"]
 _VISIBLE = 64.0  # units in the last place below which a difference is not seen in results
 _MOST_VISIBLE = 0.125
 
-_Forced: TypeAlias = Mapping[int, Mapping[int, tuple[Tensor, bool]]]  # by node, by value
+_Forced: TypeAlias = Mapping[int, Mapping[int, tuple[Tensor, bool]]]  # outcomes by node and by value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Coverage:
 class Sight:
     """What one draw showed: which elements of results are certain, and what of the missing was met."""
 
-    certain: tuple[Tensor, ...] | None  # where results hang on no comparison in doubt; None for everywhere
+    # The places whose results depend on no comparison in doubt; None for everywhere.
+    certain: tuple[Tensor, ...] | None
     met: frozenset[tuple[Comparison, frozenset[int]]]
     happened: frozenset[tuple[Comparison, frozenset[int]]]  # met, though it may not have reached a result
     gaps: Mapping[Comparison, tuple[float, float]] = field(default_factory=dict)

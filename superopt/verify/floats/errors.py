@@ -26,7 +26,7 @@ class Errors:
     """What one draw of the inputs shows: PyTorch's error and the candidate's, and a unit, by output."""
 
     outputs: tuple[tuple[float, float, float], ...]
-    equal: bool  # what are no floats
+    equal: bool  # whether the results that are no floats agree
     nonfinite: bool
     compared: bool
     doubtful: int  # elements that are not judged

@@ -28,7 +28,7 @@ _TRUE = {"lt": {-1}, "gt": {1}, "le": {-1, 0}, "ge": {0, 1}, "eq": {0}, "ne": {-
 _EXTREMA = frozenset({"maximum", "minimum", "relu", "abs"})
 _SYMBOLS = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "=", "ne": "!=", "add": "+", "sub": "-"}
 _SYMBOLS |= {"mul": "*", "div": "/", "and": "and", "or": "or"}
-_MOST_CONSTANTS = 12  # of one input, and of a program
+_MOST_CONSTANTS = 12  # constants that one input, or one program, may be aimed at
 _MOST_SOURCES = 6  # inputs that a value is followed back to
 _LONGEST = 60  # letters of a printed operand
 
@@ -68,7 +68,7 @@ class Comparison:
 
     program: int
     node: int
-    value: int  # by position in the region's graph
+    value: int  # its number in the region's graph
     op: str
     left: str
     right: str
@@ -99,14 +99,15 @@ class Focus:
     """What the comparisons of some programs look at; the programs take the same tensors, in order."""
 
     programs: "tuple[Graph | Traced, ...]"
-    nodes: tuple[tuple[Region | Opaque, ...], ...]  # of each program, exponentials made not to overflow
-    constants: tuple[float, ...]  # of all comparisons
+    # The nodes of each program, their exponentials made not to overflow.
+    nodes: tuple[tuple[Region | Opaque, ...], ...]
+    constants: tuple[float, ...]  # the constants of all comparisons
     by_input: tuple[tuple[float, ...], ...]  # numbers that an input is compared with, by its position
     ties: bool  # whether inputs are compared with one another
     drawn_integers: frozenset[int]  # positions of integer inputs that may hold any numbers
-    kept_integers: frozenset[int]  # of those of which only some are valid, as of indices
+    kept_integers: frozenset[int]  # inputs of integers of which only some are valid, such as indices
     labels: tuple[tuple[int, int], ...]  # integer inputs that name places of an axis: position, its extent
-    comparisons: tuple[Comparison, ...]  # that depend on what is drawn, and are not decided before
+    comparisons: tuple[Comparison, ...]  # comparisons that depend on the inputs and that no range decides
     jumps: bool  # whether some comparison of numbers that are computed, and rounded, makes a jump
     fragile: bool  # whether operators outside the algebra make jumps of numbers that are computed
 
@@ -135,9 +136,9 @@ class _Fact:
     text: str
     range: Range = ANYTHING
     sources: tuple[_Source, ...] = ()
-    depends: bool = False  # on what is drawn
-    exact: bool = True  # no rounding lies between the inputs and it
-    direct: bool = False  # it is an input, perhaps moved, scaled by a power of two or negated
+    depends: bool = False  # whether the value depends on the inputs
+    exact: bool = True  # whether nothing was rounded between the inputs and the value
+    direct: bool = False  # whether the value is an input, perhaps moved, negated, or scaled by a power of two
     inputs: frozenset[int] = frozenset()  # integer inputs of which it holds numbers
 
 
@@ -194,7 +195,8 @@ class _Finder:
         self.fragile = False
         self.integers: set[int] = set()
         self.ranged: set[int] = set()  # integer inputs of which only some numbers are valid
-        self.labels: dict[int, int] = {}  # those that are compared with places of an axis, and its extent
+        # Inputs that are compared with positions of an axis, and the extent of that axis.
+        self.labels: dict[int, int] = {}
         self.comparisons: list[Comparison] = []
 
     def read(self, number: int, program: "Graph | Traced", nodes: Sequence[Region | Opaque]) -> None:
@@ -286,7 +288,7 @@ class _Region:
 
     def outputs(self) -> dict[str, _Fact]:
         """Return what is known of the tensors that leave."""
-        for value, step in enumerate(self.graph.steps, len(self.graph.inputs)):
+        for value, step in self.graph.numbered:
             given = [self.facts[i] for i in step.inputs]
             if step.op in COMPARED or step.op in _EXTREMA:
                 self._compared(value, step, given)

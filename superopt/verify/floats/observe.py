@@ -40,8 +40,8 @@ class Seen:
     """How a comparison came out at each element: -1 less, 0 equal, 1 greater, 2 where a side is NaN."""
 
     outcome: Tensor
-    doubt: Tensor | None = None  # where rounding may turn it
-    visible: Tensor | None = None  # where the other outcome would make another number; None for everywhere
+    doubt: Tensor | None = None  # where rounding may change the outcome
+    visible: Tensor | None = None  # where the other outcome would give another result; None for everywhere
     gap: tuple[float, float] = (-1.0, 1.0)  # least and largest difference of the two sides
 
 
@@ -82,10 +82,10 @@ class Observation:
         self.reach: dict[int, Tensor] = {}
         self.axes: dict[int, tuple[str, ...]] = {}
         self.shapes: dict[int, torch.Size] = {}
-        self.zeros: dict[int, Tensor] = {}  # where the other outcome would make a value 0
+        self.zeros: dict[int, Tensor] = {}  # the places where the other outcome would make a value 0
         self.notes: dict[int, tuple[Step, list[Tensor | None]]] = {}
         self.marked = {value for value, port in enumerate(graph.inputs) if port.name in marked} | compared
-        for value, step in enumerate(graph.steps, len(graph.inputs)):
+        for value, step in graph.numbered:
             if any(i in self.marked for i in step.inputs):
                 self.marked.add(value)
 
@@ -110,7 +110,7 @@ class Observation:
             if value in self.compared:
                 self.seen[value] = Seen(torch.where(entered.tensor != 0, 1, -1).to(torch.int8))
         fused = run.products()
-        for value, step in enumerate(graph.steps, len(graph.inputs)):
+        for value, step in graph.numbered:
             if value not in fused:
                 product = fused.get(step.inputs[0]) if step.op == "sum" else None
                 self._step(value, Step("contract", product.inputs, step.axes) if product else step)
@@ -147,7 +147,7 @@ class Observation:
     def _compared(self, step: Step, made: Value) -> Seen:
         operands = self._operands(step, made.axes)
         a, b = operands if len(operands) == 2 else (operands[0], torch.zeros_like(operands[0]))
-        gap = torch.where(a == b, 0.0, a - b)  # of two infinities too
+        gap = torch.where(a == b, 0.0, a - b)  # two equal infinities have no gap either
         outcome = torch.where(gap.isnan(), 2.0, gap.sign()).to(torch.int8)
         doubt = visible = None
         if step.op not in COMPARED:
@@ -309,7 +309,7 @@ def _ancestors(graph: Graph, compared: frozenset[int], *, later: bool) -> frozen
     first = len(graph.inputs)
     found = {output.value for output in graph.outputs} if later else set()
     for value in range(first + len(graph.steps) - 1, first - 1, -1):
-        step = graph.steps[value - first]
+        step = graph.step_at(value)
         if value in found or (value in compared and step.op in COMPARED):
             found |= set(step.inputs)
     return frozenset(found)

@@ -42,7 +42,7 @@ class FloatReport:
     dtype: str
     factor: float
     distributions: tuple[DistributionReport, ...]
-    uncovered: tuple[str, ...] = ()  # what was not seen of the program's comparisons
+    uncovered: tuple[str, ...] = ()  # the outcomes of the program's comparisons that no test showed
 
     @property
     def accurate(self) -> bool:

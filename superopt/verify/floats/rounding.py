@@ -69,8 +69,7 @@ class Rounding:
         self.errors[value] = self._error(step, made, grain)
 
     def _error(self, step: Step, made: Value, grain: float | None) -> Tensor | None:
-        if step.op == "const":
-            assert step.value is not None
+        if step.value is not None:
             return None if _is_short(step.value, self.unit) else made.tensor.abs() * self.unit
         if step.op in ("size", "index", "infinity") or _is_mask(step.op):
             return None
@@ -136,8 +135,7 @@ class Rounding:
     def _grain(self, step: Step) -> float | None:
         if step.op in ("index", "size") or _is_mask(step.op):
             return 1.0
-        if step.op == "const":
-            assert step.value is not None
+        if step.value is not None:
             bits = step.value.denominator
             return 1.0 / bits if bits & (bits - 1) == 0 and bits <= _LONGEST else None
         grains = [self.grains.get(i) for i in step.inputs]

@@ -216,7 +216,7 @@ def _directed(
 def _around(pool: _Pool, shape: Sequence[int], random: torch.Generator) -> Tensor:
     """Return constants, and numbers at distances of 1, 1/2, ... 1/64 of their size, or of the largest's."""
     constants = pool.finite or [0.0]
-    if not pool.own:  # it is compared by way of others: rows of several scales
+    if not pool.own:  # the input is compared only after other steps: draw rows of several scales
         return _scaled(constants, shape, random)
     scale = max(map(abs, constants)) or 1.0
     center = _uniform_of(constants, shape, random)

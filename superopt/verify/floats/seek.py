@@ -19,7 +19,7 @@ from superopt.verify.floats.samples import DIRECTED, sample, tensors_of
 __all__ = ["seek"]
 
 _TRIES = 48  # draws, of which each is one run in float64
-_FEW_TRIES = 8  # of programs with many elements
+_FEW_TRIES = 8  # tries for a program with many elements
 _MANY = 1 << 22  # elements of the inputs, from which a program has many
 _PATIENCE = 6  # draws that may come no nearer, before another start
 _STARTS = (*DIRECTED, "normal")

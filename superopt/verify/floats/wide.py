@@ -12,7 +12,7 @@ __all__ = ["Float64", "in_float64", "largest_number"]
 
 Function: TypeAlias = Callable[..., Any]
 
-_ENDLESS = 2.0**60  # from which on numbers stand for infinity, as in masks
+_ENDLESS = 2.0**60  # larger numbers stand for infinity, as they do in masks
 _LARGE = 2**16  # elements from which memory is used again
 
 
@@ -100,7 +100,7 @@ def largest_number(function: Function, inputs: Sequence[Any]) -> float:
 
 def _double(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype.is_floating_point:
-        if value.dtype.itemsize == 2:  # by way of float32 it takes a third of the time
+        if value.dtype.itemsize == 2:  # the way through float32 takes a third of the time
             value = value.float()
         return value if value.dtype == torch.float64 else value.to(torch.float64)
     if isinstance(value, torch.dtype) and value.is_floating_point:

@@ -17,19 +17,19 @@ from superopt.ir import (
     Graph,
     Step,
     check_graph,
-    closed_values,
     live_graph,
     step_axes,
+    tensorless_values,
     value_axes,
 )
-from superopt.verify.evaluation.closed import constants_of
 from superopt.verify.evaluation.forms import constant_difference, linear_forms
 from superopt.verify.evaluation.orders import RISING
+from superopt.verify.evaluation.tensorless import constants_of
 from superopt.verify.graphs.ranges import Range, ranges_of
 
 __all__ = ["decide_orders"]
 
-_RISING = frozenset(RISING) - {"sqrt"}  # those of any number
+_RISING = frozenset(RISING) - {"sqrt"}  # functions that rise and take any number
 _SWAPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
@@ -52,7 +52,7 @@ class _Rewriter:
     def __init__(self, graph: Graph, *, narrow: bool) -> None:
         self.graph = graph
         self.first = len(graph.inputs)
-        self.closed = closed_values(graph)
+        self.tensorless = tensorless_values(graph)
         self.known = constants_of(graph, narrow)[2]
         self.ranges = ranges_of(graph, self.known)
         self.forms = linear_forms(graph, exact=True)
@@ -71,14 +71,14 @@ class _Rewriter:
 
     def take(self, value: int) -> None:
         """Add what becomes of an old value."""
-        step = self.graph.steps[value - self.first]
-        made = None if self.closed[value] else self._decided(step)
+        step = self.graph.step_at(value)
+        made = None if self.tensorless[value] else self._decided(step)
         if made is None:
             if step.op in STRUCTURAL:
                 before = frozenset[str]().union(*(self.axes[i] for i in step.inputs))
                 after = frozenset[str]().union(*(self.new_axes[self.moved[i]] for i in step.inputs))
                 self.widths_kept &= before == after
-            made = self._add(replace(step, inputs=tuple(self.moved[i] for i in step.inputs)))
+            made = self._add(step.reading(self.moved[i] for i in step.inputs))
         else:
             self.changed = True
         self.moved.append(made)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from time import perf_counter
 
 from superopt.ir import Graph, live_graph, release_shifts
-from superopt.seeds import fresh_seed
 from superopt.verify.bounds.ranks import ranks_only
 from superopt.verify.evaluation.defined import defined_less_often
 from superopt.verify.evaluation.tiny import is_narrow
@@ -17,6 +16,7 @@ from superopt.verify.graphs.setting import Setting
 from superopt.verify.graphs.shared import cut_shared, same_outputs
 from superopt.verify.graphs.ties import tied_rounds
 from superopt.verify.graphs.trials import Tally
+from superopt.verify.seeds import fresh_seed
 from superopt.verify.verdict import ENOUGH, Verdict
 from superopt.verify.words import functions, knows_in_part, too_likely
 
@@ -86,12 +86,12 @@ def _tried(aligned: Aligned, trials: int | None, seed: int, bits: int) -> Verdic
         return _by_ranks(facts, _decide(facts, trials, seed, bits, sealed=False), bits)
     # Most equal programs are so for any functions in the place of exp, sqrt and log, and that is
     # shown with fewer trials, none of them lost to the root of a non-square.
-    closed = _decide(facts, trials, seed, bits, sealed=True)
-    if closed.equal:
-        return closed
+    sealed = _decide(facts, trials, seed, bits, sealed=True)
+    if sealed.equal:
+        return sealed
     verdict = _by_ranks(facts, _decide(facts, trials, seed, bits, sealed=False), bits)
     # Where squares for all roots are not to be had, this is the only place that was seen to differ.
-    return replace(verdict, witness=verdict.witness or closed.witness) if verdict.unknown else verdict
+    return replace(verdict, witness=verdict.witness or sealed.witness) if verdict.unknown else verdict
 
 
 def _by_ranks(facts: Facts, verdict: Verdict, bits: int) -> Verdict:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from superopt.dtypes import INTEGERS
-from superopt.ir import Graph, closed_values
+from superopt.ir import Graph, tensorless_values
 from superopt.ops import OPS
-from superopt.verify.evaluation.closed import constants_of
 from superopt.verify.evaluation.levels import LOGARITHMS
+from superopt.verify.evaluation.tensorless import constants_of
 from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.graphs.align import Aligned
 
@@ -21,9 +21,9 @@ class Facts:
         self.left, self.right, self.links = aligned.left, aligned.right, aligned.links
         names = _Names()
         for graph in self.graphs:
-            closed = closed_values(graph)  # which are computed exactly
-            for at, step in enumerate(graph.steps, len(graph.inputs)):
-                if step.op in OPS and not closed[at]:
+            tensorless = tensorless_values(graph)  # these values are computed exactly
+            for at, step in graph.numbered:
+                if step.op in OPS and not tensorless[at]:
                     OPS[step.op].scalar(names, *[None] * OPS[step.op].arity)
         self.functions = names.functions
         self.opened = bool(names.primitives & {"exp", "sqrt"} or names.functions & LOGARITHMS)
@@ -45,7 +45,7 @@ class Facts:
             and not names.functions
             and names.primitives <= {"const", "add", "mul", "neg", "inv", "exp"}
             and not self.ordered
-            and not self.integers  # which wrap around
+            and not self.integers  # integers wrap around
         )
 
     @property

@@ -25,7 +25,7 @@ def has_wrong_orders(facts: Facts, tiny: Tiny, drawn: Field) -> bool:
     """Return whether constants are compared in an order that is not known to be theirs."""
     drawn.comparisons = []
     for graph in facts.graphs:
-        interpret(graph, drawn, tiny.sizes)
+        interpret(graph, drawn, tiny.sizes, numbers=tiny.known_numbers(graph))
     return any(_is_wrong(made, drawn) for made in drawn.comparisons)
 
 

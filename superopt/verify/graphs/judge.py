@@ -51,11 +51,14 @@ class Judge:
     def possible(self, drawn: Field, differ: list[NDArray[np.bool_]]) -> list[NDArray[np.bool_]]:
         """Return which differences are possible, of those that are looked at."""
         drawn.comparisons = []
-        values = [interpret(graph, drawn, self.tiny.sizes) for graph in self.graphs]
+        values = [
+            interpret(graph, drawn, self.tiny.sizes, numbers=self.tiny.known_numbers(graph))
+            for graph in self.graphs
+        ]
         rising = [
             (step.op, _spread(made[step.inputs[0]], drawn), _spread(made[at], drawn))
             for graph, made in zip(self.graphs, values, strict=True)
-            for at, step in enumerate(graph.steps, len(graph.inputs))
+            for at, step in graph.numbered
             if step.op in RISING
         ]
         needs_of = self.needs(values)

@@ -75,7 +75,7 @@ def _bundle(graphs: Sequence[Graph]) -> Graph:
         def moved(value: int, shift: int = shift) -> int:
             return value if value < first else value + shift
 
-        steps += [replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps]
+        steps += [step.reading(map(moved, step.inputs)) for step in graph.steps]
         outputs += [replace(_numbered(output, number), value=moved(output.value)) for output in graph.outputs]
     return live_graph(replace(graphs[0], steps=tuple(steps), outputs=tuple(outputs)))
 

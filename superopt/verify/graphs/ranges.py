@@ -89,7 +89,7 @@ def ranges_of(graph: Graph, known: Mapping[int, Fraction]) -> list[Range]:
         for port in graph.inputs
     ]
     sizes = graph.sizes
-    for at, step in enumerate(graph.steps, len(graph.inputs)):
+    for at, step in graph.numbered:
         if at in known:
             found.append(Range(known[at], known[at]))
         else:

@@ -23,10 +23,10 @@ from superopt.verify.verdict import ENOUGH
 __all__ = ["Setting"]
 
 _LEAST_TRIALS = 8
-_DOUBTFUL_TRIALS = 256  # where equality is out of reach, and only a difference is looked for
+_DOUBTFUL_TRIALS = 256  # trials where equality is out of reach and only a difference can be found
 _MOST_TRIALS = 1 << 15
 _MOST_WORK = 1 << 24  # trials times elements of the largest value
-_MOST_ELEMENTS = 1 << 23  # of one value
+_MOST_ELEMENTS = 1 << 23  # the most elements that one value may have
 _CHEAP_TRIALS = 1 << 10  # more are made for fewer bits of certainty
 _FEWEST_BITS = 44
 _CLASS_ROUND = 1000

@@ -14,9 +14,9 @@ from superopt.ir import (
     Port,
     Step,
     check_graph,
-    closed_values,
     live_graph,
     mask_values,
+    tensorless_values,
     value_axes,
 )
 
@@ -38,11 +38,11 @@ def cut_shared(left: Graph, right: Graph) -> tuple[Graph, Graph] | None:
     shared = set(one) & set(other)
     cuts: dict[int, _Cut] = {}
     for graph, numbers in ((left, one), (right, other)):
-        closed, axes, masks = closed_values(graph), value_axes(graph), mask_values(graph)
+        tensorless, axes, masks = tensorless_values(graph), value_axes(graph), mask_values(graph)
         first = len(graph.inputs)
         for value in range(first, first + len(graph.steps)):
             number = numbers[value]
-            if number not in shared or closed[value]:
+            if number not in shared or tensorless[value]:
                 continue
             readers = [
                 at
@@ -89,7 +89,7 @@ def _cut(graph: Graph, numbers: Sequence[int], cuts: Mapping[int, _Cut]) -> Grap
     made = replace(
         graph,
         inputs=(*graph.inputs, *ports),
-        steps=tuple(replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps),
+        steps=tuple(step.reading(map(moved, step.inputs)) for step in graph.steps),
         outputs=tuple(replace(output, value=moved(output.value)) for output in graph.outputs),
     )
     return check_graph(live_graph(made))

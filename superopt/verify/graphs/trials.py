@@ -94,10 +94,10 @@ def _outputs(setting: Setting, drawn: Field) -> tuple[_Pairs, list[NDArray[np.bo
     """Return the outputs of both programs, each at the first level that both have, and who raises."""
     tiny = setting.tiny
     one, other = setting.facts.graphs
-    left = interpret(one, drawn, tiny.sizes)
+    left = interpret(one, drawn, tiny.sizes, numbers=tiny.known_numbers(one))
     raised = [drawn.raised]
     drawn.raised = np.zeros_like(drawn.raised)
-    right = interpret(other, drawn, tiny.sizes)
+    right = interpret(other, drawn, tiny.sizes, numbers=tiny.known_numbers(other))
     raised.append(drawn.raised)
     found = []
     for x, y, level in zip(one.outputs, other.outputs, setting.firsts, strict=True):

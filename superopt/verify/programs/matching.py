@@ -26,10 +26,10 @@ from superopt.verify.programs.pieces import Ordered, Target, cut_port
 __all__ = ["CallPair", "CutPair", "Matching", "match", "nothing_matched"]
 
 _TRIALS = 3
-_LEVELS = 3  # of the tower: as many nested exponentials as one stretch may well have
+_LEVELS = 3  # levels of the tower: one stretch rarely nests exponentials deeper
 _CHEAP = 24  # steps that are rather done again in every piece than cut off
-_MOST_AXES = 30  # of one stretch: an array has at most 64 dimensions
-_MOST_STEPS = 1 << 20  # of one program's stretches, evaluated again after cuts included
+_MOST_AXES = 30  # axes of one stretch: an array has at most 64 dimensions
+_MOST_STEPS = 1 << 20  # steps of all stretches of one program; stretches that are evaluated again count again
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,8 @@ class Matching:
     pairs: tuple[CutPair | CallPair, ...]
     inner: dict[int, int]  # all values of the first program that the second seems to have, with their twins
     results: frozenset[tuple[int, int]]  # values of both that agree as results
-    next_left: (
-        int | None
-    )  # the first place to cut behind the last pair, where the other side has no such tensor
+    # The first place to cut behind the last pair, where the other side has no such tensor.
+    next_left: int | None
     next_right: int | None
 
 
@@ -241,7 +240,7 @@ class _Stream:
         if self.work > _MOST_STEPS:
             raise SuperoptError("the programs have too little in common to be compared in pieces")
         side = self.side
-        steps = [side.graph.steps[value - side.first] for value in stretch]
+        steps = [side.graph.step_at(value) for value in stretch]
         inner = set(stretch)
         reads = list(dict.fromkeys(i for step in steps for i in step.inputs if i not in inner))
         place = {value: i for i, value in enumerate((*reads, *stretch))}

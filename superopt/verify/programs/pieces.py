@@ -6,7 +6,7 @@ from functools import cache
 from math import prod
 
 from superopt.errors import GraphError
-from superopt.ir import Axis, Graph, Output, Port, Step, rename_axes, value_axes
+from superopt.ir import Axis, Graph, Output, Port, Step, made_from, operands_first, rename_axes, value_axes
 from superopt.ops import OPS
 from superopt.verify.programs.whole import OpaqueUse, Whole, add_inputs
 
@@ -53,33 +53,18 @@ class Ordered:
         """Return the values that an event of the order reads: a step, or the call number -1 - event."""
         if event < 0:
             return tuple(target.value for target in self.arguments(-1 - event))
-        return self.graph.steps[event - self.first].inputs
+        return self.graph.step_at(event).inputs
 
     def _needed(self) -> tuple[int, ...]:
         """Return steps, by their values, and calls, as -1 - number, operands first."""
-        order: list[int] = []
-        placed: set[int] = set()
-        pending = [event for target in reversed(self.results) for event in self._event(target.value)]
-        while pending:
-            event = pending[-1]
-            missing = [
-                other
-                for value in (() if event in placed else self.reads(event))
-                for other in self._event(value)
-                if other not in placed
-            ]
-            if missing:
-                pending.extend(reversed(missing))
-                continue
-            pending.pop()
-            if event not in placed:
-                placed.add(event)
-                order.append(event)
-        return tuple(order)
+        roots = [event for target in self.results for event in self._event(target.value)]
+        return tuple(
+            operands_first(roots, lambda one: [i for at in self.reads(one) for i in self._event(at)])
+        )
 
     def axes_at(self, value: int) -> frozenset[str]:
         """Return the axes that the step of a value deals with."""
-        step = self.graph.steps[value - self.first]
+        step = self.graph.step_at(value)
         renamed = frozenset(name for pair in step.mapping for name in pair if isinstance(name, str))
         return self.axes[value].union(step.axes, renamed, *(self.axes[i] for i in step.inputs))
 
@@ -90,14 +75,11 @@ class Ordered:
 
     def within(self, targets: Sequence[int], stops: Mapping[int, Port]) -> list[int]:
         """Return the steps that some values are made from behind the stops, in the order of the program."""
-        found: set[int] = set()
-        pending = list(targets)
-        while pending:
-            value = pending.pop()
-            if value in found or value < self.first or value in stops:
-                continue
-            found.add(value)
-            pending.extend(self.reads(value))
+
+        def inside(values: Iterable[int]) -> list[int]:
+            return [value for value in values if value >= self.first and value not in stops]
+
+        found = made_from(inside(targets), lambda value: inside(self.reads(value)))
         return [event for event in self.order if event in found]
 
     def _event(self, value: int) -> tuple[int, ...]:
@@ -151,9 +133,8 @@ class _Piece:
         self.ports: dict[str, Port] = {}
         self.leaves: list[int] = []  # values that enter, in the order of their first use
         self.steps: dict[Step, int] = {}
-        self.position: dict[
-            int, int
-        ] = {}  # value of the program -> of the piece: inputs -1, -2, ..., steps from 0
+        # From values of the program to those of the piece: inputs -1, -2, ..., steps from 0.
+        self.position: dict[int, int] = {}
 
     def graph(self, targets: Sequence[Target]) -> Graph:
         """Return the piece that makes these targets."""
@@ -164,7 +145,7 @@ class _Piece:
         def settled(value: int) -> int:
             return -1 - value if value < 0 else count + value
 
-        steps = tuple(replace(step, inputs=tuple(map(settled, step.inputs))) for step in self.steps)
+        steps = tuple(step.reading(map(settled, step.inputs)) for step in self.steps)
         outputs = tuple(
             Output(replace(target.port, name=f"out{i}", strides=None), settled(self.position[target.value]))
             for i, target in enumerate(targets)
@@ -190,14 +171,12 @@ class _Piece:
                 port = side.graph.inputs[value]
                 self._enter(value, replace(port, name=self.names.get(value, port.name), strides=None))
                 continue
-            step = side.graph.steps[value - side.first]
+            step = side.graph.step_at(value)
             missing = [i for i in step.inputs if i not in self.position]
             if missing:
                 pending.extend(reversed(missing))
                 continue
-            self.position[value] = self._step(
-                replace(step, inputs=tuple(self.position[i] for i in step.inputs))
-            )
+            self.position[value] = self._step(step.reading(self.position[i] for i in step.inputs))
 
     def _step(self, step: Step) -> int:
         return self.steps.setdefault(step, len(self.steps))
@@ -209,7 +188,7 @@ class _Piece:
         if [sizes[axis] for axis in known.axes] != [sizes[axis] for axis in port.axes]:
             raise GraphError(f"tensor {port.name!r} is read as {known.dims} and as {port.dims}")
         pairs = [pair for pair in zip(known.axes, port.axes, strict=True) if pair[0] != pair[1]]
-        if pairs:  # one tensor on other axes
+        if pairs:  # the twin is the same tensor on other axes
             position = self._step(Step("rename", (position,), mapping=tuple(sorted(pairs))))
         self.position[value] = position
 

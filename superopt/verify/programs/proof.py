@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from superopt.errors import InputError, SuperoptError
-from superopt.ir import Graph, Port, closed_values
+from superopt.ir import Graph, Port, tensorless_values
 from superopt.verify.graphs.align import align_ports, name_alike
 from superopt.verify.graphs.equality import equal_graphs
 from superopt.verify.programs.matching import CallPair, CutPair, Matching, match, nothing_matched
@@ -25,7 +25,7 @@ __all__ = ["Proof", "prove"]
 _LONG = 120  # steps from which a program is proven in pieces right away
 _BITS = 66  # of the chance of error of one piece, so that those of many add up to less than 2^-60
 _MOST_FAILURES = 3  # pieces without a proof after which no more are tried
-_MOST_AXES = 30  # of a piece: an array has at most 64 dimensions, those of both pieces and two more
+_MOST_AXES = 30  # axes of a piece: an array has at most 64 dimensions, and holds two pieces and two more axes
 
 Progress = Callable[[str], None]
 
@@ -62,7 +62,7 @@ def prove(
     tried: Proof | None = None
     for cuts in (False, True) if short else (True,):
         if not cuts and not left.calls and not right.calls:
-            found = nothing_matched(*sides)  # at first the whole is one piece
+            found = nothing_matched(*sides)  # the proof starts with the whole program as one piece
         else:
             found = match(*sides, links, seed, cuts=cuts)
         proof = _Prover(sides, found, trials, seed, titles, progress).run()
@@ -375,7 +375,7 @@ def _is_turn(side: Ordered, value: int) -> bool:
 
 def _is_number(side: Ordered, value: int) -> bool:
     """Return whether a value is computed from a tensor, and is not one of two outcomes."""
-    return not side.is_mask(value) and not closed_values(side.graph)[value]
+    return not side.is_mask(value) and not tensorless_values(side.graph)[value]
 
 
 def _is_any(side: Ordered, value: int) -> bool:

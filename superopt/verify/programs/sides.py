@@ -28,7 +28,7 @@ class Side:
 
     def __init__(self, program: Program, inputs: tuple[Any, ...]) -> None:
         self.constants: Mapping[str, Tensor] = {}
-        self.titles: dict[str, str] = {}  # what a user calls the constants that have names
+        self.titles: dict[str, str] = {}  # the names that the user gave to constants
         self.whole: Whole | None = None
         self.unreadable = ""  # why the program is not one graph, where it isn't
         self.random: tuple[str, ...] = ()
@@ -184,7 +184,7 @@ def _operations(graph: Graph) -> int:
     sizes = graph.sizes
     return sum(
         prod(sizes[axis] for axis in axes[value].union(*(axes[i] for i in step.inputs)))
-        for value, step in enumerate(graph.steps, len(graph.inputs))
+        for value, step in graph.numbered
     )
 
 

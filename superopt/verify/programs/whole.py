@@ -107,7 +107,7 @@ def add_inputs(graph: Graph, ports: Mapping[str, tuple[str, tuple[int, ...]]]) -
     def moved(value: int) -> int:
         return value if value < first else value + shift
 
-    steps = (replace(step, inputs=tuple(map(moved, step.inputs))) for step in graph.steps)
+    steps = (step.reading(map(moved, step.inputs)) for step in graph.steps)
     outputs = (replace(output, value=moved(output.value)) for output in graph.outputs)
     return check_graph(Graph(graph.name, tuple(axes), tuple(inputs), tuple(steps), tuple(outputs)))
 
@@ -119,11 +119,11 @@ def _known(dtype: str) -> str:
 
 def _signature(opaque: "OpaqueCall") -> str:
     """Return what a call does apart from the numbers in its tensors."""
-    from superopt.trace.capture.tape import Ref, map_leaves, refs
+    from superopt.trace.capture.tape import Ref, is_view, map_leaves, refs
 
     call = opaque.call
     read = list(refs((call.args, call.kwargs)))
-    views = _is_view(call.function)
+    views = is_view(call.function)
 
     def text(leaf: Any) -> str:
         if not isinstance(leaf, Ref):
@@ -137,13 +137,6 @@ def _signature(opaque: "OpaqueCall") -> str:
     # What is written into is also read under its other names, so there it counts which are the same.
     written = [[read.index(index) for index in (*call.mutated, *read)]] if call.mutated else []
     return f"{call.target} {arguments!r} -> {made} {written}"
-
-
-def _is_view(function: Any) -> bool:
-    """Return whether an operator returns memory of its arguments."""
-    schema = getattr(function, "_schema", None)
-    made = () if schema is None else schema.returns
-    return any(one.alias_info is not None and not one.alias_info.is_write for one in made)
 
 
 _RANDOM = ("bernoulli", "dropout", "rand", "multinomial", "normal", "uniform", "exponential_", "poisson")
@@ -167,7 +160,7 @@ class _Builder:
         self.axes: dict[str, int] = {}
         self.entering: dict[str, Port] = {}  # tensors that enter, with the shape of their own
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.ports: dict[str, Port] = {}  # those that some region reads, on the axes that it reads them on
+        self.ports: dict[str, Port] = {}  # tensors that some region reads, on that region's axes
         self.made: dict[str, Output] = {}  # tensors that regions make; values count inputs from -1 down
         self.steps: list[Step] = []
 
@@ -196,7 +189,7 @@ class _Builder:
                 raise GraphError(f"program {self.name!r}: two regions read {port.name!r} differently")
             position.append(-1 - list(self.ports).index(port.name))
         for step in graph.steps:
-            self.steps.append(replace(step, inputs=tuple(position[i] for i in step.inputs)))
+            self.steps.append(step.reading(position[i] for i in step.inputs))
             position.append(len(self.steps) - 1)
         for output in graph.outputs:
             self.made[output.port.name] = replace(output, value=position[output.value])
@@ -206,7 +199,7 @@ class _Builder:
         for name in [*self.ports, *sorted(self.entering.keys() - self.ports.keys())]:
             port = self.ports.get(name) or replace(self.entering[name], dims=(), strides=None)
             shape = self.shapes.get(name, ())
-            if not port.dims and shape:  # no region reads it
+            if not port.dims and shape:  # no region reads this tensor
                 dims = [(f"{name}.{i}",) if size != 1 else () for i, size in enumerate(shape)]
                 self.axes |= {f"{name}.{i}": size for i, size in enumerate(shape) if size != 1}
                 port = replace(port, dims=tuple(dims))
@@ -226,7 +219,7 @@ class _Builder:
                 self.name,
                 tuple(Axis(name, size) for name, size in self.axes.items()),
                 tuple(self.ports.values()),
-                tuple(replace(step, inputs=tuple(map(settled, step.inputs))) for step in self.steps),
+                tuple(step.reading(map(settled, step.inputs)) for step in self.steps),
                 tuple(outputs),
             )
         )

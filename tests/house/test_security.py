@@ -11,7 +11,7 @@ import pytest
 from superopt.cache import Cache
 from superopt.codegen.cpp.compile import _folder
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDERS = ("superopt", "rules", "frontier", "codegen", "bench")
 
 RUNS_CODE = {

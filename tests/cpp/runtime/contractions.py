@@ -5,8 +5,10 @@
 
 import ctypes
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -116,6 +118,7 @@ def laid(tensor: Tensor, turned: bool) -> Tensor:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     from sanitized import FLAGS
 
     found = library(FLAGS)

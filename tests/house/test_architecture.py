@@ -3,6 +3,8 @@
 import ast
 import re
 import sys
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,36 @@ def test_type_checkers_imports_do_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", ["docs/index.rst", "CONTRIBUTING.md"])
 def test_the_page_can_be_found(page: str) -> None:
     assert "architecture" in (ROOT / page).read_text(encoding="utf-8")
+
+
+# -- files and folders
+
+
+def tracked() -> list[Path]:
+    """Return the files that a person wrote: no golden files, no plans, no results of measurements."""
+    folders = ("superopt", "rules", "frontier", "codegen", "bench", "tests", "docs", "examples")
+    made = {"golden", "plans", "results", "pictures", "__pycache__"}
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    return [path for path in found if not made & set(path.relative_to(ROOT).parts)]
+
+
+def test_no_file_is_longer_than_a_person_reads() -> None:
+    sources = [path for path in tracked() if path.suffix in {".py", ".hpp"}]
+    assert [path.name for path in sources if path.read_text(encoding="utf-8").count("\n") > 450] == []
+
+
+def test_no_folder_has_more_than_fifteen_files() -> None:
+    counts = Counter(path.parent.relative_to(ROOT) for path in tracked())
+    assert [str(folder) for folder, count in counts.items() if count > 15] == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    sorter = TopologicalSorter(house.files())
+    sorter.prepare()  # raises CycleError with the files of a circle
+
+
+def test_a_circle_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f():\n    from superopt import b\n")
+    (tmp_path / "b.py").write_text("from superopt.a import f\n")
+    with pytest.raises(CycleError):
+        TopologicalSorter(house.files(tmp_path)).prepare()

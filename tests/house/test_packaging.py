@@ -13,7 +13,7 @@ import pytest
 
 from superopt._version import __version__
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TOP = {"rules", "frontier", "codegen", "bench"}
 """Folders of the repository that install as superopt.<name>."""

@@ -32,7 +32,7 @@ from superopt.trace import trace
 from superopt.tune import Measurement
 from superopt.tune.measure import HeadToHead
 
-from .conftest import plan_of
+from ..conftest import plan_of
 from .test_pieces import functional, ones
 
 

@@ -13,8 +13,8 @@ from torch import nn
 from superopt.backend import region_plan
 from superopt.backend.decision import Decision
 
+from ..conftest import Host, troubles
 from .agreement import Trio
-from .conftest import Host, troubles
 
 pytest.importorskip("transformers", reason="the extra `models` is not installed")
 

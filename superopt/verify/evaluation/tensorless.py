@@ -1,4 +1,4 @@
-"""Closed values: what indices, extents and constants make is known without luck, and computed exactly.
+"""Tensorless values: what indices, extents and constants make is known without luck, and computed exactly.
 
 Masks of indices come out as they do for real numbers, and constants compare as they are.
 """
@@ -10,19 +10,19 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.ir import Graph, Step, closed_values
+from superopt.ir import Graph, Step, tensorless_values
 from superopt.ops import OPS
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.constants import exact_constant
 from superopt.verify.field.residues import Residues, align_dims
 
-__all__ = ["Numbers", "Pair", "Pairs", "closed_numbers", "constants_of", "moved_dims", "selected_places"]
+__all__ = ["Numbers", "Pair", "Pairs", "constants_of", "moved_dims", "selected_places", "tensorless_numbers"]
 
 Numbers: TypeAlias = NDArray[np.float64]
 """Exact values on a grid, of shape (1, 1, *grid) like residues of one level and trial."""
 
 Pair: TypeAlias = tuple[Residues, Numbers | None]
-"""A closed value as residues, and as the numbers it is where they are known."""
+"""A tensorless value as residues, and as the numbers it is where they are known."""
 
 _FUNCTIONS: dict[str, Callable[..., Numbers]] = {
     "log": np.log,
@@ -124,7 +124,7 @@ _EXACT = _Exact()
 
 
 class Pairs:
-    """Scalars of closed values: the field's arithmetic, with comparisons decided by the numbers."""
+    """Scalars of tensorless values: the field's arithmetic, with comparisons decided by the numbers."""
 
     def __init__(self, field: Field) -> None:
         self.field = field
@@ -201,17 +201,17 @@ def _apply(function: Callable[..., Numbers], *args: Pair) -> Numbers | None:
         return function(*known)
 
 
-def closed_numbers(
+def tensorless_numbers(
     graph: Graph,
     order: Mapping[str, int],
     places: Mapping[str, Sequence[int]],
     extents: Mapping[str, int],
 ) -> list[Numbers | None]:
-    """Return the exact value of every closed value that has one, on the given positions of each axis.
+    """Return the exact value of every tensorless value that has one, on the given positions of each axis.
 
     Axes without a place in the order are left out, and with them the values that have them.
     """
-    closed = closed_values(graph)
+    tensorless = tensorless_values(graph)
     numbers: list[Numbers | None] = [None] * len(graph.inputs)
     positions = {axis: tuple(found) for axis, found in places.items()}
     for step in graph.steps:
@@ -219,14 +219,14 @@ def closed_numbers(
         found = None
         named = {*step.axes, *(axis for pair in step.mapping for axis in pair if isinstance(axis, str))}
         seen = step.op == "size" or named <= order.keys()
-        if seen and closed[len(numbers)] and len(known) == len(step.inputs):
+        if seen and tensorless[len(numbers)] and len(known) == len(step.inputs):
             with np.errstate(all="ignore"):
-                found = _closed_step(step, known, order, positions, extents)
+                found = _tensorless_step(step, known, order, positions, extents)
         numbers.append(found)
     return numbers
 
 
-def _closed_step(
+def _tensorless_step(
     step: Step,
     args: Sequence[Numbers],
     order: Mapping[str, int],
@@ -324,8 +324,7 @@ def constants_of(graph: Graph, narrow: bool) -> tuple[frozenset[Fraction], bool,
     values: list[Fraction | None] = [None] * len(graph.inputs)
     for step in graph.steps:
         args = [values[i] for i in step.inputs]
-        if step.op == "const":
-            assert step.value is not None
+        if step.value is not None:
             values.append(noted.const(step.value))
         elif step.op in OPS:
             values.append(OPS[step.op].scalar(noted, *args))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .modules import WIDTH, random_module
+from ..modules import WIDTH, random_module
 
 TOKENS = 11
 _HALVES = (torch.bfloat16, torch.float16)

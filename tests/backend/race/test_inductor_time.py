@@ -14,7 +14,7 @@ from superopt.backend.options import BackendOptions
 from superopt.backend.warm_up import WarmUp, multiplies
 from superopt.targets import Target, pick_target
 
-from .conftest import Host
+from ..conftest import Host
 
 
 def functional(module: nn.Module, *inputs: torch.Tensor) -> fx.Graph:

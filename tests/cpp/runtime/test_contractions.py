@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ..test_sanitizers import clean
 from .contractions import SHAPES, cases, error, library
-from .test_sanitizers import clean
 
 FLAGS = {"native": (), "256 bits": ("-mno-avx512f",), "128 bits": ("-mno-avx",)}
 

@@ -8,8 +8,8 @@ import torch
 from superopt.backend import region_plan
 from superopt.backend.decision import Decision
 
+from ..conftest import Host, troubles
 from .agreement import Trio
-from .conftest import Host, troubles
 from .soups import random_case
 
 FAST = 10

@@ -1,0 +1,213 @@
+"""Where a program is called: under modes of PyTorch, on other devices, by threads."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import superopt
+
+from .conftest import Watched, agree
+
+
+@pytest.fixture(scope="module")
+def mixed(build) -> Watched:
+    torch.manual_seed(0)
+    table = torch.randn(8)
+    return build(lambda x, w: ((x @ w) + table).tanh(), *inputs())
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(4, 8), torch.randn(8, 8)
+
+
+class Recording(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_other_default_devices(mixed: Watched, device: str) -> None:
+    with torch.device(device):
+        mixed.computes(*inputs_on_cpu())
+        with torch.device("cpu"):
+            mixed.computes(*inputs_on_cpu())
+    torch.set_default_device(device)
+    try:
+        mixed.computes(*inputs_on_cpu())
+    finally:
+        torch.set_default_device(None)
+    mixed.ours(*inputs())
+
+
+def inputs_on_cpu() -> tuple[Tensor, ...]:
+    return tuple(torch.full(shape, 0.5, device="cpu") for shape in ((4, 8), (8, 8)))
+
+
+def test_kernels_themselves_on_another_default_device(mixed: Watched) -> None:
+    wanted = mixed.best.fused(*inputs())
+    with torch.device("meta"):
+        found = mixed.best.fused(*inputs_on_cpu())
+    assert found.device.type == "cpu"
+    agree(mixed.best.fused(*inputs()), wanted)
+
+
+def test_another_default_dtype(build) -> None:
+    x = torch.arange(32).reshape(4, 8)
+    watched = build(lambda x: x.float() * (torch.ones(8) / 3), x)
+    watched.ours(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        watched.theirs(x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    watched.ours(x)
+
+
+def test_modes_that_look_on(mixed: Watched) -> None:
+    with Recording() as recording:
+        mixed.theirs(*inputs())
+    assert "aten.tanh.default" in recording.seen
+    with FlopCounterMode(display=False) as counter:
+        mixed.best(*inputs())
+    assert counter.get_total_flops() == 2 * 4 * 8 * 8
+    mixed.ours(*inputs())
+
+
+def test_a_function_mode(mixed: Watched) -> None:
+    class Doubling(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            return made * 2 if func is torch.Tensor.tanh else made
+
+    with Doubling():
+        mixed.theirs(*inputs())
+    mixed.ours(*inputs())
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_make_fx(mixed: Watched, mode: str) -> None:
+    graph = make_fx(mixed.best, tracing_mode=mode, _allow_non_fake_inputs=True)(*inputs())
+    assert any("tanh" in str(node.target) for node in graph.graph.nodes)
+    x, w = torch.randn(4, 8), torch.randn(8, 8)
+    agree(graph(x, w), mixed.best.function(x, w))
+
+
+def test_fake_tensors(mixed: Watched) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = [mode.from_tensor(one) for one in inputs()]
+    assert isinstance(mixed.best(*fake), FakeTensor)
+    with mode:
+        assert isinstance(mixed.best(*fake), FakeTensor)
+    mixed.ours(*inputs())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_transforms(mixed: Watched) -> None:
+    x, w = inputs()
+    call, original = mixed.best, mixed.best.function
+    many = torch.randn(3, 4, 8)
+    agree(torch.func.vmap(lambda x: call(x, w))(many), torch.func.vmap(lambda x: original(x, w))(many))
+    agree(torch.func.jvp(call, (x, w), (x, w)), torch.func.jvp(original, (x, w), (x, w)))
+    agree(torch.func.grad(lambda x: call(x, w).sum())(x), torch.func.grad(lambda x: original(x, w).sum())(x))
+    agree(torch.func.functionalize(call)(x, w), original(x, w))
+    with torch.enable_grad(), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        found = torch.autograd.forward_ad.unpack_dual(call(dual, w))
+        wanted = torch.autograd.forward_ad.unpack_dual(original(dual, w))
+        agree(found.tangent, wanted.tangent)
+    mixed.ours(*inputs())
+
+
+def test_torch_compile_around_it(mixed: Watched) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, w: mixed.best(x, w) + 1, fullgraph=True, backend="eager")
+    agree(compiled(*inputs()), mixed.best.function(*inputs()) + 1)
+    agree(torch.compile(mixed.best, backend="eager")(*inputs()), mixed.best.function(*inputs()))
+    exported = torch.export.export(_Calling(mixed.best), inputs())
+    agree(exported.module()(*inputs()), mixed.best.function(*inputs()))
+    mixed.ours(*inputs())
+
+
+class _Calling(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor, w: Tensor) -> Any:
+        return self.function(x, w)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jit_tracing(mixed: Watched) -> None:
+    traced = torch.jit.trace(_Calling(mixed.best), inputs())
+    x, w = torch.randn(4, 8), torch.randn(8, 8)
+    agree(traced(x, w), mixed.best.function(x, w))
+
+
+@pytest.mark.parametrize("made_inside", [False, True])
+@pytest.mark.parametrize("called_inside", [False, True])
+def test_inference_mode(build, made_inside: bool, called_inside: bool) -> None:
+    with torch.inference_mode(made_inside), torch.no_grad():
+        module, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).eval(), torch.randn(4, 8)
+        watched = build(module, x)
+    with torch.inference_mode(called_inside), torch.no_grad():
+        watched.ours(x)
+        watched.ours(torch.randn(4, 8))
+        module[0].weight = nn.Parameter(torch.randn(8, 8))
+        watched.ours(x)
+    with torch.inference_mode(not called_inside), torch.no_grad():
+        watched.ours(x)
+        if not (made_inside and called_inside):
+            module[0].bias.data = torch.randn(8)
+        watched.ours(x)
+
+
+def test_optimized_in_inference_mode(quick) -> None:
+    with torch.inference_mode():
+        module, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).eval(), torch.randn(4, 8)
+        best = superopt.optimize(module, x, options=quick)
+        assert best.fused is not None
+        agree(best.fused(x), module(x))
+        agree(best(x), module(x))
+    agree(best.fused(x), module(x))
+
+
+def test_tensors_replaced_by_one_thread_and_read_by_others(gate) -> None:
+    module, watched, x = gate
+    weights = [nn.Parameter(torch.full((8, 8), 0.1 * number), requires_grad=False) for number in range(3)]
+    results = []
+    for one in weights:
+        module.l.weight = one
+        results.append(module(x))
+    failed: list[str] = []
+
+    def work() -> None:
+        with torch.no_grad():
+            for _ in range(100):
+                found = watched.best(x)
+                if not any(torch.allclose(found, one, rtol=1e-3, atol=1e-3) for one in results):
+                    failed.append("neither")
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for turn in range(60):
+        module.l.weight = weights[turn % 3]
+    for worker in workers:
+        worker.join()
+    assert not failed
+    watched.ours(x)

@@ -1,0 +1,83 @@
+"""Masks and class numbers: what hides a number, and what is no infinity."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from superopt.trace import trace
+
+from .test_operators import MASKS
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_cross_entropy_of_class_numbers(reduction: str) -> None:
+    def loss(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x @ w.T, target, reduction=reduction)
+
+    x, w = torch.randn(5, 4, dtype=torch.float64), torch.randn(7, 4, dtype=torch.float64)
+    target = torch.tensor([0, 6, -100, 3, 3])
+    traced = trace(loss, x, w, target)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(x, w, target), loss(x, w, target))
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_an_ignored_class_counts_nothing(reduction: str) -> None:
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.nll_loss(x, target, ignore_index=2, reduction=reduction)
+
+    x, target = torch.randn(5, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 2])
+    torch.testing.assert_close(trace(loss, x, target).run(x, target), loss(x, target))
+
+
+@pytest.mark.parametrize("hidden", [torch.tensor(False), torch.tensor(-torch.inf)])
+def test_rows_that_see_nothing_are_zero(hidden: torch.Tensor) -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, k, mask)
+
+    q, k = torch.randn(2, 4, 5), torch.randn(2, 6, 5)
+    mask = torch.ones(4, 6, dtype=hidden.dtype)
+    mask[1] = hidden
+    made = trace(attention, q, k, mask).run(q, k, mask)
+    assert not made[:, 1].any()
+    torch.testing.assert_close(made, attention(q, k, mask))
+
+
+# These leave a mask in a value that no exp follows, or have no minus infinity at all.
+UNMASKED = {
+    "finite",
+    "minus-1e9",
+    "relu-of-masked",
+    "negative-scale",
+    "plus-infinity",
+    "output",
+    "log-softmax",
+    "by-hand",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in MASKS if name not in UNMASKED])
+def test_a_masked_exp_is_a_product(name: str) -> None:
+    function, shapes = MASKS[name]
+    graph = trace(function, *(torch.empty(shape, device="meta") for shape in shapes)).graph
+    assert {step.op for step in graph.steps}.isdisjoint({"where", "infinity"})
+
+
+@pytest.mark.parametrize("name", ["finite", "minus-1e9"])
+def test_a_finite_number_is_no_infinity(name: str) -> None:
+    function, shapes = MASKS[name]
+    graph = trace(function, *(torch.empty(shape, device="meta") for shape in shapes)).graph
+    assert "infinity" not in {step.op for step in graph.steps}
+    assert any(step.value is not None and step.value < -(10**8) for step in graph.steps)
+
+
+def test_softmax_has_no_maximum() -> None:
+    graph = trace(lambda x: x.softmax(-1), torch.empty(3, 4)).graph
+    assert [step.op for step in graph.steps] == ["exp", "sum", "div"]
+
+
+def test_a_constant_is_the_exact_float() -> None:
+    graph = trace(lambda x: x * 0.1, torch.empty(3, 4)).graph
+    assert [step.value for step in graph.steps if step.op == "const"] == [Fraction(0.1)]
