@@ -16,11 +16,19 @@ constexpr index_t pair_step = 16;  // pairs of a tile: what is packed has a whol
 constexpr index_t pair_step = 1;
 #endif
 
-constexpr index_t pair_width = 2 * lanes;  // columns of a panel
-constexpr index_t pair_depth = 256;        // elements of a sum for which rows and panels meet at a time
+constexpr int pair_vectors = 4;                     // of a panel
+constexpr int pair_rows = registers == 32 ? 6 : 2;  // that meet a panel at a time
+constexpr index_t pair_width = pair_vectors * lanes;  // columns of a panel
+constexpr index_t pair_depth = 256;  // elements of a sum for which copied rows and panels meet at a time
 
 // Rows of copies in bf16 start so many elements apart: those of a power of two would compete for the same lines.
 constexpr index_t pair_row = pair_depth + 32;
+
+// Panels that are met by many rows stay in the second cache: so many pairs, of so many columns.
+constexpr index_t pair_panels = 1 << 17, pair_breadth = 128;
+
+// So many columns make whole vectors.
+inline index_t padded(index_t columns) { return (columns + lanes - 1) / lanes * lanes; }
 
 // Every lane holds two numbers in bf16, the first one in its lower half; both products are added to the sum.
 inline Vec add_products(Vec sum, Bits a, Bits b) {
@@ -115,32 +123,34 @@ inline Bits held(Bits value) { return bits(held(floats(value))); }
 // Memory for bf16; it is counted in pairs.
 inline bf16* scratch_halves(Scratch& scratch, index_t pairs) { return reinterpret_cast<bf16*>(scratch.floats(pairs)); }
 
-// A block of memory that is needed soon. It is fetched while products are computed, some lines in each block of them.
+// A block of memory that is needed soon. It is fetched while products are computed: beside so many pairs, of some
+// rows as many bytes as these pairs take.
 struct Ahead {
-    static constexpr index_t line = 64, lines = 8;  // bytes; lines of a row
+    static constexpr index_t line = 64, together = 16;  // bytes; rows
     const char* from;
     index_t row;   // bytes from one row to the next
     index_t rows;  // so many are left
 
     template <class T>
     static Ahead of(Matrix<T> block, index_t rows) {
-        if (block.column == 1) return {reinterpret_cast<const char*>(block.data), block.row * index_t(sizeof(T)), rows};
-        return {reinterpret_cast<const char*>(block.data), block.column * index_t(sizeof(T)), rows};
+        const index_t row = block.column == 1 ? block.row : block.column;
+        return {reinterpret_cast<const char*>(block.data), row * index_t(sizeof(T)), rows};
     }
-    // What is fetched beside so many pairs: all of a block, and when none is left always the same line.
-    Ahead take(index_t pairs) {
+    // The next rows, or where none is left one line.
+    Ahead take() {
         const Ahead taken{from, rows > 0 ? row : 0, rows};
-        from += rows > 0 ? pairs / lines * row : 0;
-        rows -= pairs / lines;
+        from += rows > 0 ? together * row : 0;
+        rows -= together;
         return taken;
     }
-    void fetch(index_t pair) const { __builtin_prefetch(from + pair / lines * row + pair % lines * line, 0, 2); }
+    void fetch(index_t pair) const { __builtin_prefetch(from + pair % together * row + pair / together * line, 0, 2); }
 };
 
-// ROWS x VECTORS accumulators stay in registers while the pairs run; A has its pairs along rows, B in a panel.
+// ROWS x VECTORS accumulators stay in registers while the pairs run; A has its pairs along rows, B in a panel. The
+// last vector may have fewer lanes.
 template <int ROWS, int VECTORS>
-inline void pairs_block(index_t pairs, const bf16* a, const uint32_t* panel, index_t count, float* c,
-                        index_t c_row, Ahead ahead) {
+void pairs_block(index_t pairs, Matrix<bf16> a, const uint32_t* panel, index_t count, float* c, index_t c_row,
+                 Ahead ahead) {
     Vec sums[ROWS][VECTORS] = {};
 
     for (index_t pair = 0; pair < pairs; ++pair) {
@@ -148,7 +158,7 @@ inline void pairs_block(index_t pairs, const bf16* a, const uint32_t* panel, ind
         Bits values[VECTORS];
         for (int v = 0; v < VECTORS; ++v) values[v] = held(pairs_at(panel + pair * pair_width + v * lanes));
         for (int m = 0; m < ROWS; ++m) {
-            const Bits factor = splat_pair(a + m * pair_row + 2 * pair);
+            const Bits factor = splat_pair(a.data + m * a.row + 2 * pair);
             for (int v = 0; v < VECTORS; ++v) sums[m][v] = add_products(sums[m][v], factor, values[v]);
         }
     }
@@ -157,37 +167,31 @@ inline void pairs_block(index_t pairs, const bf16* a, const uint32_t* panel, ind
 #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) {
             float* const to = c + m * c_row + v * lanes;
-            const index_t some = VECTORS == 1 ? count : index_t(lanes);
+            const index_t some = v == VECTORS - 1 ? count : index_t(lanes);
             store(to, 1, some, load(to, 1, some) + sums[m][v]);
         }
 }
 
 template <int ROWS, int VECTORS>
-inline void pairs_some(index_t rows, index_t pairs, const bf16* a, const uint32_t* panel, index_t count,
-                       float* c, index_t c_row, Ahead ahead) {
-    if (rows == ROWS) return pairs_block<ROWS, VECTORS>(pairs, a, panel, count, c, c_row, ahead);
-    if constexpr (ROWS > 1) pairs_some<ROWS - 1, VECTORS>(rows, pairs, a, panel, count, c, c_row, ahead);
+inline void pairs_some(index_t rows, index_t columns, index_t pairs, Matrix<bf16> a, const uint32_t* panel, float* c,
+                       index_t c_row, Ahead ahead) {
+    if constexpr (ROWS > 1)
+        if (rows < ROWS) return pairs_some<ROWS - 1, VECTORS>(rows, columns, pairs, a, panel, c, c_row, ahead);
+    if constexpr (VECTORS > 1)
+        if (columns <= (VECTORS - 1) * lanes)
+            return pairs_some<ROWS, VECTORS - 1>(rows, columns, pairs, a, panel, c, c_row, ahead);
+    pairs_block<ROWS, VECTORS>(pairs, a, panel, columns - (VECTORS - 1) * lanes, c, c_row, ahead);
 }
 
 // All rows of A meet a panel, in equal blocks.
-template <int ROWS, int VECTORS>
-inline void pairs_rows(index_t m_count, index_t pairs, const bf16* a, const uint32_t* panel,
-                       index_t count, float* c, index_t c_row, Ahead& ahead) {
-    for (index_t m = 0, blocks = (m_count + ROWS - 1) / ROWS; blocks > 0; --blocks) {
+inline void pairs_panel(index_t m_count, index_t columns, index_t pairs, Matrix<bf16> a, const uint32_t* panel,
+                        float* c, index_t c_row, Ahead& ahead) {
+    for (index_t m = 0, blocks = (m_count + pair_rows - 1) / pair_rows; blocks > 0; --blocks) {
         const index_t rows = (m_count - m + blocks - 1) / blocks;
-        pairs_some<ROWS, VECTORS>(rows, pairs, a + m * pair_row, panel, count, c + m * c_row, c_row,
-                                  ahead.take(pairs));
+        pairs_some<pair_rows, pair_vectors>(rows, columns, pairs, a.at(m, 0), panel, c + m * c_row, c_row,
+                                            ahead.take());
         m += rows;
     }
-}
-
-template <int WIDTH>
-void pairs_panel(index_t m_count, index_t pairs, const bf16* a, const uint32_t* panel, index_t columns,
-                 float* c, index_t c_row, Ahead& ahead) {
-    constexpr int tall = registers == 32 ? 12 : 6;
-    if (columns == WIDTH) return pairs_rows<tall, 2>(m_count, pairs, a, panel, lanes, c, c_row, ahead);
-    for (index_t n = 0; n < columns; n += lanes)
-        pairs_rows<2 * tall, 1>(m_count, pairs, a, panel + n, least(lanes, columns - n), c + n, c_row, ahead);
 }
 
 // A copy in bf16, row after row, with zeros behind it where pairs need them.
