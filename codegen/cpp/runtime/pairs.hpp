@@ -31,7 +31,7 @@ constexpr index_t pair_panels = 1 << 17, pair_breadth = 128;
 inline index_t padded(index_t columns) { return (columns + lanes - 1) / lanes * lanes; }
 
 // Every lane holds two numbers in bf16, the first one in its lower half; both products are added to the sum.
-inline Vec add_products(Vec sum, Bits a, Bits b) {
+INLINE inline Vec add_products(Vec sum, Bits a, Bits b) {
 #if defined(PAIRS_EMULATED)
     return sum + floats(a << 16) * floats(b << 16) + floats(a & 0xffff0000) * floats(b & 0xffff0000);
 #elif defined(__AVX512BF16__)
@@ -43,7 +43,7 @@ inline Vec add_products(Vec sum, Bits a, Bits b) {
 #endif
 }
 
-inline Shorts as_bf16(Vec value) {
+INLINE inline Shorts as_bf16(Vec value) {
     Shorts rounded;
 #if defined(__AVX512BF16__)
     asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(value));  // a subnormal number becomes 0
@@ -57,7 +57,7 @@ inline Shorts as_bf16(Vec value) {
 
 // The first `count` elements, `stride` apart, in bf16; the other lanes are 0.
 template <class T>
-inline Shorts halves(const T* from, index_t stride, index_t count) {
+INLINE inline Shorts halves(const T* from, index_t stride, index_t count) {
     return as_bf16(load(from, stride, count));
 }
 
@@ -68,7 +68,7 @@ __attribute__((noinline)) inline Shorts halves_apart(const bf16* from, index_t s
     return numbers;
 }
 
-inline Shorts halves(const bf16* from, index_t stride, index_t count) {
+INLINE inline Shorts halves(const bf16* from, index_t stride, index_t count) {
     if (count < lanes || stride != 1) return halves_apart(from, stride, count);
     Shorts numbers;
     memcpy(&numbers, from, sizeof numbers);
@@ -78,14 +78,14 @@ inline Shorts halves(const bf16* from, index_t stride, index_t count) {
 // So many pairs are made of so many elements; what is beyond these is 0.
 inline index_t pairs_of(index_t count) { return (count + 2 * pair_step - 1) / (2 * pair_step) * pair_step; }
 
-inline Bits pairs_at(const void* from) {
+INLINE inline Bits pairs_at(const void* from) {
     Bits pairs;
     memcpy(&pairs, from, sizeof pairs);
     return pairs;
 }
 
 // Two vectors in bf16, one after the other.
-inline Bits joined(Vec first, Vec second) {
+INLINE inline Bits joined(Vec first, Vec second) {
 #if defined(__AVX512BF16__)
     Bits pairs;
     asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs) : "v"(second), "v"(first));
@@ -98,7 +98,7 @@ inline Bits joined(Vec first, Vec second) {
 
 // The pairs of so many elements, `stride` apart; what is beyond them is 0.
 template <class T>
-inline Bits pairs_along(const T* from, index_t stride, index_t count) {
+INLINE inline Bits pairs_along(const T* from, index_t stride, index_t count) {
     if constexpr (__is_same(T, bf16))
         if (count >= 2 * lanes && stride == 1) return pairs_at(from);
     return joined(load(from, stride, count), load(from + lanes * stride, stride, count - lanes));
@@ -106,19 +106,19 @@ inline Bits pairs_along(const T* from, index_t stride, index_t count) {
 
 // The pairs that two rows make with one another; a row that does not exist is 0.
 template <class T>
-inline Bits pairs_across(Matrix<T> from, index_t rows, index_t count) {
+INLINE inline Bits pairs_across(Matrix<T> from, index_t rows, index_t count) {
     const Shorts first = rows > 0 ? halves(from.data, from.column, count) : Shorts{};
     const Shorts second = rows > 1 ? halves(from.at(1, 0).data, from.column, count) : Shorts{};
     return __builtin_convertvector(first, Bits) | __builtin_convertvector(second, Bits) << 16;
 }
 
-inline Bits splat_pair(const bf16* from) {
+INLINE inline Bits splat_pair(const bf16* from) {
     uint32_t pair;
     memcpy(&pair, from, sizeof pair);
     return pair - Bits{};
 }
 
-inline Bits held(Bits value) { return bits(held(floats(value))); }
+INLINE inline Bits held(Bits value) { return bits(held(floats(value))); }
 
 // Memory for bf16; it is counted in pairs.
 inline bf16* scratch_halves(Scratch& scratch, index_t pairs) { return reinterpret_cast<bf16*>(scratch.floats(pairs)); }

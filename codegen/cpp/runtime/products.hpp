@@ -45,7 +45,7 @@ void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a
 template <class A, class B>
 void pairs_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                   index_t c_row) {
-    constexpr index_t some = 8 * pair_rows;
+    constexpr index_t some = 16 * pair_rows;
     const index_t breadth = least(pair_breadth, m_count), deep = pair_panels / breadth * 2;
     const index_t row = 2 * pairs_of(least(deep, k_count)) + 64;
     Scratch scratch;
