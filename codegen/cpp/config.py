@@ -144,7 +144,9 @@ def _for_halves(
     """
     readings = program.readings()
     tiles = dict(config.tiles)
-    summed = {axis: min(sizes[axis], _MET) for axis in program.looped if _streams(readings, axis)}
+    if not all(_streams(readings, axis) for axis in program.looped):
+        return config
+    summed = {axis: min(sizes[axis], _MET) for axis in program.looped}
     longer = replace(config, tiles=tuple((tiles | summed).items()))
     if memory.floats(longer) == memory.floats(config):
         config, tiles = longer, tiles | summed

@@ -24,12 +24,6 @@ constexpr index_t pair_depth = 256;  // elements of a sum for which copied rows 
 // Rows of copies in bf16 start so many elements apart: those of a power of two would compete for the same lines.
 constexpr index_t pair_row = pair_depth + 32;
 
-// Panels that are met by many rows stay in the second cache: so many pairs, of so many columns.
-constexpr index_t pair_panels = 1 << 17, pair_breadth = 128;
-
-// So many columns make whole vectors.
-inline index_t padded(index_t columns) { return (columns + lanes - 1) / lanes * lanes; }
-
 // Every lane holds two numbers in bf16, the first one in its lower half; both products are added to the sum.
 INLINE inline Vec add_products(Vec sum, Bits a, Bits b) {
 #if defined(PAIRS_EMULATED)
@@ -146,50 +140,65 @@ struct Ahead {
     void fetch(index_t pair) const { __builtin_prefetch(from + pair % together * row + pair / together * line, 0, 2); }
 };
 
-// ROWS x VECTORS accumulators stay in registers while the pairs run; A has its pairs along rows, B in a panel. The
-// last vector may have fewer lanes.
-template <int ROWS, int VECTORS>
-void pairs_block(index_t pairs, Matrix<bf16> a, const uint32_t* panel, index_t count, float* c, index_t c_row,
-                 Ahead ahead) {
+// Columns of B that were packed: pair after pair, `pair_width` of them beside one another.
+struct Panel {
+    static constexpr int step = 1;  // vectors that are read together
+    const uint32_t* data;
+
+    template <int VECTORS>
+    INLINE void read(index_t pair, Bits (&values)[VECTORS]) const {
+        for (int v = 0; v < VECTORS; ++v) values[v] = held(pairs_at(data + pair * pair_width + v * lanes));
+    }
+    template <int VECTORS>
+    INLINE void in_order(Vec (&)[VECTORS]) const {}
+};
+
+// ROWS x VECTORS accumulators stay in registers while the pairs run; A has its pairs along rows. The last vector may
+// have fewer lanes.
+template <int ROWS, int VECTORS, class Columns>
+void pairs_block(index_t pairs, Matrix<bf16> a, Columns b, index_t count, float* c, index_t c_row, Ahead ahead) {
     Vec sums[ROWS][VECTORS] = {};
 
     for (index_t pair = 0; pair < pairs; ++pair) {
         ahead.fetch(pair);
         Bits values[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) values[v] = held(pairs_at(panel + pair * pair_width + v * lanes));
+        b.read(pair, values);
         for (int m = 0; m < ROWS; ++m) {
             const Bits factor = splat_pair(a.data + m * a.row + 2 * pair);
             for (int v = 0; v < VECTORS; ++v) sums[m][v] = add_products(sums[m][v], factor, values[v]);
         }
     }
 #pragma GCC unroll 16
-    for (int m = 0; m < ROWS; ++m)
+    for (int m = 0; m < ROWS; ++m) {
+        b.in_order(sums[m]);
 #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) {
             float* const to = c + m * c_row + v * lanes;
             const index_t some = v == VECTORS - 1 ? count : index_t(lanes);
             store(to, 1, some, load(to, 1, some) + sums[m][v]);
         }
+    }
 }
 
-template <int ROWS, int VECTORS>
-inline void pairs_some(index_t rows, index_t columns, index_t pairs, Matrix<bf16> a, const uint32_t* panel, float* c,
+template <int ROWS, int VECTORS, class Columns>
+inline void pairs_some(index_t rows, index_t columns, index_t pairs, Matrix<bf16> a, Columns b, float* c,
                        index_t c_row, Ahead ahead) {
+    constexpr int fewer = VECTORS - Columns::step;
     if constexpr (ROWS > 1)
-        if (rows < ROWS) return pairs_some<ROWS - 1, VECTORS>(rows, columns, pairs, a, panel, c, c_row, ahead);
-    if constexpr (VECTORS > 1)
-        if (columns <= (VECTORS - 1) * lanes)
-            return pairs_some<ROWS, VECTORS - 1>(rows, columns, pairs, a, panel, c, c_row, ahead);
-    pairs_block<ROWS, VECTORS>(pairs, a, panel, columns - (VECTORS - 1) * lanes, c, c_row, ahead);
+        if (rows < ROWS) return pairs_some<ROWS - 1, VECTORS>(rows, columns, pairs, a, b, c, c_row, ahead);
+    if constexpr (fewer > 0)
+        if (columns <= fewer * lanes)
+            return pairs_some<ROWS, fewer>(rows, columns, pairs, a, b, c, c_row, ahead);
+    pairs_block<ROWS, VECTORS>(pairs, a, b, columns - (VECTORS - 1) * lanes, c, c_row, ahead);
 }
 
-// All rows of A meet a panel, in equal blocks.
-inline void pairs_panel(index_t m_count, index_t columns, index_t pairs, Matrix<bf16> a, const uint32_t* panel,
-                        float* c, index_t c_row, Ahead& ahead) {
+// All rows of A meet up to `pair_width` columns, in equal blocks.
+template <class Columns>
+inline void pairs_rows(index_t m_count, index_t columns, index_t pairs, Matrix<bf16> a, Columns b, float* c,
+                       index_t c_row, Ahead& ahead) {
     for (index_t m = 0, blocks = (m_count + pair_rows - 1) / pair_rows; blocks > 0; --blocks) {
         const index_t rows = (m_count - m + blocks - 1) / blocks;
-        pairs_some<pair_rows, pair_vectors>(rows, columns, pairs, a.at(m, 0), panel, c + m * c_row, c_row,
-                                            ahead.take());
+        pairs_some<pair_rows, pair_vectors>(rows, columns, pairs, a.at(m, 0), b, c + m * c_row, c_row, ahead.take());
         m += rows;
     }
 }

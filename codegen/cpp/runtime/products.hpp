@@ -34,49 +34,10 @@ void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a
                     continue;
                 }
 #endif
-                pairs_panel(m_count, columns, pairs, {rows, pair_row, 1}, panel, c + n + j, c_row, ahead);
+                pairs_rows(m_count, columns, pairs, {rows, pair_row, 1}, Panel{panel}, c + n + j, c_row, ahead);
             }
         }
     }
-}
-
-// Both operands lie along the sum: C is computed turned around, so that rows of A become panels, and those columns
-// of B that lie in memory in bf16 are met there, and not copied.
-template <class A, class B>
-void pairs_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
-                  index_t c_row) {
-    constexpr index_t some = 16 * pair_rows;
-    const index_t breadth = least(pair_breadth, m_count), deep = pair_panels / breadth * 2;
-    const index_t row = 2 * pairs_of(least(deep, k_count)) + 64;
-    Scratch scratch;
-    uint32_t* const panels = reinterpret_cast<uint32_t*>(scratch.floats(panels_room(least(deep, k_count), breadth)));
-    float* const turned = scratch.floats(some * padded(breadth));
-    bf16* const copied = scratch_halves(scratch, pair_rows * row / 2);
-    const auto along_sum = [&](index_t k, index_t n, index_t height, index_t depth) {
-        if constexpr (__is_same(B, bf16))
-            if (depth % 2 == 0) return b.at(k, n).turned();
-        pack_halves(height, depth, b.at(k, n).turned(), copied, row);
-        return Matrix<bf16>{copied, row, 1};
-    };
-    for (index_t m = 0; m < m_count; m += breadth)
-        for (index_t k = 0; k < k_count; k += deep) {
-            const index_t depth = least(deep, k_count - k), pairs = pairs_of(depth);
-            const index_t width = least(breadth, m_count - m), wide = padded(width);
-            pack_pairs(depth, width, a.at(m, k).turned(), panels);
-            for (index_t n = 0; n < n_count; n += some) {
-                const index_t height = least(some, n_count - n);
-                fill(turned, height * wide, 0.0f);
-                for (index_t i = 0; i < height; i += pair_rows) {
-                    const index_t rows = least(pair_rows, height - i);
-                    const Matrix<bf16> met = along_sum(k, n + i, rows, depth);
-                    Ahead ahead = Ahead::of(b.at(k, n + i + rows), Ahead::together);
-                    for (index_t j = 0; j < wide; j += pair_width)
-                        pairs_panel(rows, least(pair_width, wide - j), pairs, met, panels + j * (pairs + 1),
-                                    turned + i * wide + j, wide, ahead);
-                }
-                add_turned(height, width, turned, wide, c + m * c_row + n, c_row);
-            }
-        }
 }
 
 // Few rows, and columns of B that lie along the sum: nothing of B is copied.
@@ -115,6 +76,8 @@ void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
 #if !defined(HAS_TILES)
     if (b.row == 1 && b.column != 1 && a.column == 1 && padded(m_count) - m_count < lanes / 2)
         return pairs_turned(m_count, n_count, k_count, a, b, c, c_row);
+    if constexpr (__is_same(B, bf16))
+        if (b.column == 1) return pairs_straight(m_count, n_count, k_count, a, b, c, c_row);
 #endif
     pairs_packed(m_count, n_count, k_count, a, b, c, c_row);
 #else
