@@ -112,6 +112,14 @@ void pairs_straight(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
     if (whole < n_count) pairs_packed(m_count, n_count - whole, k_count, a, b.at(0, whole), c + whole, c_row);
 }
 
+// Whether both operands lie along a sum that is long beside the rows of A. Else it takes longer to turn C around than
+// to make panels of B, and so it does where rows of A, as lanes of vectors, leave many of these empty.
+template <class A, class B>
+inline bool is_turned_in_place(index_t m_count, index_t k_count, Matrix<A> a, Matrix<B> b) {
+    const bool along_sum = a.column == 1 && b.row == 1 && b.column != 1;
+    return along_sum && k_count >= 2 * m_count && padded(m_count) - m_count < lanes / 2;
+}
+
 // Both operands lie along the sum: C is computed turned around, so that rows of A become panels, and those columns
 // of B that lie in memory in bf16 are met there, and not copied.
 template <class A, class B>

@@ -74,7 +74,7 @@ void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
 #if defined(HAS_PAIRS)
     if (b.row == 1 && b.column != 1 && m_count <= few) return pairs_few(m_count, n_count, k_count, a, b, c, c_row);
 #if !defined(HAS_TILES)
-    if (b.row == 1 && b.column != 1 && a.column == 1 && padded(m_count) - m_count < lanes / 2)
+    if (is_turned_in_place(m_count, k_count, a, b))
         return pairs_turned(m_count, n_count, k_count, a, b, c, c_row);
     if constexpr (__is_same(B, bf16))
         if (b.column == 1) return pairs_straight(m_count, n_count, k_count, a, b, c, c_row);
