@@ -203,9 +203,11 @@ inline void pairs_rows(index_t m_count, index_t columns, index_t pairs, Matrix<b
     }
 }
 
-// A copy in bf16, row after row, with zeros behind it where pairs need them.
+// A copy in bf16, row after row, with zeros behind it as far as pairs and whole vectors reach: what is read there is
+// multiplied by 0, and must not be a NaN.
 template <class T>
 void pack_halves(index_t rows, index_t columns, Matrix<T> from, bf16* to, index_t row) {
+    const index_t whole = most(2 * pairs_of(columns), (columns + 2 * lanes - 1) / (2 * lanes) * (2 * lanes));
     if (from.row == 1 && from.column != 1) {  // read along memory
         for (index_t j = 0; j < columns; ++j)
             for (index_t i = 0; i < rows; i += lanes) {
@@ -214,11 +216,11 @@ void pack_halves(index_t rows, index_t columns, Matrix<T> from, bf16* to, index_
                 for (index_t lane = 0; lane < count; ++lane) to[(i + lane) * row + j].bits = numbers[lane];
             }
         for (index_t i = 0; i < rows; ++i)
-            for (index_t j = columns; j < 2 * pairs_of(columns); ++j) to[i * row + j].bits = 0;
+            for (index_t j = columns; j < whole; ++j) to[i * row + j].bits = 0;
         return;
     }
     for (index_t i = 0; i < rows; ++i)
-        for (index_t j = 0; j < 2 * pairs_of(columns); j += 2 * lanes) {
+        for (index_t j = 0; j < whole; j += 2 * lanes) {
             __builtin_prefetch(from.at(i + 4, j).data);
             const Bits pairs = pairs_along(from.at(i, j).data, from.column, columns - j);
             memcpy(to + i * row + j, &pairs, sizeof pairs);  // a row has room for whole vectors
