@@ -43,7 +43,18 @@ log = logging.getLogger("superopt")
 RUNTIME = "runtime.hpp"
 """The name of the header that every kernel includes."""
 
-_PARTS = ("vectors", "formats", "functions", "lanes", "scratch", "contraction", "pairs", "tiles", "products")
+_PARTS = (
+    "vectors",
+    "formats",
+    "functions",
+    "lanes",
+    "scratch",
+    "contraction",
+    "pairs",
+    "tiles",
+    "in_place",
+    "products",
+)
 
 FLAGS = (
     "-std=c++17",

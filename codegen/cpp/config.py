@@ -24,6 +24,8 @@ _SMALL = 32768  # element operations that one thread does sooner than two
 _SPILLED = 10 * 32768  # floats of scratch memory that a program may take at most
 _KEPT = 32768  # floats of scratch memory that stay in the second cache
 _SUMMED = (512, 256, 128, 64)  # positions of a reduction between two touches of its accumulators
+_MET = 2048  # of one along which operands in bf16 are met where they lie
+_MET_ROWS = 128  # of the rows that meet them
 _STOPPING = 256  # of one at most, where a mask stops the walk
 
 
@@ -110,10 +112,52 @@ def default_config(
         if memory.floats(longest) <= _SPILLED:
             config = longest
             break
+    if not runs and not stops and _meets_halves(program):
+        config = _for_halves(program, config, sizes, memory, cores, rows=several, columns=inner)
     whole = tuple(axis for axis in program.looped if _walks(program, axis) > 1 and not _stops(program, axis))
     for axes in (whole, *((axis,) for axis in whole)):
         if axes and memory.floats(replace(config, whole=axes)) <= _KEPT:
             return replace(config, whole=axes)
+    return config
+
+
+def _meets_halves(program: KernelProgram) -> bool:
+    """Whether all that a kernel reads is in bf16, and it multiplies matrices."""
+    contracts = any(step.op == "contract" for step in program.steps())
+    return contracts and all(tensor.dtype == "bf16" for tensor in program.loads)
+
+
+def _for_halves(
+    program: KernelProgram,
+    config: CppConfig,
+    sizes: Mapping[str, int],
+    memory: "_Memory",
+    cores: int,
+    *,
+    rows: Collection[str],
+    columns: Collection[str],
+) -> CppConfig:
+    """Return a configuration with longer tiles, which suit products in bf16.
+
+    Along what they sum, operands that lie in memory need no tile. Where there are many rows, these are
+    packed anew for each tile of columns, and the columns are read where they lie.
+    """
+    readings = program.readings()
+    tiles = dict(config.tiles)
+    if not all(_streams(readings, axis) for axis in program.looped):
+        return config
+    summed = {axis: min(sizes[axis], _MET) for axis in program.looped}
+    longer = replace(config, tiles=tuple((tiles | summed).items()))
+    if memory.floats(longer) == memory.floats(config):
+        config, tiles = longer, tiles | summed
+    many = {
+        axis: _equal_tiles(sizes[axis], min(tiles[axis], _MET_ROWS)) for axis in rows if tiles[axis] > FEW
+    }
+    for length in (_MET, _MET // 2) if many else ():
+        wide = {axis: _whole_tiles(sizes[axis], length, cores) for axis in program.grid if axis in columns}
+        wider = replace(config, tiles=tuple((tiles | many | wide).items()))
+        if memory.floats(wider) <= _SPILLED:
+            return wider
     return config
 
 

@@ -17,7 +17,7 @@ struct Matrix {
 };
 
 // The same value in a register: what many products read must not be fetched again for each.
-inline Vec held(Vec value) {
+INLINE inline Vec held(Vec value) {
 #if defined(__x86_64__)
     asm("" : "+x"(value));
 #endif
@@ -114,31 +114,23 @@ inline void dot_rows(index_t m_count, index_t n_count, index_t k_count, Matrix<A
             dot_rows<ROWS / 2, COLUMNS>(m_count - m, n_count, k_count, a.at(m, 0), b, c + m * c_row, c_row);
 }
 
-#if !defined(__clang__)  // it has no shuffle by a computed vector
-// Blocks of HALF rows and HALF columns change places with their neighbours, then the halves of these, down to
-// single lanes. Loops over registers are unrolled, else the registers would lie in memory.
-template <int HALF>
-INLINE inline void exchange(Vec (&block)[lanes], Int number) {
-    const Int mine = (number & HALF) == 0;
-    const Int first = mine ? number : number + lanes - HALF, second = mine ? number + HALF : number + lanes;
-#pragma GCC unroll 16
-    for (int pair = 0; pair < lanes / 2; ++pair) {
-        const int row = pair / HALF * 2 * HALF + pair % HALF;
-        const Vec a = block[row], b = block[row + HALF];
-        block[row] = __builtin_shuffle(a, b, first);
-        block[row + HALF] = __builtin_shuffle(a, b, second);
-    }
-    if constexpr (HALF > 1) exchange<HALF / 2>(block, number);
-}
-#endif
-
 inline Int lane_numbers() {
     Int number;
     for (int lane = 0; lane < lanes; ++lane) number[lane] = lane;
     return number;
 }
 
-// Rows become columns.
+#if !defined(__clang__)  // it has no shuffle by a computed vector
+// Lanes of two vectors, counted through both, become two other vectors.
+INLINE inline void deal(Vec& a, Vec& b, Int first, Int second) {
+    const Vec old = a;
+    a = __builtin_shuffle(old, b, first);
+    b = __builtin_shuffle(old, b, second);
+}
+#endif
+
+// Rows become columns: first in squares of four rows and lanes, then these squares change places. No instruction
+// but the cheapest shuffles is needed. Loops over registers are unrolled, else the registers would lie in memory.
 INLINE inline void transpose(Vec (&block)[lanes]) {
 #if defined(__clang__)
     for (int row = 0; row < lanes; ++row)
@@ -148,7 +140,23 @@ INLINE inline void transpose(Vec (&block)[lanes]) {
             block[lane][row] = other;
         }
 #else
-    exchange<lanes / 2>(block, lane_numbers());
+    const Int number = lane_numbers(), four = number & ~3, odd = number & 1, late = (number & 2) / 2;
+    const Int singles = four + late + odd * lanes, pairs = four + odd + late * lanes, fours = four + number;
+#pragma GCC unroll 4
+    for (int row = 0; row < lanes; row += 4) {
+        deal(block[row], block[row + 1], singles, singles + 2);
+        deal(block[row + 2], block[row + 3], singles, singles + 2);
+        deal(block[row], block[row + 2], pairs, pairs + 2);
+        deal(block[row + 1], block[row + 3], pairs, pairs + 2);
+        const Vec second = block[row + 2];
+        block[row + 2] = block[row + 1];
+        block[row + 1] = second;
+    }
+#pragma GCC unroll 2
+    for (int step = 4; step < lanes; step *= 2)
+#pragma GCC unroll 16
+        for (int row = 0; row < lanes; ++row)
+            if ((row & step) == 0) deal(block[row], block[row + step], fours, fours + 4);
 #endif
 }
 

@@ -77,13 +77,13 @@ inline f16 write<f16>(float value) {
     return {uint16_t(sign | (rounded >> 13))};
 }
 
-inline Vec load(const float* from) {
+INLINE inline Vec load(const float* from) {
     Vec value;
     memcpy(&value, from, sizeof value);
     return value;
 }
 
-inline Vec load(const bf16* from) {
+INLINE inline Vec load(const bf16* from) {
     Shorts shorts;
     memcpy(&shorts, from, sizeof shorts);
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
@@ -148,13 +148,13 @@ __attribute__((noinline)) Vec load_apart(const T* from, index_t stride, index_t 
 }
 
 template <class T>
-inline Vec load(const T* from, index_t stride, index_t count) {
+INLINE inline Vec load(const T* from, index_t stride, index_t count) {
     return count >= lanes && stride == 1 ? load(from) : load_apart(from, stride, count);
 }
 
-inline void store(float* to, Vec value) { memcpy(to, &value, sizeof value); }
+INLINE inline void store(float* to, Vec value) { memcpy(to, &value, sizeof value); }
 
-inline void store(bf16* to, Vec value) {
+INLINE inline void store(bf16* to, Vec value) {
     const Bits from = bits(value);
     const Bits rounded = (from + 0x7fff + ((from >> 16) & 1)) >> 16;
     const Bits nan = (from >> 16) | 0x40;
@@ -185,7 +185,7 @@ __attribute__((noinline)) void store_apart(T* to, index_t stride, index_t count,
 }
 
 template <class T>
-inline void store(T* to, index_t stride, index_t count, Vec value) {
+INLINE inline void store(T* to, index_t stride, index_t count, Vec value) {
     if (count >= lanes && stride == 1) return store(to, value);
     store_apart(to, stride, count, value);
 }

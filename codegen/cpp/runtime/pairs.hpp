@@ -16,14 +16,16 @@ constexpr index_t pair_step = 16;  // pairs of a tile: what is packed has a whol
 constexpr index_t pair_step = 1;
 #endif
 
-constexpr index_t pair_width = 2 * lanes;  // columns of a panel
-constexpr index_t pair_depth = 256;        // elements of a sum for which rows and panels meet at a time
+constexpr int pair_vectors = 4;                     // of a panel
+constexpr int pair_rows = registers == 32 ? 6 : 2;  // that meet a panel at a time
+constexpr index_t pair_width = pair_vectors * lanes;  // columns of a panel
+constexpr index_t pair_depth = 256;  // elements of a sum for which copied rows and panels meet at a time
 
 // Rows of copies in bf16 start so many elements apart: those of a power of two would compete for the same lines.
 constexpr index_t pair_row = pair_depth + 32;
 
 // Every lane holds two numbers in bf16, the first one in its lower half; both products are added to the sum.
-inline Vec add_products(Vec sum, Bits a, Bits b) {
+INLINE inline Vec add_products(Vec sum, Bits a, Bits b) {
 #if defined(PAIRS_EMULATED)
     return sum + floats(a << 16) * floats(b << 16) + floats(a & 0xffff0000) * floats(b & 0xffff0000);
 #elif defined(__AVX512BF16__)
@@ -35,7 +37,7 @@ inline Vec add_products(Vec sum, Bits a, Bits b) {
 #endif
 }
 
-inline Shorts as_bf16(Vec value) {
+INLINE inline Shorts as_bf16(Vec value) {
     Shorts rounded;
 #if defined(__AVX512BF16__)
     asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(value));  // a subnormal number becomes 0
@@ -49,7 +51,7 @@ inline Shorts as_bf16(Vec value) {
 
 // The first `count` elements, `stride` apart, in bf16; the other lanes are 0.
 template <class T>
-inline Shorts halves(const T* from, index_t stride, index_t count) {
+INLINE inline Shorts halves(const T* from, index_t stride, index_t count) {
     return as_bf16(load(from, stride, count));
 }
 
@@ -60,7 +62,7 @@ __attribute__((noinline)) inline Shorts halves_apart(const bf16* from, index_t s
     return numbers;
 }
 
-inline Shorts halves(const bf16* from, index_t stride, index_t count) {
+INLINE inline Shorts halves(const bf16* from, index_t stride, index_t count) {
     if (count < lanes || stride != 1) return halves_apart(from, stride, count);
     Shorts numbers;
     memcpy(&numbers, from, sizeof numbers);
@@ -70,14 +72,14 @@ inline Shorts halves(const bf16* from, index_t stride, index_t count) {
 // So many pairs are made of so many elements; what is beyond these is 0.
 inline index_t pairs_of(index_t count) { return (count + 2 * pair_step - 1) / (2 * pair_step) * pair_step; }
 
-inline Bits pairs_at(const void* from) {
+INLINE inline Bits pairs_at(const void* from) {
     Bits pairs;
     memcpy(&pairs, from, sizeof pairs);
     return pairs;
 }
 
 // Two vectors in bf16, one after the other.
-inline Bits joined(Vec first, Vec second) {
+INLINE inline Bits joined(Vec first, Vec second) {
 #if defined(__AVX512BF16__)
     Bits pairs;
     asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs) : "v"(second), "v"(first));
@@ -90,7 +92,7 @@ inline Bits joined(Vec first, Vec second) {
 
 // The pairs of so many elements, `stride` apart; what is beyond them is 0.
 template <class T>
-inline Bits pairs_along(const T* from, index_t stride, index_t count) {
+INLINE inline Bits pairs_along(const T* from, index_t stride, index_t count) {
     if constexpr (__is_same(T, bf16))
         if (count >= 2 * lanes && stride == 1) return pairs_at(from);
     return joined(load(from, stride, count), load(from + lanes * stride, stride, count - lanes));
@@ -98,101 +100,114 @@ inline Bits pairs_along(const T* from, index_t stride, index_t count) {
 
 // The pairs that two rows make with one another; a row that does not exist is 0.
 template <class T>
-inline Bits pairs_across(Matrix<T> from, index_t rows, index_t count) {
+INLINE inline Bits pairs_across(Matrix<T> from, index_t rows, index_t count) {
     const Shorts first = rows > 0 ? halves(from.data, from.column, count) : Shorts{};
     const Shorts second = rows > 1 ? halves(from.at(1, 0).data, from.column, count) : Shorts{};
     return __builtin_convertvector(first, Bits) | __builtin_convertvector(second, Bits) << 16;
 }
 
-inline Bits splat_pair(const bf16* from) {
+INLINE inline Bits splat_pair(const bf16* from) {
     uint32_t pair;
     memcpy(&pair, from, sizeof pair);
     return pair - Bits{};
 }
 
-inline Bits held(Bits value) { return bits(held(floats(value))); }
+INLINE inline Bits held(Bits value) { return bits(held(floats(value))); }
 
 // Memory for bf16; it is counted in pairs.
 inline bf16* scratch_halves(Scratch& scratch, index_t pairs) { return reinterpret_cast<bf16*>(scratch.floats(pairs)); }
 
-// A block of memory that is needed soon. It is fetched while products are computed, some lines in each block of them.
+// A block of memory that is needed soon. It is fetched while products are computed: beside so many pairs, of some
+// rows as many bytes as these pairs take.
 struct Ahead {
-    static constexpr index_t line = 64, lines = 8;  // bytes; lines of a row
+    static constexpr index_t line = 64, together = 16;  // bytes; rows
     const char* from;
     index_t row;   // bytes from one row to the next
     index_t rows;  // so many are left
 
     template <class T>
     static Ahead of(Matrix<T> block, index_t rows) {
-        if (block.column == 1) return {reinterpret_cast<const char*>(block.data), block.row * index_t(sizeof(T)), rows};
-        return {reinterpret_cast<const char*>(block.data), block.column * index_t(sizeof(T)), rows};
+        const index_t row = block.column == 1 ? block.row : block.column;
+        return {reinterpret_cast<const char*>(block.data), row * index_t(sizeof(T)), rows};
     }
-    // What is fetched beside so many pairs: all of a block, and when none is left always the same line.
-    Ahead take(index_t pairs) {
+    // The next rows, or where none is left one line.
+    Ahead take() {
         const Ahead taken{from, rows > 0 ? row : 0, rows};
-        from += rows > 0 ? pairs / lines * row : 0;
-        rows -= pairs / lines;
+        from += rows > 0 ? together * row : 0;
+        rows -= together;
         return taken;
     }
-    void fetch(index_t pair) const { __builtin_prefetch(from + pair / lines * row + pair % lines * line, 0, 2); }
+    void fetch(index_t pair) const { __builtin_prefetch(from + pair % together * row + pair / together * line, 0, 2); }
 };
 
-// ROWS x VECTORS accumulators stay in registers while the pairs run; A has its pairs along rows, B in a panel.
-template <int ROWS, int VECTORS>
-inline void pairs_block(index_t pairs, const bf16* a, const uint32_t* panel, index_t count, float* c,
-                        index_t c_row, Ahead ahead) {
+// Columns of B that were packed: pair after pair, `pair_width` of them beside one another.
+struct Panel {
+    static constexpr int step = 1;  // vectors that are read together
+    const uint32_t* data;
+
+    template <int VECTORS>
+    INLINE void read(index_t pair, Bits (&values)[VECTORS]) const {
+        for (int v = 0; v < VECTORS; ++v) values[v] = held(pairs_at(data + pair * pair_width + v * lanes));
+    }
+    template <int VECTORS>
+    INLINE void in_order(Vec (&)[VECTORS]) const {}
+};
+
+// ROWS x VECTORS accumulators stay in registers while the pairs run; A has its pairs along rows. The last vector may
+// have fewer lanes.
+template <int ROWS, int VECTORS, class Columns>
+void pairs_block(index_t pairs, Matrix<bf16> a, Columns b, index_t count, float* c, index_t c_row, Ahead ahead) {
     Vec sums[ROWS][VECTORS] = {};
 
     for (index_t pair = 0; pair < pairs; ++pair) {
         ahead.fetch(pair);
         Bits values[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) values[v] = held(pairs_at(panel + pair * pair_width + v * lanes));
+        b.read(pair, values);
         for (int m = 0; m < ROWS; ++m) {
-            const Bits factor = splat_pair(a + m * pair_row + 2 * pair);
+            const Bits factor = splat_pair(a.data + m * a.row + 2 * pair);
             for (int v = 0; v < VECTORS; ++v) sums[m][v] = add_products(sums[m][v], factor, values[v]);
         }
     }
 #pragma GCC unroll 16
-    for (int m = 0; m < ROWS; ++m)
+    for (int m = 0; m < ROWS; ++m) {
+        b.in_order(sums[m]);
 #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) {
             float* const to = c + m * c_row + v * lanes;
-            const index_t some = VECTORS == 1 ? count : index_t(lanes);
+            const index_t some = v == VECTORS - 1 ? count : index_t(lanes);
             store(to, 1, some, load(to, 1, some) + sums[m][v]);
         }
+    }
 }
 
-template <int ROWS, int VECTORS>
-inline void pairs_some(index_t rows, index_t pairs, const bf16* a, const uint32_t* panel, index_t count,
-                       float* c, index_t c_row, Ahead ahead) {
-    if (rows == ROWS) return pairs_block<ROWS, VECTORS>(pairs, a, panel, count, c, c_row, ahead);
-    if constexpr (ROWS > 1) pairs_some<ROWS - 1, VECTORS>(rows, pairs, a, panel, count, c, c_row, ahead);
+template <int ROWS, int VECTORS, class Columns>
+inline void pairs_some(index_t rows, index_t columns, index_t pairs, Matrix<bf16> a, Columns b, float* c,
+                       index_t c_row, Ahead ahead) {
+    constexpr int fewer = VECTORS - Columns::step;
+    if constexpr (ROWS > 1)
+        if (rows < ROWS) return pairs_some<ROWS - 1, VECTORS>(rows, columns, pairs, a, b, c, c_row, ahead);
+    if constexpr (fewer > 0)
+        if (columns <= fewer * lanes)
+            return pairs_some<ROWS, fewer>(rows, columns, pairs, a, b, c, c_row, ahead);
+    pairs_block<ROWS, VECTORS>(pairs, a, b, columns - (VECTORS - 1) * lanes, c, c_row, ahead);
 }
 
-// All rows of A meet a panel, in equal blocks.
-template <int ROWS, int VECTORS>
-inline void pairs_rows(index_t m_count, index_t pairs, const bf16* a, const uint32_t* panel,
-                       index_t count, float* c, index_t c_row, Ahead& ahead) {
-    for (index_t m = 0, blocks = (m_count + ROWS - 1) / ROWS; blocks > 0; --blocks) {
+// All rows of A meet up to `pair_width` columns, in equal blocks.
+template <class Columns>
+inline void pairs_rows(index_t m_count, index_t columns, index_t pairs, Matrix<bf16> a, Columns b, float* c,
+                       index_t c_row, Ahead& ahead) {
+    for (index_t m = 0, blocks = (m_count + pair_rows - 1) / pair_rows; blocks > 0; --blocks) {
         const index_t rows = (m_count - m + blocks - 1) / blocks;
-        pairs_some<ROWS, VECTORS>(rows, pairs, a + m * pair_row, panel, count, c + m * c_row, c_row,
-                                  ahead.take(pairs));
+        pairs_some<pair_rows, pair_vectors>(rows, columns, pairs, a.at(m, 0), b, c + m * c_row, c_row, ahead.take());
         m += rows;
     }
 }
 
-template <int WIDTH>
-void pairs_panel(index_t m_count, index_t pairs, const bf16* a, const uint32_t* panel, index_t columns,
-                 float* c, index_t c_row, Ahead& ahead) {
-    constexpr int tall = registers == 32 ? 12 : 6;
-    if (columns == WIDTH) return pairs_rows<tall, 2>(m_count, pairs, a, panel, lanes, c, c_row, ahead);
-    for (index_t n = 0; n < columns; n += lanes)
-        pairs_rows<2 * tall, 1>(m_count, pairs, a, panel + n, least(lanes, columns - n), c + n, c_row, ahead);
-}
-
-// A copy in bf16, row after row, with zeros behind it where pairs need them.
+// A copy in bf16, row after row, with zeros behind it as far as pairs and whole vectors reach: what is read there is
+// multiplied by 0, and must not be a NaN.
 template <class T>
 void pack_halves(index_t rows, index_t columns, Matrix<T> from, bf16* to, index_t row) {
+    const index_t whole = most(2 * pairs_of(columns), (columns + 2 * lanes - 1) / (2 * lanes) * (2 * lanes));
     if (from.row == 1 && from.column != 1) {  // read along memory
         for (index_t j = 0; j < columns; ++j)
             for (index_t i = 0; i < rows; i += lanes) {
@@ -201,11 +216,11 @@ void pack_halves(index_t rows, index_t columns, Matrix<T> from, bf16* to, index_
                 for (index_t lane = 0; lane < count; ++lane) to[(i + lane) * row + j].bits = numbers[lane];
             }
         for (index_t i = 0; i < rows; ++i)
-            for (index_t j = columns; j < 2 * pairs_of(columns); ++j) to[i * row + j].bits = 0;
+            for (index_t j = columns; j < whole; ++j) to[i * row + j].bits = 0;
         return;
     }
     for (index_t i = 0; i < rows; ++i)
-        for (index_t j = 0; j < 2 * pairs_of(columns); j += 2 * lanes) {
+        for (index_t j = 0; j < whole; j += 2 * lanes) {
             __builtin_prefetch(from.at(i + 4, j).data);
             const Bits pairs = pairs_along(from.at(i, j).data, from.column, columns - j);
             memcpy(to + i * row + j, &pairs, sizeof pairs);  // a row has room for whole vectors

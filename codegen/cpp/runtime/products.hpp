@@ -30,11 +30,11 @@ void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a
                 const index_t columns = least(pair_width, breadth - j);
 #if defined(HAS_TILES)
                 if (tiles) {
-                    tiles_panel(m_count, pairs, rows, panel, columns, c + n + j, c_row, ahead);
+                    tiles_panel(m_count, columns, pairs, rows, panel, c + n + j, c_row, ahead);
                     continue;
                 }
 #endif
-                pairs_panel<pair_width>(m_count, pairs, rows, panel, columns, c + n + j, c_row, ahead);
+                pairs_rows(m_count, columns, pairs, {rows, pair_row, 1}, Panel{panel}, c + n + j, c_row, ahead);
             }
         }
     }
@@ -73,6 +73,12 @@ void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
                     index_t c_row) {
 #if defined(HAS_PAIRS)
     if (b.row == 1 && b.column != 1 && m_count <= few) return pairs_few(m_count, n_count, k_count, a, b, c, c_row);
+#if !defined(HAS_TILES)
+    if (is_turned_in_place(m_count, k_count, a, b))
+        return pairs_turned(m_count, n_count, k_count, a, b, c, c_row);
+    if constexpr (__is_same(B, bf16))
+        if (b.column == 1) return pairs_straight(m_count, n_count, k_count, a, b, c, c_row);
+#endif
     pairs_packed(m_count, n_count, k_count, a, b, c, c_row);
 #else
     contract(m_count, n_count, k_count, a, b, c, c_row);

@@ -95,7 +95,6 @@ template <bool SECOND>
 void tiles_block(index_t rows, index_t pairs, const bf16* a, const uint32_t* panel, index_t columns, float* c,
                  index_t c_row, Ahead ahead) {
     constexpr index_t a_line = pair_row * sizeof(bf16), panel_line = pair_width * sizeof(uint32_t);
-    static_assert(pair_width == 2 * tile_side || lanes != 16);
     tile_clear<0>(), tile_clear<1>(), tile_clear<2>(), tile_clear<3>();
     for (index_t pair = 0; pair < pairs; pair += tile_side) {
         for (index_t one = 0; one < tile_side; ++one) ahead.fetch(pair + one);
@@ -119,13 +118,15 @@ void tiles_block(index_t rows, index_t pairs, const bf16* a, const uint32_t* pan
         });
 }
 
-inline void tiles_panel(index_t m_count, index_t pairs, const bf16* a, const uint32_t* panel, index_t columns,
+inline void tiles_panel(index_t m_count, index_t columns, index_t pairs, const bf16* a, const uint32_t* panel,
                         float* c, index_t c_row, Ahead& ahead) {
-    for (index_t m = 0; m < m_count; m += 2 * tile_side) {
-        const index_t rows = least(2 * tile_side, m_count - m);
-        const auto block = rows > tile_side ? tiles_block<true> : tiles_block<false>;
-        block(rows, pairs, a + m * pair_row, panel, columns, c + m * c_row, c_row, ahead.take(pairs));
-    }
+    static_assert(pair_width % (2 * tile_side) == 0);
+    for (index_t n = 0; n < columns; n += 2 * tile_side)
+        for (index_t m = 0; m < m_count; m += 2 * tile_side) {
+            const index_t rows = least(2 * tile_side, m_count - m), some = least(2 * tile_side, columns - n);
+            const auto block = rows > tile_side ? tiles_block<true> : tiles_block<false>;
+            block(rows, pairs, a + m * pair_row, panel + n, some, c + m * c_row + n, c_row, ahead.take());
+        }
 }
 #endif
 

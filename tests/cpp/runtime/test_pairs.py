@@ -4,6 +4,7 @@ import ctypes
 import platform
 import re
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from superopt.codegen.cpp import compile as cpp_compile
 from superopt.codegen.cpp.compile import RUNTIME, runtime_text
 from superopt.ir import fuse, parse_graph
 
-from .contractions import SHAPES, Case, cases, error, laid, library, rounds, run
+from .contractions import PAIRS, SHAPES, Case, cases, error, laid, library, rounds, run
 
 EMULATED = "-DPAIRS_EMULATED"
 TILES = "-DTILES_EMULATED"
@@ -95,6 +96,11 @@ def test_what_is_not_finite_reaches_its_row_or_column_only(case: Case) -> None:
     a[2, 5] = float("nan")
     b[k - 1, 7] = float("-inf")
     b[3, n - 1] = float("nan")
+    # What a longer sum leaves in scratch memory does not count.
+    end = (k + 31) // 32 * 32
+    product(
+        replace(case, shape=(m, n, end)), *(a.new_full(one, float("nan")) for one in ((m, end), (end, n)))
+    )
     made, expected = product(case, a, b), a.float() @ b.float()
     torch.testing.assert_close(made, expected, equal_nan=True)
     assert made.isfinite().sum() == (m - 2) * (n - 2)
@@ -124,10 +130,11 @@ def product(case: Case, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def assembly(processor: str, folder: Path) -> str:
-    """Return the assembly of the contraction in bf16, or skip where the compiler knows no such processor."""
+    """Return the assembly of all contractions in bf16, or skip where the compiler knows no such processor."""
     text, made = folder / "products.cpp", folder / "products.s"
     (folder / RUNTIME).write_text(runtime_text())
-    text.write_text('#include "runtime.hpp"\nnamespace superopt { template PAIRS(bf16, bf16); }\n')
+    formats = (f"template PAIRS({a}, {b});" for a, b in PAIRS)  # one beside the other, as they are compiled
+    text.write_text(f'#include "runtime.hpp"\nnamespace superopt {{ {" ".join(formats)} }}\n')
     flags = [flag for flag in cpp_compile.FLAGS if flag != "-march=native"]
     command = [find_compiler().path, *flags, f"-march={processor}", "-S", str(text), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -140,10 +147,10 @@ def assembly(processor: str, folder: Path) -> str:
 def test_sums_of_products_stay_in_registers(tmp_path: Path) -> None:
     made = assembly("cooperlake", tmp_path)
     loops = re.findall(r"^(\.L\d+):\n((?:(?!\.L).*\n)*?)\tj\w+\t\1$", made, re.MULTILINE)
-    loops = [body for _, body in loops if body.count("vdpbf16ps") == 24]
-    assert len(loops) >= 2  # of rows with a panel, and of dot products
+    loops = [body for _, body in loops if "vdpbf16ps" in body]
+    assert sum(body.count("vdpbf16ps") == 24 for body in loops) >= 2  # rows with a panel, and dot products
     for loop in loops:
-        assert not re.search(r"zmm.*\(%r[sb]p\)|\(%r[sb]p\).*zmm", loop)
+        assert not re.search(r"zmm.*\(%r[sb]p\)|\(%r[sb]p\).*zmm|\bcall\b", loop)
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")

@@ -1,0 +1,164 @@
+// In place: products whose operands in bf16 are met where they lie in memory, and are not copied.
+
+namespace superopt {
+
+#if defined(HAS_PAIRS)
+// Panels that are met by many rows stay in the second cache: so many pairs, of so many columns.
+constexpr index_t pair_panels = 1 << 17, pair_breadth = 128;
+
+// So many columns make whole vectors.
+inline index_t padded(index_t columns) { return (columns + lanes - 1) / lanes * lanes; }
+
+// In each four lanes, the pairs that the first, or the last, four numbers of two vectors make.
+template <bool LAST>
+INLINE inline Bits interleaved(Bits first, Bits second) {
+    Bits pairs;
+#if defined(PAIRS_EMULATED)
+    for (int lane = 0; lane < lanes; ++lane) {
+        const int from = lane / 4 * 4 + 2 * LAST + lane % 4 / 2, shift = lane % 2 * 16;
+        pairs[lane] = (first[from] >> shift & 0xffff) | second[from] >> shift << 16;
+    }
+#elif defined(__AVX512BF16__)
+    if constexpr (LAST)
+        asm("vpunpckhwd %2, %1, %0" : "=v"(pairs) : "v"(first), "v"(second));
+    else
+        asm("vpunpcklwd %2, %1, %0" : "=v"(pairs) : "v"(first), "v"(second));
+#else
+    if constexpr (LAST)
+        asm("zip2 %0.8h, %1.8h, %2.8h" : "=w"(pairs) : "w"(first), "w"(second));
+    else
+        asm("zip1 %0.8h, %1.8h, %2.8h" : "=w"(pairs) : "w"(first), "w"(second));
+#endif
+    return pairs;
+}
+
+// The sums of what was interleaved, in the order of the columns: four of the one, then four of the other.
+INLINE inline void in_turns(Vec& first, Vec& second) {
+    if constexpr (lanes == 4) return;
+#if defined(__AVX512BF16__) && !defined(PAIRS_EMULATED)
+    Int number = lane_numbers();
+    Int low = number % 4 + number / 8 * 4 + (number & 4) * (lanes / 4), high = low + lanes / 2;
+    asm("vpermi2ps %2, %1, %0" : "+v"(low) : "v"(first), "v"(second));
+    asm("vpermi2ps %2, %1, %0" : "+v"(high) : "v"(first), "v"(second));
+    first = reinterpret_cast<Vec&>(low), second = reinterpret_cast<Vec&>(high);
+#else
+    const Vec sums[2] = {first, second};
+    for (int lane = 0; lane < lanes; ++lane) {
+        first[lane] = sums[lane / 4 % 2][lane / 8 * 4 + lane % 4];
+        second[lane] = sums[lane / 4 % 2][lanes / 2 + lane / 8 * 4 + lane % 4];
+    }
+#endif
+}
+
+// Rows in bf16: where they lie, or where they have another format or order, in a copy.
+template <class T>
+Matrix<bf16> rows_in_bf16(index_t rows, index_t columns, Matrix<T> from, Scratch& scratch) {
+    if constexpr (__is_same(T, bf16))
+        if (from.column == 1 && columns % 2 == 0) return from;
+    const index_t row = (columns + 31) / 32 * 32 + 32;  // whole vectors, and no power of two
+    bf16* const to = scratch_halves(scratch, rows * row / 2);
+    pack_halves(rows, columns, from, to, row);
+    return {to, row, 1};
+}
+
+// Columns of B that lie beside one another in memory; pairs are made of two rows on the way.
+struct Lines {
+    static constexpr int step = 2;
+    const bf16* data;
+    index_t row;
+
+    template <int VECTORS>
+    INLINE void read(index_t pair, Bits (&values)[VECTORS]) const {
+        const bf16* const first = data + 2 * pair * row;
+        const bf16* const second = first + row;
+        for (int v = 0; v < VECTORS; v += 2) {
+            const index_t at = v * lanes;
+            __builtin_prefetch(first + pair_width + at, 0, 2);  // the columns that are met next
+            __builtin_prefetch(second + pair_width + at, 0, 2);
+            const Bits one = pairs_at(first + at), other = pairs_at(second + at);
+            values[v] = interleaved<false>(one, other);
+            values[v + 1] = interleaved<true>(one, other);
+        }
+    }
+    template <int VECTORS>
+    INLINE void in_order(Vec (&sums)[VECTORS]) const {
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v += 2) in_turns(sums[v], sums[v + 1]);
+    }
+};
+
+template <class A, class B>
+void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+                  index_t c_row);
+
+// Rows of B lie along its columns.
+template <class A>
+void pairs_straight(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<bf16> b, float* c,
+                    index_t c_row) {
+    const index_t paired = k_count / 2 * 2, whole = n_count / (2 * lanes) * (2 * lanes);
+    Ahead none{reinterpret_cast<const char*>(c), 0, 0};
+    for (index_t k = 0; k < paired; k += deeper) {
+        const index_t depth = least(deeper, paired - k);
+        Scratch scratch;
+        const Matrix<bf16> rows = rows_in_bf16(m_count, depth, a.at(0, k), scratch);
+        for (index_t n = 0; n < whole; n += pair_width)
+            for (index_t i = 0; i < depth; i += 2 * pair_depth) {
+                const Lines lines{b.at(k + i, n).data, b.row};
+                pairs_rows(m_count, least(pair_width, whole - n), least(2 * pair_depth, depth - i) / 2, rows.at(0, i),
+                           lines, c + n, c_row, none);
+            }
+    }
+    if (paired < k_count) pairs_packed(m_count, whole, 1, a.at(0, paired), b.at(paired, 0), c, c_row);
+    if (whole < n_count) pairs_packed(m_count, n_count - whole, k_count, a, b.at(0, whole), c + whole, c_row);
+}
+
+// Whether both operands lie along a sum that is long beside the rows of A. Else it takes longer to turn C around than
+// to make panels of B, and so it does where rows of A, as lanes of vectors, leave many of these empty.
+template <class A, class B>
+inline bool is_turned_in_place(index_t m_count, index_t k_count, Matrix<A> a, Matrix<B> b) {
+    const bool along_sum = a.column == 1 && b.row == 1 && b.column != 1;
+    return along_sum && k_count >= 2 * m_count && padded(m_count) - m_count < lanes / 2;
+}
+
+// Both operands lie along the sum: C is computed turned around, so that rows of A become panels, and those columns
+// of B that lie in memory in bf16 are met there, and not copied.
+template <class A, class B>
+void pairs_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+                  index_t c_row) {
+    constexpr index_t some = 16 * pair_rows;
+    const index_t breadth = least(pair_breadth, m_count), deep = pair_panels / breadth * 2;
+    const index_t row = 2 * pairs_of(least(deep, k_count)) + 64;
+    Scratch scratch;
+    uint32_t* const panels = reinterpret_cast<uint32_t*>(scratch.floats(panels_room(least(deep, k_count), breadth)));
+    float* const turned = scratch.floats(some * padded(breadth));
+    bf16* const copied = scratch_halves(scratch, pair_rows * row / 2);
+    const auto along_sum = [&](index_t k, index_t n, index_t height, index_t depth) {
+        if constexpr (__is_same(B, bf16))
+            if (depth % 2 == 0) return b.at(k, n).turned();
+        pack_halves(height, depth, b.at(k, n).turned(), copied, row);
+        return Matrix<bf16>{copied, row, 1};
+    };
+    for (index_t m = 0; m < m_count; m += breadth)
+        for (index_t k = 0; k < k_count; k += deep) {
+            const index_t depth = least(deep, k_count - k), pairs = pairs_of(depth);
+            const index_t width = least(breadth, m_count - m), wide = padded(width);
+            pack_pairs(depth, width, a.at(m, k).turned(), panels);
+            for (index_t n = 0; n < n_count; n += some) {
+                const index_t height = least(some, n_count - n);
+                fill(turned, height * wide, 0.0f);
+                for (index_t i = 0; i < height; i += pair_rows) {
+                    const index_t rows = least(pair_rows, height - i);
+                    const Matrix<bf16> met = along_sum(k, n + i, rows, depth);
+                    Ahead ahead = Ahead::of(b.at(k, n + i + rows), Ahead::together);
+                    for (index_t j = 0; j < wide; j += pair_width)
+                        pairs_rows(rows, least(pair_width, wide - j), pairs, met, Panel{panels + j * (pairs + 1)},
+                                   turned + i * wide + j, wide, ahead);
+                }
+                add_turned(height, width, turned, wide, c + m * c_row + n, c_row);
+            }
+        }
+}
+
+#endif
+
+}  // namespace superopt
