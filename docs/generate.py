@@ -54,7 +54,7 @@ def generated() -> dict[Path, str]:
     rooms = _between(ARCHITECTURE, "rooms", house.table())
     right = _between(GUARANTEES, "verdicts", verdicts_asked())
     numbers = {README: readme(), MODELS: models(), GUARANTEES: right}
-    graphs = {DOCS.parent / "superopt" / "workloads.graphs": workload_graphs()}
+    graphs = {DOCS.parent / "superopt" / "data" / "workloads.graphs": workload_graphs()}
     return {**pictures, **graphs, **numbers, DOCS / "command-line.md": command_line(), ARCHITECTURE: rooms}
 
 

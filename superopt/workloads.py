@@ -71,7 +71,7 @@ class Workload:
 @cache
 def _graphs() -> dict[str, str]:
     """Return the text of each workload's graph by the name of its function."""
-    text = Path(__file__).with_name("workloads.graphs").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "data" / "workloads.graphs").read_text(encoding="utf-8")
     graphs = (one for one in text.split("\n\n") if one.startswith("graph "))
     return {one.split()[1]: one for one in graphs}
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.candidates.order import ConfigurationOrder
 from superopt.clock import Clock
+from superopt.cost.memory import check_memory
 from superopt.errors import InputError, SuperoptError, first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel.assembly import known_tensors
 from superopt.funnel.domain import TRIED, Domain, domain_of, failure
 from superopt.funnel.first_runs import FirstRuns
-from superopt.funnel.memory import check_memory
 from superopt.ir import Graph
 from superopt.options import OptimizeOptions
 from superopt.targets import Kernel, Target

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import superopt
-from superopt.candidates.candidate import RegionCandidates
+from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.cli.screen import Table, Text
 from superopt.cli.summary import summary
 from superopt.result.result import Result
@@ -83,13 +83,23 @@ def text_of(result: Result) -> str:
 SHAPES = ((16, 256), (256,), (256, 512))
 
 
+def with_chosen(result: Result, wanted: Callable[[Candidate], bool]) -> Result:
+    [region] = result.regions
+    assert region.chosen is not None
+    one = replace(next(filter(wanted, region.candidates)), fate=region.chosen.fate)
+    return replace(result, regions=(replace(region, candidates=(one,)),))
+
+
 def test_why_it_is_faster_counts_what_the_program_does(planned: Callable[..., Result]) -> None:
-    why = why_faster(planned(norm_linear, *SHAPES, superopt=50.0, eager=100.0))
+    # Which graph is predicted to be the fastest depends on the machine: these are named by what they do.
+    result = planned(norm_linear, *SHAPES, superopt=50.0, eager=100.0)
+    why = why_faster(with_chosen(result, lambda one: str(one.mugraph).count("loop[k]") == 1))
     assert "operators became 1 kernel" in why
     assert "One pass over x instead of two" in why
     assert "524.3 of the 574.5 kB that it moves are w" in why
     assert why.endswith(".")
-    less = why_faster(planned(rowsum, (32, 512), (512, 512), superopt=50.0, eager=100.0))
+    result = planned(rowsum, (32, 512), (512, 512), superopt=50.0, eager=100.0)
+    less = why_faster(with_chosen(result, lambda one: "sum" in str(one.graph)))
     assert "times less arithmetic" in less
 
 

@@ -200,7 +200,6 @@ class Page(HTMLParser):
         "1.73×",
         "NVIDIA H200",
         "torch.compile 20.8 µs",
-        "roofline floor 10.9 µs",
         "rejected: floats: NaN",
         "rejected: not measured",
         "slower",

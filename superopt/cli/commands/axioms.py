@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from superopt.cli.commands.rulesets import add_actions, check_file
+from superopt.cli.rulesets import add_actions, check_file
 from superopt.cli.screen import Code, Text, print_blocks, print_json
 
 __all__ = ["add_command"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from superopt.cli import options
 from superopt.cli.commands.optimize import show
-from superopt.cli.commands.tunepending import run_pending
 from superopt.cli.live import LiveLine
+from superopt.cli.pending import run_pending
 from superopt.cli.scratch import own_scratch
 from superopt.cli.target import load_target
 from superopt.cli.userfile import to_stderr

@@ -99,7 +99,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         ("equalities", counts["equal"], "between a tensor and the first one of its fingerprint"),
         ("of parts", counts["replaced"], "dropped: a part of one side can be replaced"),
         ("renamed", counts["renamed"], "dropped: others with renamed inputs"),
-        ("tensorless", counts["tensorless"], "dropped: follow among these tensors from rules kept before"),
+        ("closed", counts["closed"], "dropped: follow among these tensors from rules kept before"),
         (
             "derived",
             counts["followed"],
