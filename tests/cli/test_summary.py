@@ -15,6 +15,7 @@ import superopt
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.cli.screen import Table, Text
 from superopt.cli.summary import summary
+from superopt.frontier.tensors.bound import graph_bound
 from superopt.result.result import Result
 from superopt.result.why import why_faster, why_not_faster
 from superopt.tune import Measurement
@@ -83,23 +84,23 @@ def text_of(result: Result) -> str:
 SHAPES = ((16, 256), (256,), (256, 512))
 
 
-def with_chosen(result: Result, wanted: Callable[[Candidate], bool]) -> Result:
+def with_chosen(result: Result, least: Callable[[Candidate], float]) -> Result:
     [region] = result.regions
     assert region.chosen is not None
-    one = replace(next(filter(wanted, region.candidates)), fate=region.chosen.fate)
+    one = replace(min(region.candidates, key=least), fate=region.chosen.fate)
     return replace(result, regions=(replace(region, candidates=(one,)),))
 
 
 def test_why_it_is_faster_counts_what_the_program_does(planned: Callable[..., Result]) -> None:
     # Which graph is predicted to be the fastest depends on the machine: these are named by what they do.
     result = planned(norm_linear, *SHAPES, superopt=50.0, eager=100.0)
-    why = why_faster(with_chosen(result, lambda one: str(one.mugraph).count("loop[k]") == 1))
+    why = why_faster(with_chosen(result, lambda one: str(one.mugraph).count("loop[k]")))
     assert "operators became 1 kernel" in why
     assert "One pass over x instead of two" in why
     assert "524.3 of the 574.5 kB that it moves are w" in why
     assert why.endswith(".")
     result = planned(rowsum, (32, 512), (512, 512), superopt=50.0, eager=100.0)
-    less = why_faster(with_chosen(result, lambda one: "sum" in str(one.graph)))
+    less = why_faster(with_chosen(result, lambda one: graph_bound(one.graph).flops))
     assert "times less arithmetic" in less
 
 
