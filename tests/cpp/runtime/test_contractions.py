@@ -24,5 +24,6 @@ def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
         assert error(loaded(vectors), case) < 2 * shape[2] ** 0.5 + 8, case
 
 
+@pytest.mark.slow
 def test_contractions_under_the_sanitizers() -> None:
     clean(str(Path(__file__).with_name("contractions.py")))
