@@ -14,9 +14,9 @@ import pytest
 
 from superopt.cache import versions
 from superopt.codegen.cpp import compile as compiling
+from superopt.cost import memory
 from superopt.cost.memory import check_memory, needed_bytes
 from superopt.errors import InputError
-from superopt.funnel import memory
 from superopt.ir import Program, Region, parse_graph
 from superopt.result.codec import read_result
 
