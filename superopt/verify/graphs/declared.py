@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superopt.verify.evaluation.interpret import interpret
+from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.residues import fingerprint, fold
 from superopt.verify.graphs.setting import Setting
 from superopt.verify.graphs.trials import Tally, batches, compare
 from superopt.verify.verdict import Witness
 
-__all__ = ["ACCIDENT", "agree_where_declared", "declared"]
+__all__ = ["ACCIDENT", "agree_where_declared", "difference_where_declared"]
 
 ACCIDENT = 2.0**-44
 """The chance that programs which differ agree in as many trials as are made of them."""
@@ -29,38 +30,48 @@ _LOOKED_AT = 4  # trials by which comparisons of the same numbers are known
 _OUTCOMES = 3  # of a comparison: less, equal, greater, one as likely as another
 
 
-def declared(
-    setting: Setting, sites: frozenset[Hashable], wanted: int, *, pooled: bool = False
-) -> Witness | None:
-    """Compare where some comparisons come out equal at random.
+def difference_where_declared(setting: Setting, sites: frozenset[Hashable], wanted: int) -> Witness | None:
+    """Return a difference, if one is met where some comparisons come out equal at random.
 
-    With `pooled`, other numbers are all different in one half of these trials, and in the other half equal
-    now and then: a difference may take an equality of either kind at once.
+    Other numbers are all different in one half of these trials, and in the other half equal now and then: a
+    difference may take an equality of either kind at once.
     """
-    for number in (False, True)[: 1 + pooled]:
-        drawn = setting.field(_ROUND + number, 2 * wanted, pooled=number)
-        for batch in batches(setting, drawn, setting.roots.good(drawn)[:wanted]):
-            batch.declared = sites
-            witness = compare(setting, batch, Tally(), judged=False)
-            if witness is not None:
-                return witness
+    for number, pooled in enumerate((False, True)):
+        drawn = setting.field(_ROUND + number, 2 * wanted, pooled=pooled)
+        witness = _compare(setting, drawn, sites, Tally(), wanted)
+        if witness is not None:
+            return witness
     return None
 
 
 def agree_where_declared(setting: Setting, sites: frozenset[Hashable]) -> bool:
-    """Return whether programs agree for all outcomes of some comparisons, but for an `ACCIDENT`."""
+    """Return whether programs agree for all outcomes of some comparisons, but for an `ACCIDENT`.
+
+    All other comparisons must come out equal by themselves where numbers are drawn, as those of integers do:
+    the bound counts them apart.
+    """
     wanted, tally = _wanted(setting, sites), Tally()
     if wanted is None:
         return False
     for number in range(_ROUNDS):
         drawn = setting.field(_ROUND + 2 + number, 2 * wanted)
-        for batch in batches(setting, drawn, setting.roots.good(drawn)[: tally.lacking(wanted)]):
-            batch.declared = sites
-            if compare(setting, batch, tally, judged=False) is not None:
-                return False
+        if _compare(setting, drawn, sites, tally, tally.lacking(wanted)) is not None:
+            return False
         if tally.kept >= wanted:
             return True
     return False
+
+
+def _compare(
+    setting: Setting, drawn: Field, sites: frozenset[Hashable], tally: Tally, most: int
+) -> Witness | None:
+    """Return a difference in some trials that are good, with ties of some comparisons declared."""
+    for batch in batches(setting, drawn, setting.roots.good(drawn)[:most]):
+        batch.declared = sites
+        witness = compare(setting, batch, tally, judged=False)
+        if witness is not None:
+            return witness
+    return None
 
 
 def _wanted(setting: Setting, sites: frozenset[Hashable]) -> int | None:

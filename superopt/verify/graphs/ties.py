@@ -6,7 +6,7 @@ from math import ceil, log2
 
 from superopt.verify.evaluation.forms import Form
 from superopt.verify.evaluation.pool import Direct, direct_sites, independent
-from superopt.verify.graphs.declared import ACCIDENT, agree_where_declared, declared
+from superopt.verify.graphs.declared import ACCIDENT, agree_where_declared, difference_where_declared
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.graphs.rounds import Finding
 from superopt.verify.graphs.setting import Setting
@@ -37,11 +37,13 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     if witness is not None:
         return Finding(witness)
     every = frozenset(tally.met)
-    if agree_where_declared(setting, every):
+    # Masks and integers are equal now and then in any trial.
+    asked = frozenset(site for site in every if site not in direct or direct[site].ways)
+    if agree_where_declared(setting, asked):
         return Finding(error=error + ACCIDENT)
     # The comparisons whose ties cannot be drawn are looked at first: what they leave open stays so.
     hidden = frozenset(site for site in every if site not in direct)
-    if hidden and declared(setting, hidden, wanted, pooled=True) is not None:
+    if hidden and difference_where_declared(setting, hidden, wanted):
         return _undecided(setting.facts, hidden)
     ways = frozenset[Form]().union(*(one.ways for site, one in direct.items() if site in every))
     at_once = independent(ways) + len(hidden)
@@ -52,7 +54,7 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     if witness is not None:
         return Finding(witness)
     left_out = hidden.union(search.rare)
-    if left_out != hidden and declared(setting, left_out, wanted, pooled=True) is not None:
+    if left_out != hidden and difference_where_declared(setting, left_out, wanted):
         return _undecided(setting.facts, left_out)
     share = _share(setting, dismissed=tally.dismissed + search.tally.dismissed > 0)
     return Finding(error=error + (1 - share / 2) ** wanted)

@@ -10,6 +10,10 @@ import torch.nn.functional as F
 from superopt import equivalent
 from superopt.ir import parse_graph
 from superopt.verify.evaluation.tiny import tiny_sizes
+from superopt.verify.graphs import ties
+from superopt.verify.graphs.declared import agree_where_declared
+from superopt.verify.graphs.equality import equal_graphs
+from superopt.verify.graphs.setting import Setting
 
 _W, _I = torch.randn(10, 3), torch.tensor([1, 7, 3, 9])
 
@@ -142,3 +146,24 @@ def test_a_count_may_exceed_the_positions_that_are_evaluated(name: str) -> None:
 def test_bytes_wrap_around() -> None:
     a, b = torch.tensor([3, 5], dtype=torch.uint8), torch.tensor([5, 3], dtype=torch.uint8)
     assert _outcome(lambda a, b: (a - b).float(), lambda a, b: a.float() - b.float(), a, b) == "unknown"
+
+
+def test_ties_of_integers_are_not_declared_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are drawn, and the bound counts what is drawn; declared ones it does not know of."""
+    text = (
+        "graph g\naxes m=4 l=3 n=40\nin w: f32[n]\nin y: i64[m,l]\nin x: f32[m]\nin z: f32[m]\n"
+        "t1 = index[n]()\nt2 = eq(t1, y)\nt3 = mul(t2, w)\nt4 = sum[n,l](t3)\n"
+        "t5 = lt(z, x)\nt6 = where(t5, x, z)\nt7 = mul(t4, t6)\nout o: f32[m] = t7\n"
+    )
+    asked: list[frozenset[Any]] = []
+
+    def noted(setting: Setting, sites: frozenset[Any]) -> bool:
+        asked.append(sites)
+        return agree_where_declared(setting, sites)
+
+    monkeypatch.setattr(ties, "agree_where_declared", noted)
+    graphs = parse_graph(text), parse_graph(text.replace("lt(z, x)", "le(z, x)"))
+    assert equal_graphs(*graphs).equal
+    order = 8  # the number of `lt`, after four inputs
+    assert asked
+    assert {number for sites in asked for _, number in sites} == {order}
