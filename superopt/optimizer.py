@@ -32,6 +32,7 @@ from superopt.result.codec import read_result, returned
 from superopt.result.result import Result
 from superopt.rivals.final import FinalRace, final_race, withdrawn
 from superopt.targets import Target, pick_target
+from superopt.tune.measure import bytes_of
 
 if TYPE_CHECKING:
     from superopt.cache import Cache
@@ -183,8 +184,7 @@ def _cached(state: State) -> bool:
     if state.target.clears_caches:
         return False
     tensors = tensors_of(state.typical)
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return size * copies_for(tensors) < _SURELY_COLD * state.target.cost_device().l2_bytes
+    return bytes_of(tensors) * copies_for(tensors) < _SURELY_COLD * state.target.cost_device().l2_bytes
 
 
 def _program(

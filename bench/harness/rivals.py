@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from superopt.bench.harness.records import failed
+from superopt.tune.measure import bytes_of
 
 __all__ = ["compiled", "copies_like", "ready"]
 
@@ -26,7 +27,7 @@ def copies_like(
     like = tuple(
         torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=device) for one in inputs
     )
-    size = max(sum(one.numel() * one.element_size() for one in like), 1)
+    size = max(bytes_of(like), 1)
     count = max(_COPIES, min(-(-least_bytes // size), _MOST_COPIES))
     return [typical(like, seed=seed + at) for at in range(count)]
 

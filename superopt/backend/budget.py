@@ -55,7 +55,7 @@ def decisions_of(
     ledger.relieved(taken)
     if races and ledger.left_s >= FIRST_S:
         _share(races, alike, taken, ledger, warm_up.first_runs(target))
-    made = found | {digest: contest.decided() for digest, contest in races.items()}
+    made = found | {digest: race.decided() for digest, race in races.items()}
     if mode_of(ledger.options) != "off":
         try:
             _defer(made, races, alike, ledger)
@@ -96,7 +96,7 @@ def _share(
     """Let all regions try, first as they are written, those first that may gain most."""
 
     def by_gain() -> tuple[list[str], dict[str, float]]:
-        gains = {digest: contest.gain_us * len(alike[digest]) for digest, contest in races.items()}
+        gains = {digest: race.gain_us * len(alike[digest]) for digest, race in races.items()}
         return sorted(gains, key=lambda digest: -gains[digest]), gains
 
     start, most = ledger.spent_s, _MEASURING * ledger.left_s

@@ -34,7 +34,7 @@ from superopt.rivals.inductor import alone
 from superopt.rivals.opponents import Opponents
 from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS, Function, Rival
 from superopt.targets import Target
-from superopt.tune.measure import HeadToHead
+from superopt.tune.measure import HeadToHead, bytes_of
 from superopt.verify.floats.compare import compare_floats, tensors_of, typical
 from superopt.verify.floats.focus import focus_of
 
@@ -59,7 +59,7 @@ _SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators that tell o
 _NEAR_S = 1.0  # of the deadline, where what came back is what there was time for
 _COMPILING_S = 2.5  # of Inductor's compiling a region, about, and the race with it
 _HOPELESS = 1.5  # times the library calls alone, above which Inductor's code is not needed to know
-_CALLED = ("normal",)  # inputs by which a plan is checked as it is called; its kernels met all
+_CALLED = ("normal",)  # inputs that a plan is called with; its kernels were checked on all kinds
 _TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
 _NO_ROOM = 1.1  # times the floor, below which Inductor's code leaves nothing to gain
 _FACTORS = (8.0, 1 / 8)  # of sizes that are symbols, at which what won must not lose
@@ -408,9 +408,8 @@ class RegionRace:
     def _copies(self, example: tuple[Tensor, ...] | None = None) -> list[tuple[Tensor, ...]]:
         """Return random inputs, several times over, so that no cache holds them all, where that matters."""
         drawn = self._drawn(example or self.region.subgraph.example())
-        size = sum(tensor.numel() * tensor.element_size() for tensor in drawn)
         most = 2 if self.blank.flops > _LONG_FLOPS else _MOST_COPIES
-        count = max(2, min(most, _COPIES_BYTES // max(size, 1)))
+        count = max(2, min(most, _COPIES_BYTES // max(bytes_of(drawn), 1)))
         return [drawn] + [tuple(map(torch.clone, drawn)) for _ in range(count - 1)]
 
     def _drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -423,7 +422,7 @@ def _scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:
     hints = subgraph.hints()
     sizes = {symbol: max(int(size * factor), 2) for symbol, size in hints.items()}
     example = subgraph.example(sizes)
-    if sizes == hints or sum(one.numel() * one.element_size() for one in example) > _COPIES_BYTES:
+    if sizes == hints or bytes_of(example) > _COPIES_BYTES:
         return None
     try:
         traced_algebra(subgraph, example)

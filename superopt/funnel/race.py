@@ -14,6 +14,7 @@ from superopt.ir import Graph
 from superopt.targets import Kernel, OrderedKernel, Target
 from superopt.tune import Measurement, measure_together
 from superopt.tune.halving import halve
+from superopt.tune.measure import bytes_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,8 +136,7 @@ def by_time(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def copies_for(tensors: "Sequence[Tensor]") -> int:
     """Return how many copies of tensors are more than caches hold."""
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return max(2, min(_MOST_COPIES, _COPY_BYTES // max(size, 1)))
+    return max(2, min(_MOST_COPIES, _COPY_BYTES // max(bytes_of(tensors), 1)))
 
 
 def _cloned(tensors: "tuple[Tensor, ...]") -> "list[tuple[Tensor, ...]]":

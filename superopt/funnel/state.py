@@ -22,6 +22,7 @@ from superopt.ir import Graph
 from superopt.options import OptimizeOptions
 from superopt.targets import Kernel, Target
 from superopt.tune.errors import DeviceLostError
+from superopt.tune.measure import bytes_of
 from superopt.verify.floats.report import FloatReport
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class State:
                 if error := next(filter(None, errors), None):
                     self.keep_to_domain(error)
                 self.known = known_tensors(self.traced, self.typical)
-            size = sum(one.numel() * one.element_size() for one in self.known.values())
+            size = bytes_of(self.known.values())
             if not self.options.guarded:
                 self.first_runs = None
             else:

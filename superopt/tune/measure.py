@@ -9,14 +9,26 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor, inf, log, sqrt
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from superopt.errors import InputError
 
-__all__ = ["HeadToHead", "Measurement", "Method", "Times", "confirm", "measure_together", "times_together"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "HeadToHead",
+    "Measurement",
+    "Method",
+    "Times",
+    "bytes_of",
+    "confirm",
+    "measure_together",
+    "times_together",
+]
 
 Contender = Callable[..., Any]
 Method = Literal["clock", "events", "graph", "unrolled"]
@@ -64,6 +76,11 @@ class Times:
             self.method,
             self.note,
         )
+
+
+def bytes_of(tensors: "Iterable[Tensor]") -> int:
+    """Return how many bytes the elements of some tensors take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def measure_together(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from superopt.rules.discover.language.expressions import Expression, Input
-from superopt.rules.discover.language.operators import OPERATORS
+from superopt.rules.discover.language.operators import OPERATORS, Values
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.language.shapes import Shape, Word
 from superopt.rules.discover.language.values import Numbers, drawn, fractions
 
-__all__ = ["Counterexample", "counterexample"]
+__all__ = ["Counterexample", "counterexample", "evaluated", "length"]
+
+_Value = TypeVar("_Value", bound=Values)
 
 _TRIALS = 12
 _SAMPLES = 8
@@ -62,12 +65,12 @@ def counterexample(rule: Rule, seed: int) -> Counterexample | None:
     return None
 
 
-def evaluated(expression: Expression, inputs: Mapping[str, Numbers], sizes: Mapping[str, int]) -> Numbers:
+def evaluated(expression: Expression, inputs: Mapping[str, _Value], sizes: Mapping[str, int]) -> _Value:
     """Return the value of an expression for inputs of these sizes."""
     if isinstance(expression, Input):
         return inputs[expression.name]
     args = [evaluated(arg, inputs, sizes) for arg in expression.args]
-    found: Numbers = OPERATORS[expression.op].meaning(args, length(expression.at, sizes))[expression.part]
+    found: _Value = OPERATORS[expression.op].meaning(args, length(expression.at, sizes))[expression.part]
     return found
 
 

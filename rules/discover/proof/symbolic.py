@@ -10,10 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.rules.discover.language.expressions import Expression, Input
-from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule
-from superopt.rules.discover.proof.check import length
+from superopt.rules.discover.proof.check import evaluated, length
 
 __all__ = ["Answer", "holds_at_small_sizes"]
 
@@ -72,7 +70,7 @@ def _holds(rule: Rule, sizes: Mapping[str, int]) -> Answer:
         terms = [z3.Real(f"{name}_{row}_{col}") for row in range(rows) for col in range(cols)]
         inputs[name] = Symbols(_array(terms, (1, rows, cols)))
     for left, right in zip(rule.left, rule.right, strict=True):
-        one, other = _evaluated(left, inputs, sizes), _evaluated(right, inputs, sizes)
+        one, other = evaluated(left, inputs, sizes), evaluated(right, inputs, sizes)
         for this, that in zip(one.terms.flat, other.terms.flat, strict=True):
             solver = z3.Solver()
             solver.set("ctrl_c", False)
@@ -90,11 +88,3 @@ def _array(terms: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     for at, term in enumerate(terms):
         found[at] = term
     return found.reshape(shape)
-
-
-def _evaluated(expression: Expression, inputs: Mapping[str, Symbols], sizes: Mapping[str, int]) -> Symbols:
-    if isinstance(expression, Input):
-        return inputs[expression.name]
-    args = [_evaluated(arg, inputs, sizes) for arg in expression.args]
-    found: Symbols = OPERATORS[expression.op].meaning(args, length(expression.at, sizes))[expression.part]
-    return found
