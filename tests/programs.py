@@ -2,7 +2,18 @@
 
 import torch
 
-__all__ = ["RMSNORM", "attention", "differential", "log_sum_exp", "rooted", "squared_weights"]
+from superopt.ir import Graph, parse_graph
+
+__all__ = [
+    "ATTENTION",
+    "RMSNORM",
+    "attention",
+    "differential",
+    "edit",
+    "log_sum_exp",
+    "rooted",
+    "squared_weights",
+]
 
 RMSNORM = """
 graph rmsnorm_linear
@@ -23,6 +34,31 @@ o = contract[k](i, w)
 out y: f16[m, n] = o
 """
 """A matmul of a scaled RMS norm."""
+
+ATTENTION = """
+graph attention
+axes h=32 m=16 n=4096 d=128 e=128
+in q: f16[m, (h d)]
+in k: f16[n, (h d)]
+in v: f16[n, (h e)]
+s = contract[d](q, k)
+c = const[0.08838834764831843]()
+t = mul(s, c)
+p = exp(t)
+z = sum[n](p)
+w = div(p, z)
+o = contract[n](w, v)
+out y: f16[m, (h e)] = o
+"""
+"""Attention of several heads."""
+
+
+def edit(text: str, *changes: tuple[str, str]) -> Graph:
+    """Return the graph of a text with each change made where it fits exactly once."""
+    for old, new in changes:
+        assert text.count(old) == 1, (old, text)
+        text = text.replace(old, new)
+    return parse_graph(text)
 
 
 def attention(x, v):

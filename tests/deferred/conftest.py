@@ -1,34 +1,28 @@
 """What tests of deferred work share: regions as torch.compile gives them, in caches of their own."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from backend.conftest import Host
+from backend.conftest import Host, own_caches
 
 from superopt.backend import budget
 from superopt.backend.decision import Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
 
+__all__ = ["MLP", "ledger", "mlp", "own_caches", "region", "regions"]
+
 Regions = Callable[..., list[Region]]
 
 
 @pytest.fixture(autouse=True)
-def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep what is queued and decided in a folder of its own, and dynamo's graphs to one test."""
-    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "superopt"))
+def tuned_later(own_caches: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queue what is left undone, and let nothing work it off."""
     monkeypatch.setenv("SUPEROPT_TUNE", "later")
-    torch._dynamo.reset()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch._dynamo.reset()
 
 
 @pytest.fixture

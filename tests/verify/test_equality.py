@@ -7,36 +7,12 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import RMSNORM
+from programs import ATTENTION, RMSNORM, edit
 
 from superopt.errors import InputError
 from superopt.ir import Axis, Graph, Output, Port, Step, check_graph, parse_graph, refine_axis, rename_axes
 from superopt.ops import OPS
 from superopt.verify import equal_graphs
-
-ATTENTION = """
-graph attention
-axes h=32 m=16 n=4096 d=128 e=128
-in q: f16[m, (h d)]
-in k: f16[n, (h d)]
-in v: f16[n, (h e)]
-s = contract[d](q, k)
-c = const[0.08838834764831843]()
-t = mul(s, c)
-p = exp(t)
-z = sum[n](p)
-w = div(p, z)
-o = contract[n](w, v)
-out y: f16[m, (h e)] = o
-"""
-
-
-def edit(text: str, *changes: tuple[str, str]) -> Graph:
-    """Return the graph of a text with each change made where it fits exactly once."""
-    for old, new in changes:
-        assert text.count(old) == 1, (old, text)
-        text = text.replace(old, new)
-    return parse_graph(text)
 
 
 def test_an_identity_of_two_elements_is_none_of_many():

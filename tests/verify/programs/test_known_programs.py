@@ -1,9 +1,9 @@
 """Known programs: pairs that must be found equal, and plausible wrong variants that must not."""
 
 import pytest
-from programs import RMSNORM
+from programs import ATTENTION, RMSNORM, edit
 
-from superopt.ir import Graph, parse_graph
+from superopt.ir import parse_graph
 from superopt.verify import equal_graphs
 
 RMSNORM_LATE = """
@@ -22,22 +22,6 @@ h = mul(g, x)
 i = contract[k](h, w)
 o = div(i, r)
 out y: f16[m, n] = o
-"""
-
-ATTENTION = """
-graph attention
-axes h=32 m=16 n=4096 d=128 e=128
-in q: f16[m, (h d)]
-in k: f16[n, (h d)]
-in v: f16[n, (h e)]
-s = contract[d](q, k)
-c = const[0.08838834764831843]()
-t = mul(s, c)
-p = exp(t)
-z = sum[n](p)
-w = div(p, z)
-o = contract[n](w, v)
-out y: f16[m, (h e)] = o
 """
 
 ATTENTION_LATE = """
@@ -229,14 +213,6 @@ in w: f32[k, n]
 o = contract[k](x, w)
 out y: f32[i, n] = o
 """
-
-
-def edit(text: str, *changes: tuple[str, str]) -> Graph:
-    """Return the graph of a text with each change made where it fits exactly once."""
-    for old, new in changes:
-        assert text.count(old) == 1, (old, text)
-        text = text.replace(old, new)
-    return parse_graph(text)
 
 
 EQUAL = {
