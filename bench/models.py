@@ -3,6 +3,7 @@
     python -m bench.models --json OUT                          all cases, 30 to 50 minutes on two cores
     python -m bench.models --cases llama,bert --train          forward and backward
     python -m bench.models --cases llama:decode:bf16 --tokens 2048
+    python -m bench.models --cases bert --tune 4               and once more after `superopt tune --pending`
     python -m bench.models --json OUT --resume --minutes 10    what is missing, begun within the minutes
     python -m bench.models --list
 
@@ -16,7 +17,8 @@ Compiling is timed in processes of their own, Inductor and superopt in turns: "c
 "warm" with what the first process left (the median of `--starts`). What either makes once on a machine for
 all models, such as compiled headers, is made before; `once_s` is superopt's time for that. The shares of
 operations (of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model
-superopt's kernels compute. Let nothing else run meanwhile.
+superopt's kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes,
+and the step is measured once more. Let nothing else run meanwhile.
 """
 
 import argparse
@@ -206,6 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--tokens", type=from_one, default=128, help="of a prefill")
     add("--context", type=from_one, default=1024, help="tokens in the cache of a decode")
     add("--starts", type=from_one, default=3, help="warm starts, whose median is shown")
+    add(
+        "--tune", type=above_zero, help="minutes of `superopt tune --pending`, and measure once more after it"
+    )
     add("--limit", type=above_zero, default=10.0, help="minutes after which a process is given up")
     parser.add_results(minutes=45.0)
     add("--list", action="store_true", help="show the cases that would be run")
@@ -271,47 +276,66 @@ def _measured(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
                     return found
                 seconds[by].append(found.pop("compile_s"))
             cold = cold or found
+        tuned = _tuned(case, Path(folder), options) if options.tune else {}
+    if "error" in tuned:
+        return tuned
     return {
         **found,
         **cold,
         "cold_s": {by: each[0] for by, each in seconds.items()},
         "warm_s": {by: median(each[1:]) for by, each in seconds.items()},
         "starts_s": seconds,
+        **tuned,
     }
+
+
+def _tuned(case: _Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what a step takes once deferred work is worked off, and the seconds that it took."""
+    tune = [sys.executable, "-m", "superopt", "tune", "--pending", "--minutes", str(options.tune)]
+    start = time.perf_counter()
+    said = _output(tune, folder, "superopt", 2 * options.tune)
+    if isinstance(said, dict):
+        return said
+    seconds = round(time.perf_counter() - start, 1)
+    found = _in_process(case, "timed", folder, "superopt", options)
+    return found if "error" in found else {"tuned": {**found, "tune_s": seconds}}
 
 
 def _in_process(case: _Case, kind: str, folder: Path, by: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return what a process measures, whose caches are in a folder, or why there is nothing."""
-    inductors = folder / "inductor"
     command = [sys.executable, "-m", "superopt.bench.models", "--child", kind, "--cases", case.text]
     command += ["--preset", options.preset, "--seconds", str(options.seconds)]
     command += ["--width", str(options.width), "--layers", str(options.layers)]
     command += ["--tokens", str(options.tokens), "--context", str(options.context)]
-    command += ["--inductor-cache", str(inductors), *(["--train"] if options.train else [])]
+    command += ["--inductor-cache", str(folder / "inductor"), *(["--train"] if options.train else [])]
     command += [] if options.budget is None else ["--budget", str(options.budget)]
-    places = {
-        "SUPEROPT_CACHE_DIR": str(folder / "kept"),
-        "TORCHINDUCTOR_CACHE_DIR": str(inductors if by == "inductor" else folder / "superopt"),
-    }
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, **places},
-            capture_output=True,
-            text=True,
-            timeout=60 * options.limit,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"{kind}: took more than {options.limit:g} minutes"}
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"error": f"{kind}: {lines[-1]}"}
-    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    said = _output(command, folder, by, options.limit)
+    if isinstance(said, dict):
+        return {"error": f"{kind}: {said['error']}"}
+    record: dict[str, Any] = json.loads(said.splitlines()[-1])
     return record
 
 
+def _output(command: Sequence[str], folder: Path, by: str, limit: float) -> str | dict[str, Any]:
+    """Return what a command prints, whose caches are in a folder, or why it failed within so many minutes."""
+    places = {
+        "SUPEROPT_CACHE_DIR": str(folder / "kept"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / by),
+    }
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, **places}, capture_output=True, text=True, timeout=60 * limit
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"took more than {limit:g} minutes"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return {"error": lines[-1]}
+    return done.stdout
+
+
 _HEAD = (
-    f"{'case':22} {'eager µs':>10} {'Inductor':>10} {'superopt':>10} speedup  ops bytes"
+    f"{'case':22} {'eager µs':>10} {'Inductor':>10} {'superopt':>10} speedup  tuned  ops bytes"
     "   cold s, times    warm s, times"
 )
 
@@ -326,7 +350,8 @@ def _line(text: str, record: Mapping[str, Any]) -> str:
         ours, inductors = record[name]["superopt"], record[name]["inductor"]
         spent.append(f"{ours:8.1f} {ours / inductors:6.2f}")
     shares = f"{record['flops']:4.0%} {record['bytes']:5.0%}"
-    return f"{text:22} {times} {record['speedup']:7.2f} {shares} {'  '.join(spent)}"
+    tuned = f"{record['tuned']['speedup']:6.2f}" if "tuned" in record else f"{'-':>6}"
+    return f"{text:22} {times} {record['speedup']:7.2f} {tuned} {shares} {'  '.join(spent)}"
 
 
 def _document(options: argparse.Namespace) -> dict[str, Any]:
@@ -341,6 +366,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "train": options.train,
         "budget_s": options.budget,
         "preset": options.preset,
+        "tune_minutes": options.tune,
         "starts": options.starts,
         "sizes": {name: getattr(options, name) for name in ("width", "layers", "tokens", "context")},
     }
