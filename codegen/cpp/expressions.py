@@ -92,6 +92,8 @@ def apply_op(op: str, *args: Text) -> Text:
     """Return an operator applied to expressions."""
     if op == "guard":
         return call("where", *args, constant(0))
+    if OPS[op].sign:  # the opposite of `<` is not `>=` where a number is NaN
+        return call("truth", _infix(args[0], OPS[op].sign, args[1], 0))
     direct = OPS[op].cpp
     if direct in ("/", "-"):
         return _infix(args[0], direct, args[1], _PRODUCT if direct == "/" else _SUM)

@@ -193,7 +193,10 @@ class TritonText:
 
     def negated(self, mask: Expression) -> Expression:
         """Return where the mask does not hold."""
-        if mask.form in _OPPOSITE:
+        # Neither `<` nor `>=` holds where a number is NaN, which no integer is.
+        if mask.form in _OPPOSITE and (
+            mask.form in ("==", "!=") or all(one.kind != "float" for one in mask.parts)
+        ):
             a, b = mask.parts
             return self.compare(a, _OPPOSITE[mask.form], b)
         if mask.text in ("True", "False"):

@@ -32,6 +32,10 @@ _DIRECT: dict[str, Callable[..., Tensor]] = {
     "sub": torch.sub,
     "minimum": torch.minimum,
     "tanh": torch.tanh,
+    # Defined by their opposites in the algebra, which hold where a number is NaN.
+    "le": torch.le,
+    "ge": torch.ge,
+    "ne": torch.ne,
 }
 
 
@@ -228,7 +232,7 @@ class Evaluation:
             chosen, other = tensors if inputs[0].mask else tensors[::-1]
             return Value(torch.where(chosen != 0, other, self.scalars.const(Fraction(0))), axes)
         if op in _DIRECT:
-            return Value(_DIRECT[op](*tensors), axes, mask)
+            return Value(_DIRECT[op](*tensors).to(self.dtype), axes, mask)
         return Value(OPS[op].scalar(self.scalars, *tensors), axes, mask)
 
     def _reduce(self, step: Step, value: Value) -> Value:

@@ -6,7 +6,7 @@ from masks import CHOSEN
 
 from superopt.codegen.cpp import CppMuGraph
 from superopt.ir import fuse, parse_graph
-from superopt.trace import run_graph
+from superopt.trace import run_graph, trace
 
 
 @pytest.mark.parametrize("text", CHOSEN.values(), ids=CHOSEN.keys())
@@ -19,3 +19,28 @@ def test_masks_hide_infinities(text: str) -> None:
     wanted = run_graph(graph, inputs, torch.float32)["o"]
     assert wanted.isfinite().all()
     assert torch.equal(found, wanted)
+
+
+COMPARED = {
+    "at least": lambda x: torch.where(x >= 0, x, 1.0),
+    "at most": lambda x: torch.where(x <= 0, x, 1.0),
+    "not less": lambda x: torch.where(~(x < 0), 2.0, 1.0),
+    "unequal": lambda x: torch.where(x != 0, 2.0, 1.0),
+    "itself": lambda x: torch.where(x == x, x, 1.0).sum(-1),
+    "all": lambda x: (x <= 9).all(-1).float(),
+    "a sum of masks": lambda x: (x >= 0).float() + (x <= 0).float(),
+}
+
+
+@pytest.mark.parametrize("function", COMPARED.values(), ids=COMPARED.keys())
+def test_comparisons_of_nan_come_out_as_pytorchs_do(function) -> None:
+    x = torch.randn(5, 24)
+    x[1, 3] = x[4] = float("nan")
+    [region] = trace(function, x).program.regions
+    [port] = region.graph.inputs
+    found = CppMuGraph(fuse(region.graph), flags=("-O1",))(**{port.name: x})
+    [made], wanted = found.values(), function(x)
+    assert wanted[1:].isfinite().any()
+    assert torch.allclose(made, wanted, equal_nan=True)
+    [by_steps] = run_graph(region.graph, {port.name: x}, torch.float32).values()
+    assert torch.allclose(by_steps, wanted, equal_nan=True)

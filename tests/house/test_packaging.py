@@ -130,7 +130,7 @@ def test_wheel_and_sdist_hold_each_module_once(tmp_path: Path) -> None:
     modules = [name for name in names if name.endswith(".py")]
     assert sorted(modules) == sorted(sources())
     assert {"superopt/py.typed", "superopt/codegen/cpp/runtime/vectors.hpp"} <= set(names)
-    about = (".py", "py.typed", ".hpp")
+    about = (".py", "py.typed", ".hpp", "data/workloads.graphs")
     assert all(name.endswith(about) for name in names if ".dist-info/" not in name), "no tests, no data"
     assert {name.partition("/")[0] for name in names} == {"superopt", f"superopt-{__version__}.dist-info"}
     assert f"superopt-{__version__}.dist-info/licenses/LICENSE" in names

@@ -1,7 +1,10 @@
 """Every scalar operator, and every shape of step, through the interpreter."""
 
+from fractions import Fraction
+
 import pytest
 
+from superopt.codegen.triton.expression import TritonText, apply, atom
 from superopt.ops import OPS
 
 POSITIVE = {"log": [0.1, 9], "log2": [0.1, 9], "sqrt": [0, 9], "rsqrt": [0.1, 9], "log1p": [-1e-3, 1e-3]}
@@ -244,3 +247,18 @@ out out: f32[m] = t4
 @pytest.mark.parametrize("text", KERNELS.values(), ids=KERNELS.keys())
 def test_configurations_agree(agrees, text, configs):
     agrees("text", text=text, domain=[-0.5, 0.5], configs=configs)
+
+
+def test_the_opposite_of_a_comparison_is_taken_of_integers_alone() -> None:
+    number, place, zero = atom("x"), atom("m", "int"), TritonText().const(Fraction(0))
+    written = {
+        (op, one.text): apply("not", (apply(op, (one, zero)),)).text
+        for op in ("lt", "eq")
+        for one in (number, place)
+    }
+    assert written == {
+        ("lt", "x"): "~(x < 0.0)",  # true of NaN, as x >= 0 is not
+        ("lt", "m"): "m >= 0",
+        ("eq", "x"): "x != 0.0",
+        ("eq", "m"): "m != 0",
+    }

@@ -34,7 +34,15 @@ from superopt.verify.floats.errors import (
 )
 from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.report import Counterexample, DistributionReport, FloatReport
-from superopt.verify.floats.samples import DIRECTED, DISTRIBUTIONS, ONLY_FINITE, sample, tensors_of, typical
+from superopt.verify.floats.samples import (
+    DIRECTED,
+    DISTRIBUTIONS,
+    MISSING,
+    ONLY_FINITE,
+    sample,
+    tensors_of,
+    typical,
+)
 from superopt.verify.floats.seek import seek
 from superopt.verify.floats.wide import in_float64, largest_number
 
@@ -72,6 +80,7 @@ _SPARED = DIRECTED[-1]  # the distribution that is left out where the others hav
 _FEW, _LARGE = 16, 2**16  # elements of a small input, and of the inputs of a program that is not small
 _COVERING = 2  # draws of a directed distribution that may show nothing new before it is left
 _NOTHING = 2.0**-44  # the share of the largest input that is left where it cancels in float64
+_LACKING = 4  # inputs of which numbers are left out, one in each draw
 _PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
 
@@ -124,12 +133,15 @@ def compare_many(
     The distributions are all of `DISTRIBUTIONS`, unless they are given, and the directed ones where the
     focus has comparisons.
     """
+    sorts_out_nan = focus is not None and focus.sorts_out_nan
     focus = None if focus is None or focus.is_empty else focus
     names = list(DISTRIBUTIONS if distributions is None else distributions)
     contest = _Contest(exact, eager, candidates, factor, floor, focus, inputs)
     if focus is not None:
         contest.judge_directed(inputs, seed)
         names = [name for name in names if name not in DIRECTED]
+    if sorts_out_nan:
+        contest.judge_missing(inputs, seed)
     for name in names:
         contest.judge(name, inputs, seed)
     if contest.watch is not None and not contest.watch.complete:
@@ -185,6 +197,16 @@ class _Contest:
                 break
         for name, several in errors.items():
             self._close(name, several, inputs, seed)
+
+    def judge_missing(self, inputs: Sequence[Any], seed: int) -> None:
+        """Judge all candidates where one input after another lacks numbers."""
+        errors = self._blank()
+        floats = sum(one.dtype.is_floating_point for one in tensors_of(inputs))
+        for draw in range(min(floats, _LACKING)):
+            drawn = sample(MISSING, inputs, seed=seed + draw, focus=self.focus)
+            self._compare(MISSING, drawn, seed + draw, self._everyone, errors)
+        for at, several in enumerate(errors):
+            self.found[at] += [self._judged(MISSING, several)] if several else []
 
     def judge_found(self, draws: Iterable[Sequence[Any]], seed: int) -> None:
         """Judge all candidates on inputs that show comparisons as no distribution did."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from superopt.verify.floats.report import DistributionReport
-from superopt.verify.floats.samples import DIRECTED, ONLY_FINITE
+from superopt.verify.floats.samples import DIRECTED, MISSING, ONLY_FINITE
 
 __all__ = ["FOUND", "ROUNDING", "Errors", "errors_of", "judged", "largest_error", "may_hang", "scale_of"]
 
@@ -17,7 +17,7 @@ ROUNDING = 64.0
 FOUND = "inputs found for comparisons"
 """The name under which inputs are judged that were searched for."""
 
-_AIMED = frozenset({*DIRECTED, FOUND})
+_AIMED = frozenset({*DIRECTED, MISSING, FOUND})
 _COARSE = 0.03  # share of a row that is no rounding in any dtype
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import TYPE_CHECKING
 
-from superopt.ir import Graph, Opaque, Region, Step
+from superopt.ir import Graph, Opaque, Region, Step, tensorless_values
 from superopt.ir.stabilize import LOWEST, stabilize
 from superopt.verify.floats.inversion import Invert, inversion_of
 from superopt.verify.floats.ranges import ANYTHING, TRUTH, Range, range_of_dtype, range_of_step
@@ -115,6 +115,21 @@ class Focus:
     def is_empty(self) -> bool:
         """Whether there is nothing to aim at."""
         return not self.comparisons
+
+    @property
+    def sorts_out_nan(self) -> bool:
+        """Whether results may be numbers where inputs are NaN, and no operator can fail on these.
+
+        Operators outside the algebra may, and may take the context of a GPU along.
+        """
+        nodes = [node for program in self.nodes for node in program]
+        graphs = [node.graph for node in nodes if isinstance(node, Region)]
+        return len(graphs) == len(nodes) and any(map(_compares_data, graphs))
+
+
+def _compares_data(graph: Graph) -> bool:
+    tensorless = tensorless_values(graph)
+    return any(step.op in COMPARED and not tensorless[at] for at, step in graph.numbered)
 
 
 @dataclass(frozen=True, slots=True)

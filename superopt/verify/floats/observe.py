@@ -153,7 +153,7 @@ class Observation:
         if step.op not in COMPARED:
             visible = self._shows(gap, a, b) | (torch.minimum(a, b) == 0) & (gap != 0)
         elif (error := self.rounding.of(step, made.axes)) is not None:
-            doubt = (~(gap.abs() > _MARGIN * error) & (error != 0)).expand(made.tensor.shape)
+            doubt = (~(gap.abs() > _MARGIN * error) & (error != 0) & ~gap.isnan()).expand(made.tensor.shape)
         known = gap[~gap.isnan()]
         ends = (float(known.min()), float(known.max())) if known.numel() else (inf, -inf)
         return Seen(outcome.expand(made.tensor.shape), doubt, visible, ends)

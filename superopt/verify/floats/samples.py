@@ -18,7 +18,7 @@ from superopt.trace.capture.tape import parts_of
 if TYPE_CHECKING:
     from superopt.verify.floats.focus import Focus
 
-__all__ = ["DIRECTED", "DISTRIBUTIONS", "ONLY_FINITE", "sample", "tensors_of", "typical"]
+__all__ = ["DIRECTED", "DISTRIBUTIONS", "MISSING", "ONLY_FINITE", "sample", "tensors_of", "typical"]
 
 Draw: TypeAlias = Callable[[Sequence[int], torch.Generator, torch.dtype], Tensor]
 
@@ -84,6 +84,10 @@ ONLY_FINITE = frozenset({"huge", "constant rows"})
 DIRECTED = ("around constants", "program's constants", "small integers")
 """Distributions that aim at the comparisons of a program, the one first that mostly shows all of them."""
 
+MISSING = "missing numbers"
+"""A distribution of normal numbers, of which one input lacks some: comparisons can sort out its NaN."""
+
+_LACKING_ROWS, _LACKING = 0.5, 0.25  # share of rows that lack numbers, and of the numbers that they lack
 _BASIC = (0.0, 1.0, -1.0)
 _NEAREST = 6  # halvings of a number's size that bfloat16 still adds to it
 _EVEN_ROWS = 0.2  # share of rows whose numbers are all the same: masked as a whole, or of norm 0
@@ -98,7 +102,9 @@ def sample(
     With a focus, integers are drawn too where any number is valid, and directed distributions aim at
     what the focus names.
     """
-    number = [*DISTRIBUTIONS, *DIRECTED].index(name)
+    number = [*DISTRIBUTIONS, *DIRECTED, MISSING].index(name)
+    floats = [at for at, one in enumerate(tensors_of(inputs)) if one.dtype.is_floating_point]
+    lacking = floats[seed % len(floats)] if floats else -1
     randoms: dict[torch.device, torch.Generator] = {}
     count = 0
 
@@ -131,6 +137,9 @@ def sample(
         wide = torch.promote_types(value.dtype, torch.float32) if value.dtype.itemsize > 1 else torch.float32
         if name in DIRECTED:
             drawn = _directed(name, value.shape, random, wide, _Pool(focus, position))
+        elif name == MISSING:
+            drawn = _normal(value.shape, random, wide)
+            drawn = _missing(drawn, random) if position == lacking else drawn
         else:
             drawn = DISTRIBUTIONS[name](value.shape, random, wide)
         return _like(value, drawn.to(value.dtype))
@@ -233,6 +242,13 @@ def _scaled(constants: Sequence[float], shape: Sequence[int], random: torch.Gene
             scales += [one, one / 16, one * 16, one**0.5]
     rows = _uniform_of(scales, _row_shape(shape), random)
     return _normal(shape, random, torch.float64) * rows
+
+
+def _missing(drawn: Tensor, random: torch.Generator) -> Tensor:
+    """Return numbers some of which are NaN, in some of the rows."""
+    rows = _uniform(_row_shape(drawn.shape) if drawn.dim() > 1 else (), random, torch.float64)
+    lacks = _uniform(drawn.shape, random, torch.float64) < _LACKING
+    return drawn.masked_fill(lacks & (rows < _LACKING_ROWS if drawn.dim() > 1 else True), float("nan"))
 
 
 def _booleans(value: Tensor, random: torch.Generator) -> Tensor:
