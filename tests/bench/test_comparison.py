@@ -141,6 +141,7 @@ def test_floors(floor: float | None, held: bool) -> None:
     assert found["speed"]["ratio"] == pytest.approx(2.0, rel=0.01)
 
 
+@pytest.mark.slow
 def test_results_of_earlier_runs_are_read_and_drawn(tmp_path: Path) -> None:
     places = sorted((ROOT / "bench" / "results").glob("*.json"))
     assert len(places) >= 6

@@ -18,6 +18,7 @@ FAMILIES = sorted({pair.family for pair in IDIOMS.values()})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_idioms_are_true(family: str) -> None:
     found = {pair.name: judge(pair) for pair in IDIOMS.values() if pair.family == family}
     assert found
@@ -31,6 +32,7 @@ def test_near_misses_differ(family: str) -> None:
     assert not [pair.name for pair in pairs if judge(pair) is None]
 
 
+@pytest.mark.slow
 def test_equations_are_true() -> None:
     found = {pair.name: judge(pair, rounds=1) for pair in EQUATIONS.values()}
     assert not {name: str(one) for name, one in found.items() if one is not None}

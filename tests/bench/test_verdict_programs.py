@@ -55,6 +55,7 @@ SAMPLES = (
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
+@pytest.mark.slow
 def test_every_law_holds_where_it_fits(sample: Node) -> None:
     for name, law in LAWS.items():
         for seed in range(6):
@@ -87,6 +88,7 @@ def test_every_law_and_every_mutation_is_met() -> None:
     assert mutations >= set(MUTATIONS) - {"another place"}
 
 
+@pytest.mark.slow
 def test_random_pairs_are_what_they_say() -> None:
     met: Counter[str] = Counter()
     for number in range(120):

@@ -58,6 +58,7 @@ def test_rmsnorm_linear(searched, runs, target, dtype, candidate) -> None:
 
 
 @pytest.mark.parametrize(("target", "dtype"), [CPU, CUDA])
+@pytest.mark.slow
 def test_causal_attention_of_groups(searched, runs, target, dtype) -> None:
     result = searched("gqa", target, dtype, H=4, G=2, S=40, D=16)
     text = export_module(result)
@@ -271,6 +272,7 @@ def described(searched, name, **sizes):
         ("gqa", {"H": 4, "G": 2, "S": 40, "D": 24}, "s"),
     ],
 )
+@pytest.mark.slow
 def test_tensor_descriptors(searched, runs, name, sizes, axis) -> None:
     text = described(searched, name, **sizes)
     kernel = name.replace("-", "_") + "_0"
@@ -317,6 +319,7 @@ CALLED = "kernel call\n  t2 = contract[k](x, w)"
 
 @pytest.mark.parametrize("target", ["cpu", "cuda:90"])
 @pytest.mark.parametrize("kernel", [FUSED, CALLED])
+@pytest.mark.slow
 def test_inputs_of_eight_bits(written, runs, target, kernel) -> None:
     assert "fine" in runs(export_module(written(EIGHT_BITS.format(kernel=kernel), target)))
 

@@ -60,6 +60,7 @@ def test_the_floor_of_a_program_counts_no_region_twice() -> None:
     assert of_program(traced.program, {}) is None
 
 
+@pytest.mark.slow
 def test_an_optimized_program_is_not_below_its_floor() -> None:
     x, w = torch.randn(64, 512), torch.randn(512, 2048)
     options = superopt.OptimizeOptions(seconds=2.0, torch_compile=False, cache=False)

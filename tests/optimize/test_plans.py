@@ -80,6 +80,7 @@ def test_a_plan_for_a_device_that_is_not_here(compiled, tmp_path: Path) -> None:
         tune(tmp_path / "plan.json")
 
 
+@pytest.mark.slow
 def test_a_plan_is_kept_with_what_the_compiler_said(
     compiled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -251,6 +252,7 @@ def test_tuning_measures_a_plan(plan: Path, tmp_path: Path, capsys: pytest.Captu
     torch.testing.assert_close(found, norm_linear(*inputs), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_tuning_says_what_pytorch_raced_with(plan: Path, tmp_path: Path, monkeypatch) -> None:
     measured: list[Callable] = []
     real = CpuTarget.times

@@ -83,6 +83,7 @@ def told(best: superopt.Optimized) -> list[Any]:
     ],
     ids=["norm_linear", "stable_softmax", "two_regions"],
 )
+@pytest.mark.slow
 def test_another_target_needs_no_search_and_gets_the_same_plan(
     function: Callable, inputs: Any, cache: Cache, searches: list[str], capsys: pytest.CaptureFixture
 ) -> None:
@@ -118,6 +119,7 @@ def test_the_name_of_the_function_does_not_matter(cache: Cache, searches: list[s
     ],
     ids=["count", "sizes", "dtype", "no cache"],
 )
+@pytest.mark.slow
 def test_what_depends_on_more_is_searched_again(
     options: OptimizeOptions, inputs: Any, cache: Cache, searches: list[str]
 ) -> None:
