@@ -1,0 +1,1 @@
+"""Shard: placements, collectives and sharded programs for machines of several devices."""
