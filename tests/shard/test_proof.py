@@ -46,9 +46,7 @@ def reduced_twice() -> Sharded:
     right = megatron()
     at = right.outputs[0]
     again = Instruction("all-reduce", right.instructions[at].value, (None, None), (at,), (1,))
-    return replace(
-        right, instructions=(*right.instructions, again), outputs=(len(right.instructions),)
-    )
+    return replace(right, instructions=(*right.instructions, again), outputs=(len(right.instructions),))
 
 
 def gain_twice() -> Sharded:

@@ -4,7 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shard.cases import LARGE, attention, gradient, graph_of, log_softmax, merged_attention, mlp, norm, norm_mlp
+from shard.cases import (
+    LARGE,
+    attention,
+    gradient,
+    graph_of,
+    log_softmax,
+    merged_attention,
+    mlp,
+    norm,
+    norm_mlp,
+)
 
 from superopt.errors import InputError
 from superopt.shard.machine import parse_machine
@@ -66,7 +76,9 @@ def test_shardings_found_by_hand_are_found_unaided(
 @pytest.mark.parametrize("function", list(LARGE))
 def test_every_plan_is_proven_on_two_levels(function: Callable[..., Any]) -> None:
     graph = graph_of(function, *LARGE[function])
-    plans = plan_shardings(graph, parse_machine("node=2 @ 20 GB/s, gpu=2 @ 200 GB/s"), alternatives=1, states=8)
+    plans = plan_shardings(
+        graph, parse_machine("node=2 @ 20 GB/s, gpu=2 @ 200 GB/s"), alternatives=1, states=8
+    )
     assert list(plans.found) == sorted(plans.found, key=lambda plan: plan.seconds)
     for plan in plans.found:
         assert prove_sharded(plan.sharded), str(plan.sharded)
