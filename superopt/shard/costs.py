@@ -1,4 +1,4 @@
-"""Costs: the seconds of a step and of a change of placement on a machine, and the moves that the change takes."""
+"""Costs: the seconds of a step and of a change of placement on a machine, and the moves that it takes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Costs:
         return item * self.layout.elements(value, placement)
 
     def step_seconds(self, value: int, operands: tuple[Placement, ...], placement: Placement) -> float:
-        """Return the seconds of a step on each device: of its arithmetic, or of its traffic if that is longer."""
+        """Return the seconds of a step: of its arithmetic, or of its traffic if that is longer."""
         graph = self.layout.graph
         step = graph.step_at(value)
         if step.op in _FREE:

@@ -40,7 +40,7 @@ State = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """A collective in groups of devices that differ at the levels from `first` up to `last`, which is left out.
+    """A collective in groups of devices that differ at the levels from `first` to `last`, which is left out.
 
     With `masters`, only the first device of each part takes part where deeper levels exist.
     """
@@ -228,7 +228,7 @@ def programs(levels: int, longest: int = 5) -> tuple[Program, ...]:
     """Return all programs of at most so many steps for a machine with so many levels, the shortest first.
 
     They are found with two parts at each level. Preconditions and effects speak of groups and of equal shares
-    of chunks only, so that a program for two parts is a program for any number; `summed` runs it at real size.
+    of chunks only, so that a program for two parts is one for any number; `summed` runs it at real size.
     """
     sizes = (2,) * levels
     found = explore(ReductionSpace(sizes), limits=Limits(levels=longest - 1))

@@ -1,4 +1,4 @@
-"""Rules: how an operator's operands and its value may lie along one dimension of a mesh, with no communication.
+"""Rules: how operands and value of an operator may lie along a dimension of a mesh, with no communication.
 
 Dimensions are independent of each other: a step may take another rule along each of them.
 """

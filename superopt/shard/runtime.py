@@ -60,7 +60,7 @@ class ProcessMesh:
     def part_of(
         self, tensor: Tensor, pieces: Sequence[int], held: dict[int, int], shape: Sequence[int]
     ) -> Tensor:
-        """Return this device's part of a tensor: the pieces of its axes, and which dimension holds which piece."""
+        """Return this device's part of a tensor, given its pieces and the dimension that holds each."""
         tensor = tensor.reshape(tuple(pieces))
         for at in sorted(held, reverse=True):
             tensor = tensor.select(at, self.place[held[at]])
@@ -135,7 +135,7 @@ class ProcessMesh:
         return torch.stack(made)
 
     def exchange(self, tensor: Tensor, dim: int) -> Tensor:
-        """Return what each device along a dimension has for this one, stacked; the first dimension says for whom."""
+        """Return what each device along a dimension has for this one, stacked."""
         group, _ = self.group((dim,))
         made = torch.empty_like(tensor.contiguous())
         dist.all_to_all_single(made, tensor.contiguous(), group=group)
@@ -150,9 +150,9 @@ def _held_after(name: str, group: tuple[int, ...], held: dict[int, list[int]]) -
     if name == "reduce":
         return {member: [] for member in group[1:]}
     if name == "broadcast":
-        return {member: own for member in group}
+        return dict.fromkeys(group, own)
     if name == "all-gather":
         union = sorted(row for member in group for row in held[member])
-        return {member: union for member in group}
+        return dict.fromkeys(group, union)
     share = len(own) // len(group)
     return {member: own[at * share : (at + 1) * share] for at, member in enumerate(group)}

@@ -1,9 +1,9 @@
 """Search: the shardings of a program, step by step, by dynamic programming over how its live values lie.
 
-A state says in which placements each live value is to be had; among the ways to the same state only those are
-kept that no other way beats in both time and memory. Tensors that enter lie where they are first read, as the
-caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and the result
-says so.
+A state says in which placements each live value is to be had; among the ways to the same state only those
+are kept that no other way beats in both time and memory. Tensors that enter lie where they are first read, as
+the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and the
+result says so.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Search:
     def run(self, alternatives: int) -> tuple[Plan, ...]:
         """Return the best plans."""
         ways: dict[State, list[_Way]] = {(): [_Way(0.0, 0.0, 0, 0, None)]}
-        for at, step in self.graph.numbered:
+        for at, _ in self.graph.numbered:
             if at in self.nullary or at not in self.last_use:
                 continue
             ways = self._cut(self._after(at, ways))
@@ -290,8 +290,8 @@ class _Search:
         names = value_names(self.graph)
         return (
             f"memory: {names[at]} does not fit on any placement found, which take at least "
-            f"{self.least / 1e9:.3g} GB on each device of {self.memory / 1e9:.3g} GB; the nearest choice that "
-            f"works: {self.least / 1e9:.3g} GB or more devices"
+            f"{self.least / 1e9:.3g} GB on each device of {self.memory / 1e9:.3g} GB; the nearest choice "
+            f"that works: {self.least / 1e9:.3g} GB or more devices"
         )
 
 
@@ -373,10 +373,11 @@ def _cannot_split(layout: Layout, name: str, axes: tuple[str, ...], axis: str, d
     others = [one for one in axes if dim in layout.splits[one]]
     instead = f"split {others[0]} instead" if others else "leave it whole"
     if axis not in axes:
-        return f"pins: {name} has no axis {axis!r}, only {', '.join(axes)}; the nearest choice that works: {instead}"
+        known = ", ".join(axes)
+        return f"pins: {name} has no axis {axis!r}, only {known}; the nearest choice that works: {instead}"
     many = mesh.sizes[dim]
     near = max((one for one in range(1, many + 1) if sizes[axis] % one == 0), default=1)
     return (
-        f"pins: axis {axis!r} of {name} has size {sizes[axis]}, which {mesh.names[dim]}={many} does not divide"
-        f" into the other splits; the nearest choice that works: {mesh.names[dim]}={near}, or {instead}"
+        f"pins: axis {axis!r} of {name} has size {sizes[axis]}, which {mesh.names[dim]}={many} does not"
+        f" divide beside other splits; the nearest choice that works: {mesh.names[dim]}={near}, or {instead}"
     )

@@ -108,8 +108,7 @@ def layout_of(graph: Graph, mesh: Mesh) -> Layout:
         if step.op == "rename":
             for old, new in step.mapping:
                 joined = alike[old] | alike[str(new)]
-                for axis in joined:
-                    alike[axis] = joined
+                alike |= dict.fromkeys(joined, joined)
     taken = {axis.name for axis in graph.axes}
     splits: dict[str, tuple[int, ...]] = {}
     for axis in graph.axes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from math import prod
+from typing import Literal
 
 from superopt.dtypes import DTYPES
 from superopt.export.expressions import Expression, Printer
@@ -53,7 +54,7 @@ def _dtensor(port: Port, axis: str | None) -> str:
 
 
 def parallel_styles(sharded: Sharded, dim: int) -> dict[str, str]:
-    """Return a plan for `parallelize_module`: the style of each linear module whose weight a dimension splits.
+    """Return a plan for `parallelize_module`: the style of each linear module whose weight is split.
 
     Weights of linear modules are [out, in] and are called `name.weight`, or `name_weight` where traced.
     """
@@ -95,7 +96,7 @@ def write_module(plans: Plans, plan: Plan | None = None) -> str:
         [
             f'"""{graph.name} on {layout.mesh.devices} devices, as processes of torch.distributed.',
             "",
-            "Every process calls `program` with its parts of the tensors, which `local_part` makes of whole ones.",
+            "Every process calls `program` with its parts of tensors; `local_part` makes them of whole ones.",
             '"""',
             "",
             source.rstrip(),
@@ -103,7 +104,7 @@ def write_module(plans: Plans, plan: Plan | None = None) -> str:
             "",
             f"MESH = {{{listed}}}",
             "",
-            "# of each tensor: the pieces of its axes, which of them each dimension of the mesh holds, and its part",
+            "# of each tensor: its pieces, which dimension of the mesh holds a piece, the shape of a part",
             "PARTS: dict[str, tuple[tuple[int, ...], dict[int, int], tuple[int, ...]]] = {",
             *parts,
             "}",
@@ -124,7 +125,7 @@ def write_module(plans: Plans, plan: Plan | None = None) -> str:
 
 
 class _Writer:
-    """Writes each instruction as a line; a value is an expression whose axes are the pieces on this device."""
+    """Writes each instruction as a line; a value is an expression whose axes are local pieces."""
 
     def __init__(self, sharded: Sharded, costs: Costs) -> None:
         self.sharded = sharded
@@ -140,12 +141,13 @@ class _Writer:
         self.made: list[Expression] = []
 
     def part(self, port: Port) -> str:
-        """Return how a tensor is taken apart: its pieces, which of them are on devices, and a part's shape."""
+        """Return how a tensor is taken apart: its pieces, who holds them, and a part's shape."""
         placement = self.sharded.placement_of(port.name)
         onto = self._onto(placement)
         pieces = [one.name for dim in port.dims for axis in dim for one in self.layout.pieces(axis)]
         held = {at: onto[name] for at, name in enumerate(pieces) if name in onto}
-        return f"({_tuple([self.sizes[name] for name in pieces])}, {held}, {_tuple(self._shape(port, placement))})"
+        whole = _tuple([self.sizes[name] for name in pieces])
+        return f"({whole}, {held}, {_tuple(self._shape(port, placement))})"
 
     def _onto(self, placement: Placement) -> dict[str, int]:
         return {
@@ -191,7 +193,7 @@ class _Writer:
         if one.kind == "enter":
             port = self.layout.graph.inputs[one.value]
             axes = self._local(port.axes, one.placement)
-            kind = "mask" if port.dtype == "bool" else "tensor"
+            kind: Literal["tensor", "mask"] = "mask" if port.dtype == "bool" else "tensor"
             text = f"{port.name}.reshape({_tuple([self.sizes[name] for name in axes])})"
             return Expression(text, axes, kind)
         if one.kind == "step":

@@ -1,4 +1,4 @@
-"""Runs a written module on processes of gloo, and compares each process's results with the whole program's."""
+"""Runs written modules on processes of gloo, and compares results with those of the whole program."""
 
 import importlib.util
 import socket
@@ -26,7 +26,7 @@ Case = tuple[Path, dict[str, Tensor], dict[str, Tensor]]
 
 
 def worst_errors(cases: list[Case], devices: int) -> list[float]:
-    """Return for each case the largest error of any process, in shares of the largest number of the result."""
+    """Return for each case the largest error of any process, in shares of the largest number."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -65,7 +65,7 @@ def test_processes_give_the_results_of_the_program(machine: str, tmp_path: Path)
 
 
 def test_placements_are_those_of_dtensor() -> None:
-    pins: Pins = {"x": (None,), "out": (None,), "w1": ("n",)}
+    pins: Pins = {"x": (None,), "out": (None,), "w1": ("n",), "w2": ("n",)}
     best = plan_shardings(graph_of(mlp, *MLP), parse_machine(TWO), pins=pins).best.sharded
     assert dtensor_placements(best) == {
         "x": ("Replicate()",),
