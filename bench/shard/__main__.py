@@ -3,10 +3,10 @@
     python -m bench.shard --json OUT
     python -m bench.shard --scale
 
-Measured: for each placement of parallel axes and each axis, every program of at most five steps, in turns, on
-gloo processes in network namespaces. Against: one all-reduce over the same devices, which is one of the
-programs, and the simulator's order of them. Told: in how many reductions a program beats one all-reduce and by
-how much, in how many the fastest program is among the ten that the simulator ranks first, and how far
+Measured: for each placement of parallel axes and each axis, every program of at most five steps, in turns,
+on gloo processes in network namespaces. Against: one all-reduce over the same devices, which is one of the
+programs, and the simulator's order of them. Told: in how many reductions a program beats one all-reduce and
+by how much, in how many the fastest program is among the ten that the simulator ranks first, and how far
 placements differ. A program that wins by noise alone would win here too, so the winner is chosen by one half
 of the turns and judged by the other half.
 """
@@ -44,7 +44,7 @@ def machine_text(nodes: int, gpus: int, mbit_per_s: int) -> str:
 
 
 def tasks_of(nodes: int, gpus: int, mbit_per_s: int) -> list[dict[str, Any]]:
-    """Return all reductions on a machine: placements, axes and sizes, with the programs in simulated order."""
+    """Return all reductions on a machine: placements, axes and sizes, with programs in simulated order."""
     machine = parse_machine(machine_text(nodes, gpus, mbit_per_s))
     many = machine.devices
     found: dict[tuple[object, ...], dict[str, Any]] = {}

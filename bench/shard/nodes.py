@@ -1,4 +1,4 @@
-"""Nodes: network namespaces whose links are token buckets, so that processes in them are as far apart as machines.
+"""Nodes: network namespaces whose links are throttled, so that processes are as far apart as machines.
 
 Each node has one link to a bridge; packets wait at both of its ends, so that a node sends and receives no
 faster than its link. Processes in one node reach each other at the speed of memory. This needs the rights of

@@ -1,4 +1,4 @@
-"""One process of the mesh: it runs every program of every task in turns, and the first one writes the times."""
+"""One process of the mesh: it runs the programs of all tasks in turns, and the first one writes times."""
 
 import json
 import random

@@ -153,10 +153,8 @@ class _Search:
                         self.least = min(self.least or peak, peak)
                         continue
                     choice = _Choice(at, operands, placement, way.choice)
-                    _keep(
-                        found.setdefault(after, []),
-                        _Way(way.seconds + spent, way.moving + moving, entered, peak, choice),
-                    )
+                    new = _Way(way.seconds + spent, way.moving + moving, entered, peak, choice)
+                    self.complete &= _keep(found.setdefault(after, []), new)
         return found
 
     def _choices(self, at: int) -> Iterator[tuple[tuple[Placement, ...], Placement]]:
@@ -332,19 +330,23 @@ class _Writer:
         return at
 
 
-def _keep(ways: list[_Way], new: _Way) -> None:
-    """Add a way unless another one is as good in time and memory; drop those that it beats."""
+def _keep(ways: list[_Way], new: _Way) -> bool:
+    """Add a way unless another one is as good; drop those that it beats. Say whether none else was dropped."""
     for old in ways:
         if old.seconds <= new.seconds and old.peak <= new.peak and old.entered <= new.entered:
-            return
+            return True
     ways[:] = [
         old
         for old in ways
         if not (new.seconds <= old.seconds and new.peak <= old.peak and new.entered <= old.entered)
     ]
     ways.append(new)
-    if len(ways) > _WAYS:
-        ways.remove(max(ways, key=lambda one: (one.seconds, one.peak)))
+    if len(ways) <= _WAYS:
+        return True
+    # The one with the least memory stays in any case.
+    ways.sort(key=lambda one: (one.peak, one.entered))
+    ways.remove(max(ways[1:], key=lambda one: (one.seconds, one.peak)))
+    return False
 
 
 def _checked_pins(layout: Layout, pins: Mapping[str, Placement]) -> dict[int, Placement]:

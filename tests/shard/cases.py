@@ -53,6 +53,28 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax((q @ k.T).masked_fill(~mask, float("-inf")), -1) @ v
 
 
+def layer(
+    x: Tensor,
+    g: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    wo: Tensor,
+    h: Tensor,
+    w1: Tensor,
+    w3: Tensor,
+    w2: Tensor,
+) -> Tensor:
+    """A layer as in Llama: attention under a causal mask and a gated MLP, each after a norm."""
+    tokens, heads = x.shape[0], 8
+    q, k, v = ((norm(x, g) @ w).view(tokens, heads, -1).transpose(0, 1) for w in (wq, wk, wv))
+    mask = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril()
+    scores = (q @ k.transpose(1, 2) * q.shape[-1] ** -0.5).masked_fill(~mask, float("-inf"))
+    x = x + (torch.softmax(scores, -1) @ v).transpose(0, 1).reshape(tokens, -1) @ wo
+    y = norm(x, h)
+    return x + (torch.nn.functional.silu(y @ w1) * (y @ w3)) @ w2
+
+
 def graph_of(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Graph:
     """Return the graph of a function of tensors with these shapes."""
     return trace(function, *(torch.empty(shape, device="meta") for shape in shapes)).graph
