@@ -180,6 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     check_out(options.json)
+    if options.turns < 2:
+        raise InputError(
+            "--turns 1: give at least 2; one half chooses a program and the other half judges it"
+        )
     document: dict[str, Any] = {"schema": "superopt.bench.shard/1", "scale": scaled()}
     for row in document["scale"]:
         print(
