@@ -16,6 +16,7 @@ from superopt.shard.reductions import Program, summed
 from superopt.shard.search import Plans, plan_shardings
 from superopt.shard.sharded import Placement
 from superopt.shard.simulate import Reduction, all_reduce, ranked_programs
+from superopt.shard.written import dtensor_placements, tightened, write_module
 
 __all__ = ["PlacedReduction", "ShardResult", "parse_pins", "place_reduction", "shard_program"]
 
@@ -73,16 +74,14 @@ class ShardResult:
 
     @property
     def source(self) -> str:
-        """The fastest plan as a Python module that needs only torch."""
-        from superopt.shard.written import write_module
-
+        """The fastest plan as a Python module that needs only torch; a plan without a proof has none."""
+        if not self.verdict:
+            raise InputError("the fastest plan is not proven, so no program is written; see the verdict")
         return write_module(self.plans)
 
     @property
     def placements(self) -> dict[str, tuple[str, ...]]:
         """The placements of DTensor for each tensor that enters or leaves."""
-        from superopt.shard.written import dtensor_placements
-
         return dtensor_placements(self.plans.best.sharded)
 
 
@@ -107,7 +106,8 @@ def shard_program(
         graph = trace(function, *inputs).graph
     fixed = parse_pins(pins, machine) if isinstance(pins, str) else pins
     plans = plan_shardings(graph, machine, pins=fixed, memory=memory)
-    return ShardResult(plans, prove_sharded(plans.best.sharded, original=graph, seed=seed))
+    # What is proven is what is written.
+    return ShardResult(plans, prove_sharded(tightened(plans.best.sharded), original=graph, seed=seed))
 
 
 def parse_pins(text: str, machine: Machine) -> dict[str, Placement]:

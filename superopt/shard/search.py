@@ -331,7 +331,7 @@ class _Writer:
 
 
 def _keep(ways: list[_Way], new: _Way) -> bool:
-    """Add a way unless another one is as good; drop those that it beats. Say whether none else was dropped."""
+    """Add a way unless another one is as good; drop those it beats. Say whether none else was dropped."""
     for old in ways:
         if old.seconds <= new.seconds and old.peak <= new.peak and old.entered <= new.entered:
             return True

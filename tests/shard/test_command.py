@@ -39,7 +39,15 @@ def test_a_program_is_sharded_proven_and_written(
     program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.py"
-    command = ["shard", program, *INPUTS, "--mesh", "gpu=4", "--pin", "x=whole, out=whole, w1=n:gpu"]
+    command = [
+        "shard",
+        program,
+        *INPUTS,
+        "--mesh",
+        "gpu=4",
+        "--pin",
+        "x=whole, out=whole, w1=n:gpu, w2=n:gpu",
+    ]
     assert main([*command, "-o", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "all-reduce[gpu]" in printed

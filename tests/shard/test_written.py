@@ -44,7 +44,7 @@ CASES: tuple[tuple[Callable[..., Any], tuple[tuple[int, ...], ...], str, Pins], 
 )
 
 
-@pytest.mark.parametrize("machine", [TWO, FOUR])
+@pytest.mark.parametrize("machine", [TWO, pytest.param(FOUR, marks=pytest.mark.slow)])
 def test_processes_give_the_results_of_the_program(machine: str, tmp_path: Path) -> None:
     cases: list[Case] = []
     for at, (function, shapes, own, pins) in enumerate(CASES):
