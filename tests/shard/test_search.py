@@ -9,6 +9,7 @@ from shard.cases import (
     attention,
     gradient,
     graph_of,
+    layer,
     log_softmax,
     merged_attention,
     mlp,
@@ -82,6 +83,17 @@ def test_every_plan_is_proven_on_two_levels(function: Callable[..., Any]) -> Non
     assert list(plans.found) == sorted(plans.found, key=lambda plan: plan.seconds)
     for plan in plans.found:
         assert prove_sharded(plan.sharded), str(plan.sharded)
+
+
+@pytest.mark.slow
+def test_a_whole_layer_is_sharded_and_proven() -> None:
+    wide = [(512, 512)] * 4
+    graph = graph_of(layer, (256, 512), (512,), *wide, (512,), (512, 1024), (512, 1024), (1024, 512))
+    plans = plan_shardings(
+        graph, parse_machine("gpu=4 @ 200 GB/s"), pins={"x": ("m",), "out": ("m",)}, memory=8e6
+    )
+    assert plans.best.bytes <= 8e6
+    assert prove_sharded(plans.best.sharded, original=graph)
 
 
 def test_more_memory_is_never_slower() -> None:
