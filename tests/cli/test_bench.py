@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from superopt.bench.functions.declared import declared_in
-from superopt.cli.commands import benchrun
+from superopt.cli.bench import run as benchrun
 from superopt.cli.userfile import run_file
 
 MINE = """

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.cli import options
-from superopt.cli.commands import benchrun
+from superopt.cli.bench import run as benchrun
 from superopt.cli.screen import Block, Table, Text, print_blocks, print_json
 from superopt.errors import InputError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.bench.functions.launch import Request, measure_all
-from superopt.cli.commands.benchrun import declared_by
+from superopt.cli.bench.run import declared_by
 from superopt.cli.inputs import make_inputs, parse_inputs
 from superopt.cli.userfile import to_stderr
 

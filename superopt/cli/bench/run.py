@@ -150,7 +150,7 @@ def _run_functions(arguments: argparse.Namespace, plan: "Launches") -> int:
     file = _file_of(arguments.suite)
     declared = {one.name: one for one in declared_by(file)}
     names = _filtered(list(declared), arguments.filter)
-    command = (sys.executable, "-m", "superopt.cli.commands.benchlaunch")
+    command = (sys.executable, "-m", "superopt.cli.bench.launch")
     document: dict[str, Any] = {"cases": {}}
     interrupted = False
 

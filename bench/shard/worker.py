@@ -1,0 +1,52 @@
+"""One process of the mesh: it runs the programs of all tasks in turns, and the first one writes times."""
+
+import json
+import random
+import sys
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+
+from superopt.shard.runtime import ProcessMesh, ReductionStep
+
+
+def main(place: str, rank: int) -> None:
+    """Run the tasks in a file, and write the seconds of each run of each program beside it."""
+    request = json.loads(Path(place).read_text(encoding="utf-8"))
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=request["address"], rank=rank, world_size=request["processes"]
+    )
+    order = random.Random(0)  # the same turns on every process
+    results = []
+    for task in request["tasks"]:
+        mesh = ProcessMesh(task["counts"])
+        programs = [_steps(program) for program in task["programs"]]
+        tensor = torch.full((task["bytes"] // 4,), float(rank + 1))
+        wanted = float(sum(member + 1 for member in mesh.members(rank, task["own"])))
+        seconds: list[list[float]] = [[] for _ in programs]
+        for turn in range(request["turns"] + 1):  # the first turn makes the groups and is not counted
+            for at in order.sample(range(len(programs)), len(programs)):
+                dist.barrier()
+                start = perf_counter()
+                made = mesh.reduce(tensor, programs[at])
+                taken = torch.tensor([perf_counter() - start])
+                assert torch.all(made == wanted), (task, at)
+                dist.all_reduce(taken, dist.ReduceOp.MAX)
+                if turn:
+                    seconds[at].append(float(taken))
+        results.append(seconds)
+    if rank == 0:
+        Path(f"{place}.out").write_text(json.dumps(results), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _steps(program: list[list[object]]) -> list[ReductionStep]:
+    return [(str(name), tuple(along), tuple(first)) for name, along, first in program]  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

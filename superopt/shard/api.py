@@ -1,0 +1,127 @@
+"""What users call: reductions over the placements of parallel axes, and shardings of a PyTorch function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from superopt.errors import InputError
+from superopt.ir import Graph
+from superopt.shard.machine import Machine, parse_machine
+from superopt.shard.placements import Placement as AxisPlacement
+from superopt.shard.placements import grid_of, placements
+from superopt.shard.proof import ShardVerdict, prove_sharded
+from superopt.shard.reductions import Program, summed
+from superopt.shard.search import Plans, plan_shardings
+from superopt.shard.sharded import Placement
+from superopt.shard.simulate import Reduction, all_reduce, ranked_programs
+from superopt.shard.written import dtensor_placements, tightened, write_module
+
+__all__ = ["PlacedReduction", "ShardResult", "parse_pins", "place_reduction", "shard_program"]
+
+_MOST_RUN = 512  # devices up to which a program is also run on random numbers
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedReduction:
+    """The best reduction program of an axis in one placement, against one all-reduce."""
+
+    placement: AxisPlacement
+    names: tuple[str, ...]  # of the levels that the axis has, outermost first
+    program: Program
+    seconds: float
+    all_reduce_s: float
+    checked: bool  # whether it was also run on random numbers
+
+    @property
+    def text(self) -> str:
+        """The program in words."""
+        return ", ".join(step.text(self.names) for step in self.program) or "nothing to do"
+
+
+def place_reduction(
+    machine: Machine | str, axes: Mapping[str, int], reduced: str, size: float
+) -> tuple[PlacedReduction, ...]:
+    """Return all placements of parallel axes with the best program to reduce along one axis, fastest first.
+
+    `size` is the bytes of the tensor on each device.
+    """
+    machine = parse_machine(machine) if isinstance(machine, str) else machine
+    if reduced not in axes:
+        raise InputError(f"there is no axis {reduced!r} to reduce along; the axes are {', '.join(axes)}")
+    found = []
+    for placement in placements(dict(axes), machine):
+        grid = grid_of(machine, placement)
+        own = grid.own[reduced]
+        best = ranked_programs(grid, own, size)[0]
+        row = placement.factors[placement.axes.index(reduced)]
+        names = tuple(level.name for level, factor in zip(machine.levels, row, strict=True) if factor > 1)
+        alone = Reduction(grid, own).seconds(all_reduce(len(own)), size) if own else 0.0
+        counts = tuple(grid.counts[at] for at in own)
+        checked = bool(own) and axes[reduced] <= _MOST_RUN
+        assert not checked or summed(best.program, counts), (best.program, counts)
+        found.append(PlacedReduction(placement, names, best.program, best.seconds, alone, checked))
+    return tuple(sorted(found, key=lambda one: one.seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """The plans of a program, the fastest first, and the verdict on the fastest."""
+
+    plans: Plans
+    verdict: ShardVerdict
+
+    @property
+    def source(self) -> str:
+        """The fastest plan as a Python module that needs only torch; a plan without a proof has none."""
+        if not self.verdict:
+            raise InputError("the fastest plan is not proven, so no program is written; see the verdict")
+        return write_module(self.plans)
+
+    @property
+    def placements(self) -> dict[str, tuple[str, ...]]:
+        """The placements of DTensor for each tensor that enters or leaves."""
+        return dtensor_placements(self.plans.best.sharded)
+
+
+def shard_program(
+    function: Callable[..., Any] | Graph,
+    *inputs: Any,
+    machine: Machine | str,
+    pins: Mapping[str, Placement] | str = "",
+    memory: float | None = None,
+    seed: int | None = None,
+) -> ShardResult:
+    """Return the fastest proven ways to run a function on all devices of a machine.
+
+    `pins` fixes how tensors that enter or leave lie, `memory` limits the bytes on each device.
+    """
+    machine = parse_machine(machine) if isinstance(machine, str) else machine
+    if isinstance(function, Graph):
+        graph = function
+    else:
+        from superopt.trace import trace
+
+        graph = trace(function, *inputs).graph
+    fixed = parse_pins(pins, machine) if isinstance(pins, str) else pins
+    plans = plan_shardings(graph, machine, pins=fixed, memory=memory)
+    # What is proven is what is written.
+    return ShardResult(plans, prove_sharded(tightened(plans.best.sharded), original=graph, seed=seed))
+
+
+def parse_pins(text: str, machine: Machine) -> dict[str, Placement]:
+    """Return the placements that a text such as `x=whole, w=n:gpu+k:node` fixes."""
+    found: dict[str, Placement] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, sign, places = (word.strip() for word in part.partition("="))
+        if not sign or not places:
+            raise InputError(f"pins: cannot read {part!r}; write for example 'x=whole, w=n:gpu'")
+        placement: list[str | None] = [None] * len(machine.levels)
+        for place in places.split("+") if places != "whole" else ():
+            axis, colon, level = (word.strip() for word in place.partition(":"))
+            if not colon or not axis:
+                raise InputError(f"pins: cannot read {place!r}; write for example 'w=n:gpu'")
+            placement[machine.level_named(level)] = axis
+        found[name] = tuple(placement)
+    return found

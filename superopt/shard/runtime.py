@@ -1,0 +1,158 @@
+"""Runtime: the devices of a mesh as processes of torch.distributed, and the collectives between them.
+
+This file needs only torch: a module that is written out contains its text.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["ProcessMesh", "ReductionStep"]
+
+ReductionStep: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...]]
+"""A collective, the dimensions along which it goes, and those at whose first place it is done only."""
+
+
+_reduce_scatter: Any = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)  # from 2.13 on
+
+
+class ProcessMesh:
+    """The processes of torch.distributed as a mesh, the last dimension running fastest."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = tuple(sizes)
+        if dist.get_world_size() != prod(self.sizes):
+            raise ValueError(f"a mesh of {self.sizes} needs {prod(self.sizes)} processes")
+        self.devices = list(product(*map(range, self.sizes)))
+        self.rank = dist.get_rank()
+        self.place = self.devices[self.rank]
+        self._groups: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Any, tuple[int, ...]]] = {}
+
+    def members(self, rank: int, dims: Sequence[int]) -> tuple[int, ...]:
+        """Return the devices that differ from one along some dimensions only, in order."""
+        own = self.devices[rank]
+        fixed = [dim for dim in range(len(self.sizes)) if dim not in dims]
+        return tuple(at for at, other in enumerate(self.devices) if all(own[d] == other[d] for d in fixed))
+
+    def group(self, dims: Sequence[int], first: Sequence[int] = ()) -> tuple[Any, tuple[int, ...]]:
+        """Return this process's group along some dimensions and its members; all processes must ask for it.
+
+        Along the dimensions in `first`, only processes at place 0 have a group.
+        """
+        key = tuple(dims), tuple(first)
+        if key not in self._groups:
+            self._groups[key] = None, ()
+            for members in sorted({self.members(rank, dims) for rank in range(len(self.devices))}):
+                if any(self.devices[members[0]][dim] for dim in first):
+                    continue
+                made = dist.new_group(list(members))
+                if self.rank in members:
+                    self._groups[key] = made, members
+        return self._groups[key]
+
+    def part_of(
+        self, tensor: Tensor, pieces: Sequence[int], held: dict[int, int], shape: Sequence[int]
+    ) -> Tensor:
+        """Return this device's part of a tensor, given its pieces and the dimension that holds each."""
+        tensor = tensor.reshape(tuple(pieces))
+        for at in sorted(held, reverse=True):
+            tensor = tensor.select(at, self.place[held[at]])
+        return tensor.reshape(tuple(shape))
+
+    def reduce(self, tensor: Tensor, steps: Sequence[ReductionStep], how: str = "+") -> Tensor:
+        """Return the sum or maximum over the devices that the steps reach, by these steps."""
+        dims = tuple(sorted({dim for _, along, _ in steps for dim in along}))
+        members = self.members(self.rank, dims)
+        chunks = len(members)
+        flat = tensor.reshape(-1)
+        rows = torch.zeros(chunks, -(-flat.numel() // chunks), dtype=flat.dtype, device=flat.device)
+        rows.view(-1)[: flat.numel()] = flat
+        operation = dist.ReduceOp.SUM if how == "+" else dist.ReduceOp.MAX
+        held = {member: list(range(chunks)) for member in members}
+        for name, along, first in steps:
+            self._step(rows, held, name, self.group(along, first), operation)
+            for group in {self.members(member, along) for member in members}:
+                if not any(self.devices[group[0]][dim] for dim in first):
+                    held.update(_held_after(name, group, held))
+        return rows.view(-1)[: flat.numel()].reshape(tensor.shape)
+
+    def _step(
+        self,
+        rows: Tensor,
+        held: dict[int, list[int]],
+        name: str,
+        found: tuple[Any, tuple[int, ...]],
+        operation: Any,
+    ) -> None:
+        """Take one step of a reduction in this device's group, if it has one."""
+        group, members = found
+        own = held[self.rank]
+        if group is None or len(members) == 1:
+            return
+        if name == "all-gather":
+            parts = [torch.empty_like(rows[held[member]]) for member in members]
+            dist.all_gather(parts, rows[own], group=group)
+            for member, part in zip(members, parts, strict=True):
+                rows[held[member]] = part
+            return
+        sent = rows[held[members[0]]] if name == "broadcast" else rows[own]
+        if name == "broadcast":
+            dist.broadcast(sent, members[0], group=group)
+            rows[held[members[0]]] = sent
+        elif name == "reduce":
+            dist.reduce(sent, members[0], operation, group=group)
+            rows[own] = sent
+        elif name == "all-reduce":
+            dist.all_reduce(sent, operation, group=group)
+            rows[own] = sent
+        else:
+            share = len(own) // len(members)
+            at = members.index(self.rank) * share
+            made = torch.empty_like(sent[:share])
+            _reduce_scatter(made, sent, operation, group=group)
+            rows[own[at : at + share]] = made
+
+    def scatter(self, tensor: Tensor, dim: int) -> Tensor:
+        """Return this device's share of the sum, whose first dimension has a share for each device."""
+        group, _ = self.group((dim,))
+        made = torch.empty(tensor[0].numel(), dtype=tensor.dtype, device=tensor.device)
+        _reduce_scatter(made, tensor.reshape(-1), group=group)
+        return made.reshape(tensor.shape[1:])
+
+    def gather(self, tensor: Tensor, dim: int) -> Tensor:
+        """Return the tensors of all devices along a dimension, stacked."""
+        group, members = self.group((dim,))
+        tensor = tensor.contiguous()
+        made = [torch.empty_like(tensor) for _ in members]
+        dist.all_gather(made, tensor, group=group)
+        return torch.stack(made)
+
+    def exchange(self, tensor: Tensor, dim: int) -> Tensor:
+        """Return what each device along a dimension has for this one, stacked."""
+        group, _ = self.group((dim,))
+        made = torch.empty_like(tensor.contiguous())
+        dist.all_to_all_single(made, tensor.contiguous(), group=group)
+        return made
+
+
+def _held_after(name: str, group: tuple[int, ...], held: dict[int, list[int]]) -> dict[int, list[int]]:
+    """Return the chunks that the members of a group hold after a step."""
+    own = held[group[0]]
+    if name == "all-reduce":
+        return {}
+    if name == "reduce":
+        return {member: [] for member in group[1:]}
+    if name == "broadcast":
+        return dict.fromkeys(group, own)
+    if name == "all-gather":
+        union = sorted(row for member in group for row in held[member])
+        return dict.fromkeys(group, union)
+    share = len(own) // len(group)
+    return {member: own[at * share : (at + 1) * share] for at, member in enumerate(group)}

@@ -1,0 +1,385 @@
+"""Search: the shardings of a program, step by step, by dynamic programming over how its live values lie.
+
+A state says in which placements each live value is to be had; among the ways to the same state only those
+are kept that no other way beats in both time and memory. Tensors that enter lie where they are first read, as
+the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and the
+result says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from superopt.errors import InputError
+from superopt.ir import Graph, stabilize, value_names
+from superopt.shard.costs import Costs, mesh_of
+from superopt.shard.machine import Machine
+from superopt.shard.rules import Rule, rules
+from superopt.shard.sharded import (
+    Instruction,
+    Layout,
+    Placement,
+    Sharded,
+    is_partial,
+    layout_of,
+)
+
+__all__ = ["Plan", "Plans", "plan_shardings"]
+
+_NULLARY = frozenset({"const", "infinity", "size"})
+_WAYS = 4  # that lead to one state, each with a time and a memory that no other one beats
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A sharded program, the seconds it is simulated to take, and the bytes on each device."""
+
+    sharded: Sharded
+    seconds: float
+    moving_s: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """The plans found, the fastest first, and whether none was dropped on the way."""
+
+    graph: Graph
+    machine: Machine
+    found: tuple[Plan, ...]
+    complete: bool
+
+    @property
+    def best(self) -> Plan:
+        """The fastest plan."""
+        return self.found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What was chosen for a step: how its operands and its value lie; the choices before it."""
+
+    value: int
+    operands: tuple[Placement, ...]
+    placement: Placement
+    before: _Choice | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    seconds: float
+    moving: float
+    entered: int  # bytes of the tensors that entered
+    peak: int
+    choice: _Choice | None
+
+
+State = tuple[tuple[int, frozenset[Placement]], ...]
+
+
+def plan_shardings(
+    graph: Graph,
+    machine: Machine,
+    *,
+    pins: Mapping[str, Placement] | None = None,
+    memory: float | None = None,
+    states: int = 64,
+    alternatives: int = 8,
+) -> Plans:
+    """Return ways to run a graph on all devices of a machine, each level of which is a dimension of the mesh.
+
+    `pins` fixes how inputs and outputs lie; `memory` limits the bytes on each device.
+    """
+    layout = layout_of(stabilize(graph), mesh_of(machine))
+    search = _Search(layout, machine, pins or {}, machine.device.bytes if memory is None else memory, states)
+    return Plans(graph, machine, search.run(alternatives), search.complete)
+
+
+class _Search:
+    def __init__(
+        self, layout: Layout, machine: Machine, pins: Mapping[str, Placement], memory: float, states: int
+    ) -> None:
+        self.layout, self.graph, self.memory, self.most = layout, layout.graph, memory, states
+        self.costs = Costs(layout, machine)
+        self.dims = range(len(layout.mesh.sizes))
+        self.whole: Placement = (None,) * len(self.dims)
+        self.complete = True
+        self.pins = _checked_pins(layout, pins)
+        self.least = 0  # the bytes that no placement of any step undercut, where memory was short
+        self.nullary = {at for at, step in self.graph.numbered if step.op in _NULLARY}
+        self.last_use = {i: at for at, step in self.graph.numbered for i in step.inputs}
+        for output in self.graph.outputs:
+            self.last_use[output.value] = len(self.graph.inputs) + len(self.graph.steps)
+
+    def run(self, alternatives: int) -> tuple[Plan, ...]:
+        """Return the best plans."""
+        ways: dict[State, list[_Way]] = {(): [_Way(0.0, 0.0, 0, 0, None)]}
+        for at, _ in self.graph.numbered:
+            if at in self.nullary or at not in self.last_use:
+                continue
+            ways = self._cut(self._after(at, ways))
+            if not ways:
+                raise InputError(self._too_little(at))
+        return self._plans(ways, alternatives)
+
+    def _after(self, at: int, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
+        """Return the states after one more step."""
+        found: dict[State, list[_Way]] = {}
+        step = self.graph.step_at(at)
+        choices = list(self._choices(at))
+        freed = {i for i in step.inputs if self.last_use[i] == at}
+        for state, reached in ways.items():
+            live = dict(state)
+            for operands, placement in choices:
+                made = self._taken(live, step.inputs, operands)
+                if made is None:
+                    continue
+                moving, entering, having = made
+                having[at] = frozenset({placement})
+                held = sum(
+                    self.costs.bytes(value, one)
+                    for value, places in having.items()
+                    if value >= len(self.graph.inputs)
+                    for one in places
+                )
+                spent = self.costs.step_seconds(at, operands, placement) + moving
+                after = tuple(sorted((v, places) for v, places in having.items() if v not in freed))
+                for way in reached:
+                    entered = way.entered + entering
+                    peak = max(way.peak, entered + held)
+                    if peak > self.memory:
+                        self.least = min(self.least or peak, peak)
+                        continue
+                    choice = _Choice(at, operands, placement, way.choice)
+                    new = _Way(way.seconds + spent, way.moving + moving, entered, peak, choice)
+                    self.complete &= _keep(found.setdefault(after, []), new)
+        return found
+
+    def _choices(self, at: int) -> Iterator[tuple[tuple[Placement, ...], Placement]]:
+        """Yield how the operands and the value of a step may lie, on all dimensions together."""
+        step = self.graph.step_at(at)
+        axes = tuple(self.costs.axes[i] for i in step.inputs)
+        own: list[list[Rule]] = []
+        for dim in self.dims:
+            splittable = frozenset(axis for axis, dims in self.layout.splits.items() if dim in dims)
+            own.append(list(rules(step, axes, splittable)))
+        for chosen in product(*own):
+            operands = tuple(tuple(rule[0][i] for rule in chosen) for i in range(len(axes)))
+            yield operands, tuple(rule[1] for rule in chosen)
+
+    def _taken(
+        self, live: dict[int, frozenset[Placement]], values: tuple[int, ...], operands: tuple[Placement, ...]
+    ) -> tuple[float, int, dict[int, frozenset[Placement]]] | None:
+        """Return the seconds and bytes that it takes to have operands so, and what is live with them."""
+        having = dict(live)
+        seconds, entering = 0.0, 0
+        for value, wanted in zip(values, operands, strict=True):
+            if value in self.nullary:
+                if wanted != self.whole:
+                    return None
+                continue
+            known = having.get(value)
+            if known is None:
+                start = self.pins.get(value)
+                if start is None and any(map(is_partial, wanted)):
+                    return None
+                known = frozenset({wanted if start is None else start})
+                entering += sum(self.costs.bytes(value, one) for one in known)
+            if wanted not in known:
+                way = self.costs_of_change(value, known, wanted)
+                if way is None:
+                    return None
+                seconds += way[0]
+                entering += self.costs.bytes(value, wanted) if value < len(self.graph.inputs) else 0
+                known |= {wanted}
+            having[value] = known
+        return seconds, entering, having
+
+    def costs_of_change(
+        self, value: int, known: frozenset[Placement], wanted: Placement
+    ) -> tuple[float, Placement] | None:
+        """Return the least seconds of a change of placement, and where it starts."""
+        found = [
+            (change[0], start)
+            for start in sorted(known, key=str)
+            if (change := self.costs.changed(value, start, wanted)) is not None
+        ]
+        return min(found, key=lambda one: one[0], default=None)
+
+    def _cut(self, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
+        """Return the states that are the fastest, and among them some that need the least memory."""
+        if len(ways) <= self.most:
+            return ways
+        self.complete = False
+        fast = sorted(ways, key=lambda state: min(way.seconds for way in ways[state]))
+        small = sorted(
+            ways, key=lambda state: min((way.peak, way.entered, way.seconds) for way in ways[state])
+        )
+        kept = dict.fromkeys(fast[: self.most * 3 // 4] + small[: self.most // 4])
+        return {state: ways[state] for state in kept}
+
+    def _plans(self, ways: dict[State, list[_Way]], alternatives: int) -> tuple[Plan, ...]:
+        ends: list[tuple[_Way, list[Placement]]] = []
+        for state, reached in ways.items():
+            live = dict(state)
+            placed: list[Placement] = []
+            moving = 0.0
+            for output in self.graph.outputs:
+                known = live.get(output.value, frozenset({self.pins.get(output.value, self.whole)}))
+                pinned = self.pins.get(-1 - self.graph.outputs.index(output))
+                wanted = [pinned] if pinned is not None else self._final(output.value, known)
+                costs = [
+                    (change[0], str(one), one)
+                    for one in wanted
+                    if (change := self.costs_of_change(output.value, known, one)) is not None
+                ]
+                if not costs:
+                    break
+                best = min(costs)
+                moving += best[0]
+                placed.append(best[2])
+            else:
+                for way in reached:
+                    own = _Way(way.seconds + moving, way.moving + moving, way.entered, way.peak, way.choice)
+                    ends.append((own, placed))
+        ends.sort(key=lambda end: (end[0].seconds, end[0].peak))
+        return tuple(
+            Plan(self._written(way.choice, placed), way.seconds, way.moving, way.peak)
+            for way, placed in ends[:alternatives]
+        )
+
+    def _final(self, value: int, known: frozenset[Placement]) -> list[Placement]:
+        """Return placements in which an output may leave: as it lies, with partial values put together."""
+        found: list[Placement] = []
+        axes = sorted(self.costs.axes[value])
+        for one in sorted(known, key=str):
+            ways = [
+                [None, *(axis for axis in axes if dim in self.layout.splits[axis])]
+                if is_partial(tag)
+                else [tag]
+                for dim, tag in enumerate(one)
+            ]
+            found += [tuple(way) for way in product(*ways)]
+        return found
+
+    def _written(self, last: _Choice | None, placed: list[Placement]) -> Sharded:
+        """Return the program of a chain of choices."""
+        choices: list[_Choice] = []
+        while last is not None:
+            choices.insert(0, last)
+            last = last.before
+        writer = _Writer(self)
+        for choice in choices:
+            step = self.graph.step_at(choice.value)
+            inputs = tuple(
+                writer.having(value, wanted)
+                for value, wanted in zip(step.inputs, choice.operands, strict=True)
+            )
+            writer.add(Instruction("step", choice.value, choice.placement, inputs))
+        outputs = tuple(
+            writer.having(output.value, placement)
+            for output, placement in zip(self.graph.outputs, placed, strict=True)
+        )
+        return Sharded(self.layout, tuple(writer.made), outputs)
+
+    def _too_little(self, at: int) -> str:
+        names = value_names(self.graph)
+        return (
+            f"memory: {names[at]} does not fit on any placement found, which take at least "
+            f"{self.least / 1e9:.3g} GB on each device of {self.memory / 1e9:.3g} GB; the nearest choice "
+            f"that works: {self.least / 1e9:.3g} GB or more devices"
+        )
+
+
+class _Writer:
+    """Writes the instructions of a plan; a value is moved to a placement once."""
+
+    def __init__(self, search: _Search) -> None:
+        self.search = search
+        self.made: list[Instruction] = []
+        self.places: dict[int, dict[Placement, int]] = {}
+
+    def add(self, one: Instruction) -> int:
+        """Add an instruction and return its position."""
+        self.made.append(one)
+        self.places.setdefault(one.value, {})[one.placement] = len(self.made) - 1
+        return len(self.made) - 1
+
+    def having(self, value: int, wanted: Placement) -> int:
+        """Return the instruction that leaves a value in a placement."""
+        search = self.search
+        known = self.places.setdefault(value, {})
+        if wanted in known:
+            return known[wanted]
+        if value in search.nullary:
+            return self.add(Instruction("step", value, search.whole))
+        if not known:
+            start = search.pins.get(value, wanted)
+            at = self.add(Instruction("enter", value, start))
+            if start == wanted:
+                return at
+        way = search.costs_of_change(value, frozenset(known), wanted)
+        assert way is not None
+        at = known[way[1]]
+        change = search.costs.changed(value, way[1], wanted)
+        assert change is not None
+        for (kind, dims, axis, onto, how), placement in change[1]:
+            at = self.add(Instruction(kind, value, placement, (at,), dims, axis, onto, how))
+        return at
+
+
+def _keep(ways: list[_Way], new: _Way) -> bool:
+    """Add a way unless another one is as good; drop those it beats. Say whether none else was dropped."""
+    for old in ways:
+        if old.seconds <= new.seconds and old.peak <= new.peak and old.entered <= new.entered:
+            return True
+    ways[:] = [
+        old
+        for old in ways
+        if not (new.seconds <= old.seconds and new.peak <= old.peak and new.entered <= old.entered)
+    ]
+    ways.append(new)
+    if len(ways) <= _WAYS:
+        return True
+    # The one with the least memory stays in any case.
+    ways.sort(key=lambda one: (one.peak, one.entered))
+    ways.remove(max(ways[1:], key=lambda one: (one.seconds, one.peak)))
+    return False
+
+
+def _checked_pins(layout: Layout, pins: Mapping[str, Placement]) -> dict[int, Placement]:
+    """Return the placements that are fixed, by value; those of outputs by -1 less the output's position."""
+    graph, found = layout.graph, dict[int, Placement]()
+    inputs = {port.name: (at, port) for at, port in enumerate(graph.inputs)}
+    outputs = {one.port.name: (-1 - at, one.port) for at, one in enumerate(graph.outputs)}
+    for name, placement in pins.items():
+        if name not in inputs and name not in outputs:
+            raise InputError(
+                f"pins: the program has no tensor {name!r}; it has {', '.join((*inputs, *outputs))}"
+            )
+        at, port = inputs.get(name) or outputs[name]
+        if len(placement) != len(layout.mesh.sizes):
+            raise InputError(f"pins: {name} needs a placement for each of {', '.join(layout.mesh.names)}")
+        for dim, axis in enumerate(placement):
+            if axis is not None and (axis not in port.axes or dim not in layout.splits[axis]):
+                raise InputError(_cannot_split(layout, name, port.axes, axis, dim))
+        found[at] = tuple(placement)
+    return found
+
+
+def _cannot_split(layout: Layout, name: str, axes: tuple[str, ...], axis: str, dim: int) -> str:
+    """Say why an axis cannot be split along a dimension, and what would work."""
+    mesh, sizes = layout.mesh, layout.graph.sizes
+    others = [one for one in axes if dim in layout.splits[one]]
+    instead = f"split {others[0]} instead" if others else "leave it whole"
+    if axis not in axes:
+        known = ", ".join(axes)
+        return f"pins: {name} has no axis {axis!r}, only {known}; the nearest choice that works: {instead}"
+    many = mesh.sizes[dim]
+    near = max((one for one in range(1, many + 1) if sizes[axis] % one == 0), default=1)
+    return (
+        f"pins: axis {axis!r} of {name} has size {sizes[axis]}, which {mesh.names[dim]}={many} does not"
+        f" divide beside other splits; the nearest choice that works: {mesh.names[dim]}={near}, or {instead}"
+    )

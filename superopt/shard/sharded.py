@@ -1,0 +1,199 @@
+"""Sharded programs: what every device of a mesh does, as instructions on the values of a graph.
+
+A **placement** says for each dimension of the mesh how a value lies on it: `None`, each device has all of it;
+an axis, each device has its chunk of this axis; `+` or `^`, the value is the sum or the maximum of what the
+devices have. An axis that a dimension may split is written as chunks, one for each such dimension, and the
+places within them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+from superopt.errors import InputError
+from superopt.ir import Axis, Graph, refine_axes, value_axes, value_names
+
+__all__ = [
+    "MAXIMUM",
+    "SUM",
+    "Instruction",
+    "Layout",
+    "Mesh",
+    "Placement",
+    "Sharded",
+    "is_partial",
+    "layout_of",
+    "placement_text",
+]
+
+SUM, MAXIMUM = "+", "^"
+
+Placement: TypeAlias = tuple[str | None, ...]
+"""How a value lies on each dimension of the mesh."""
+
+
+def is_partial(tag: str | None) -> bool:
+    """Return whether devices have parts that are still to be put together."""
+    return tag in (SUM, MAXIMUM)
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The dimensions of a mesh of devices: their names and sizes, outermost first."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return prod(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A graph on a mesh: for each axis the dimensions, by position, that may split it."""
+
+    graph: Graph
+    mesh: Mesh
+    splits: dict[str, tuple[int, ...]]
+
+    def pieces(self, axis: str) -> tuple[Axis, ...]:
+        """Return what an axis is a product of: its chunks, outermost first, and the places in them."""
+        dims = self.splits[axis]
+        size = self.graph.sizes[axis]
+        if not dims:
+            return (Axis(axis, size),)
+        chunks = [Axis(self.chunk(axis, dim), self.mesh.sizes[dim]) for dim in dims]
+        return (*chunks, Axis(f"{axis}_local", size // prod(one.size for one in chunks)))
+
+    def pieces_of(self, value: int) -> tuple[str, ...]:
+        """Return the pieces of all axes of a value."""
+        own = value_axes(self.graph)[value]
+        return tuple(
+            piece.name for axis in self.graph.axes if axis.name in own for piece in self.pieces(axis.name)
+        )
+
+    def chunk(self, axis: str, dim: int) -> str:
+        """Return the name of the chunks of an axis on a dimension."""
+        return f"{axis}_{self.mesh.names[dim]}"
+
+    def mesh_axis(self, dim: int) -> str:
+        """Return the name of the axis that stands for the devices along a dimension."""
+        return f"device_{self.mesh.names[dim]}"
+
+    def refined(self) -> Graph:
+        """Return the graph with every axis that may be split written as its pieces."""
+        factors = {axis: self.pieces(axis) for axis, dims in self.splits.items() if dims}
+        return refine_axes(self.graph, factors) if factors else self.graph
+
+    def elements(self, value: int, placement: Placement) -> int:
+        """Return how many elements of a value each device has."""
+        sizes = self.graph.sizes
+        whole = prod(sizes[axis] for axis in value_axes(self.graph)[value])
+        return whole // prod(
+            self.mesh.sizes[dim]
+            for dim, tag in enumerate(placement)
+            if tag is not None and not is_partial(tag)
+        )
+
+
+def layout_of(graph: Graph, mesh: Mesh) -> Layout:
+    """Return which dimensions may split each axis: as many as divide it, the last dimensions first."""
+    alike = {axis.name: {axis.name} for axis in graph.axes}
+    for step in graph.steps:
+        if step.op == "rename":
+            for old, new in step.mapping:
+                joined = alike[old] | alike[str(new)]
+                alike |= dict.fromkeys(joined, joined)
+    taken = {axis.name for axis in graph.axes}
+    splits: dict[str, tuple[int, ...]] = {}
+    for axis in graph.axes:
+        rest, dims = axis.size, []
+        for dim in reversed(range(len(mesh.sizes))):
+            clash = any(f"{one}_{mesh.names[dim]}" in taken for one in alike[axis.name])
+            if mesh.sizes[dim] > 1 and rest and rest % mesh.sizes[dim] == 0 and not clash:
+                rest //= mesh.sizes[dim]
+                dims.append(dim)
+        splits[axis.name] = tuple(sorted(dims))
+    return Layout(graph, mesh, splits)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """What all devices do at one point: enter a tensor, take a step of the graph, or move a value.
+
+    `inputs` are positions of earlier instructions. A move is one of all-reduce (with `how` + or ^),
+    reduce-scatter, all-gather, all-to-all and slice; it goes along `dims` and, except for all-reduce, from or
+    to chunks of `axis`; an all-to-all leaves the chunks of `axis` and makes those of `onto`.
+    """
+
+    kind: str  # enter, step, or the name of a move
+    value: int  # the value of the graph that is made
+    placement: Placement
+    inputs: tuple[int, ...] = ()
+    dims: tuple[int, ...] = ()
+    axis: str = ""
+    onto: str = ""
+    how: str = SUM
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """A program for all devices: its instructions, and which of them make the outputs."""
+
+    layout: Layout
+    instructions: tuple[Instruction, ...]
+    outputs: tuple[int, ...]
+
+    def __str__(self) -> str:
+        names = value_names(self.layout.graph)
+        lines = []
+        for at, one in enumerate(self.instructions):
+            what = f"{one.kind}({', '.join(f'%{i}' for i in one.inputs)})"
+            if one.kind == "step":
+                step = self.layout.graph.step_at(one.value)
+                what = f"{step.op}({', '.join(f'%{i}' for i in one.inputs)})"
+            elif one.dims:
+                over = "+".join(self.layout.mesh.names[dim] for dim in one.dims)
+                what = f"{one.kind}[{over}]({', '.join(f'%{i}' for i in one.inputs)})"
+            lines.append(f"%{at} = {what}  # {names[one.value]} {self.placed(one.placement)}")
+        lines += [
+            f"out {output.port.name} = %{at}"
+            for output, at in zip(self.layout.graph.outputs, self.outputs, strict=True)
+        ]
+        return "\n".join(lines) + "\n"
+
+    def placed(self, placement: Placement) -> str:
+        """Return a placement in words."""
+        return placement_text(placement, self.layout.mesh)
+
+    @property
+    def moves(self) -> tuple[Instruction, ...]:
+        """The instructions that devices need each other for."""
+        return tuple(one for one in self.instructions if one.kind not in ("enter", "step", "slice"))
+
+    def placement_of(self, name: str) -> Placement:
+        """Return how an input first lies, or an output in the end."""
+        for at, port in enumerate(self.layout.graph.inputs):
+            if port.name == name:
+                entered = [one for one in self.instructions if one.kind == "enter" and one.value == at]
+                return entered[0].placement if entered else (None,) * len(self.layout.mesh.sizes)
+        for output, at in zip(self.layout.graph.outputs, self.outputs, strict=True):
+            if output.port.name == name:
+                return self.instructions[at].placement
+        raise InputError(f"the program has no tensor {name!r}")
+
+
+def placement_text(placement: Sequence[str | None], mesh: Mesh) -> str:
+    """Return a placement in words, such as `n over gpu`."""
+    words = {SUM: "partial sums", MAXIMUM: "partial maxima"}
+    found = [
+        f"{words.get(tag, tag)} over {name}"
+        for name, tag in zip(mesh.names, placement, strict=True)
+        if tag is not None
+    ]
+    return ", ".join(found) or "whole"

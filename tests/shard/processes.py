@@ -1,0 +1,67 @@
+"""Runs written modules on processes of gloo, and compares results with those of the whole program."""
+
+import importlib.util
+import socket
+from pathlib import Path
+from types import ModuleType
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+
+def loaded(path: Path) -> ModuleType:
+    """Return a module from a file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+Case = tuple[Path, dict[str, Tensor], dict[str, Tensor]]
+"""A module, the whole tensors that enter, and those that should leave."""
+
+
+def worst_errors(cases: list[Case], devices: int) -> list[float]:
+    """Return for each case the largest error of any process, in shares of the largest number."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # Forked processes start in no time; with one thread each, they never meet the threads of their parent.
+    context = mp.get_context("fork")
+    found = context.SimpleQueue()
+    workers = [
+        context.Process(target=_run, args=(rank, devices, port, cases, found)) for rank in range(devices)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(100)
+        if worker.is_alive():
+            worker.kill()
+    assert [worker.exitcode for worker in workers] == [0] * devices
+    errors = [found.get() for _ in workers]
+    return [max(own) for own in zip(*errors, strict=True)]
+
+
+def _run(rank: int, devices: int, port: int, cases: list[Case], found: "mp.SimpleQueue[list[float]]") -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=devices)
+    worst = []
+    for path, inputs, outputs in cases:
+        module = loaded(path)
+        mesh = module.ProcessMesh(tuple(module.MESH.values()))
+        parts = {name: module.local_part(mesh, name, tensor) for name, tensor in inputs.items()}
+        made = module.program(mesh, **parts)
+        error = 0.0
+        for (name, whole), own in zip(outputs.items(), made, strict=True):
+            wanted = module.local_part(mesh, name, whole)
+            assert own.shape == wanted.shape
+            error = max(error, float((own - wanted).abs().max() / whole.abs().max()))
+        worst.append(error)
+    found.put(worst)
+    dist.barrier()
+    dist.destroy_process_group()

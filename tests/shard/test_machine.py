@@ -1,0 +1,78 @@
+"""The text of a machine, and the ways to place parallel axes on it."""
+
+from math import prod
+
+import pytest
+
+from superopt.errors import InputError
+from superopt.shard.machine import parse_machine
+from superopt.shard.placements import grid_of, parse_axes, placements
+
+SMALL = "node=2 @ 10 GB/s, gpu=4 @ 200 GB/s"
+
+
+def test_text_says_links_and_device() -> None:
+    machine = parse_machine("node=2 @ 10 GB/s 7 us, gpu=4 @ 200 GB/s 2 us own, device 40 GB 3 TFLOP/s")
+    node, gpu = machine.levels
+    assert (node.count, node.bytes_per_s, node.latency_s, node.shared) == (2, 10e9, 7e-6, True)
+    assert (gpu.count, gpu.bytes_per_s, gpu.shared) == (4, 200e9, False)
+    assert (machine.device.bytes, machine.device.flops_per_s) == (40e9, 3e12)
+    assert parse_machine(str(machine)) == machine
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no level"),
+        ("node", "cannot read 'node'"),
+        ("node=2 @ 10 parsecs", "is no speed or time"),
+        ("node=0", "count of at least 1"),
+        ("node=2, node=2", "two levels are called 'node'"),
+        ("node=2 @ 0 GB/s", "carry nothing"),
+        ("node=99999999", "give at most"),
+        ("node=2 @ fast", "cannot read 'fast'"),
+        ("node=2, device fast", "cannot read 'fast'"),
+    ],
+)
+def test_mistakes_are_one_line(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        parse_machine(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("axes", "machine", "count"),
+    [
+        ("data=4, tensor=2", SMALL, 2),
+        ("data=8", SMALL, 1),
+        ("a=4, b=4", "x=4, y=4", 3),
+        ("a=2, b=2", "x=4", 1),
+    ],
+)
+def test_placements_multiply_to_sizes_and_counts(axes: str, machine: str, count: int) -> None:
+    found = placements(parse_axes(axes), parse_machine(machine))
+    assert len(found) == len(set(found)) == count
+    for one in found:
+        assert [prod(row) for row in one.factors] == list(parse_axes(axes).values())
+        columns = zip(*one.factors, strict=True)
+        assert [prod(column) for column in columns] == list(parse_machine(machine).counts)
+        grid = grid_of(parse_machine(machine), one)
+        assert prod(grid.counts) == grid.machine.devices
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ("data=4, tensor=3", "choice that works: tensor=2"),
+        ("data=3, tensor=2", "choice that works: axes whose product is 8"),
+    ],
+)
+def test_axes_that_do_not_fit_name_what_would(axes: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        placements(parse_axes(axes), parse_machine(SMALL))
+
+
+@pytest.mark.parametrize("text", ["", "data", "data=0", "data=2, data=2", "1=2"])
+def test_axes_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_axes(text)

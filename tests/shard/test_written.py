@@ -1,0 +1,76 @@
+"""Written modules run on processes of gloo and give the results of the whole program."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from shard.cases import (
+    attention,
+    biased,
+    causal,
+    gradient,
+    graph_of,
+    log_softmax,
+    merged_attention,
+    mlp,
+    norm_mlp,
+)
+from shard.processes import Case, worst_errors
+
+from superopt.shard.machine import parse_machine
+from superopt.shard.proof import prove_sharded
+from superopt.shard.search import plan_shardings
+from superopt.shard.sharded import Placement
+from superopt.shard.written import dtensor_placements, parallel_styles, tightened, write_module
+
+SLOW_DEVICE = "device 1 MFLOP/s 10 MB/s"  # so slow that sharding is worth its while on small tensors
+TWO = f"gpu=2 @ 1 GB/s 1 us, {SLOW_DEVICE}"
+FOUR = f"node=2 @ 1 GB/s 2 us own, gpu=2 @ 10 GB/s 1 us, {SLOW_DEVICE}"
+Pins = dict[str, Placement]
+
+MLP = ((8, 16), (16, 32), (32, 16))
+CASES: tuple[tuple[Callable[..., Any], tuple[tuple[int, ...], ...], str, Pins], ...] = (
+    (mlp, MLP, TWO, {"x": (None,), "out": (None,)}),
+    (norm_mlp, ((8, 16), (16,), (16, 32), (32, 16)), TWO, {"x": ("m",), "w1": ("n",), "out": ("m",)}),
+    (log_softmax, ((4, 16), (16, 32)), TWO, {"x": (None,), "out": ("n",)}),
+    (mlp, MLP, FOUR, {"x": (None, None), "w1": ("n", "n"), "w2": ("n", "n"), "out": (None, None)}),
+    (attention, ((16, 32), *((32, 32),) * 4), FOUR, {"x": ("m", None), "out": (None, None)}),
+    (merged_attention, ((8, 8), (16, 8), (16, 8)), FOUR, {"k": ("n", "n"), "v": ("n", "n")}),
+    (causal, ((16, 8), (16, 8), (16, 8)), FOUR, {"q": ("m", "m"), "k": (None, None)}),
+    (gradient, ((16, 8), (8, 8), (16, 8)), FOUR, {"x": ("m", "m"), "out": ("k", None)}),
+    (biased, ((8, 16), (16, 32), (32, 16), (16,)), FOUR, {"w1": ("n", "n"), "out": ("m", "m")}),
+)
+
+
+@pytest.mark.parametrize("machine", [TWO, pytest.param(FOUR, marks=pytest.mark.slow)])
+def test_processes_give_the_results_of_the_program(machine: str, tmp_path: Path) -> None:
+    cases: list[Case] = []
+    for at, (function, shapes, own, pins) in enumerate(CASES):
+        if own != machine:
+            continue
+        graph = graph_of(function, *shapes)
+        plans = plan_shardings(graph, parse_machine(machine), pins=pins)
+        assert prove_sharded(tightened(plans.best.sharded), original=graph)
+        random = torch.Generator().manual_seed(at)
+        inputs = [torch.randn(shape, generator=random) for shape in shapes]
+        names = [port.name for port in graph.inputs]
+        path = tmp_path / f"sharded{at}.py"
+        path.write_text(write_module(plans))
+        wanted = {graph.outputs[0].port.name: function(*inputs)}
+        cases.append((path, dict(zip(names, inputs, strict=True)), wanted))
+    errors = worst_errors(cases, parse_machine(machine).devices)
+    assert max(errors) < 1e-5, errors
+
+
+def test_placements_are_those_of_dtensor() -> None:
+    pins: Pins = {"x": (None,), "out": (None,), "w1": ("n",), "w2": ("n",)}
+    best = plan_shardings(graph_of(mlp, *MLP), parse_machine(TWO), pins=pins).best.sharded
+    assert dtensor_placements(best) == {
+        "x": ("Replicate()",),
+        "w1": ("Shard(1)",),
+        "w2": ("Shard(0)",),
+        "out": ("Replicate()",),
+    }
+    assert parallel_styles(best, 0) == {}
