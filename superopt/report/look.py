@@ -139,7 +139,7 @@ svg.graph { margin: 0 auto; height: auto; max-width: max(100%, calc(var(--natura
 .floor .point { width: 3px; height: 16px; margin-left: -1.5px; top: 0; border: 0; border-radius: 0; }
 .whisker { top: 8px; height: 2px; background: var(--mark); }
 .tick { color: var(--dim); font-style: normal; transform: translateX(-50%); white-space: nowrap; }
-.axis { padding-top: 6px; }
+.axis { font-size: .8rem; padding-top: 6px; }
 @media (max-width: 760px) {
   .row { grid-template-columns: 1fr auto; padding: 4px 0; }
   .row .name { text-align: left; }

@@ -17,7 +17,7 @@ from superopt.report.look import SCRIPT, STYLE
 from superopt.report.source import coloured
 from superopt.report.svg import bytes_text, count_text, escape, number, time_text
 from superopt.result import Result
-from superopt.result.why import best_rival, what_is_left, why_faster, why_not_faster
+from superopt.result.why import agreement, best_rival, what_is_left, why_faster, why_not_faster
 from superopt.targets import KernelReport, config_json
 from superopt.tune import Measurement
 from superopt.verify.floats.report import FloatReport
@@ -110,6 +110,8 @@ def _region(result: Result, region: RegionCandidates, at: int) -> str:
     parts.append(_traffic(region, shown))
     plot = race(result, region, whole=not several)
     if plot:
+        if not several and result.winner == "superopt":
+            plot += "".join(f'<p class="note">{escape(line)}</p>' for line in agreement(result))
         title = "Race" if any(one.measurement for one in region.candidates) else "Predicted times"
         parts.append(f'<h2>{title}</h2>\n<div class="card">{plot}</div>')
     parts.append(_candidates(region))
