@@ -66,8 +66,8 @@ kernel         the muGraph's text, or the name of a baseline ("torch.compile max
 configuration  tile sizes, warps, stages and so on
 device         the device's name, as its driver gives it, or the target a plan was made for; of a search: any
 options        every option that changes the result; for a measurement, how it was measured
-superopt, torch, compiler   versions (`versions`), "none" where there is none; the first has a hash of the code
-                            that decides which kernels are made
+superopt, torch, compiler   versions (`versions`), "none" where there is none; the first has a hash of
+                            the code that decides which kernels are made
 """
 
 

@@ -302,10 +302,8 @@ class FileStore:
                 "SELECT rowid, length(parts) + length(data) FROM entries ORDER BY used > :lately,"
                 " instr(parts, :version) = 0, used, rowid LIMIT 256"
             )
-            given = {
-                "lately": time.time() - _LATELY_S,
-                "version": canonical_json({"superopt": versions()["superopt"]})[1:-1],
-            }
+            own = canonical_json({"superopt": versions()["superopt"]})[1:-1]
+            given = {"lately": time.time() - _LATELY_S, "version": own}
             for rowid, size in connection.execute(query, given).fetchall():
                 oldest.append((rowid,))
                 excess -= size
