@@ -215,7 +215,7 @@ def _levels(found: Search) -> str:
     """
     statistics = found.regions[0].statistics
     most = max(level.new for level in statistics.levels)
-    left, row, width = 90.0, 26.0, 420.0
+    left, row, width = 90.0, 26.0, 440.0
     parts = [element("title", "the levels of a search")]
     parts.append(element("text", "level", x=10.0, y=22.0, class_="dim"))
     parts.append(element("text", "new tensors, from those of the level before", x=left, y=22.0, class_="dim"))
