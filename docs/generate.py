@@ -258,7 +258,9 @@ def _ratios() -> str:
     bottom = 12 + row * len(rows)
     even = left + scale
     parts.append(
-        element("line", x1=even, x2=even, y1=8.0, y2=bottom, style="stroke:var(--dim)", stroke_dasharray="4 3")
+        element(
+            "line", x1=even, x2=even, y1=8.0, y2=bottom, style="stroke:var(--dim)", stroke_dasharray="4 3"
+        )
     )
     parts.append(element("text", "as fast as PyTorch", x=even + 6, y=bottom + 14, class_="dim"))
     return element(

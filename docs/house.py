@@ -132,7 +132,9 @@ def drawing() -> str:
             points += [(x, top), (x, bottom)]
         points.append(_middle(placed.corners[target], sizes[target], bottom=False))
         route = " ".join(f"{number(x + _MARGIN)},{number(y + _MARGIN)}" for x, y in points)
-        parts.append(element("polyline", points=route, fill="none", style="stroke:var(--edge)", marker_end="url(#tip)"))
+        parts.append(
+            element("polyline", points=route, fill="none", style="stroke:var(--edge)", marker_end="url(#tip)")
+        )
     for name, (x, y) in placed.corners.items():
         wide, high = sizes[name]
         box = {"x": x + _MARGIN, "y": y + _MARGIN, "width": wide, "height": high, "rx": 5.0}
