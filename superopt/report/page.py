@@ -163,11 +163,10 @@ def _traffic(region: RegionCandidates, shown: Candidate | None) -> str:
         return ""
     before = traffic_before(contract_products(compose(region.goal)))
     after = traffic_after(shown)
-    plural = "s" if len(after) != 1 else ""
     picture = bars(
         [
-            (f"before, {len(before)} operators one by one", before),
-            (f"after, {len(after)} kernel{plural}", after),
+            (f"before, {_counted(len(before), 'operator')} one by one", before),
+            (f"after, {_counted(len(after), 'kernel')}", after),
         ]
     )
     return f'<h2>Memory traffic</h2>\n<div class="card graphs">{picture}</div>'
@@ -177,6 +176,10 @@ _COLUMNS = (
     ("candidate", False), ("measured", True), ("low to high", True), ("predicted", True),
     ("kernels", True), ("bytes", True), ("outcome", False),
 )  # fmt: skip
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _candidates(region: RegionCandidates) -> str:
@@ -287,8 +290,9 @@ def _dropped(region: RegionCandidates) -> str:
         return ""
     rows = [(one.name, str(one.fate)) for one in region.dropped]
     table = _table(("schedule", "reason"), rows)
+    count = _counted(len(region.dropped), "schedule")
     return (
-        f"<h2>Dropped before compiling</h2>\n<details><summary>{len(region.dropped)} schedules</summary>"
+        f"<h2>Dropped before compiling</h2>\n<details><summary>{count}</summary>"
         f"<div class=card>{table}</div></details>"
     )
 
