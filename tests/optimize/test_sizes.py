@@ -171,7 +171,7 @@ def test_retuning_races_configurations_for_new_sizes(best, random, in_use, caplo
     [
         (
             lambda x, g, w: (x.double(), g, w),
-            r"input 1 is float64\[5, 64\] on cpu; it was built for float32\[5, 64\] on cpu, of any sizes",
+            r"input 1 is f64\[5, 64\] on cpu; it was built for f32\[5, 64\] on cpu, of any sizes",
         ),
         (lambda x, g, w: (x, g), "as 3 arguments"),
         (lambda x, g, w: (x, g, 2), "input 3 is 2; it was built for float32"),
