@@ -36,14 +36,15 @@ SHOWN = ("rmsnorm-linear", "gated-mlp", "rmsnorm-mlp", "gqa-decode", "qknorm-att
 
 def main(arguments: list[str]) -> int:
     """Write what has changed, or say that something has."""
-    stale = [path for path, text in generated().items() if not path.exists() or path.read_text() != text]
+    texts = generated()
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
     if "--check" in arguments:
         for path in stale:
             print(f"{path.relative_to(DOCS.parent)} is out of date: run python docs/generate.py")
         return 1 if stale else 0
     for path in stale:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(generated()[path])
+        path.write_text(texts[path])
         print(f"written: {path.relative_to(DOCS.parent)}")
     return 0
 
@@ -182,7 +183,7 @@ def verdicts_asked() -> str:
 
 
 def _pictures() -> Iterator[tuple[str, str]]:
-    yield "house", house.drawing()
+    yield "house", _alone(house.drawing())
     workload = WORKLOADS["rmsnorm-linear"]
     found = search(workload.function, *workload.inputs(), name=workload.name)
     region = found.regions[0]
@@ -214,16 +215,16 @@ def _levels(found: Search) -> str:
     """
     statistics = found.regions[0].statistics
     most = max(level.new for level in statistics.levels)
-    left, row, width = 90.0, 26.0, 560.0
+    left, row, width = 90.0, 26.0, 440.0
     parts = [element("title", "the levels of a search")]
     parts.append(element("text", "level", x=10.0, y=22.0, class_="dim"))
     parts.append(element("text", "new tensors, from those of the level before", x=left, y=22.0, class_="dim"))
     y = 36.0
     for level in statistics.levels:
-        new = (width - left - 130) * level.new / most
+        new = (width - left - 60) * level.new / most
         parts += [
             element("text", str(level.level), x=38.0, y=y + 14, text_anchor="end"),
-            element("rect", x=left, y=y + 2, width=max(new, 1.0), height=15.0, fill="#0f766e"),
+            element("rect", x=left, y=y + 2, width=max(new, 1.0), height=15.0, style=_fill("accent")),
             element("text", str(level.new), x=left + new + 10, y=y + 14, class_="dim"),
         ]
         y += row
@@ -238,26 +239,28 @@ def _levels(found: Search) -> str:
 def _ratios() -> str:
     """Return what was measured of the programs in `SHOWN` as bars: how fast ours is, in speeds of PyTorch."""
     rows = _rows_measured()[0]
-    left, row, width = 150.0, 30.0, 640.0
+    left, row, width = 140.0, 30.0, 420.0
     most = max(ratio for *_, ratio in rows)
     scale = (width - left - 60) / most
     parts = [element("title", "how fast superopt's kernels are, in speeds of the best of PyTorch")]
     for at, (name, sizes, _, _, peer, ratio) in enumerate(rows):
-        y, color = 12 + row * at, "#0f766e" if ratio >= 1 else "#b45309"
+        y, color = 12 + row * at, "accent" if ratio >= 1 else "second"
         tip = element("title", escape(f"{name}, {sizes}: against {peer}"))
         parts.append(
             element(
                 "g",
                 tip
                 + element("text", escape(name), x=left - 10, y=y + 15, text_anchor="end")
-                + element("rect", x=left, y=y + 2, width=scale * ratio, height=18.0, rx=3, fill=color)
-                + element("text", f"{ratio:.2f}", x=left + scale * ratio + 8, y=y + 15),
+                + element("rect", x=left, y=y + 2, width=scale * ratio, height=18.0, rx=3, style=_fill(color))
+                + element("text", f"{ratio:.2f}", x=width - 8, y=y + 15, text_anchor="end"),
             )
         )
     bottom = 12 + row * len(rows)
     even = left + scale
     parts.append(
-        element("line", x1=even, x2=even, y1=8.0, y2=bottom, stroke="#5c6878", stroke_dasharray="4 3")
+        element(
+            "line", x1=even, x2=even, y1=8.0, y2=bottom, style="stroke:var(--dim)", stroke_dasharray="4 3"
+        )
     )
     parts.append(element("text", "as fast as PyTorch", x=even + 6, y=bottom + 14, class_="dim"))
     return element(
@@ -266,13 +269,15 @@ def _ratios() -> str:
     )  # fmt: skip
 
 
+def _fill(color: str) -> str:
+    return f"fill:var(--{color})"
+
+
 def _alone(svg: str) -> str:
-    """Return a drawing of the report as a file of its own: with its style, on a light ground, a line each."""
-    light = re.search(r":root \{.*?\}", STYLE, re.DOTALL)
+    """Return a drawing of the report as a file of its own: with its style, light and dark, a line each."""
+    colors = STYLE.partition("* {")[0].strip()
     rules = re.findall(r"^(?:svg|\.box|\.edge|\.node)[^{}]*\{[^{}]*\}", STYLE, re.MULTILINE)
-    assert light is not None
-    colors = light[0].replace("color-scheme: light dark;", "")
-    style = "\n".join([colors, *rules, "svg { background: #ffffff; }"])
+    style = "\n".join([colors, *rules, "svg { background: var(--card); }"])
     head, _, rest = svg.partition(">")
     return f"{head}><style>\n{style}\n</style>{rest}\n".replace("><g", ">\n<g").replace("><path", ">\n<path")
 

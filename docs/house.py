@@ -123,7 +123,7 @@ def drawing() -> str:
     parts = [element("title", "the packages of superopt, and which imports which")]
     parts.append(
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7"'
-        ' orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="#6b7280"/></marker></defs>'
+        ' orient="auto"><path d="M0 0 L8 4 L0 8 z" style="fill:var(--edge)"/></marker></defs>'
     )
     for edge in edges:
         source, target, _ = edge
@@ -132,17 +132,19 @@ def drawing() -> str:
             points += [(x, top), (x, bottom)]
         points.append(_middle(placed.corners[target], sizes[target], bottom=False))
         route = " ".join(f"{number(x + _MARGIN)},{number(y + _MARGIN)}" for x, y in points)
-        parts.append(element("polyline", points=route, fill="none", stroke="#9ca3af", marker_end="url(#tip)"))
+        parts.append(
+            element("polyline", points=route, fill="none", style="stroke:var(--edge)", marker_end="url(#tip)")
+        )
     for name, (x, y) in placed.corners.items():
         wide, high = sizes[name]
         box = {"x": x + _MARGIN, "y": y + _MARGIN, "width": wide, "height": high, "rx": 5.0}
-        parts.append(element("rect", fill="#ecfdf5", stroke="#0f766e", **box))
+        parts.append(element("rect", style="fill:var(--accent-soft);stroke:var(--accent)", **box))
         middle = {"x": x + _MARGIN + wide / 2, "y": y + _MARGIN + high / 2 + 4, "text_anchor": "middle"}
         parts.append(element("text", escape(name), font_family="monospace", font_size=12.0, **middle))
     width, height = placed.width + 2 * _MARGIN, placed.height + 2 * _MARGIN
     return element(
         "svg", "\n".join(parts), xmlns="http://www.w3.org/2000/svg", width=width, height=height,
-        viewBox=f"0 0 {number(width)} {number(height)}", role="img", style="background: #ffffff",
+        viewBox=f"0 0 {number(width)} {number(height)}", role="img",
     ) + "\n"  # fmt: skip
 
 

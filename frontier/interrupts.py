@@ -9,7 +9,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-__all__ = ["Ended", "Interruptible", "ending_signals", "interrupt", "interrupts_noted", "received"]
+__all__ = [
+    "Ended",
+    "Interruptible",
+    "at_last",
+    "ending_signals",
+    "interrupt",
+    "interrupts_noted",
+    "received",
+]
 
 
 class Ended(BaseException):
@@ -33,6 +41,16 @@ def received() -> int | None:
 
 
 _at_last: list[Callable[[], None]] = []
+
+
+@contextmanager
+def at_last(work: Callable[[], None]) -> Iterator[None]:
+    """Do some work, too, where the process is ended here and now: then no block is left in order."""
+    _at_last.append(work)
+    try:
+        yield
+    finally:
+        _at_last.remove(work)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -62,7 +80,7 @@ def _leave(number: int, word: str) -> NoReturn:
 
 
 @contextmanager
-def ending_signals(*, at_last: Callable[[], None] = lambda: None) -> Iterator[None]:
+def ending_signals() -> Iterator[None]:
     """Raise Ended where SIGTERM or SIGHUP comes, so that children and scratch files go with the process.
 
     A signal that the caller ignores, as under nohup, stays ignored. A process that does not end in time does
@@ -84,7 +102,6 @@ def ending_signals(*, at_last: Callable[[], None] = lambda: None) -> Iterator[No
         raise Ended(number)
 
     _received.clear()
-    _at_last[:] = [at_last]
     handlers: dict[int, tuple[Any, Any]] = dict.fromkeys(numbers, (signal.SIG_DFL, end))
     handlers[signal.SIGINT] = (signal.default_int_handler, interrupt)
     mine = {number: usual for number, (usual, _) in handlers.items() if signal.getsignal(number) is usual}

@@ -1,8 +1,10 @@
 """`superopt` and `python -m superopt`: the command line, in a process of its own."""
 
 import gc
+import os
 import signal
 import sys
+from types import FrameType
 
 __all__ = ["main"]
 
@@ -16,16 +18,26 @@ def main() -> int:
     on to throw away: a quarter of the time of a short command.
     """
     gc.set_threshold(_YOUNG)
-    try:
-        from superopt.cli import main as run
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+    from superopt.cli import main as run
 
+    try:
+        if signal.getsignal(signal.SIGINT) is _end:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = run()
-    except KeyboardInterrupt:  # while modules were imported, or right at the end
+    except KeyboardInterrupt:  # right at the beginning or the end
         print("superopt: interrupted", file=sys.stderr)
         code = 130
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said
     gc.freeze()
     return code
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End here and now: an exception may be lost in a module, or make Python end itself by the signal."""
+    os.write(2, b"superopt: interrupted\n")
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DTYPES", "FLOATS", "FP8", "HALVES", "INTEGERS", "Dtype", "dtype_named", "torch_dtypes"]
+__all__ = [
+    "DTYPES",
+    "FLOATS",
+    "FP8",
+    "HALVES",
+    "INTEGERS",
+    "Dtype",
+    "dtype_named",
+    "dtype_text",
+    "tensor_text",
+    "torch_dtypes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,17 @@ INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "in
 def dtype_named(name: str) -> str | None:
     """Return the dtype that a user calls by one of its names."""
     return next((one.name for one in _RECORDS if name in (one.name, one.torch, *one.others)), None)
+
+
+def dtype_text(dtype: "torch.dtype") -> str:
+    """Return the name of a torch dtype as it is printed: PyTorch's where superopt has none."""
+    name = str(dtype).removeprefix("torch.")
+    return dtype_named(name) or name
+
+
+def tensor_text(tensor: "torch.Tensor") -> str:
+    """Return a tensor's dtype and sizes as they are printed: `f32[16, 4096]`."""
+    return f"{dtype_text(tensor.dtype)}{list(tensor.shape)}"
 
 
 @cache

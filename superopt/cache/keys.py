@@ -38,6 +38,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 RECORDS = 1
 """The version of what the records hold; a new number makes every older record a miss."""
 
+_DECIDING = (
+    *("codegen", "dtypes", "frontier", "ir", "ops", "precision"),
+    *("rules", "schedule", "trace", "verify"),
+)
+
 PARTS: Mapping[Kind, tuple[str, ...]] = {
     "search": ("program", "device", "options", "superopt", "torch"),
     "plan": ("program", "device", "options", "superopt", "torch", "compiler"),
@@ -61,7 +66,8 @@ kernel         the muGraph's text, or the name of a baseline ("torch.compile max
 configuration  tile sizes, warps, stages and so on
 device         the device's name, as its driver gives it, or the target a plan was made for; of a search: any
 options        every option that changes the result; for a measurement, how it was measured
-superopt, torch, compiler   versions (`versions`), "none" where there is none
+superopt, torch, compiler   versions (`versions`), "none" where there is none; the first has a hash of
+                            the code that decides which kernels are made
 """
 
 
@@ -139,13 +145,18 @@ def canonical_json(value: Any) -> str:
 
 @functools.cache
 def _kernels() -> str:
-    """Return the version of the code that writes kernels, which other code may write otherwise."""
-    spec = find_spec("superopt.codegen")  # which imports nothing of it
-    assert spec is not None
-    root = Path(next(iter(spec.submodule_search_locations or ())))
+    """Return the version of the code that finds, proves and writes kernels."""
     found = hashlib.sha256()
-    for path in sorted((*root.rglob("*.py"), *root.rglob("*.hpp"))):
-        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    for room in _DECIDING:
+        spec = find_spec(f"superopt.{room}")  # which imports nothing of it
+        assert spec is not None
+        assert spec.origin is not None
+        root = Path(spec.origin)
+        inside = root.name == "__init__.py"
+        paths = sorted((*root.parent.rglob("*.py"), *root.parent.rglob("*.hpp"))) if inside else [root]
+        for path in paths:
+            name = path.relative_to(root.parent).as_posix()
+            found.update(f"{room}/{name}".encode() + b"\0" + path.read_bytes())
     return found.hexdigest()[:12]
 
 

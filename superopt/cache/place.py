@@ -11,13 +11,19 @@ __all__ = [
     "FILE_NAME",
     "FOLDER_VARIABLE",
     "LOCK_SECONDS",
+    "SCHEMA",
     "cache_folder",
     "folder_lock",
     "identity",
     "set_aside",
 ]
 
-FILE_NAME = "cache.db"
+SCHEMA = 1
+"""The version of the database's tables."""
+
+FILE_NAME = f"cache-{SCHEMA}.db"
+"""The database: one for each version of its tables, so that two installed versions leave each other alone."""
+
 FOLDER_VARIABLE = "SUPEROPT_CACHE_DIR"
 LOCK_SECONDS = 5.0
 

@@ -13,34 +13,34 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from superopt.cache.place import FILE_NAME, LOCK_SECONDS, folder_lock, identity, set_aside
+from superopt.cache.keys import canonical_json, versions
+from superopt.cache.place import FILE_NAME, LOCK_SECONDS, SCHEMA, folder_lock, identity, set_aside
 from superopt.cache.records import Row
 
-__all__ = ["STEPS", "FileStore", "is_damage"]
+__all__ = ["FileStore", "is_damage"]
 
 _APPLICATION = 0x5375704F  # "SupO", in the header of every file of ours
 _TOUCH_AFTER_S = 3600.0  # a use is noted this often at most, so that reading rarely writes
+_LATELY_S = 30 * 86400.0  # within which rows were used that another version may need
 _FILL = 0.8  # of the limit, after rows were evicted
 
-STEPS: tuple[tuple[str, ...], ...] = (
-    (
-        """CREATE TABLE entries (
-            digest TEXT NOT NULL UNIQUE,
-            kind TEXT NOT NULL,
-            label TEXT NOT NULL,
-            device TEXT NOT NULL,
-            program TEXT NOT NULL,
-            parts TEXT NOT NULL,
-            data TEXT NOT NULL,
-            made REAL NOT NULL,
-            used REAL NOT NULL,
-            sum TEXT NOT NULL
-        )""",
-        "CREATE INDEX entries_by_program ON entries (kind, program, device)",
-        "CREATE INDEX entries_by_use ON entries (used)",
-    ),
+# What another version of superopt keeps has other keys in any case, so no table is ever converted.
+_TABLES = (
+    """CREATE TABLE entries (
+        digest TEXT NOT NULL UNIQUE,
+        kind TEXT NOT NULL,
+        label TEXT NOT NULL,
+        device TEXT NOT NULL,
+        program TEXT NOT NULL,
+        parts TEXT NOT NULL,
+        data TEXT NOT NULL,
+        made REAL NOT NULL,
+        used REAL NOT NULL,
+        sum TEXT NOT NULL
+    )""",
+    "CREATE INDEX entries_by_program ON entries (kind, program, device)",
+    "CREATE INDEX entries_by_use ON entries (used)",
 )
-"""What leads from each version of the schema to the next; the newest version is their number."""
 
 _COLUMNS = "kind, digest, label, device, program, parts, data, made, used, sum"
 _PUT = (
@@ -142,20 +142,19 @@ class FileStore:
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
         self._link(self.path, uri=False)
         version = self._version()
-        if version is None or version > len(STEPS):
-            why = "foreign" if version is None else f"version-{version}"
+        if version not in (0, SCHEMA):
             self.disconnect()
-            aside = set_aside(self.path, why)
-            what = "is no cache of superopt" if version is None else "was made by a newer superopt"
-            self.notes.append((why, f"the file {what}; it is now {aside.name}, and a new one is made"))
+            aside = set_aside(self.path, "foreign")
+            what = f"the file is no cache of superopt; it is now {aside.name}, and a new one is made"
+            self.notes.append(("foreign", what))
             self._link(self.path, uri=False)
             version = 0
         assert self._connection is not None
         if version == 0:
             self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         self._connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        if version < len(STEPS):
-            self._migrate(version)
+        if version == 0:
+            self._make_tables()
         self._identity = identity(self.path)
 
     def _open_to_read(self) -> None:
@@ -168,8 +167,8 @@ class FileStore:
             self.disconnect()
             self._link(f"{location}?mode=ro&immutable=1", uri=True)
             version = self._version()
-        if version != len(STEPS):
-            raise PermissionError("the folder is read-only, and its file of another version")
+        if version != SCHEMA:
+            raise PermissionError("the folder is read-only, and its file is no cache of superopt")
         self.read_only = True
 
     def _link(self, location: Path | str, *, uri: bool) -> None:
@@ -183,7 +182,7 @@ class FileStore:
         connection.execute("PRAGMA journal_size_limit = 4194304")
 
     def _version(self) -> int | None:
-        """Return the version of the schema, 0 for an empty file; None where the file is not ours."""
+        """Return the version of the tables, 0 for an empty file; None where the file is not ours."""
         assert self._connection is not None
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
@@ -192,13 +191,12 @@ class FileStore:
             return int(version)
         return 0 if not (application or version or tables) else None
 
-    def _migrate(self, version: int) -> None:
+    def _make_tables(self) -> None:
         with self._writing() as connection:
-            for step in STEPS[version:]:
-                for statement in step:
-                    connection.execute(statement)
+            for statement in _TABLES:
+                connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -291,13 +289,22 @@ class FileStore:
         connection.execute(f"PRAGMA busy_timeout = {round(LOCK_SECONDS * 1000)}")
 
     def _evict(self, connection: sqlite3.Connection) -> None:
-        """Remove the least recently used rows until the file is within its limit."""
+        """Remove rows until the file is within its limit.
+
+        What nobody used for a month goes first, then the least recently used rows of this version of
+        superopt: another one that is in use keeps its own.
+        """
         if _used_bytes(connection) <= self.limit_bytes:
             return
         while (excess := _used_bytes(connection) - int(self.limit_bytes * _FILL)) > 0:
             oldest: list[tuple[int]] = []
-            query = "SELECT rowid, length(parts) + length(data) FROM entries ORDER BY used, rowid LIMIT 256"
-            for rowid, size in connection.execute(query).fetchall():
+            query = (
+                "SELECT rowid, length(parts) + length(data) FROM entries ORDER BY used > :lately,"
+                " instr(parts, :version) = 0, used, rowid LIMIT 256"
+            )
+            own = canonical_json({"superopt": versions()["superopt"]})[1:-1]
+            given = {"lately": time.time() - _LATELY_S, "version": own}
+            for rowid, size in connection.execute(query, given).fetchall():
                 oldest.append((rowid,))
                 excess -= size
                 if excess <= 0:

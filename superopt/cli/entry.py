@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # no exception for a µ on a terminal that has none
             stream.reconfigure(errors="replace")
     try:
-        with ending_signals(at_last=_leave_nothing):
+        with ending_signals():
             code = _run(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -97,12 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error)
     number = received()
     return code if number in (None, signal.SIGINT) else _failed(Ended(number))
-
-
-def _leave_nothing() -> None:
-    from superopt.cli.scratch import leave_nothing
-
-    leave_nothing()
 
 
 def _failed(error: BaseException) -> int:

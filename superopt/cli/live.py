@@ -1,11 +1,15 @@
 """The live view of a search: a small table on a terminal, a line a second elsewhere, always on stderr.
 
-It draws only when the search reports: a thread of its own would have to live through the forks of
-the search's workers.
+It draws when the search reports, which is often. The line of longer work is also drawn by a thread, once a
+second: torch.compile reports nothing for a minute.
 """
 
+import contextlib
+import os
 import shutil
+import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +23,7 @@ __all__ = ["LiveLine", "LiveView"]
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 1.0
+_SECONDS_BETWEEN_TICKS = 1.0
 _SECONDS_BETWEEN_WORDS = 5.0  # of what takes a minute
 
 
@@ -118,11 +123,20 @@ class LiveLine:
         self._started = time.perf_counter()
         self._shown = 0.0 if self._terminal else self._started
         self._length = 0
+        self._text = ""
+        self._drawing = threading.Lock()
+        self._ended = threading.Event()
+        self._clock = threading.Thread(target=self._tick, daemon=True) if self._terminal else None
 
     def __enter__(self) -> "LiveLine":
+        if self._clock is not None:
+            self._clock.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
+        self._ended.set()
+        if self._clock is not None:
+            self._clock.join()
         self._write("")
 
     def __call__(self, text: str) -> None:
@@ -130,21 +144,38 @@ class LiveLine:
         now = time.perf_counter()
         if self._quiet:
             return
+        self._text = text
         if self._terminal:
             if now - self._shown >= _SECONDS_BETWEEN_DRAWINGS:
                 self._shown = now
-                self._write(f"{now - self._started:.0f} s · {text}")
+                self._draw()
         elif self._lines or now - self._shown >= _SECONDS_BETWEEN_WORDS:
             self._shown = now
             print(f"superopt: {now - self._started:.0f} s · {text}", file=sys.stderr, flush=True)
 
+    def _tick(self) -> None:
+        """Draw the line again and again; signals are left to the main thread."""
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while not self._ended.wait(_SECONDS_BETWEEN_TICKS):
+            if self._text:
+                self._draw()
+
+    def _draw(self) -> None:
+        self._write(f"{time.perf_counter() - self._started:.0f} s · {self._text}")
+
     def _write(self, text: str) -> None:
-        """Write over what the line held before."""
-        if self._length or text:
-            width = shutil.get_terminal_size().columns - 1
-            line = f"\r{text[:width]:<{min(self._length, width)}}\r"
-            print(line, end="", file=sys.stderr, flush=True)
-        self._length = len(text)
+        """Write over what the line held before.
+
+        It is written past Python's buffer, whose lock a process that is forked meanwhile would never get.
+        """
+        with self._drawing:
+            if self._length or text:
+                width = shutil.get_terminal_size().columns - 1
+                line = f"\r{text[:width]:<{min(self._length, width)}}\r"
+                with contextlib.suppress(OSError):  # the terminal was closed
+                    os.write(sys.stderr.fileno(), line.encode(sys.stderr.encoding, "replace"))
+            self._length = len(text)
 
 
 def _region(progress: "Progress") -> str:

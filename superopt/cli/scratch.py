@@ -14,7 +14,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["leave_nothing", "own_scratch"]
+from superopt.frontier.interrupts import at_last
+
+__all__ = ["own_scratch"]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FOLDERS: list[str] = []
@@ -26,7 +28,8 @@ def own_scratch() -> Iterator[None]:
     tempfile.gettempdir()  # that of this process stays: PyTorch keeps what it compiled there
     usual = os.environ.get("TMPDIR")
     _adopt_orphans()
-    with tempfile.TemporaryDirectory(prefix="superopt-", ignore_cleanup_errors=True) as folder:
+    made = tempfile.TemporaryDirectory(prefix="superopt-", ignore_cleanup_errors=True)
+    with at_last(_leave_nothing), made as folder:
         os.environ["TMPDIR"] = folder
         _FOLDERS.append(folder)
         try:
@@ -40,7 +43,7 @@ def own_scratch() -> Iterator[None]:
             _FOLDERS.remove(folder)
 
 
-def leave_nothing() -> None:
+def _leave_nothing() -> None:
     """End what this process started, and remove its scratch: it ends here and now."""
     _end_descendants()
     for folder in _FOLDERS:

@@ -92,7 +92,7 @@ def _print_rich(blocks: Iterable[Block]) -> None:
                     code, mark, comment = line.partition("#")
                     console.print(RichText.assemble("  ", code, (mark + comment, "dim")), soft_wrap=True)
             case Table(columns, rows):
-                table = RichTable(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+                table = RichTable(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
                 for column, numeric in zip(columns, _numeric(columns, rows), strict=True):
                     table.add_column(column, justify="right" if numeric else "left", overflow="fold")
                 for row in rows:

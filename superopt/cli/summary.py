@@ -1,18 +1,15 @@
 """A finished optimization as a few blocks: the race in three rows, why, and where to read on."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from superopt.cli.screen import Block, Table, Text
 from superopt.result import Result
-from superopt.result.why import best_rival, why_faster, why_not_faster
-from superopt.rivals.rivals import PEERS
+from superopt.result.why import agreement, best_rival, why_faster, why_not_faster
 
 __all__ = ["summary"]
 
 _LONG_US = 10_000.0  # from which on times are printed in ms
-_APART = 1.1  # times that two times of one program differ before a reader is told why
 
 
 def summary(result: Result, out: Path | None, *, recalled: datetime | None = None) -> list[Block]:
@@ -24,7 +21,7 @@ def summary(result: Result, out: Path | None, *, recalled: datetime | None = Non
     if result.measurements:
         blocks += [Text(), _race(result), Text()]
     if result.winner == "superopt":
-        blocks += [Text(line, wraps=True) for line in (why_faster(result), *_agreement(result)) if line]
+        blocks += [Text(line, wraps=True) for line in (why_faster(result), *agreement(result)) if line]
     elif result.winner is not None:
         blocks += [Text(line, wraps=True) for line in why_not_faster(result)]
     if result.interrupted:
@@ -65,30 +62,6 @@ def _race(result: Result) -> Table:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def _agreement(result: Result) -> Sequence[str]:
-    """Return why the times that were printed do not agree, where they do not."""
-    ours = result.measurements.get("superopt")
-    rivals = [one.median_us for name, one in result.measurements.items() if name in PEERS]
-    said = []
-    if ours is not None and rivals and result.ratio is not None:
-        together = min(rivals) / ours.median_us
-        if max(together, result.ratio) > _APART * min(together, result.ratio):
-            said.append(
-                f"In the race of all, the ratio was {together:.2f}; the one above is of a second race, of"
-                " the best two alone, which noise disturbs less."
-            )
-    kernels = [one.chosen.measurement for one in result.regions if one.chosen is not None]
-    known = [one.median_us for one in kernels if one is not None]
-    if ours is not None and known and len(known) == len(kernels) == len(result.program.nodes):
-        alone = sum(known)
-        if max(alone, ours.median_us) > _APART * min(alone, ours.median_us):
-            said.append(
-                f"In the race of the candidates it took {alone:,.0f} µs: there other programs did not empty"
-                " the caches between its calls, or the machine was less busy."
-            )
-    return said
 
 
 def _further(result: Result, out: Path | None) -> str:

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_NAME", "cpu_name", "host_device"]
 
-FILE_NAME = "host.json"
-
 _VERSION = 1
+
+FILE_NAME = f"host-{_VERSION}.json"
+"""The file of rates: one for each version, so that two installed versions leave each other alone."""
+
 _LAUNCH_US = 5.0  # microseconds of a call from Python into a parallel region
 _SECONDS = 0.03  # seconds that each measurement takes
 _SIDE = 256  # rows and columns of the matrices whose product is timed

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from superopt.dtypes import tensor_text
 from superopt.errors import InputError
 from superopt.live.sizes import described
 
@@ -150,5 +151,5 @@ def _said(value: Any) -> str:
     from torch import Tensor
 
     if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return tensor_text(value)
     return repr(value) if type(value) in _SHOWN else f"a {type(value).__module__}.{type(value).__name__}"

@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from superopt.candidates.sizes import resized, without_strides
+from superopt.dtypes import tensor_text
 from superopt.errors import GraphError, InputError
 from superopt.ir import Axis, Graph, Program, Region
 
@@ -187,6 +188,4 @@ def described(inputs: tuple[Any, ...]) -> str:
     """Return the tensors of arguments in words, as `f32[5, 64], f32[64]`."""
     from superopt.verify.floats.compare import tensors_of
 
-    return ", ".join(
-        f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for one in tensors_of(inputs)
-    )
+    return ", ".join(map(tensor_text, tensors_of(inputs)))

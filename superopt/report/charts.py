@@ -1,21 +1,24 @@
-"""Charts: memory traffic as bars, and the race as points on one axis of time."""
+"""Charts: memory traffic as bars, and the race as points on one axis of time.
+
+A chart is rows of a name, a track and a value, placed in shares of the width: on a narrow screen the track
+stands below its name, so that no text meets another.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.fate import Kind
 from superopt.ir import Graph
 from superopt.ir.mugraph import Call
-from superopt.report.svg import bytes_text, element, escape, number, text_width, time_text
+from superopt.report.svg import bytes_text, element, escape, number, time_text
 from superopt.report.values import Values
 from superopt.result import Result
 
-__all__ = ["Traffic", "bars", "race", "state_of", "traffic_after", "traffic_before"]
+__all__ = ["Traffic", "bars", "folded", "race", "state_of", "traffic_after", "traffic_before"]
 
-_WIDTH = 1060.0
-_ROW = 22.0
+_APART = 0.15  # of the width, between the labels of an axis on a narrow screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,101 +64,77 @@ def traffic_after(candidate: Candidate) -> list[Traffic]:
 def bars(groups: Sequence[tuple[str, Sequence[Traffic]]]) -> str:
     """Return groups of horizontal bars on one scale, each with its total."""
     most = max((row.bytes for _, rows in groups for row in rows), default=0.0) or 1.0
-    left = max((text_width(row.label) for _, rows in groups for row in rows), default=0.0) + 20
-    room = _WIDTH - left - 90
     parts = []
-    y = 0.0
     for at, (title, rows) in enumerate(groups):
         total = sum(row.bytes for row in rows)
-        parts.append(element("text", escape(f"{title}: {bytes_text(total)}"), x=0, y=y + 16, class_="title"))
-        y += _ROW + 4
+        parts.append(_title(f"{title}: {bytes_text(total)}"))
         for row in rows:
-            length = max(room * row.bytes / most, 1.5)
-            tip = element("title", escape(f"{row.label}\n{bytes_text(row.bytes)}\n{row.tip}"))
-            parts.append(
-                element(
-                    "g",
-                    tip
-                    + element("text", escape(row.label), x=left - 10, y=y + 15, text_anchor="end")
-                    + element("rect", x=left, y=y + 4, width=length, height=14.0, rx=3, class_=f"bar bar{at}")
-                    + element("text", bytes_text(row.bytes), x=left + length + 8, y=y + 15, class_="dim"),
-                )
-            )
-            y += _ROW
-        y += 12
-    return _svg("".join(parts), _WIDTH, y, "memory traffic before and after")
+            bar = _mark(f"bar bar{at}", 0.0, max(row.bytes / most, 0.003))
+            tip = f"{row.label}\n{bytes_text(row.bytes)}\n{row.tip}"
+            parts.append(_row(row.label, bar, bytes_text(row.bytes), tip=tip))
+    return _chart(parts, "memory traffic before and after")
+
+
+def folded(region: RegionCandidates) -> list[tuple[Candidate, int]]:
+    """Return the best candidate of each muGraph and how many there are of it, the fastest first."""
+    groups: dict[str, list[Candidate]] = {}
+    for one in region.candidates:
+        groups.setdefault(str(one.mugraph), []).append(one)
+    best = [(min(several, key=_merit), len(several)) for several in groups.values()]
+    return sorted(best, key=lambda found: found[0].us)
+
+
+def _merit(one: Candidate) -> tuple[bool, bool, float]:
+    return one.fate.kind is not Kind.CHOSEN, not one.fate.is_sound, one.us
 
 
 def race(result: Result, region: RegionCandidates, *, whole: bool) -> str:
-    """Return the times of all candidates; with `whole`, the peers and the roofline floor as lines."""
-    shown = [one for one in region.candidates if math.isfinite(one.us)]
+    """Return the best time of each muGraph; with `whole`, the last race of whole programs above them."""
+    shown = [one for one, _ in folded(region) if math.isfinite(one.us)]
     if not shown:
         return ""
-    shown.sort(key=lambda one: one.us)
-    lines: list[tuple[str, float, str]] = []
-    if whole:
-        lines = [
-            (name, one.median_us, "peer") for name, one in result.measurements.items() if name != "superopt"
-        ]
-        if result.floor_us:
-            lines.append(("roofline floor", result.floor_us, "floor"))
-        lines.sort(key=lambda one: one[1])
-    times = [one.us for one in shown] + [us for _, us, _ in lines]
-    for one in shown:
-        if one.measurement is not None:
-            times += [one.measurement.low_us, one.measurement.high_us]
+    last = sorted(result.measurements.items(), key=lambda one: one[1].median_us) if whole else []
+    floor = result.floor_us if whole else None
+    times = [floor or 0.0, *(one.us for one in shown)]
+    for timing in (*(one for _, one in last), *(one.measurement for one in shown)):
+        times += [] if timing is None else [timing.median_us, timing.low_us, timing.high_us]
     scale = _Scale([us for us in times if us > 0] or [1.0])
-    left = min(max(text_width(_cut(one.name)) for one in shown) + 20, 420.0)
-    scale.spread_over(left + 10, _WIDTH - 110)
-    top = 20.0 * len(lines) + 8
-    bottom = top + _ROW * len(shown) + 6
     parts = []
-    for tick in scale.ticks():
-        x = scale.at(tick)
-        parts.append(element("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid"))
-        parts.append(element("text", time_text(tick), x=x, y=bottom + 18, text_anchor="middle", class_="dim"))
-    for at, (name, us, kind) in enumerate(lines):
-        x, y = scale.at(us), 14 + 20.0 * at
-        text = f"{name} {time_text(us)}"
-        is_right = x + 8 + text_width(text) > _WIDTH
-        parts.append(element("line", x1=x, x2=x, y1=y - 10, y2=bottom, class_=f"line {kind}"))
-        parts.append(
-            element(
-                "text",
-                escape(text),
-                x=x - 6 if is_right else x + 6,
-                y=y,
-                class_=f"label {kind}",
-                text_anchor="end" if is_right else "start",
-            )
-        )
-    for at, one in enumerate(shown):
-        y = top + _ROW * at + _ROW / 2
-        parts.append(_contender(one, scale, left, y))
-    note = "" if any(one.measurement for one in shown) else " (predicted)"
-    return _svg("".join(parts), _WIDTH, bottom + 28, f"the race{note}")
+    if last:
+        parts.append(_title("the whole program, in the last race"))
+        for name, timing in last:
+            kind = "chosen" if name == result.winner else "peer" if name != "superopt" else "other"
+            parts.append(_contender(name, timing.median_us, scale, (timing.low_us, timing.high_us), kind))
+    if floor:
+        parts.append(_contender("floor: the least possible", floor, scale, None, "floor"))
+    if parts:
+        parts.append(_title("the best of each muGraph, in the race of the candidates"))
+    for one in shown:
+        timing = one.measurement
+        interval = None if timing is None else (timing.low_us, timing.high_us)
+        kind = state_of(one) if timing is not None else f"{state_of(one)} predicted"
+        note = "" if one.fate.is_sound else f"rejected: {one.fate}"
+        parts.append(_contender(one.name, one.us, scale, interval, kind, note))
+    ticks = "".join(
+        f'<i class="tick" style="left:{_share(scale.at(us))}">{escape(time_text(us))}</i>'
+        for us in scale.ticks()
+    )
+    parts.append(_row("", ticks, "", kind="axis"))
+    measured = any(one.measurement for one in shown)
+    return _chart(parts, "the race" if measured else "the race (predicted)")
 
 
-def _contender(one: Candidate, scale: "_Scale", left: float, y: float) -> str:
-    state = state_of(one)
-    timing = one.measurement
-    kind = "predicted" if timing is None else "measured"
-    x = scale.at(one.us)
-    parts = [element("text", escape(_cut(one.name)), x=left - 8, y=y + 4, text_anchor="end")]
-    parts.append(element("line", x1=left, x2=_WIDTH - 110, y1=y, y2=y, class_="row"))
-    tip = f"{one.name}\n{time_text(one.us)} {kind}"
-    end = x
-    if timing is not None:
-        a, b = scale.at(timing.low_us), scale.at(timing.high_us)
-        end = max(x, b)
-        tip += f", {time_text(timing.low_us)} to {time_text(timing.high_us)}"
-        parts.append(element("path", d=f"M{number(a)} {number(y)}H{number(b)}M{number(a)} {number(y - 4)}v8"
-                             f"M{number(b)} {number(y - 4)}v8", class_=f"whisker {state}"))  # fmt: skip
-    if not one.fate.is_sound:
-        tip += f"\nrejected: {one.fate}"
-    parts.append(element("circle", cx=x, cy=y, r=5, class_=f"point {state} {kind}"))
-    parts.append(element("text", time_text(one.us), x=end + 10, y=y + 4, class_="dim halo"))
-    return element("g", element("title", escape(tip)) + "".join(parts))
+def _contender(
+    name: str, us: float, scale: "_Scale", interval: tuple[float, float] | None, kind: str, note: str = ""
+) -> str:
+    tip = f"{name}\n{time_text(us)}{' predicted' if 'predicted' in kind else ''}"
+    marks = ""
+    if interval is not None:
+        low, high = map(scale.at, interval)
+        tip += ", {} to {}".format(*map(time_text, interval))
+        marks = _mark("whisker", low, high - low)
+    marks += f'<i class="point" style="left:{_share(scale.at(us))}"></i>'
+    return _row(name, marks, time_text(us), kind=kind, tip=f"{tip}\n{note}".strip())
 
 
 def state_of(one: Candidate) -> str:
@@ -165,47 +144,57 @@ def state_of(one: Candidate) -> str:
     return "other" if one.fate.is_sound else "rejected"
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= 52 else f"{name[:51]}…"
-
-
 class _Scale:
-    """Times as places: from zero, or in logarithms where they spread widely."""
+    """Times as shares of the width: from zero, or in logarithms where they spread widely."""
 
     def __init__(self, times: Sequence[float]) -> None:
         self.low, self.high = min(times), max(times)
         self.is_log = self.high / self.low > 8
-        self.left, self.right = 0.0, 1.0
-
-    def spread_over(self, left: float, right: float) -> None:
-        """Set where the axis begins and ends."""
-        self.left, self.right = left, right
 
     def at(self, us: float) -> float:
-        """Return the place of a time."""
+        """Return the place of a time, from 0 to 1."""
         if self.is_log:
-            room = math.log(self.high / self.low) or 1.0
-            share = math.log(max(us, self.low) / self.low) / room
-            return self.left + (self.right - self.left) * (0.04 + 0.94 * share)
-        return self.left + (self.right - self.left) * min(us / (self.high * 1.04), 1.0)
+            share = math.log(max(us, self.low) / self.low) / math.log(self.high / self.low)
+            return 0.04 + 0.92 * share
+        return 0.96 * min(us / self.high, 1.0)
 
     def ticks(self) -> list[float]:
-        """Return round times along the axis."""
+        """Return round times along the axis, whose labels stand apart."""
+        shown: list[float] = []
+        for us in self._round():
+            if not shown or self.at(us) - self.at(shown[-1]) >= _APART:
+                shown.append(us)
+        return shown
+
+    def _round(self) -> list[float]:
         if self.is_log:
-            found = []
-            exponent = math.floor(math.log10(self.low))
-            while 10.0**exponent <= self.high:
-                steps = (1, 2, 5) if self.high / self.low < 1000 else (1,)
-                found += [step * 10.0**exponent for step in steps]
-                exponent += 1
+            exponents = range(math.floor(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
+            decades = math.log10(self.high / self.low)
+            steps = (1, 2, 5) if decades < 1.6 else (1, 3) if decades < 3 else (1,)
+            found = [step * 10.0**exponent for exponent in exponents for step in steps]
             return [one for one in found if self.low <= one <= self.high]
         size = 10.0 ** math.floor(math.log10(self.high))
-        step = next(one for one in (size / 5, size / 2, size, 2 * size) if self.high / one <= 8)
-        return [step * at for at in range(int(self.high * 1.04 / step) + 1)]
+        step = next(one for one in (size / 5, size / 2, size, 2 * size) if self.high / one <= 5)
+        return [step * at for at in range(int(self.high / step) + 1)]
 
 
-def _svg(content: str, width: float, height: float, title: str) -> str:
-    return element(
-        "svg", element("title", escape(title)) + content, class_="chart", width=width, height=height,
-        viewBox=f"0 0 {number(width)} {number(height)}", role="img",
-    )  # fmt: skip
+def _share(place: float) -> str:
+    return f"{number(100 * place)}%"
+
+
+def _mark(kind: str, start: float, length: float) -> str:
+    return f'<i class="{kind}" style="left:{_share(start)};width:{_share(length)}"></i>'
+
+
+def _title(text: str) -> str:
+    return element("div", escape(text), class_="title")
+
+
+def _row(name: str, track: str, value: str, *, kind: str = "", tip: str = "") -> str:
+    cells = (("name", escape(name)), ("track", track), ("value", escape(value)))
+    content = "".join(element("span", inner, class_=cell) for cell, inner in cells)
+    return element("div", content, class_=f"row {kind}".strip(), title=tip or None)
+
+
+def _chart(rows: Iterable[str], title: str) -> str:
+    return element("div", "\n".join(rows), class_="chart", role="figure", aria_label=title)

@@ -54,6 +54,8 @@ th.sorts:hover { color: var(--ink); }
 th[aria-sort="ascending"]::after { content: " ▲"; }
 th[aria-sort="descending"]::after { content: " ▼"; }
 td:first-child { min-width: 9em; }
+td:last-child:not(.number) { min-width: 15em; }
+ul { margin: 4px 0; padding-left: 1.3em; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 tr.chosen td { background: var(--accent-soft); }
 tr.rejected td { color: var(--dim); }
@@ -74,7 +76,7 @@ svg text.dim { fill: var(--dim); }
 svg text.title { font-weight: 700; }
 svg.graph text.title { paint-order: stroke; stroke: var(--box); stroke-width: 5px; stroke-linejoin: round; }
 svg.graph text.in-loop { stroke: var(--inner); }
-svg.graph { margin: 0 auto; flex: none; }
+svg.graph { margin: 0 auto; height: auto; max-width: max(100%, calc(var(--natural) * .75)); }
 .whole {
   display: block; text-align: right; margin: -4px 0 4px; font-size: .85rem; color: var(--dim);
   cursor: pointer;
@@ -112,21 +114,40 @@ svg.graph { margin: 0 auto; flex: none; }
 .legend .reduction { background: var(--second-soft); border-color: var(--second); }
 .legend .kernel { background: var(--box); border-color: var(--accent); }
 .legend .loop { background: var(--inner); }
-.bar0 { fill: var(--second); } .bar1 { fill: var(--accent); }
-.grid { stroke: var(--grid); } .row { stroke: var(--grid); }
-.line { stroke-width: 1.6; } .line.peer { stroke: var(--third); }
-.line.floor { stroke: var(--bad); stroke-dasharray: 5 4; }
-.label.peer { fill: var(--third); } .label.floor { fill: var(--bad); }
-.label, .halo { paint-order: stroke; stroke: var(--card); stroke-width: 4px; stroke-linejoin: round; }
-.point { stroke-width: 2; stroke: var(--edge); fill: var(--edge); }
-.point.chosen { stroke: var(--accent); fill: var(--accent); }
-.point.rejected { stroke: var(--bad); fill: var(--bad); }
-.point.predicted { fill: var(--card); }
-.whisker { fill: none; stroke: var(--edge); stroke-width: 1.8; }
-.whisker.chosen { stroke: var(--accent); } .whisker.rejected { stroke: var(--bad); }
+.chart { font-size: .87rem; }
+.chart .title { font-weight: 700; margin: 14px 0 4px; overflow-wrap: anywhere; }
+.chart .title:first-child { margin-top: 0; }
+.row {
+  display: grid; grid-template-columns: 20em 1fr 5.5em; gap: 0 14px; align-items: center; padding: 2px 0;
+}
+.row .name { text-align: right; overflow-wrap: anywhere; line-height: 1.25; }
+.row .value { color: var(--dim); font-variant-numeric: tabular-nums; white-space: nowrap; }
+.row.chosen .name, .row.chosen .value { color: var(--accent); font-weight: 600; }
+.track { position: relative; height: 16px; margin: 0 7px; }
+.track i { position: absolute; }
+.row:not(.axis):has(.point) .track { border-bottom: 1px solid var(--grid); }
+.bar { top: 2px; height: 12px; border-radius: 3px; }
+.bar0 { background: var(--second); } .bar1 { background: var(--accent); }
+.row { --mark: var(--edge); }
+.row.chosen { --mark: var(--accent); } .row.rejected { --mark: var(--bad); }
+.row.peer { --mark: var(--third); } .row.floor { --mark: var(--bad); }
+.point {
+  width: 11px; height: 11px; margin-left: -5.5px; top: 3px; border-radius: 50%;
+  background: var(--mark); border: 2px solid var(--mark);
+}
+.predicted .point { background: var(--card); }
+.floor .point { width: 3px; height: 16px; margin-left: -1.5px; top: 0; border: 0; border-radius: 0; }
+.whisker { top: 8px; height: 2px; background: var(--mark); }
+.tick { color: var(--dim); font-style: normal; transform: translateX(-50%); white-space: nowrap; }
+.axis { font-size: .8rem; padding-top: 6px; }
+@media (max-width: 760px) {
+  .row { grid-template-columns: 1fr auto; padding: 4px 0; }
+  .row .name { text-align: left; }
+  .row .track { grid-area: 2 / 1 / 3 / 3; }
+  .axis .name, .axis .value { display: none; }
+}
 .phases { display: flex; height: 16px; border-radius: 6px; overflow: hidden; margin-bottom: 8px; }
 .phases span { min-width: 2px; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 14px; }
 @media print {
   .card, pre { max-height: none; overflow: visible; }
   .graphs svg { max-width: 100%; height: auto; }

@@ -11,13 +11,13 @@ from typing import Any
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.ir import describe_shifts
 from superopt.ir.compose import compose, contract_products
-from superopt.report.charts import bars, race, state_of, traffic_after, traffic_before
+from superopt.report.charts import bars, folded, race, state_of, traffic_after, traffic_before
 from superopt.report.drawing import draw_graph, draw_mugraph
 from superopt.report.look import SCRIPT, STYLE
 from superopt.report.source import coloured
 from superopt.report.svg import bytes_text, count_text, escape, number, time_text
 from superopt.result import Result
-from superopt.result.why import best_rival, what_is_left, why_faster, why_not_faster
+from superopt.result.why import agreement, best_rival, what_is_left, why_faster, why_not_faster
 from superopt.targets import KernelReport, config_json
 from superopt.tune import Measurement
 from superopt.verify.floats.report import FloatReport
@@ -61,9 +61,7 @@ def _headline(result: Result) -> str:
             line = f"A plan: <b>{escape(time_text(result.predicted_us))}</b> predicted, not measured"
     elif result.winner == "superopt" and result.speedup is not None:
         theirs = "PyTorch's stand-in for the original" if result.stood_in else best_rival(result)
-        line = f"<b>{result.speedup:.2f}×</b> faster than {theirs}"
-        if result.speedup < 1:
-            line = f"<b>{result.speedup:.2f}×</b> the speed of {theirs}"
+        line = f"<b>{result.speedup:.2f} times</b> as fast as {theirs}"
         if result.interval is not None:
             line += " ({:.2f} to {:.2f})".format(*result.interval)
     elif result.winner == "superopt":
@@ -80,7 +78,7 @@ def _headline(result: Result) -> str:
     ]
     tags += _trust(result)
     if result.floor_us is not None:
-        tags.append(f"roofline floor {time_text(result.floor_us)}")
+        tags.append(f"floor {time_text(result.floor_us)}")
     shown = "".join(f"<span>{escape(tag)}</span>" for tag in tags)
     why = why_faster(result) if result.winner in (None, "superopt") else ""
     because = f'<p class="why">{escape(why)}</p>\n' if why else ""
@@ -112,6 +110,8 @@ def _region(result: Result, region: RegionCandidates, at: int) -> str:
     parts.append(_traffic(region, shown))
     plot = race(result, region, whole=not several)
     if plot:
+        if not several and result.winner == "superopt":
+            plot += "".join(f'<p class="note">{escape(line)}</p>' for line in agreement(result))
         title = "Race" if any(one.measurement for one in region.candidates) else "Predicted times"
         parts.append(f'<h2>{title}</h2>\n<div class="card">{plot}</div>')
     parts.append(_candidates(region))
@@ -140,7 +140,8 @@ def _programs(region: RegionCandidates, shown: Candidate | None, several: bool) 
 def _framed(picture: str) -> str:
     """Return a drawing in a frame that scrolls, with a switch that shows the whole where it is large."""
     size = _SIZE.match(picture)
-    frame = f'<div class="card graphs">{picture}</div>'
+    natural = f' style="--natural:{size[1]}px"' if size else ""
+    frame = f'<div class="card graphs"{natural}>{picture}</div>'
     if size is None or (float(size[1]) <= _FRAME[0] and float(size[2]) <= _FRAME[1]):
         return frame
     return f'<label class="whole"><input type="checkbox">fit to the page</label>{frame}'
@@ -162,50 +163,68 @@ def _traffic(region: RegionCandidates, shown: Candidate | None) -> str:
         return ""
     before = traffic_before(contract_products(compose(region.goal)))
     after = traffic_after(shown)
-    plural = "s" if len(after) != 1 else ""
     picture = bars(
         [
-            (f"before, {len(before)} operators one by one", before),
-            (f"after, {len(after)} kernel{plural}", after),
+            (f"before, {_counted(len(before), 'operator')} one by one", before),
+            (f"after, {_counted(len(after), 'kernel')}", after),
         ]
     )
     return f'<h2>Memory traffic</h2>\n<div class="card graphs">{picture}</div>'
 
 
+_COLUMNS = (
+    ("candidate", False), ("measured", True), ("low to high", True), ("predicted", True),
+    ("kernels", True), ("bytes", True), ("outcome", False),
+)  # fmt: skip
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _candidates(region: RegionCandidates) -> str:
+    """Return the best candidate of each muGraph, and all of them folded away where there are more."""
     if not region.candidates:
         return ""
-    columns = (
-        ("candidate", False), ("measured", True), ("low to high", True), ("predicted", True),
-        ("kernels", True), ("bytes", True), ("outcome", False),
-    )  # fmt: skip
-    rows = []
-    for one in sorted(region.candidates, key=lambda one: one.us):
-        known = [kernel.bytes for kernel in one.kernels if kernel.bytes is not None]
-        total = sum(known) if known and len(known) == len(one.kernels) else None
-        kernels, timing = len(one.mugraph.kernels), one.measurement
-        cells = [
-            _cell(one.name),
-            _cell(
-                None if timing is None else time_text(timing.median_us),
-                None if timing is None else timing.median_us,
-            ),
-            _cell(_spread(timing), None if timing is None else timing.low_us),
-            _cell(None if one.predicted_us is None else time_text(one.predicted_us), one.predicted_us),
-            _cell(str(kernels), float(kernels)),
-            _cell(None if total is None else bytes_text(total), total),
-            _cell(str(one.fate) if one.fate.is_sound else f"rejected: {one.fate}"),
-        ]
-        rows.append((f" class={state_of(one)}", cells))
+    best, every = folded(region), sorted(region.candidates, key=lambda one: one.us)
+    content = _candidate_table([(one, count) for one, count in best], ("configurations", True))
+    if len(every) > len(best):
+        content += (
+            f"<details><summary>all {len(every)} candidates, configuration by configuration</summary>"
+            f"{_candidate_table([(one, None) for one in every])}</details>"
+        )
+    return f"<h2>Candidates, by muGraph</h2>\n<div class=card>{content}</div>"
+
+
+def _candidate_table(rows: Sequence[tuple[Candidate, int | None]], *more: tuple[str, bool]) -> str:
+    """Return candidates as a table that sorts by its columns, with a count where there is one."""
     heads = "".join(
         f'<th class="sorts{" number" if numeric else ""}" scope="col">{name}</th>'
-        for name, numeric in columns
+        for name, numeric in (*_COLUMNS, *more)
     )
-    body = "\n".join(f"<tr{kind}>{''.join(cells)}</tr>" for kind, cells in rows)
-    return (
-        f"<h2>All candidates</h2>\n<div class=card><table><thead><tr>{heads}</tr></thead>\n"
-        f"<tbody>{body}</tbody></table></div>"
+    body = "\n".join(
+        f"<tr class={state_of(one)}>{_candidate_cells(one)}"
+        f"{'' if count is None else _cell(str(count), float(count))}</tr>"
+        for one, count in rows
     )
+    return f"<table><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>"
+
+
+def _candidate_cells(one: Candidate) -> str:
+    known = [kernel.bytes for kernel in one.kernels if kernel.bytes is not None]
+    total = sum(known) if known and len(known) == len(one.kernels) else None
+    kernels, timing = len(one.mugraph.kernels), one.measurement
+    median = None if timing is None else timing.median_us
+    cells = [
+        _cell(one.name),
+        _cell(None if median is None else time_text(median), median),
+        _cell(_spread(timing), None if timing is None else timing.low_us),
+        _cell(None if one.predicted_us is None else time_text(one.predicted_us), one.predicted_us),
+        _cell(str(kernels), float(kernels)),
+        _cell(None if total is None else bytes_text(total), total),
+        _cell(str(one.fate) if one.fate.is_sound else f"rejected: {one.fate}"),
+    ]
+    return "".join(cells)
 
 
 def _cell(text: str | None, key: float | str | None = "") -> str:
@@ -271,8 +290,9 @@ def _dropped(region: RegionCandidates) -> str:
         return ""
     rows = [(one.name, str(one.fate)) for one in region.dropped]
     table = _table(("schedule", "reason"), rows)
+    count = _counted(len(region.dropped), "schedule")
     return (
-        f"<h2>Dropped before compiling</h2>\n<details><summary>{len(region.dropped)} schedules</summary>"
+        f"<h2>Dropped before compiling</h2>\n<details><summary>{count}</summary>"
         f"<div class=card>{table}</div></details>"
     )
 
@@ -303,8 +323,8 @@ def _floats(report: FloatReport | None) -> str:
             outcome = "more than allowed"
         errors = (one.candidate_error, one.eager_error, one.ratio)
         rows.append([one.name, *(f"{error:.2g}" for error in errors), outcome])
-    line = f"In {report.dtype}, against float64:"
-    line += f" no worse than PyTorch itself by more than {report.factor} times."
+    line = f"Computed in {report.dtype} and compared with float64: the errors may be {report.factor:g} times"
+    line += " those of PyTorch itself."
     heads = ("inputs", "error", "PyTorch's error", "share of what is allowed", "outcome")
     return f"<p>{escape(line)}</p>" + (_table(heads, rows, numeric=(1, 2, 3)) if rows else "")
 

@@ -36,7 +36,7 @@ def text_width(text: str) -> float:
 
 def bytes_text(value: float) -> str:
     """Return bytes with a unit."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}" if value < 1000 * size else f"{value / size:.0f} {unit}"
     return f"{value:.0f} B"

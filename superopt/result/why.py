@@ -17,12 +17,21 @@ from superopt.ir.mugraph import Call, Kernel, MuGraph, walk
 from superopt.result.result import Result
 from superopt.rivals.rivals import PEERS
 
-__all__ = ["best_rival", "moved_bytes", "operators", "what_is_left", "why_faster", "why_not_faster"]
+__all__ = [
+    "agreement",
+    "best_rival",
+    "moved_bytes",
+    "operators",
+    "what_is_left",
+    "why_faster",
+    "why_not_faster",
+]
 
 _LAYOUT = ("rename", "select")
 _FEWER = 0.9  # share of the arithmetic, below which a program is said to do less of it
 _MOSTLY = 0.5  # share of the bytes, from which one tensor is named as most of them
 _NEAR_FLOOR = 1.25  # times the least possible time, within which a program leaves nothing to win
+_APART = 1.1  # times that two times of one program differ before a reader is told why
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -108,6 +117,30 @@ def why_not_faster(result: Result) -> list[str]:
     if result.program.opaque:
         names = ", ".join(dict.fromkeys(node.target for node in result.program.opaque))
         said.append(f"Not in the algebra, so PyTorch computes it: {names}.")
+    return said
+
+
+def agreement(result: Result) -> list[str]:
+    """Return why the times that were printed do not agree, where they do not."""
+    ours = result.measurements.get("superopt")
+    rivals = [one.median_us for name, one in result.measurements.items() if name in PEERS]
+    said = []
+    if ours is not None and rivals and result.ratio is not None:
+        together = min(rivals) / ours.median_us
+        if max(together, result.ratio) > _APART * min(together, result.ratio):
+            said.append(
+                f"In the race of all, the ratio was {together:.2f}; the one above is of a second race, of"
+                " the best two alone, which noise disturbs less."
+            )
+    kernels = [one.chosen.measurement for one in result.regions if one.chosen is not None]
+    known = [one.median_us for one in kernels if one is not None]
+    if ours is not None and known and len(known) == len(kernels) == len(result.program.nodes):
+        alone = sum(known)
+        if max(alone, ours.median_us) > _APART * min(alone, ours.median_us):
+            said.append(
+                f"In the race of the candidates it took {alone:,.0f} µs: there other programs did not empty"
+                " the caches between its calls, or the machine was less busy."
+            )
     return said
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from superopt.dtypes import dtype_text
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.capture.recorder import numbers_of
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
@@ -196,7 +197,7 @@ class _Translation:
 
     def _guard(self, sym: Sym) -> None:
         if sym.value in self.raw and not (sym.dtype.is_floating_point or sym.dtype == torch.bool):
-            raise UnsupportedError(f"works on {str(sym.dtype).removeprefix('torch.')} data")
+            raise UnsupportedError(f"works on {dtype_text(sym.dtype)} data")
 
     def _guard_narrow(self, name: str, lowering: Callable[..., Any], call: Call) -> None:
         """Refuse arithmetic with integers that wrap around at a few bits; i64 holds all whole numbers."""
@@ -206,7 +207,7 @@ class _Translation:
         made = [self.tape.metas[index].dtype for index in call.outputs if index is not None]
         for dtype in made if name == "_to_copy" else (*read, *made):
             if not (dtype.is_floating_point or dtype in (torch.bool, torch.int64)):
-                raise UnsupportedError(f"works on {str(dtype).removeprefix('torch.')} data")
+                raise UnsupportedError(f"works on {dtype_text(dtype)} data")
 
     def _leave(self, call: Call, reason: str) -> None:
         """Record an opaque call; its results are new inputs of later regions."""

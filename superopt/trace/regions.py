@@ -6,6 +6,7 @@ from itertools import count
 
 import torch
 
+from superopt.dtypes import dtype_text
 from superopt.ir import Axis, Graph, Opaque, Output, Port, Program, Region, Step, check_graph, check_program
 from superopt.trace.algebra import Algebra, OpaqueCall
 from superopt.trace.axes import Dim
@@ -171,7 +172,7 @@ class _Cutter:
             meta = self.algebra.tape.metas[source.index]
             if self.algebra.tensors[source.index].value == value and not meta.contiguous:
                 strides = meta.strides
-        name = dtype_name(dtype) or str(dtype).removeprefix("torch.")
+        name = dtype_text(dtype)
         return Port(self.raw_names[value], name, self._dims(dims), strides)
 
     def _opaque(self, name: str, opaque: OpaqueCall) -> Opaque:

@@ -36,7 +36,7 @@ def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[
         return verdict  # two runs of one program would differ as well
     operations = max(left.operations, right.operations)
     if operations > _TOO_MANY_OPERATIONS:
-        note = f"floats not compared: {operations / 1e9:.0f}e9 operations a run; give smaller inputs"
+        note = f"floats not compared: a run takes {operations:.1e} operations; give smaller inputs"
         return _noted(verdict, note)
     comparison = _Comparison(left, right, seed, progress)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from superopt.cache import Cache, Key, Record, cache_folder, key_of
+from superopt.cache import Cache, Key, Record, cache_folder, key_of, versions
 from superopt.cache import store as store_module
 from superopt.errors import InputError
 
@@ -45,7 +45,7 @@ def test_what_is_put_is_there_in_the_next_run(folder: Path, plan_key: Keys, warn
     assert (record.data, record.label) == (data, "rmsnorm")
     assert record.made is not None
     assert timedelta(0) <= datetime.now(UTC) - record.made < timedelta(minutes=1)
-    assert (info.path, info.unsaved, info.fault, info.read_only) == (folder / "cache.db", 0, "", False)
+    assert (info.path, info.unsaved, info.fault, info.read_only) == (folder / "cache-1.db", 0, "", False)
     assert info.entries == {"search": 0, "plan": 1, "measurement": 0, "result": 0, "pending": 0}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert warnings() == []
@@ -111,7 +111,7 @@ def test_clear_gives_the_space_back(folder: Path, plan_key: Keys) -> None:
     with Cache.open() as cache:
         cache.put(plan_key(), Record({"text": "x" * 3_000_000}))
         cache.clear()
-    assert (folder / "cache.db").stat().st_size < 200_000
+    assert (folder / "cache-1.db").stat().st_size < 200_000
 
 
 def test_a_use_saves_from_eviction(folder: Path, plan_key: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,26 @@ def test_a_use_saves_from_eviction(folder: Path, plan_key: Keys, monkeypatch: py
         assert plan_key(1).parts["program"] not in kept
         assert 8 < len(kept) < 20
         cache.close()
-        assert (folder / "cache.db").stat().st_size < 1_300_000
+        assert (folder / "cache-1.db").stat().st_size < 1_300_000
+
+
+def test_another_version_that_is_in_use_keeps_its_records(
+    folder: Path, plan_key: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, text = versions()["superopt"], {"text": "x" * 50_000}
+    with Cache.open(limit_bytes=1_000_000) as cache:
+        clock = time.time()
+        for age_days, version in ((40, "left behind"), (2, "another")):
+            monkeypatch.setattr(time, "time", lambda past=clock - age_days * 86400: past)
+            for number in range(5):
+                cache.put(plan_key(number, superopt=version), Record(text))
+        monkeypatch.setattr(time, "time", lambda: clock)
+        for number in range(60):
+            cache.put(plan_key(number, superopt=mine), Record(text))
+        kept = [entry.parts["superopt"] for entry in cache.entries()]
+    assert kept.count("another") == 5
+    assert kept.count("left behind") == 0
+    assert 5 <= kept.count(mine) < 15
 
 
 def test_a_record_larger_than_the_limit_stays_in_memory(

@@ -41,7 +41,7 @@ def test_list(run: Run, filled: Path, plan_key: Keys) -> None:
     assert (code, err) == (0, "")
     assert header.split() == ["kind", "key", "name", "device", "made", "used", "KiB"]
     assert [row.split()[1] for row in rows] == [plan_key(number).digest[:12] for number in (2, 1, 0)]
-    assert run("list", "--kind", "search")[:2] == (0, f"the cache is empty: {filled / 'cache.db'}\n")
+    assert run("list", "--kind", "search")[:2] == (0, f"the cache is empty: {filled / 'cache-1.db'}\n")
 
 
 def test_list_as_json(run: Run, filled: Path, plan_key: Keys) -> None:
@@ -56,7 +56,7 @@ def test_list_as_json(run: Run, filled: Path, plan_key: Keys) -> None:
 def test_info(run: Run, filled: Path) -> None:
     code, out, _ = run("info")
     assert code == 0
-    assert str(filled / "cache.db") in out
+    assert str(filled / "cache-1.db") in out
     assert "plan records         3" in out
     code, out, _ = run("info", "--json")
     assert (code, json.loads(out)["fault"]) == (0, None)

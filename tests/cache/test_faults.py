@@ -33,8 +33,8 @@ def works(cache: Cache, plan_key: Keys) -> bool:
 
 def asides(folder: Path) -> list[str]:
     return sorted(
-        path.name.split("-")[0]
-        for path in folder.glob("cache.db.*")
+        path.name.rpartition(".")[2].split("-")[0]
+        for path in folder.glob("cache-1.db.*")
         if not path.name.endswith(("-wal", "-shm"))
     )
 
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_set_aside(
     folder: Path, plan_key: Keys, warnings: Warnings, damage: Callable[[bytes], bytes]
 ) -> None:
     fill(folder, plan_key)
-    path = folder / "cache.db"
+    path = folder / "cache-1.db"
     damaged = damage(path.read_bytes())
     path.write_bytes(damaged)
     with Cache.open() as cache:
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_set_aside(
     with Cache.open() as cache:
         assert cache.get(plan_key(777)) is not None
     assert len(warnings()) == 1, warnings()
-    assert len(list(folder.glob("cache.db.*"))) == 1
+    assert len(list(folder.glob("cache-1.db.*"))) == 1
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -75,7 +75,7 @@ def test_some_wrong_bytes_never_make_a_wrong_record(
     folder: Path, plan_key: Keys, warnings: Warnings, seed: int
 ) -> None:
     fill(folder, plan_key, 20)
-    path = folder / "cache.db"
+    path = folder / "cache-1.db"
     data, chance = bytearray(path.read_bytes()), random.Random(seed)
     for _ in range(200):
         data[chance.randrange(100, len(data))] = chance.randrange(256)
@@ -92,7 +92,7 @@ def test_some_wrong_bytes_never_make_a_wrong_record(
 
 def test_a_damaged_record_is_dropped(folder: Path, plan_key: Keys, warnings: Warnings) -> None:
     fill(folder, plan_key, 3)
-    with sqlite3.connect(folder / "cache.db") as connection:
+    with sqlite3.connect(folder / "cache-1.db") as connection:
         connection.execute("UPDATE entries SET data = '{}' WHERE digest = ?", (plan_key(1).digest,))
         connection.execute("UPDATE entries SET used = 'x' WHERE digest = ?", (plan_key(2).digest,))
     connection.close()
@@ -109,7 +109,7 @@ def test_a_damaged_file_is_set_aside_once(folder: Path, plan_key: Keys, warnings
     with Cache.open() as first, Cache.open() as second:
         assert first.get(plan_key(0))
         assert second.get(plan_key(0))
-        path = folder / "cache.db"
+        path = folder / "cache-1.db"
         code = f"open({str(path)!r}, 'r+b').write(b'x' * {path.stat().st_size})"
         subprocess.run([sys.executable, "-c", code], check=True)
         first.put(plan_key(100), Record({"a": 1}))
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_set_aside_once(folder: Path, plan_key: Keys, warnings
             assert cache.get(plan_key(100)) is not None
             assert cache.get(plan_key(101)) is not None
             assert cache.info().unsaved == 0
-    assert asides(folder) == ["cache.db.damaged"]
+    assert asides(folder) == ["damaged"]
     assert any("is damaged" in line for line in warnings())
 
 
@@ -129,9 +129,9 @@ def test_the_file_is_deleted_while_open(folder: Path, plan_key: Keys, warnings: 
         if kept == "folder gone":
             shutil.rmtree(folder)
         else:
-            (folder / "cache.db").unlink()
+            (folder / "cache-1.db").unlink()
         if kept == "nothing":
-            for name in ("cache.db-wal", "cache.db-shm"):
+            for name in ("cache-1.db-wal", "cache-1.db-shm"):
                 (folder / name).unlink()
         assert cache.get(plan_key(777)) is None
         cache.put(plan_key(1), Record({"a": 1}))
@@ -144,28 +144,27 @@ def test_the_file_is_deleted_while_open(folder: Path, plan_key: Keys, warnings: 
     assert 1 <= len(warnings()) <= 2
 
 
-@pytest.mark.parametrize("version", [2, 99])
-def test_a_file_of_a_newer_version_is_set_aside(
-    folder: Path, plan_key: Keys, warnings: Warnings, version: int
+def test_another_version_of_the_tables_has_a_file_of_its_own(
+    folder: Path, plan_key: Keys, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(folder, plan_key, 3)
-    with sqlite3.connect(folder / "cache.db") as connection:
-        connection.execute(f"PRAGMA user_version = {version}")
-    connection.close()
-    with Cache.open() as cache:
-        assert cache.entries() == ()
-        assert works(cache, plan_key)
-    assert len(warnings()) == 1
-    assert "made by a newer superopt" in warnings()[0]
-    (aside,) = folder.glob(f"cache.db.version-{version}-*")
-    with sqlite3.connect(aside) as connection:
-        assert connection.execute("SELECT count(*) FROM entries").fetchone() == (3,)
-    connection.close()
+    for _ in range(2):
+        fill(folder, plan_key, 3)
+        with monkeypatch.context() as newer:
+            newer.setattr(store, "SCHEMA", 2)
+            newer.setattr(store, "FILE_NAME", "cache-2.db")
+            newer.setattr(store, "_TABLES", (*store._TABLES, "ALTER TABLE entries ADD COLUMN more TEXT"))
+            with Cache.open() as cache:
+                assert works(cache, plan_key)
+                assert len(cache.entries()) == 1
+        with Cache.open() as cache:
+            assert len(cache.entries()) == 3
+    assert warnings() == []
+    assert asides(folder) == []
 
 
 def test_a_database_of_another_program_is_set_aside(folder: Path, plan_key: Keys, warnings: Warnings) -> None:
     folder.mkdir()
-    with sqlite3.connect(folder / "cache.db") as connection:
+    with sqlite3.connect(folder / "cache-1.db") as connection:
         connection.execute("CREATE TABLE entries (name TEXT)")
     connection.close()
     with Cache.open() as cache:
@@ -173,27 +172,12 @@ def test_a_database_of_another_program_is_set_aside(folder: Path, plan_key: Keys
         assert cache.info().unsaved == 0
     assert len(warnings()) == 1
     assert "is no cache of superopt" in warnings()[0]
-    assert asides(folder) == ["cache.db.foreign"]
-
-
-def test_an_older_schema_is_brought_up(
-    folder: Path, plan_key: Keys, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(folder, plan_key, 3)
-    monkeypatch.setattr(store, "STEPS", (*store.STEPS, ("ALTER TABLE entries ADD COLUMN more TEXT",)))
-    for _ in range(2):
-        with Cache.open() as cache:
-            assert len(cache.entries()) == 3
-            assert works(cache, plan_key)
-            cache.clear("plan")
-            fill(folder, plan_key, 3)
-    assert warnings() == []
-    monkeypatch.undo()
+    assert asides(folder) == ["foreign"]
 
 
 def test_a_lost_table_is_damage(folder: Path, plan_key: Keys, warnings: Warnings) -> None:
     fill(folder, plan_key, 3)
-    with sqlite3.connect(folder / "cache.db") as connection:
+    with sqlite3.connect(folder / "cache-1.db") as connection:
         connection.execute("DROP TABLE entries")
     connection.close()
     with Cache.open(folder) as cache:
@@ -279,7 +263,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path, plan_key: Keys, warnings: Warni
 
 
 def test_a_folder_where_the_file_should_be(folder: Path, plan_key: Keys, warnings: Warnings) -> None:
-    (folder / "cache.db").mkdir(parents=True)
+    (folder / "cache-1.db").mkdir(parents=True)
     for _ in range(3):  # one run opens it many times
         with Cache.open() as cache:
             assert works(cache, plan_key)
@@ -291,7 +275,7 @@ def test_two_folders_that_take_nothing_are_two_warnings(
     tmp_path: Path, plan_key: Keys, warnings: Warnings
 ) -> None:
     for name in ("one", "two"):
-        (tmp_path / name / "cache.db").mkdir(parents=True)
+        (tmp_path / name / "cache-1.db").mkdir(parents=True)
         with Cache.open(tmp_path / name) as cache:
             assert works(cache, plan_key)
     assert len(warnings()) == 2
@@ -315,7 +299,7 @@ def test_a_read_only_folder_with_a_cache_is_read(
     fill(unprivileged, plan_key, 3)
     if not lock:
         (unprivileged / "lock").unlink()
-    (unprivileged / "cache.db").chmod(0o444)
+    (unprivileged / "cache-1.db").chmod(0o444)
     unprivileged.chmod(0o555)
     with Cache.open(unprivileged) as cache:
         assert cache.get(plan_key(2)) is not None
@@ -356,7 +340,7 @@ def test_a_lock_that_is_never_released(
 ) -> None:
     fill(folder, plan_key, 3)
     monkeypatch.setattr(store, "LOCK_SECONDS", 0.05)
-    other = sqlite3.connect(folder / "cache.db", isolation_level=None)
+    other = sqlite3.connect(folder / "cache-1.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     cache = Cache.open()
     assert cache.get(plan_key(2)) is not None

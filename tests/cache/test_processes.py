@@ -94,7 +94,7 @@ def test_a_process_killed_while_writing_loses_nothing_written(
                 record = cache.get(plan_key(number))
                 assert record is not None
                 assert record.data["number"] == number
-    with sqlite3.connect(folder / "cache.db") as connection:
+    with sqlite3.connect(folder / "cache-1.db") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
     assert warnings() == []

@@ -1,5 +1,8 @@
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
 from io import StringIO
+from typing import TextIO
 
 import pytest
 
@@ -83,17 +86,51 @@ def test_without_stderr_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         view(explore(0))
 
 
-def test_one_line_on_a_terminal_is_written_over_and_cleared(
-    monkeypatch: pytest.MonkeyPatch, clock: Callable[[float], None]
+@pytest.fixture
+def terminals() -> Iterator[tuple[TextIO, int]]:
+    """A terminal of the system's, and where what is written there can be read."""
+    reader, writer = os.openpty()
+    with os.fdopen(writer, "w", encoding="utf-8") as terminal:
+        yield terminal, reader
+    os.close(reader)
+
+
+def test_one_line_on_a_terminal_is_drawn_while_nothing_reports(
+    monkeypatch: pytest.MonkeyPatch, terminals: tuple[TextIO, int]
 ) -> None:
-    terminal = _Terminal()
+    terminal, reader = terminals
+    monkeypatch.setattr(live.sys, "stderr", terminal)
+    monkeypatch.setattr(live, "_SECONDS_BETWEEN_TICKS", 0.01)
+    drawn = b""
+    with LiveLine() as show:
+        show("torch.compile")
+        while drawn.count(b"torch.compile") < 3:
+            drawn += os.read(reader, 4096)
+    assert not [one for one in threading.enumerate() if "_tick" in one.name]
+
+
+def test_a_terminal_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.openpty()
+    with os.fdopen(writer, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(live.sys, "stderr", terminal)
+        with LiveLine() as show:
+            os.close(reader)
+            show("nobody sees this")
+
+
+def test_one_line_on_a_terminal_is_written_over_and_cleared(
+    monkeypatch: pytest.MonkeyPatch,
+    clock: Callable[[float], None],
+    terminals: tuple[TextIO, int],
+) -> None:
+    terminal, reader = terminals
     monkeypatch.setattr(live.sys, "stderr", terminal)
     with LiveLine() as show:
         show("tracing the programs")
         show("too soon to be shown")
         clock(1.0)
         show("floats")
-    drawn = terminal.getvalue().split("\r")
+    drawn = os.read(reader, 65536).decode().split("\r")
     assert [text.rstrip() for text in drawn if text.strip()] == ["0 s · tracing the programs", "1 s · floats"]
     assert len(drawn[3]) >= len("0 s · tracing the programs")
     assert drawn[-2].strip() == ""

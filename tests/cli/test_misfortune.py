@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from superopt.cache import versions
+from superopt.cache import keys, versions
 from superopt.codegen.cpp import compile as compiling
 from superopt.cost import memory
 from superopt.cost.memory import check_memory, needed_bytes
@@ -174,5 +174,14 @@ def test_numbers_beyond_floats_are_refused(tmp_path: Path, number: str) -> None:
         read_result(path)
 
 
-def test_the_version_of_the_kernels_is_part_of_every_key() -> None:
+def test_the_version_of_the_kernels_is_part_of_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "kernels " in versions()["superopt"]
+    assert all("superopt" in parts for parts in keys.PARTS.values())
+    found = {keys._kernels()}
+    for room in keys._DECIDING:  # what decides kernels, or proves them: none of it can change unseen
+        keys._kernels.cache_clear()
+        monkeypatch.setattr(keys, "_DECIDING", tuple(one for one in keys._DECIDING if one != room))
+        found.add(keys._kernels())
+        monkeypatch.undo()
+    keys._kernels.cache_clear()
+    assert len(found) == 1 + len(keys._DECIDING)

@@ -181,6 +181,47 @@ def test_optimize_ends_while_it_compiles(place: Place, number: signal.Signals) -
         assert '"interrupted": true' in (place.folder / "result.json").read_text()
 
 
+def test_ctrl_c_while_the_command_line_is_imported(place: Place) -> None:
+    """Where exec() of a text is interrupted, Python would end itself by the signal, whatever is caught."""
+    (place.folder / "own.py").write_text(
+        "import builtins, time\n"
+        "usual = builtins.__import__\n"
+        "def slow(name, *more):\n"
+        "    if name == 'superopt.cli':\n"
+        "        exec('print(1, flush=True); time.sleep(60)')\n"
+        "    return usual(name, *more)\n"
+        "builtins.__import__ = slow\n"
+        "from superopt.__main__ import main\n"
+        "raise SystemExit(main())\n"
+    )
+    process = place.start(["own.py"])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "superopt: interrupted\n")
+
+
+@pytest.mark.parametrize("number", list(CODES), ids=lambda number: number.name)
+def test_an_import_that_is_ended_leaves_no_scratch(place: Place, number: signal.Signals) -> None:
+    (place.folder / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    (place.folder / "own.py").write_text(
+        "from superopt.cli.scratch import own_scratch\n"
+        "from superopt.frontier.interrupts import ending_signals\n"
+        "with ending_signals(), own_scratch():\n"
+        "    import slow\n"
+    )
+    process = place.start(["own.py"])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    assert len(place.left()) == 1
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    said = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+    assert (process.returncode, err) == (CODES[number], f"superopt: {said}\n")
+    assert place.left() == []
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.parametrize("name", COMMANDS)

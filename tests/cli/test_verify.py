@@ -58,7 +58,7 @@ def test_unequal_is_one_with_inputs_and_both_outputs(run: Run, write: Write) -> 
     assert ran.code == 1
     assert ran.out.startswith("different")
     assert " against " in ran.out
-    assert "float32[4, 8] = " in ran.out
+    assert "f32[4, 8] = " in ran.out
 
 
 def test_unknown_is_three_and_says_why(run: Run, write: Write) -> None:
@@ -111,7 +111,7 @@ def test_a_workload_against_a_file(run: Run, write: Write) -> None:
     ("second", "options", "message"),
     [
         ("three", INPUTS, "three takes (x, g, h)"),
-        ("late", ("--inputs", "f32[4,8] f32[9]"), "late fails at user.py:4: mul(float32[4, 8], float32[9])"),
+        ("late", ("--inputs", "f32[4,8] f32[9]"), "late fails at user.py:4: mul(f32[4, 8], f32[9])"),
         ("lat", INPUTS, "did you mean late?"),
         ("early", (), "needs its inputs"),
         ("early", (*INPUTS, "--trials", "0"), "'0' is not a whole number of at least 1"),

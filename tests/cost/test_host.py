@@ -11,6 +11,7 @@ import pytest
 
 from superopt.cost import Device, device_of, estimate, host_device
 from superopt.cost import host as module
+from superopt.cost.host import FILE_NAME
 from superopt.errors import InputError
 from superopt.ir import parse_mugraph
 
@@ -57,7 +58,7 @@ def test_measured_rates_are_plausible(folder: Path) -> None:
     assert 1e8 < device.vector_flops < 1e15
     assert 1e6 < device.exp_per_s < device.vector_flops
     assert device.shared_bytes >= 4 << 10
-    assert (folder / "host.json").exists()
+    assert (folder / FILE_NAME).exists()
     mugraph = parse_mugraph(
         "graph g\naxes m=64\nin x: f32[m]\nkernel grid[m]\n  t0 = exp(x)\nout o: f32[m] = t0\n"
     )
@@ -70,7 +71,7 @@ def test_measured_once(folder: Path, measured: list[int]) -> None:
     forget()
     assert host_device() == first == device_of("cpu")
     assert len(measured) == 1
-    kept = json.loads((folder / "host.json").read_text())
+    kept = json.loads((folder / FILE_NAME).read_text())
     assert kept["version"] == 1
     assert [sorted(rates) for rates in kept["hosts"].values()] == [
         ["bf16_flops", "l2_gbs", "memory_gbs", "vector_flops"]
@@ -95,7 +96,7 @@ def test_thread_counts_are_kept_side_by_side(
     forget()
     assert [host_device(threads).cores for threads in (2, 1, 4)] == [2, 1, 4]
     assert measured == [1, 2, 4]
-    assert len(json.loads((folder / "host.json").read_text())["hosts"]) == 3
+    assert len(json.loads((folder / FILE_NAME).read_text())["hosts"]) == 3
 
 
 def test_renewed_rates_are_the_better_ones(
@@ -116,7 +117,7 @@ def test_renewed_rates_are_the_better_ones(
 )  # fmt: skip
 def test_damaged_files_are_replaced(folder: Path, measured: list[int], text: str) -> None:
     folder.mkdir()
-    (folder / "host.json").write_text(text)
+    (folder / FILE_NAME).write_text(text)
     device = host_device()
     forget()
     assert host_device() == device
@@ -126,7 +127,7 @@ def test_damaged_files_are_replaced(folder: Path, measured: list[int], text: str
 @pytest.mark.parametrize("value", [0, -1.0, "fast", None, float("nan"), float("inf"), [1]])
 def test_numbers_that_cannot_be_are_measured_again(folder: Path, measured: list[int], value: object) -> None:
     host_device()
-    path = folder / "host.json"
+    path = folder / FILE_NAME
     kept = json.loads(path.read_text())
     for rates in kept["hosts"].values():
         rates["memory_gbs"] = value

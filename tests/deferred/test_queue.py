@@ -95,11 +95,11 @@ def test_a_record_of_another_version_is_left_out(data: dict[str, Any], region: R
 
 def test_a_damaged_record_is_left_out(region: Region, tmp_path: Path) -> None:
     defer(region, 5.0, ledger())
-    with sqlite3.connect(tmp_path / "superopt" / "cache.db") as file:
+    with sqlite3.connect(tmp_path / "superopt" / "cache-1.db") as file:
         file.execute("UPDATE entries SET data = substr(data, 1, 40) WHERE kind = 'pending'")
     file.close()
     assert pending_items() == []
-    (tmp_path / "superopt" / "cache.db").write_bytes(b"no database")
+    (tmp_path / "superopt" / "cache-1.db").write_bytes(b"no database")
     assert pending_items() == []
     assert defer(region, 5.0, ledger())
 

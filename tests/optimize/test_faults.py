@@ -128,7 +128,7 @@ def test_a_damaged_cache(cache: Path, one, random, caplog) -> None:
     kept = replace(one, cache=True)
     inputs = random((6, 32), (32,))
     superopt.optimize(norm, *inputs, options=kept)
-    (cache / "cache.db").write_bytes(b"nonsense" * 1000)
+    (cache / "cache-1.db").write_bytes(b"nonsense" * 1000)
     for library in (cache / "cpp").glob("*.so"):
         library.unlink()  # this process still runs the old one
         library.write_bytes(b"nonsense")
@@ -184,7 +184,7 @@ def test_two_processes_at_once(cache: Path) -> None:
         _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
         assert "Traceback" not in errors
-    assert (cache / "cache.db").exists()
+    assert (cache / "cache-1.db").exists()
 
 
 def test_a_device_that_is_lost_while_racing(one, random, monkeypatch, caplog) -> None:

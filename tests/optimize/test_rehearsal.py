@@ -92,7 +92,7 @@ def test_a_variance_by_squares_is_refused_and_one_by_differences_is_not() -> Non
     assert differences is None
     for refused in (squares, parts):
         assert refused is not None
-        assert "its algebra at small sizes: floats (float32): offset: error" in refused
+        assert "its algebra at small sizes: floats (f32): offset: error" in refused
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

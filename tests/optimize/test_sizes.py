@@ -106,7 +106,7 @@ def test_what_is_one_long_is_served_where_the_algebra_is_the_same(
         assert type(one) is type(function(*inputs))
     assert (not best.elsewhere) == served
     assert ("another program at" in caplog.text) != served
-    assert ("the original computes float32" in best.explain()) != served
+    assert ("the original computes f32" in best.explain()) != served
 
 
 def test_a_module_serves_one_row_and_none(quick, in_use, caplog) -> None:
@@ -126,7 +126,7 @@ def test_what_was_built_for_one_says_so(quick, random, in_use, caplog) -> None:
         best(*random((rows, 32)))
     told = [one for one in caplog.records if "another program" in one.message]
     assert [one.levelname for one in told] == ["WARNING"]  # aloud once
-    assert "the original computes float32[7, 32]: another program" in best.explain()
+    assert "the original computes f32[7, 32]: another program" in best.explain()
     other = in_use(superopt.optimize(across, *random((6, 32)), options=quick))
     assert "built for a length of 1" not in other.explain()
 
@@ -142,7 +142,7 @@ def test_kernels_that_err_at_one_are_not_used(quick, random, in_use, monkeypatch
     monkeypatch.setattr(type(best.target), "make", wrong)
     inputs = random((1, 32))
     torch.testing.assert_close(best(*inputs), across(*inputs), rtol=1e-4, atol=1e-4)
-    assert "the original computes float32[1, 32]" in caplog.text
+    assert "the original computes f32[1, 32]" in caplog.text
 
 
 def test_the_original_computes_where_a_kernel_cannot_be_made(best, random, monkeypatch, caplog) -> None:
@@ -152,7 +152,7 @@ def test_the_original_computes_where_a_kernel_cannot_be_made(best, random, monke
     monkeypatch.setattr(type(best.target), "make", fail)
     inputs = random((3000, 64), (64,), (64, 96))
     torch.testing.assert_close(best(*inputs), best.function(*inputs))
-    assert "the original computes float32[3000, 64]" in caplog.text
+    assert "the original computes f32[3000, 64]" in caplog.text
     assert "no such kernel" in caplog.text
     assert "second line" not in caplog.text
 
@@ -171,10 +171,10 @@ def test_retuning_races_configurations_for_new_sizes(best, random, in_use, caplo
     [
         (
             lambda x, g, w: (x.double(), g, w),
-            r"input 1 is float64\[5, 64\] on cpu; it was built for float32\[5, 64\] on cpu, of any sizes",
+            r"input 1 is f64\[5, 64\] on cpu; it was built for f32\[5, 64\] on cpu, of any sizes",
         ),
         (lambda x, g, w: (x, g), "as 3 arguments"),
-        (lambda x, g, w: (x, g, 2), "input 3 is 2; it was built for float32"),
+        (lambda x, g, w: (x, g, 2), "input 3 is 2; it was built for f32"),
     ],
 )
 def test_what_it_was_not_built_for(best, random, change, message: str) -> None:
@@ -187,7 +187,7 @@ def test_other_tensors_are_the_originals_where_it_takes_them(best, random) -> No
     torch.testing.assert_close(best(x[0], g, w), best.function(x[0], g, w))
     torch.testing.assert_close(best(x.half(), g, w), best.function(x.half(), g, w))
     assert best(x.to("meta"), g.to("meta"), w.to("meta")).is_meta
-    with pytest.raises(InputError, match=r"input 3 is float32\[64, 96\] on meta; .* on cpu, of any sizes"):
+    with pytest.raises(InputError, match=r"input 3 is f32\[64, 96\] on meta; .* on cpu, of any sizes"):
         best(x, g, w.to("meta"))  # PyTorch computes something of it, for want of a check
 
 

@@ -2,10 +2,12 @@
 
 import copy
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
@@ -23,6 +25,7 @@ from superopt.ir import (
     print_program,
 )
 from superopt.report import report_html
+from superopt.report.charts import _Scale
 from superopt.result import result_from_json
 from superopt.targets.cuda import CudaTarget
 
@@ -197,7 +200,7 @@ class Page(HTMLParser):
 @pytest.mark.parametrize(
     "text",
     [
-        "1.73×",
+        "1.73 times as fast",
         "NVIDIA H200",
         "torch.compile 20.8 µs",
         "rejected: floats: NaN",
@@ -248,7 +251,7 @@ def test_a_plan_says_that_it_is_one() -> None:
 )
 def test_a_speedup_says_against_what(stood_in: bool, against: str) -> None:
     text = "".join(Page(shown(measured() | {"stood_in": stood_in})).texts)
-    assert f"1.73× faster than {against}" in text
+    assert f"1.73 times as fast as {against}" in text
 
 
 @pytest.mark.parametrize("winner", ["eager", "torch.compile"])
@@ -259,6 +262,46 @@ def test_pytorch_wins(winner) -> None:
     text = "".join(Page(shown(result)).texts)
     assert f"{winner} stays the fastest" in text
     assert "no candidate was chosen" in text
+
+
+def test_candidates_are_folded_by_mugraph() -> None:
+    result = measured()
+    tuned = [candidate(f"1.{at}", "slower", variant=f"tuned {at}", median_us=14.0 + at) for at in range(3)]
+    other = candidate("9", "slower", mugraph=FOUND.replace("kernel grid[m, n]", "kernel grid[n, m]"))
+    result["regions"][0]["candidates"] += [*tuned, other | {"median_us": 15.0}]
+    best, every = re.findall(r"<tbody>(.*?)</tbody>", shown(result), re.DOTALL)[:2]
+    assert [best.count("<tr"), every.count("<tr")] == [2, 8]
+    assert "graph 1" in best
+    assert 'data-key="7">7</td></tr>' in best  # the configurations of the first
+    assert "all 8 candidates" in shown(result)
+    one = measured()
+    one["regions"][0]["candidates"] = one["regions"][0]["candidates"][:1]
+    assert "all 1 candidates" not in shown(one)
+
+
+def test_the_race_fits_any_width() -> None:
+    """Everything in it stands in shares of the width, the last race above the candidates."""
+    page = shown(measured())
+    chart = page[page.index('aria-label="the race"') :].partition("</h2>")[0]
+    assert "px" not in chart.partition("<h2>")[0]
+    shares = [float(one) for one in re.findall(r"left:([\d.]+)%", chart)]
+    assert shares
+    assert all(0 <= one <= 100 for one in shares)
+    names = re.findall(r'<span class="name">(.*?)</span>', chart)
+    assert names[:4] == ["superopt", "torch.compile", "eager", "graph 1"]
+    points = dict(zip(names, re.findall(r'class="point" style="left:([\d.]+)%', chart), strict=False))
+    assert float(points["superopt"]) < float(points["torch.compile"]) < float(points["eager"])
+
+
+@pytest.mark.parametrize("spread", [1.01, 1.5, 7.9, 8.1, 60.0, 900.0, 3e4, 1e9])
+@pytest.mark.parametrize("low", [0.3, 7.0, 41_000.0])
+def test_the_labels_of_an_axis_stand_apart(low: float, spread: float) -> None:
+    scale = _Scale([low, low * spread])
+    places = [scale.at(us) for us in scale.ticks()]
+    assert len(places) >= 2 or scale.is_log
+    assert places
+    assert all(0 <= place <= 1 for place in places)
+    assert all(b - a >= 0.15 for a, b in pairwise(places))
 
 
 def test_the_page_needs_nothing_else() -> None:

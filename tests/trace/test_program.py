@@ -36,7 +36,7 @@ OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
     "linalg": (lambda x: torch.linalg.inv(x @ x.T) @ x, "no such operator"),
     "fft": (lambda x: torch.fft.fft(x).real + 1, "no such operator"),
     "norm-3": (lambda x: x.norm(3), "norm of order 3"),
-    "int-input-arithmetic": (lambda x: (torch.tensor([1, 2, 3, 4]) + 1) * x, "int64 data"),
+    "int-input-arithmetic": (lambda x: (torch.tensor([1, 2, 3, 4]) + 1) * x, "i64 data"),
     "where-nonzero-mutated": (lambda x: x.clone().cumsum_(0) + 1, "running total"),
 }
 
@@ -217,7 +217,7 @@ ERRORS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], type[Exception], st
         lambda x, w: x @ w,
         (torch.empty(3, 4), torch.empty(5, 6)),
         TraceError,
-        r"matmul\(float32\[3, 4\], float32\[5, 6\]\)",
+        r"matmul\(f32\[3, 4\], f32\[5, 6\]\)",
     ),
     "own-error": (lambda x: 1 / 0, (torch.empty(3),), TraceError, "ZeroDivisionError"),
     "nonzero": (lambda x: x.nonzero(), (torch.empty(3),), TraceError, "nonzero.*depends on the data"),

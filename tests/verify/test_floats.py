@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from superopt.dtypes import dtype_text
 from superopt.errors import InputError
 from superopt.ir import parse_graph
 from superopt.ops import OPS
@@ -47,9 +48,7 @@ def test_a_careful_kernel_is_accepted(dtype):
     report = compare_floats(softmax, careful_softmax, (X.to(dtype),))
     assert report.ok, str(report)
     assert len(report.distributions) == len(DISTRIBUTIONS)
-    assert str(report).startswith(
-        f"floats ({str(dtype).removeprefix('torch.')}): fine on {len(DISTRIBUTIONS)}"
-    )
+    assert str(report).startswith(f"floats ({dtype_text(dtype)}): fine on {len(DISTRIBUTIONS)}")
 
 
 def test_overflow_that_pytorch_avoids_is_refused():
@@ -149,7 +148,7 @@ def test_a_counterexample_names_the_first_place():
     assert found.position == (0, 5)
     assert found.right == pytest.approx(2 * found.left)
     assert str(found).startswith("output 0[0, 5] = ")
-    assert "input 0: float32[16, 64] = " in str(found)
+    assert "input 0: f32[16, 64] = " in str(found)
     assert find_counterexample(softmax, careful_softmax, (X,)) is None
 
 

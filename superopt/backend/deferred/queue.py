@@ -17,7 +17,7 @@ from superopt.backend.decision import Ledger
 from superopt.backend.deferred.portable import Unportable, data_of
 from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
-from superopt.cache import Cache, Key, Record, key_of
+from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import InputError
 from superopt.rivals.inductor import PASS
 
@@ -138,9 +138,10 @@ def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
 
 
 def bound_queue() -> None:
-    """Remove the regions with the least to gain, where too many wait."""
+    """Remove the regions with the least to gain, where too many wait of this version of superopt."""
     with Cache.open() as cache:
-        for least in _sorted(cache)[MOST_ITEMS:]:
+        own = [one for one in _sorted(cache) if one.key.parts["superopt"] == versions()["superopt"]]
+        for least in own[MOST_ITEMS:]:
             cache.remove(least.key)
 
 
@@ -187,7 +188,6 @@ def _is_of_here(item: Pending) -> bool:
     """Whether a region can be decided in this process: its versions and its processor are those of here."""
     import torch
 
-    from superopt.cache import versions
     from superopt.targets import pick_target
 
     parts, threads = item.key.parts, torch.get_num_threads()

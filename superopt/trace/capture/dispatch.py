@@ -245,7 +245,7 @@ def _plain(name: str) -> str:
 
 
 def _describe(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return `name(float16[16, 4096], 2)`, for errors."""
+    """Return `name(f16[16, 4096], 2)`, for errors."""
 
     def text(value: Any) -> str:
         if isinstance(value, Tensor):

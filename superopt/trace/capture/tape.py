@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import SUPPORTED_NODES
 
+from superopt.dtypes import dtype_text
+
 __all__ = [
     "Call",
     "Meta",
@@ -41,7 +43,7 @@ class Meta:
     strides: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        return f"{dtype_text(self.dtype)}{list(self.shape)}"
 
     @property
     def contiguous(self) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from superopt.dtypes import dtype_text, tensor_text
 from superopt.errors import InputError
 from superopt.verify.floats.coverage import Watch, unit_of
 from superopt.verify.floats.errors import (
@@ -244,7 +245,7 @@ class _Contest:
             truth, own = (_made(run, drawn, seed) for run in (self.exact, self.eager))
         floating = [value for value in own if value.dtype.is_floating_point]
         if floating:
-            self.dtype = str(floating[0].dtype).removeprefix("torch.")
+            self.dtype = dtype_text(floating[0].dtype)
         made: dict[int, list[Tensor]] = {}
         for at in which:
             with torch.no_grad():
@@ -374,10 +375,8 @@ def _unit(value: Tensor) -> float:
 
 
 def _show(number: int, value: Tensor) -> str:
-    shape = ", ".join(map(str, value.shape))
-    dtype = str(value.dtype).removeprefix("torch.")
     numbers = [f"{x:.6g}" for x in value.flatten()[: 2 * _PRINTED + 1].tolist()]
     if value.numel() > 2 * _PRINTED:
         last = [f"{x:.6g}" for x in value.flatten()[-_PRINTED:].tolist()]
         numbers = [*numbers[:_PRINTED], "...", *last]
-    return f"input {number}: {dtype}[{shape}] = {' '.join(numbers)}"
+    return f"input {number}: {tensor_text(value)} = {' '.join(numbers)}"

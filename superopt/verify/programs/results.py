@@ -6,6 +6,8 @@ from enum import Enum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from superopt.dtypes import dtype_text
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -52,7 +54,7 @@ def _structure(value: Any, tensors: "list[Tensor]") -> Structure:
 
     if isinstance(value, Tensor):
         tensors.append(value)
-        return Made(_dtype_name(value), tuple(value.shape))
+        return Made(dtype_text(value.dtype), tuple(value.shape))
     if isinstance(value, Mapping):
         items = sorted(value.items(), key=lambda item: (str(type(item[0])), repr(item[0])))
         return Branch(type(value), tuple((f"[{key!r}]", _structure(item, tensors)) for key, item in items))
@@ -66,12 +68,6 @@ def _structure(value: Any, tensors: "list[Tensor]") -> Structure:
         named = ((one.name, getattr(value, one.name)) for one in fields(value))
         return Branch(type(value), tuple((f".{name}", _structure(item, tensors)) for name, item in named))
     return Plain(value)
-
-
-def _dtype_name(tensor: "Tensor") -> str:
-    from superopt.trace.run import dtype_name
-
-    return dtype_name(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 
 def difference(left: Structure, right: Structure, place: str = "result") -> tuple[str, bool] | None:
