@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import detect_fake_mode
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
@@ -228,8 +229,6 @@ def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx
 
 
 def _fake(plan: str, inputs: Sequence[fx.Node]) -> Any:
-    from torch._guards import detect_fake_mode
-
     values = [value_of(node) for node in inputs]
     mode = detect_fake_mode(values)
     assert mode is not None

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from superopt.candidates.candidate import Candidate, as_compiled
 from superopt.fate import Kind
 from superopt.funnel.state import Context, failed, said
 from superopt.targets import Kernel
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["build"]
 
@@ -71,10 +70,8 @@ def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | 
     return replace(candidate, kernels=kernels), kernel
 
 
-def _not_finite(made: "Mapping[str, Tensor]", given: "Mapping[str, Tensor]") -> str | None:
+def _not_finite(made: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str | None:
     """Return what is wrong with results that are all NaN where no input is."""
-    import torch
-
     for name, tensor in made.items():
         floating = tensor.dtype.is_floating_point and tensor.numel()
         if floating and bool(torch.isnan(tensor).all()):

@@ -7,8 +7,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from superopt.cache import Cache
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.candidates.order import ConfigurationOrder
 from superopt.clock import Clock
@@ -21,14 +26,11 @@ from superopt.funnel.first_runs import FirstRuns
 from superopt.ir import Graph
 from superopt.options import OptimizeOptions
 from superopt.targets import Kernel, Target
+from superopt.trace.traced import Traced
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import bytes_of
+from superopt.verify.floats.compare import sample, tensors_of, typical
 from superopt.verify.floats.report import FloatReport
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from superopt.trace.traced import Traced
 
 __all__ = ["LOST", "Context", "Limits", "State", "failed", "said"]
 
@@ -57,7 +59,7 @@ class State:
     """A program whose regions go through the funnel: its settings, inputs and time, and what was chosen."""
 
     function: Callable[..., Any]  # the function that the kernels must agree with
-    traced: "Traced"
+    traced: Traced
     inputs: tuple[Any, ...]  # once kernels are to run, where the target computes
     target: Target
     options: OptimizeOptions
@@ -70,7 +72,7 @@ class State:
     typical: tuple[Any, ...] = ()  # the inputs with numbers as large as those of trained models
     domain: Domain | None = None  # the numbers that the function takes, where it fails on others
     has_data: bool = True  # whether the inputs are examples with numbers of their own
-    known: "dict[str, Tensor]" = field(default_factory=dict)  # every tensor that enters a region
+    known: dict[str, Tensor] = field(default_factory=dict)  # every tensor that enters a region
     kernels: dict[str, Kernel] = field(default_factory=dict)  # the chosen kernels by the names of their goals
     floats: FloatReport | None = None  # how the program with these kernels compares in floats
     deadline: float = inf  # the time.monotonic() when the current region must be done
@@ -78,8 +80,6 @@ class State:
     lost: bool = False  # whether the device is lost to this process
 
     def __post_init__(self) -> None:
-        from superopt.cache import Cache
-
         cache = Cache.open() if self.options.cache and self.measures else None
         self.order = ConfigurationOrder(self.target, cache, seed=self.options.seed)
 
@@ -94,9 +94,6 @@ class State:
         if not self.measures:
             yield
             return
-        import torch
-
-        from superopt.verify.floats.compare import sample, tensors_of
 
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
@@ -137,8 +134,6 @@ class State:
 
     def draw(self, seed: int) -> tuple[Any, ...]:
         """Return inputs to measure with, that the function takes."""
-        from superopt.verify.floats.compare import typical
-
         drawn = typical(self.inputs, seed=seed)
         return drawn if self.domain is None else self.domain.keep(drawn)
 
@@ -217,7 +212,7 @@ class Context:
         return self.state.limits.seconds * self.share
 
     @property
-    def tensors(self) -> "dict[str, Tensor]":
+    def tensors(self) -> dict[str, Tensor]:
         """The tensors that enter the region, by name."""
         return {port.name: self.state.known[port.name] for port in self.goal.inputs}
 
@@ -236,8 +231,6 @@ def failed(candidate: Candidate, stage: str, why: str, kind: Kind = Kind.FAILED)
 
 def _placed(inputs: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
     """Return inputs where the target computes: those without data are made there."""
-    import torch
-    from torch.utils._pytree import tree_map
 
     def put(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

@@ -4,8 +4,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._pytree import tree_flatten
+
 from superopt.errors import InputError
 from superopt.live.sizes import described
+from superopt.verify.floats.compare import tensors_of
 
 __all__ = [
     "bound",
@@ -87,9 +92,6 @@ def in_built_order(built: Any, given: Any) -> Any:
 
 def only_plain(tensors: Iterable[Any]) -> bool:
     """Whether kernels can read tensors: not those of other classes, nor without memory of their own."""
-    from torch import Tensor
-    from torch.nn import Parameter
-
     return all(type(one) in (Tensor, Parameter) and _in_memory(one) for one in tensors)
 
 
@@ -103,16 +105,11 @@ def _in_memory(tensor: Any) -> bool:
 
 def half_without_data(inputs: tuple[Any, ...]) -> bool:
     """Whether some tensors have no data and others do: what PyTorch makes of that is arbitrary."""
-    from superopt.verify.floats.compare import tensors_of
-
     return len({one.is_meta for one in tensors_of(inputs)}) == 2
 
 
 def check_arguments(built: tuple[Any, ...], given: tuple[Any, ...], device: str, name: str) -> None:
     """Refuse arguments of another structure, rank, dtype, device or number."""
-    from torch import Tensor
-    from torch.utils._pytree import tree_flatten
-
     wanted, structure = tree_flatten(built)
     leaves, other = tree_flatten(given)
     if structure != other:
@@ -132,9 +129,6 @@ def check_arguments(built: tuple[Any, ...], given: tuple[Any, ...], device: str,
 
 def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
     """Return what must agree for a program to be used: structure, shapes, dtypes, devices, numbers."""
-    from torch import Tensor
-    from torch.utils._pytree import tree_flatten
-
     if all(isinstance(one, Tensor) for one in inputs):
         return tuple([(one.shape, one.dtype, device or one.device.type) for one in inputs])
     leaves, structure = tree_flatten(inputs)
@@ -147,8 +141,6 @@ def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
 
 
 def _said(value: Any) -> str:
-    from torch import Tensor
-
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return repr(value) if type(value) in _SHOWN else f"a {type(value).__module__}.{type(value).__name__}"

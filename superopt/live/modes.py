@@ -2,6 +2,11 @@
 
 from collections.abc import Callable
 
+import torch
+from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
 __all__ = ["Modes"]
 
 
@@ -9,9 +14,6 @@ class Modes:
     """What PyTorch is told besides the arguments of a call, asked in as little time as can be."""
 
     def __init__(self) -> None:
-        import torch
-        from torch.autograd import forward_ad
-
         self.threads: Callable[[], int] = torch.get_num_threads
         self.gradients: Callable[[], bool] = torch.is_grad_enabled
         self.autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -42,10 +44,6 @@ class Modes:
 
 def _default_device() -> object:
     """Return the default device, None where there is none, or what is equal to none of another time."""
-    import torch
-    from torch.overrides import _get_current_function_mode_stack
-    from torch.utils._device import DeviceContext
-
     stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     if any(type(mode) is not DeviceContext for mode in stack):
         return object()

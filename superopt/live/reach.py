@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module
 
 __all__ = ["Reached", "Same", "form", "reach"]
 
@@ -298,8 +299,6 @@ class _Walk:
         self._class(kind)
 
     def _module(self, kind: type, attributes: Mapping[str, Any]) -> None:
-        from torch.nn.modules import module
-
         named = _names_of_methods(kind) if _is_library(kind.__module__) else None
         for one in _CONTENTS:
             if attributes.get(one) or named is None or one in named:

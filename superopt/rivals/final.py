@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from superopt.candidates.candidate import RegionCandidates
 from superopt.candidates.floors import beaten, least_us, of_program
 from superopt.fate import Kind
@@ -16,6 +18,7 @@ from superopt.rivals.stand_in import stand_in
 from superopt.tune import Measurement, confirm, measure_together
 from superopt.tune.errors import MeasurementError
 from superopt.tune.measure import HeadToHead
+from superopt.verify.floats.compare import tensors_of
 
 __all__ = ["FinalRace", "final_race", "withdrawn"]
 
@@ -74,8 +77,6 @@ def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool
 
     `known` says whether the function is the original, not the program as it was traced.
     """
-    import torch
-
     if state.lost:
         return FinalRace(fault=LOST)
     options = state.options
@@ -134,8 +135,6 @@ def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
 
 def _copies(state: State) -> list[tuple[Any, ...]]:
     """Return inputs several times over, more than caches hold."""
-    from superopt.verify.floats.compare import tensors_of
-
     count, seed = copies_for(tensors_of(state.typical)), state.options.seed
     return [state.typical, *(state.draw(seed + at) for at in range(1, count))]
 

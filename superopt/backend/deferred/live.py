@@ -22,8 +22,11 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from torch._guards import CompileContext
+
 from superopt.backend.cache import epoch, recorded
 from superopt.backend.decision import Ledger
+from superopt.backend.deferred.helper import COMMAND
 from superopt.backend.deferred.lock import tuning
 from superopt.backend.deferred.mode import stays_as_it_is
 from superopt.backend.deferred.queue import pending_key
@@ -48,14 +51,12 @@ _SPARE = 2  # compilations of a function that are left to the user, below PyTorc
 class Place:
     """Where dynamo keeps what it compiles now: the code that was compiled, and the compilation's number."""
 
-    code: "weakref.ref[CodeType]"  # which may hold on to us
+    code: weakref.ref[CodeType]  # which may hold on to us
     compilation: Any
 
 
 def place_of_compilation() -> Place | None:
     """Return the place of the compilation under way, or None where this version of PyTorch does not tell."""
-    from torch._guards import CompileContext
-
     number = CompileContext.current_compile_id()
     frame = inspect.currentframe()
     while frame is not None:
@@ -217,8 +218,6 @@ class _Watch:
         if not free or self._helpers >= _MOST_HELPERS or not sys.executable:
             self._start_at = now + _AGAIN_S
             return
-        from superopt.backend.deferred.helper import COMMAND
-
         wanted = {pending_key(key).digest for graph in graphs for key in list(graph.keys.values())}
         self._helpers += 1
         null = subprocess.DEVNULL

@@ -14,6 +14,8 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.node import map_arg
 from torch.utils._sympy.functions import FloorDiv
 
@@ -162,9 +164,6 @@ class _Reader:
 
     def subgraph(self, device: str) -> Subgraph:
         """Return the operators as a subgraph, every node with a value that has no data."""
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
         shapes = ShapeEnv()
         mode = FakeTensorMode(shape_env=shapes)
         symbols = self._symbols(shapes)
@@ -204,7 +203,6 @@ class _Reader:
     def _symbols(self, shapes: Any) -> dict[str, Any]:
         """Return a symbolic number for each symbol, with the size that was seen."""
         from torch._dynamo.source import ConstantSource
-        from torch.fx.experimental.symbolic_shapes import DimDynamic
 
         found = {}
         for name, hint in self.hints.items():

@@ -12,14 +12,17 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
+import torch
+
 from superopt.backend.cache import recorded
 from superopt.backend.decision import Ledger
 from superopt.backend.deferred.portable import Unportable, data_of
 from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
-from superopt.cache import Cache, Key, Record, key_of
+from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import InputError
 from superopt.rivals.inductor import PASS
+from superopt.targets import pick_target
 
 __all__ = [
     "LARGE_S",
@@ -103,8 +106,6 @@ def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
     inductor = {name: value for name, value in options.inductor.items() if name != PASS}
     if not (options.cache and all(isinstance(value, _PLAIN) for value in inductor.values())):
         return False
-    import torch
-
     key, blank = pending_key(region.key), blank_of(region)
     try:
         data = data_of(region.subgraph)
@@ -185,10 +186,6 @@ def _sorted(cache: Cache) -> list[Pending]:
 
 def _is_of_here(item: Pending) -> bool:
     """Whether a region can be decided in this process: its versions and its processor are those of here."""
-    import torch
-
-    from superopt.cache import versions
-    from superopt.targets import pick_target
 
     parts, threads = item.key.parts, torch.get_num_threads()
     try:

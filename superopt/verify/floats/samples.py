@@ -7,16 +7,14 @@ they can be, which every dtype holds exactly: then a comparison comes out alike 
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from superopt.trace.capture.tape import parts_of
-
-if TYPE_CHECKING:
-    from superopt.verify.floats.focus import Focus
+from superopt.verify.floats.focus import Focus
 
 __all__ = ["DIRECTED", "DISTRIBUTIONS", "ONLY_FINITE", "sample", "tensors_of", "typical"]
 
@@ -90,9 +88,7 @@ _EVEN_ROWS = 0.2  # share of rows whose numbers are all the same: masked as a wh
 _FEW = 4  # numbers of which one tensor is drawn
 
 
-def sample(
-    name: str, inputs: Sequence[Any], *, seed: int = 0, focus: "Focus | None" = None
-) -> tuple[Any, ...]:
+def sample(name: str, inputs: Sequence[Any], *, seed: int = 0, focus: Focus | None = None) -> tuple[Any, ...]:
     """Return inputs like the given ones, floats and booleans drawn anew; all else is kept.
 
     With a focus, integers are drawn too where any number is valid, and directed distributions aim at
@@ -150,7 +146,7 @@ def _like(value: Tensor, drawn: Tensor) -> Tensor:
 class _Pool:
     """The numbers that one input is aimed at."""
 
-    def __init__(self, focus: "Focus | None", position: int) -> None:
+    def __init__(self, focus: Focus | None, position: int) -> None:
         by_input = focus.by_input if focus is not None else ()
         self.own = by_input[position] if position < len(by_input) else ()
         self.all = focus.constants if focus is not None else ()
