@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from superopt.cache import Cache, program_text
 from superopt.candidates.candidate import Candidate
 from superopt.errors import GraphError, InputError, SuperoptError
 from superopt.ir import Graph, MuGraph, parse_mugraph
 from superopt.targets import Configs, Target, config_json
 
 if TYPE_CHECKING:
-    from superopt.cache import Cache
     from superopt.tune.learned_order import Choice
 
 __all__ = ["ConfigurationOrder", "Ranked", "RankedBy", "as_predicted", "likely"]
@@ -53,7 +53,7 @@ class RankedBy:
 class ConfigurationOrder:
     """The order of configurations on one target, and what was measured of them; no cache: by prediction."""
 
-    def __init__(self, target: Target, cache: "Cache | None" = None, *, seed: int = 0) -> None:
+    def __init__(self, target: Target, cache: Cache | None = None, *, seed: int = 0) -> None:
         self._target = target
         self._cache = cache
         self._seed = seed
@@ -72,7 +72,6 @@ class ConfigurationOrder:
         """Keep the times of candidates that differ in the configuration of one kernel."""
         if self._cache is None:
             return
-        from superopt.cache import program_text
         from superopt.tune.records import save_measurement
 
         device = self._device()
@@ -217,8 +216,6 @@ def _rest_us(target: Target, mugraph: MuGraph, configs: Configs, number: int) ->
 
 def _text(mugraph: MuGraph) -> str:
     """Return the text of a muGraph for any sizes: a kernel seen at one of them is not new at another."""
-    from superopt.cache import program_text
-
     return program_text(mugraph, open_axes=mugraph.graph.sizes)
 
 

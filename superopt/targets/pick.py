@@ -2,9 +2,8 @@
 
 from importlib.util import find_spec
 
+from superopt.cost import DEVICES
 from superopt.errors import InputError
-from superopt.targets.cpu import CpuTarget
-from superopt.targets.cuda import CudaTarget
 from superopt.targets.target import Target
 
 __all__ = ["pick_target"]
@@ -14,6 +13,9 @@ _VALID = "auto, cpu, cuda (the device here), or a capability as in cuda:80 and c
 
 def pick_target(name: str) -> Target:
     """Return the target of a name, or raise InputError with all that are valid."""
+    from superopt.targets.cpu import CpuTarget  # which import torch: a result is read and shown without it
+    from superopt.targets.cuda import CudaTarget
+
     if name == "cpu":
         return CpuTarget()
     if name in ("auto", "cuda"):
@@ -23,8 +25,6 @@ def pick_target(name: str) -> Target:
         if name == "auto":
             return CpuTarget()
         raise InputError(f"there is no CUDA device with Triton here; valid are {_VALID}")
-    from superopt.cost import DEVICES
-
     named = ", ".join(one for one in DEVICES if DEVICES[one].kind == "cuda")
     unknown = InputError(f"device {name!r} is not known; valid are {_VALID}, and the names {named}")
     if not isinstance(name, str):

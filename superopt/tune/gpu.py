@@ -17,6 +17,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
+import torch
+
 from superopt.errors import InputError, first_line
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import Contender, Times
@@ -67,8 +69,6 @@ class TorchCuda:
     """A CUDA device, by torch."""
 
     def __init__(self) -> None:
-        import torch
-
         if not torch.cuda.is_available():
             raise InputError("there is no CUDA device; measure on the CPU with measure_together")
         self._torch = torch
@@ -142,8 +142,6 @@ class TorchCuda:
 @cache
 def _side_stream(device: Any) -> Any:
     """Return the stream of all captures: libraries keep memory for every stream that they ever saw."""
-    import torch
-
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -154,8 +152,6 @@ def rotating_bytes(device: Device | None = None) -> int:
 
 def copy_gbs(*, size: int = _COPIED_BYTES, place: str = "cuda", device: Device | None = None) -> float:
     """Return the GB/s that a copy of so many bytes reaches, what is read and what is written counted."""
-    import torch
-
     buffers = tuple(torch.empty(size, dtype=torch.uint8, device=place) for _ in range(2))
     taken = times_on_cuda(
         {"copy": lambda source, goal: goal.copy_(source)},
