@@ -80,7 +80,7 @@ class Op:
     opposite: str = ""  # the comparison that holds where this one does not
 
     sign: str = ""  # the sign of a comparison, the same in every language
-    torch: str = ""  # in Python with torch; of one operand where it has no form of its own: `{}.name()`
+    torch: str = ""  # its text in Python with torch; empty for a method of one operand, `{}.name()`
     triton: str = ""  # its text in a Triton kernel, where it is not written as its definition says
     cpp: str = ""  # the function or sign in a C++ kernel, where it is not written as its definition says
 

@@ -56,7 +56,7 @@ log = logging.getLogger("superopt")
 
 Tell = Callable[[str], None]
 
-_SURELY_COLD = 2  # times the last cache, of which inputs that are read in turns leave nothing there
+_SURELY_COLD = 2  # inputs of this many times the last cache, read in turns, find nothing of themselves there
 _TUNED = {"quick": 8, "full": 32}  # candidates of a region in a file, the best predicted or measured before
 
 

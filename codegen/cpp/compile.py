@@ -101,7 +101,7 @@ class Compiler:
 
     path: str
     version: str
-    arguments: tuple[str, ...] = ()  # as in CXX="ccache g++"
+    arguments: tuple[str, ...] = ()  # the arguments in CXX, such as those of CXX="ccache g++"
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class Compiler:
         return ("-shared", "-fopenmp") if "clang" in self.version else ("-shared",)
 
 
-_ENDED: set[Compiler] = set()  # at some time in this process
+_ENDED: set[Compiler] = set()  # compilers that ended in time at least once in this process
 _HANGING: set[Compiler] = set()  # late at first, and so not tried again
 
 

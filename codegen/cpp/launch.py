@@ -35,7 +35,7 @@ Call = Callable[[bytes], None]
 """A compiled kernel, called with its fields."""
 
 _DTYPES = torch_dtypes()
-_PREPARED = 256  # for so many combinations of shapes, calls are prepared
+_PREPARED = 256  # combinations of shapes for which calls are prepared
 _SMALL = 16384  # elements: copying a small tensor's form takes less time than stating it
 _PART = 16  # positions: the parts of a split axis start at cache lines
 

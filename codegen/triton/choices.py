@@ -19,7 +19,7 @@ from superopt.ir import Split, selects, value_axes
 __all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint", "misfit"]
 
 SHARED_BYTES = 227 << 10  # shared memory that one program may have on sm_90
-SHARED_BYTES_EVERYWHERE = 160 << 10  # and on sm_80 as well
+SHARED_BYTES_EVERYWHERE = 160 << 10  # shared memory that one program may have on sm_80 as well
 LANE_REGISTERS = 196  # registers of a thread, of 255, that tiles may take
 FEW_ROWS = 16  # a matrix product has at least so many rows
 NEIGHBOURS = 64  # elements in a row that make whole lines of memory

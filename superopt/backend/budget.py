@@ -23,10 +23,13 @@ log = logging.getLogger("superopt")
 FIRST_S = 3.0
 """Seconds that the first region takes at least, as processes start and others share what it compiles."""
 
-_ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
-_MEASURING = 0.2  # of the time, for what there is to beat; by it those come first that may gain most
-_LATER = 0.8  # of the time of the first region: others find compiled what all kernels share
-_SEARCHED = 1.5  # times what regions took as they were written, that a search takes at least
+# A region gets at least this, as written and after a search: better to decide a few than to begin all.
+_ENOUGH_S = (5.0, 10.0)
+# The share of the time for measuring what there is to beat, which tells where most may be gained.
+_MEASURING = 0.2
+# Later regions take this share of the first one's time: what all kernels share is compiled by then.
+_LATER = 0.8
+_SEARCHED = 1.5  # a search takes at least this many times as long as trying the region as written
 
 
 def decisions_of(

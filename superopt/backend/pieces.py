@@ -22,11 +22,12 @@ from superopt.rivals.aten import (
 __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 
 _MERGED = 6  # matmuls and reductions up to which neighbours become one piece
-_MOST_HEAVY = 8  # of them above which a piece is cut wherever least is live
+_MOST_HEAVY = 8  # a piece of more matmuls and reductions is cut where the fewest tensors are live
 _MOST_NODES = 120
 _AVERAGES = frozenset({"mean", "var", "var_mean", "std", "std_mean", "native_layer_norm", "_fused_rms_norm"})
 _FEW_ROWS = 16  # operations for each byte, below which a matmul waits for memory, as libraries may too long
-_LONG_BYTES = 1 << 20  # of one that is worth it by itself, as the head of a language model is
+# A matmul that reads so much, as the head of a language model, is worth a search by itself.
+_LONG_BYTES = 1 << 20
 _NEVER = 1000  # tensors live where a cut would part a tuple from its items
 
 

@@ -48,27 +48,29 @@ WIN = 1.05
 LEAST_S = 1.5
 """Seconds below which nothing is begun."""
 
-_GRAPHS = {"quick": 2, "full": 6}  # of a search, made into kernels: compiling takes most of the time
+# Graphs of a search that are made into kernels; compiling takes most of the time.
+_GRAPHS = {"quick": 2, "full": 6}
 _COMPILED = (2, 6)  # candidates of a region as it is written, and of what a search found
-_MOST_S = 40.0  # for one region
+_MOST_S = 40.0  # the most seconds that one region gets
 _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
-_CONFIRMING = 0.06  # of a region's time, at the end
+_CONFIRMING = 0.06  # the share of a region's time for the last race
 _UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
 _SOON = 5  # matmuls and reductions of a region, up to which a search ends soon and kernels compile fast
 _SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators that tell of one
-_NEAR_S = 1.0  # of the deadline, where what came back is what there was time for
-_COMPILING_S = 2.5  # of Inductor's compiling a region, about, and the race with it
-_HOPELESS = 1.5  # times the library calls alone, above which Inductor's code is not needed to know
-_CALLED = ("normal",)  # inputs that a plan is called with; its kernels were checked on all kinds
-_TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
-_NO_ROOM = 1.1  # times the floor, below which Inductor's code leaves nothing to gain
-_FACTORS = (8.0, 1 / 8)  # of sizes that are symbols, at which what won must not lose
-_NO_LOSS = 0.98  # of Inductor's speed there
-_ELSEWHERE_S = 0.3  # of a race there
+_NEAR_S = 1.0  # a result that comes this near to the deadline is what there was time for, not the best
+_COMPILING_S = 2.5  # about what Inductor takes to compile a region, with the race against its code
+# Kernels this many times as slow as the library calls alone need no race with Inductor's code.
+_HOPELESS = 1.5
+_CALLED_WITH = ("normal",)  # distributions that the whole plan is called with; its kernels met all of them
+_TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
+_NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
+_FACTORS = (8.0, 1 / 8)  # sizes that are symbols are tried at these multiples, where the winner must not lose
+_NO_LOSS = 0.98  # the least speed against Inductor's code at these sizes
+_ELSEWHERE_S = 0.3  # seconds of a race at these sizes
 _FAILED = ("out of memory", "failed")
 _COPIES_BYTES = 96 << 20
 _MOST_COPIES = 8
-_LONG_FLOPS = 500_000_000  # of matmuls, above which memory is not what takes the time
+_LONG_FLOPS = 500_000_000  # with more operations in matmuls, memory is not what takes the time
 
 
 class RegionRace:
@@ -236,7 +238,9 @@ class RegionRace:
         ours = self.calling(plan)
         if self.options.verify:
             focus = focus_of(self.region.traced)
-            report = compare_floats(self.module, ours, copies[0], seed=1, distributions=_CALLED, focus=focus)
+            report = compare_floats(
+                self.module, ours, copies[0], seed=1, distributions=_CALLED_WITH, focus=focus
+            )
             if not report.ok:
                 return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
         raced = self._raced(known, ours, plan)
@@ -394,7 +398,7 @@ class RegionRace:
         try:
             focus = focus_of(traced)
             report = compare_floats(
-                self.module, ours, self._drawn(example), distributions=_CALLED, focus=focus
+                self.module, ours, self._drawn(example), distributions=_CALLED_WITH, focus=focus
             )
         except SuperoptError as error:
             return f"its kernels do not take other sizes: {first_line(error)}"

@@ -14,9 +14,10 @@ from superopt.trace.run import TORCH_DTYPES
 
 __all__ = ["WarmUp", "multiplies", "prepare_machine"]
 
-_FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
+_FIRST_RUN_S = 60.0  # the most seconds that compiling a kernel and its first run may take
 _BESIDE_COMPILERS, _BESIDE_A_PROCESS = 0.6, 0.8  # where processors share what computes
-_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")  # in the names of what a module calls
+# Parts of the names of operators that multiply matrices.
+_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")
 
 
 class WarmUp:

@@ -20,7 +20,7 @@ __all__ = ["STEPS", "FileStore", "is_damage"]
 
 _APPLICATION = 0x5375704F  # "SupO", in the header of every file of ours
 _TOUCH_AFTER_S = 3600.0  # a use is noted this often at most, so that reading rarely writes
-_FILL = 0.8  # of the limit, after rows were evicted
+_FILL = 0.8  # the share of the limit that is in use after rows were evicted
 
 STEPS: tuple[tuple[str, ...], ...] = (
     (

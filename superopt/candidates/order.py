@@ -24,9 +24,9 @@ __all__ = ["ConfigurationOrder", "Ranked", "RankedBy", "as_predicted", "likely"]
 
 log = logging.getLogger("superopt")
 
-_SAME_TILES = 0.02  # added to the time of a configuration, as a share, for each better one with its tiles
-_SAME_REST = 0.01  # and for each better one that is alike in all but its tiles
-_RECORDS = 400  # the newest, which are read and learned from in a fifth of a second
+_SAME_TILES = 0.02  # added to a configuration's time, as a share, for each better one with the same tiles
+_SAME_REST = 0.01  # added for each better one that is the same in all but its tiles
+_RECORDS = 400  # the newest records, which are read and learned from in a fifth of a second
 
 Ranked = tuple[tuple[Any, float | None], ...]
 """Configurations with their predicted times, the likeliest first."""

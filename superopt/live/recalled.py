@@ -28,8 +28,9 @@ __all__ = ["ResultCache"]
 
 log = logging.getLogger("superopt")
 
-_STALE = timedelta(days=30)  # after which a machine may have changed in ways that no version tells
-_FORMAT = 1  # of what is kept; another number makes every older result a miss
+# An older result is not used: the machine may have changed in ways that no version tells.
+_STALE = timedelta(days=30)
+_FORMAT = 1  # the version of the records; another number makes every older result a miss
 
 
 class ResultCache:

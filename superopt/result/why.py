@@ -22,7 +22,7 @@ __all__ = ["best_rival", "moved_bytes", "operators", "what_is_left", "why_faster
 _LAYOUT = ("rename", "select")
 _FEWER = 0.9  # share of the arithmetic, below which a program is said to do less of it
 _MOSTLY = 0.5  # share of the bytes, from which one tensor is named as most of them
-_NEAR_FLOOR = 1.25  # times the least possible time, within which a program leaves nothing to win
+_NEAR_FLOOR = 1.25  # a program within this many times the least possible time leaves little to win
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 

@@ -25,8 +25,8 @@ __all__ = ["FinalRace", "final_race", "withdrawn"]
 log = logging.getLogger("superopt")
 
 _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
-_UNSTEADY = 2.0  # times as long, that slow calls take on a machine that is busy
-_LONGER = 3.0  # times as long as planned, for a race that is not decided
+_UNSTEADY = 2.0  # on a busy machine, slow calls take this many times as long as fast ones
+_LONGER = 3.0  # an undecided race goes on for up to this many times its planned time
 _HASTE_S = 1.0  # seconds of the last race, once Ctrl-C asked to stop
 
 

@@ -17,7 +17,7 @@ from superopt.rivals.aten import VIEWS, is_attention, operator_name
 
 __all__ = ["LibraryCalls", "library_calls"]
 
-_PASS_BYTES = 1 << 18  # below which a copy takes no longer than its call
+_PASS_BYTES = 1 << 18  # a copy of fewer bytes takes no longer than its call
 
 _PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
 """Products of matrices, and which arguments are the factors; what is added may be fused elsewhere."""

@@ -14,7 +14,7 @@ from superopt.tune.measure import HeadToHead
 
 __all__ = ["Opponents"]
 
-_LONG_US = 2000.0  # above it one call tells enough
+_LONG_US = 2000.0  # one call is enough to time a function slower than this
 _SHORT_S = 0.05
 
 

@@ -24,7 +24,8 @@ __all__ = ["Refused", "matmuls_of", "moves_from", "shapes_of", "splits_from"]
 _FULL = 4  # programs for each core: so many fill the device several times over
 _LEAST = 64  # positions that a part has at least
 _PARTS = 4  # an axis too short for so many parts stays whole
-_FACTORS = (0.5, 1.0, 2.0, 4.0)  # times the number of parts that gives every core a program
+# Numbers of parts that are tried, in multiples of what gives every core a program.
+_FACTORS = (0.5, 1.0, 2.0, 4.0)
 _TILES = (8, 128, 1024)
 _LOOPED = 64  # positions: a shorter axis of a grid is not worth a loop
 

@@ -22,13 +22,13 @@ from superopt.schedule.recipe import Prepared, Recipe, followed, prepared, recip
 
 __all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "rank", "schedules"]
 
-_FAR = 3.0  # times the best: what is estimated to take longer is dropped
+_FAR = 3.0  # a schedule estimated to take this many times the best one's time is dropped
 # Added to the weight of a schedule, as a share of its estimate, for each decision unlike the default's.
 _DECISION = 0.02
 _SPARE = 2  # programs for each core: while one waits for memory another one runs
-_IDEA = 0.1  # likewise for each idea that it shares with a schedule that is kept,
-_KIND = 0.05  # for each kept schedule of its kind,
-_GRAPH = 0.02  # and for each kept schedule of its graph
+_IDEA = 0.1  # added for each idea that it shares with a schedule that is kept
+_KIND = 0.05  # added for each kept schedule of its kind
+_GRAPH = 0.02  # added for each kept schedule of its graph
 _WORK = 1500  # recipes tried for one graph, times its steps
 _CHANGED = 2  # recipes that are changed further, the best first
 _SMALLER = (512, 64, 1)  # positions of whole axes, tried in turn where a program would hold too much

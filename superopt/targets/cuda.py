@@ -33,7 +33,8 @@ _MOST_WORKERS = 8
 _LEAST_LIMIT_S = 20.0  # seconds that compiling one kernel may take, at least
 _LEAST_BUILDERS = 2
 _CONTEXT_BYTES = 1 << 30  # device memory that a process takes before it has a tensor
-_TENSORS = 8  # times the inputs: they are drawn in fp32, and there are outputs and what is between
+# Memory of a process, in sizes of its inputs: they are drawn in fp32, and there are results as well.
+_TENSORS = 8
 _PROCESS_BYTES = 4 << 30  # main memory that a process takes
 _WORD = 4  # bytes: Triton counts spilled words
 

@@ -27,13 +27,13 @@ __all__ = ["Device", "TorchCuda", "copy_gbs", "rotating_bytes", "times_on_cuda"]
 
 Graphs = Literal["auto", "always", "never"]
 
-_SHORT_US = 50.0  # below it, launches take a notable part of the time
+_SHORT_US = 50.0  # launches take a notable part of the time of calls shorter than this
 _LEAST_ROUNDS = 10
 _MOST_ROUNDS = 400
 _FIRST_CALLS = 3
 _MOST_GRAPHS = 8  # captured inputs of one contender: each keeps its outputs in memory
 _L2_TIMES = 2
-_ROTATING = 3  # times the cache that inputs are large together whose calls need no cleared cache
+_ROTATING = 3  # inputs of so many times the cache are rotated; the cache need not be cleared between calls
 _COPIED_BYTES, _COPY_S = 1 << 29, 0.1  # size and seconds of a copy that shows the bandwidth of memory
 _UNROLLED_US = 1000.0  # a graph holds as many calls as take this long, up to a limit
 _FEWEST_UNROLLED, _MOST_UNROLLED = 32, 1024  # calls that are in a graph, whatever the first ones took

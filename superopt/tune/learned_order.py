@@ -55,7 +55,7 @@ FEATURES = (
 
 _SHRINKING = (1000.0, 100.0, 10.0, 1.0, 0.1)
 _MOST_CORRECTION = 3.0  # the most that the logarithm of a time is corrected by
-_ALIKE = 0.02  # times closer than this share are no pair
+_ALIKE = 0.02  # two times that differ by less than this share are not compared
 _MARGIN = 0.01  # the learned model must order so much more of all pairs rightly
 _LEAST_PAIRS = 50  # held out, on which a claim to be better can rest
 _FOLDS = 5

@@ -24,8 +24,8 @@ class Candidates:
     lefts: Index
     rights: Index
     equal: int  # pairs of a term and the first one of the same fingerprint
-    replaced: int  # of these, pairs that follow from an equality of a part
-    renamed: int  # of the rest, pairs that are others with renamed inputs
+    replaced: int  # pairs of `equal` that follow from an equality of a part
+    renamed: int  # pairs of the rest that are other pairs with renamed inputs
 
 
 def candidates_of(terms: Terms) -> Candidates:

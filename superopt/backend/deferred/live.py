@@ -37,13 +37,13 @@ __all__ = ["Place", "Waiting", "place_of_compilation", "with_take_up"]
 
 log = logging.getLogger("superopt")
 
-_LOOK_S = 3.0  # between looks at whether anything was found at all
-_WHOLE_LOOK_S = 30.0  # between looks at every region
-_GRACE_S = 5.0  # after a compilation: a program that ends soon starts no helper
-_AGAIN_S = 30.0  # after a helper ended, before another one is started; then twice as long each time
-_MOST_HELPERS = 12  # of one program
-_PATIENCE_S = 120.0  # for the rest of a graph's regions, once some have better kernels
-_MOST_REGIONS = 500  # that a helper is told of
+_LOOK_S = 3.0  # seconds between looks at whether anything was found at all
+_WHOLE_LOOK_S = 30.0  # seconds between looks at every region
+_GRACE_S = 5.0  # no helper starts in these seconds after a compilation: the program may end soon
+_AGAIN_S = 30.0  # seconds from the end of one helper to the start of the next; they double each time
+_MOST_HELPERS = 12  # helpers that one program starts
+_PATIENCE_S = 120.0  # once some regions have better kernels, the others of the graph are waited for so long
+_MOST_REGIONS = 500  # regions that a helper is told of
 _SPARE = 2  # compilations of a function that are left to the user, below PyTorch's limit
 
 
@@ -51,7 +51,7 @@ _SPARE = 2  # compilations of a function that are left to the user, below PyTorc
 class Place:
     """Where dynamo keeps what it compiles now: the code that was compiled, and the compilation's number."""
 
-    code: weakref.ref[CodeType]  # which may hold on to us
+    code: weakref.ref[CodeType]  # a weak reference, since the code may hold on to this object
     compilation: Any
 
 

@@ -45,7 +45,7 @@ MOST_ITEMS = 256
 """Regions that wait at most; those with the least to gain give way."""
 
 _VERSION = 1
-_MOST_BYTES = 1 << 20  # of one region
+_MOST_BYTES = 1 << 20  # the most that one region's record may take
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -56,7 +56,7 @@ class Pending:
     key: Key
     operators: str
     inputs: str
-    gain_us: float  # of one step of the model, about
+    gain_us: float  # about how much of one step of the model may be gained
     begun: int  # how often work on it began that nobody ended: it may end the process that tries
     threads: int
     preset: str

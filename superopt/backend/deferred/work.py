@@ -23,10 +23,10 @@ from superopt.tune import confirm
 
 __all__ = ["Outcome", "give_up", "work_off", "work_through"]
 
-_MOST_BEGUN = 3  # times that work on a region may end its process, before it is given up
+_MOST_BEGUN = 3  # a region is given up after work on it has ended so many processes
 _AS_WRITTEN_S, _SEARCHED_S = 30.0, 40.0
-_LEAST_S = 8.0  # left, below which no region is begun
-_BETTER = 1.02  # times the speed of the plan that a region has, for another one to take its place
+_LEAST_S = 8.0  # with fewer seconds left no region is begun
+_BETTER = 1.02  # a new plan takes the place of an old one if it is this many times as fast
 _HEAD_TO_HEAD_S = 1.5
 
 

@@ -20,7 +20,7 @@ from superopt.verify.floats.rounding import Rounding
 
 __all__ = ["Forced", "Known", "Observation", "Seen"]
 
-_MARGIN = 4.0  # times the error that rounding is thought to make
+_MARGIN = 4.0  # a comparison is in doubt within this many times the error that rounding is thought to make
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ ACCIDENT = 2.0**-44
 _ROUND = 3000
 _ROUNDS = 4
 _LOOKED_AT = 4  # trials by which comparisons of the same numbers are known
-_OUTCOMES = 3  # of a comparison: less, equal, greater, one as likely as another
+_OUTCOMES = 3  # a comparison is declared less, equal or greater, each as likely as the others
 
 
 def difference_where_declared(setting: Setting, sites: frozenset[Hashable], wanted: int) -> Witness | None:

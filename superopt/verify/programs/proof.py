@@ -23,7 +23,7 @@ from superopt.verify.words import only_in_one
 __all__ = ["Proof", "prove"]
 
 _LONG = 120  # steps from which a program is proven in pieces right away
-_BITS = 66  # of the chance of error of one piece, so that those of many add up to less than 2^-60
+_BITS = 66  # a piece is wrong with a chance below 2^-66, so that many pieces add up to less than 2^-60
 _MOST_FAILURES = 3  # pieces without a proof after which no more are tried
 _MOST_AXES = 30  # axes of a piece: an array has at most 64 dimensions, and holds two pieces and two more axes
 
