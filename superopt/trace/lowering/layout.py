@@ -15,7 +15,7 @@ from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import choose
 from superopt.trace.lowering.table import flat, held, lower
 
-__all__ = ["picked", "slice_dim"]
+__all__ = ["picked", "select", "slice_dim"]
 
 _MOST_BLOCKS = 64  # a slice or cat of more blocks than this is data movement, not algebra
 
@@ -86,7 +86,8 @@ def _squeeze(b: Builder, x: Sym, dim: int | Sequence[int] | None = None) -> Sym:
 
 
 @lower("select")
-def _select(b: Builder, x: Sym, dim: int, index: int) -> Sym:
+def select(b: Builder, x: Sym, dim: int, index: int) -> Sym:
+    """Return the slice of a tensor at one index of a dimension, which is gone."""
     at = dim % len(x.dims)
     chosen = b.dims(x)[at]
     size = b.axes.extent(chosen)
@@ -119,8 +120,7 @@ lower("split_with_sizes", "split_copy", "split_with_sizes_copy")(_split)
 
 @lower("unbind")
 def _unbind(b: Builder, x: Sym, dim: int = 0) -> tuple[Sym, ...]:
-    found = [_select(b, x, dim, i) for i in range(b.shape(x)[dim])]
-    return tuple(item for item in found if isinstance(item, Sym))
+    return tuple(select(b, x, dim, i) for i in range(b.shape(x)[dim]))
 
 
 def slice_dim(b: Builder, x: Sym, dim: int, start: int, end: int, step: int) -> Sym:
