@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from superopt.live.saved import load
     from superopt.optimizer import optimize
     from superopt.options import OptimizeOptions
-    from superopt.verify import Verdict, equivalent
+    from superopt.verify.equivalent import equivalent
+    from superopt.verify.verdict import Verdict
 
 __all__ = [
     "CheckpointError",
@@ -52,8 +53,8 @@ _HOME = {
     "SearchOptions": "superopt.driver",
     "SuperoptError": "superopt.errors",
     "TraceError": "superopt.errors",
-    "Verdict": "superopt.verify",
-    "equivalent": "superopt.verify",
+    "Verdict": "superopt.verify.verdict",
+    "equivalent": "superopt.verify.equivalent",
     "explain": "superopt.backend",
     "load": "superopt.live.saved",
     "optimize": "superopt.optimizer",
