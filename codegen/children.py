@@ -42,7 +42,7 @@ class Finished:
 
 
 class Children:
-    """The processes that one piece of work started; leaving the `with` block kills those still alive."""
+    """The processes that one piece of work started; leaving the `with` block kills all that are alive."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

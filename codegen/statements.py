@@ -228,7 +228,7 @@ def lower_block(mugraph: MuGraph, number: int, *, alike: bool = False) -> Kernel
 
 
 def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the stride of each axis of a tensor, from those of its dimensions at a port."""
+    """Return the stride of each axis of a tensor, from the strides of its dimensions at a port."""
     found: dict[str, int] = {}
     for dim, stride in zip(port.dims, strides, strict=True):
         for axis in reversed(dim):
@@ -243,7 +243,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def traced_strides(tensor: Tensor, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the strides that a tensor had when the program was traced, or those of a contiguous one."""
+    """Return the strides that a tensor had when it was traced, or the strides of a contiguous tensor."""
     if tensor.port is not None and tensor.port.strides is not None:
         return axis_strides(tensor.port, tensor.port.strides, sizes)
     return dict(zip(tensor.axes, contiguous_strides([sizes[axis] for axis in tensor.axes]), strict=True))

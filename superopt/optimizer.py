@@ -180,7 +180,7 @@ def _with_floors(
 
 
 def _cached(state: State) -> bool:
-    """Whether a cache may hold all inputs of the race, and so those of a program that is called in a loop."""
+    """Whether a cache may hold all inputs of the race, as it may for a program that is called in a loop."""
     if state.target.clears_caches:
         return False
     tensors = tensors_of(state.typical)

@@ -26,7 +26,7 @@ from superopt.ir.mugraph import Block, MuGraph
 __all__ = ["CppKernel", "CppMuGraph", "Prepared", "is_lined"]
 
 Prepared = Callable[[Sequence[TorchTensor]], Sequence[TorchTensor]]
-"""The outputs of a muGraph, in order, from its inputs in order; they must be like those it was made for."""
+"""A function from a muGraph's inputs to its outputs, both in order, for tensors of one form."""
 
 
 _Strides = list[list[dict[str, int]]]  # of each axis, of the tensors that a kernel reads and that it writes

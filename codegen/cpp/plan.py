@@ -317,7 +317,7 @@ def _order(program: KernelProgram) -> tuple[str, ...]:
 
 
 def _columns_last(order: list[str], a: frozenset[str], b: frozenset[str]) -> list[str]:
-    """Return axes with those of the rows of a contraction, of a and b, before those of its columns."""
+    """Return axes with the row axes of a contraction of a and b before its column axes."""
     apart = [axis for axis in order if (axis in a) != (axis in b)]
     if not apart:
         return order

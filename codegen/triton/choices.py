@@ -231,7 +231,7 @@ def _parts(program: KernelProgram) -> frozenset[str]:
 
 
 def _held_beside(program: KernelProgram, side: int, tiles: Mapping[str, int], free: set[str]) -> int:
-    """Return how many positions of whole axes lie beside those that are tiled on a side of a contraction."""
+    """Return how many positions of whole axes lie beside the tiled axes on a side of a contraction."""
     sides = [one[side] for one in _contractions(program) if one[0] and one[1]]
     return max(
         (

@@ -82,7 +82,7 @@ class Frame(Tiles):
         return f"tl.cdiv({self.extents[axis]}, {self.block[axis]})"
 
     def head(self) -> list[str]:
-        """Return the lines that say where a program stands: those that the printed body mentions."""
+        """Return the lines that say where a program stands, as far as the printed body mentions them."""
         definitions: list[_Definition] = []
         mentioned = frozenset(self.mentions.found)
         for axis, end in self.ends.items():

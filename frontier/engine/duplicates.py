@@ -42,7 +42,7 @@ class Seen:
         self._runs.append((high, low))
 
     def without(self, records: Records) -> Records:
-        """Return those of the records, which come in key order, that are not in the set."""
+        """Return the records that are not in the set; all come in key order."""
         for run_high, run_low in self._runs:
             if not len(records):
                 break

@@ -198,7 +198,7 @@ class _Search:
         self.choices = [[i for i in choices if i in chosen] for choices in self.choices]
 
     def _improve(self, tensor: int) -> tuple[list[_Partial], bool]:
-        """Return the best partial graphs of a tensor from those of its operands."""
+        """Return the best partial graphs of a tensor from the best partial graphs of its operands."""
         found: dict[int, _Partial] = {}
         bounds = []
         for i in self.choices[tensor]:

@@ -96,7 +96,7 @@ def _share(
     ledger: Ledger,
     first_runs: FirstRuns,
 ) -> None:
-    """Let all regions try, first as they are written, those first that may gain most."""
+    """Let all regions try, first as they are written; the regions that may gain most come first."""
 
     def by_gain() -> tuple[list[str], dict[str, float]]:
         gains = {digest: race.gain_us * len(alike[digest]) for digest, race in races.items()}

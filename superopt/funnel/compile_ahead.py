@@ -24,7 +24,7 @@ _ASSURED_S = 120.0  # seconds of compiling each of these candidates, at most
 
 
 def compile_ahead(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
-    """Compile the candidates of the least predicted times; those with the best kernels come first."""
+    """Compile the candidates with the least predicted times; candidates with the best kernels come first."""
     if context.recalled:  # recalled candidates keep the order that they had
         return list(candidates)
     state, target = context.state, context.state.target

@@ -55,7 +55,7 @@ def _likeliest(candidate: Candidate, context: Context) -> Candidate:
 def _with_guesses(
     scheduled: Sequence[Candidate], known: Sequence[Candidate], context: Context
 ) -> list[Candidate]:
-    """Return candidates with those that are promising in other configurations, the likeliest kept."""
+    """Return candidates with their promising variants in other configurations; only the likeliest stay."""
     promising = []
     for one in known:
         us = one.predicted_us

@@ -123,7 +123,7 @@ def _least_us(target: Target, goal: Graph, graph: Graph) -> float | None:
 
 
 def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a kernel as a function of tensors, `names` being those of its inputs in order."""
+    """Return a kernel as a function of tensors, in the order of the input names `names`."""
     if isinstance(kernel, OrderedKernel) and kernel.inputs == names:
         return lambda *tensors: kernel.in_order(tensors)
     return lambda *tensors: kernel(**dict(zip(names, tensors, strict=True)))

@@ -227,7 +227,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _faults(goal: Graph, graphs: Sequence[Graph], seed: int) -> dict[Graph, str]:
-    """Return how graphs err more than a goal of small sizes; those that do not have no entry."""
+    """Return how graphs err more than a goal of small sizes; an accurate graph has no entry."""
 
     exact, inputs = _run(goal, torch.float64), _inputs(goal)
     small: dict[Graph, Graph] = {}

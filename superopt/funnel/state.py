@@ -125,7 +125,7 @@ class State:
             yield
 
     def contexts(self, regions: Sequence[RegionCandidates]) -> "Iterator[Context]":
-        """Yield the context of each region; the time that one of them leaves goes to those after it."""
+        """Yield the context of each region; time that a region does not use goes to the regions after it."""
         for at, region in enumerate(regions):
             now = time.monotonic()
             self.deadline = now + (self.limits.deadline - now) / (len(regions) - at)
@@ -157,7 +157,7 @@ class State:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until the deadline, less those that a race needs."""
+        """The seconds until the deadline, without the seconds that a race needs."""
         return self.deadline - time.monotonic() - min(self.options.seconds / 2, _RACE_S)
 
     def fault(self, error: Exception) -> str:
@@ -230,7 +230,7 @@ def failed(candidate: Candidate, stage: str, why: str, kind: Kind = Kind.FAILED)
 
 
 def _placed(inputs: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
-    """Return inputs where the target computes: those without data are made there."""
+    """Return inputs on the target's device; a tensor without data is made there."""
 
     def put(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

@@ -82,7 +82,7 @@ def is_same(mine: Any, its: Any) -> bool:
 
 
 def in_built_order(built: Any, given: Any) -> Any:
-    """Return arguments with the keys of each dict in the order of those that a program was built for."""
+    """Return arguments with the keys of each dict in the order for which a program was built."""
     if type(built) is dict and type(given) is dict and built.keys() == given.keys():
         return {key: in_built_order(value, given[key]) for key, value in built.items()}
     if type(built) in (tuple, list) and type(given) is type(built) and len(given) == len(built):
@@ -91,7 +91,7 @@ def in_built_order(built: Any, given: Any) -> Any:
 
 
 def only_plain(tensors: Iterable[Any]) -> bool:
-    """Whether kernels can read tensors: not those of other classes, nor without memory of their own."""
+    """Whether kernels can read tensors: plain tensors and parameters, with memory of their own."""
     return all(type(one) in (Tensor, Parameter) and _in_memory(one) for one in tensors)
 
 

@@ -172,7 +172,7 @@ class Optimized:
         return assemble(self.traced, {}) if self.function is None else self.function
 
     def _begin(self) -> None:
-        """Forget all calls but those like the one it was made for: the tensors of its function are others."""
+        """Forget all calls but calls like the first one, since the function's tensors have changed."""
         self._programs: dict[object, Function] = {
             signature(self.inputs, self.target.torch_device): self._chosen()
         }

@@ -202,7 +202,7 @@ class _Walk:
         self._pick(places, [one for one in named if one in places and not _is_library_module(places[one])])
 
     def _code(self, code: types.CodeType) -> list[str]:
-        """Note the names that a code uses, and return those that may be globals, in order."""
+        """Note the names that a code uses, and return the names that may be globals, in order."""
         named = list(code.co_names)
         self._texts(code.co_consts)
         for constant in code.co_consts:

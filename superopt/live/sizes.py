@@ -94,7 +94,7 @@ def _returned(traced: Traced) -> str:
 
 
 def _renamed_alike(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of axes, and of those that a step renames them to."""
+    """Return the sizes of axes, and of the axes that a step renames them to."""
     found = dict(sizes)
     pairs = [pair for region in program.regions for step in region.graph.steps for pair in step.mapping]
     for old, new in pairs:

@@ -13,7 +13,7 @@ __all__ = ["PASS", "alone", "compiled_by_inductor", "with_inductor"]
 T = TypeVar("T")
 
 PASS = "post_grad_custom_pre_pass"
-"""Inductor's setting for passes over the graph that we see; those of the user's change no region alone."""
+"""Inductor's setting for a pass over the graph: ours; a user's own pass changes no region by itself."""
 
 _INTERRUPTS, _PATIENCE_S = 3, 2.0
 _ALONE = {PASS: None, "fx_graph_cache": False, "cpp_wrapper": False}

@@ -1,4 +1,4 @@
-"""Moves: from one recipe to those that differ in one decision, where that decision can matter."""
+"""Moves: from one recipe to recipes that differ in one decision, where that decision can matter."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -150,7 +150,7 @@ def _inner_loops(mugraph: MuGraph) -> set[str]:
 
 
 def _unlooped(graph: Graph, mugraph: MuGraph, cost: Estimate, device: Device) -> set[str]:
-    """Return axes that a program may walk along instead: whole ones, and those of too large a grid."""
+    """Return axes that a program may loop over instead: whole axes, and the axes of too large a grid."""
     axes = value_axes(graph)
     found: set[str] = set()
     for number, kernel in enumerate(mugraph.kernels):

@@ -26,7 +26,7 @@ _HELD = FusionChoices().held
 
 @dataclass(frozen=True, slots=True)
 class Recipe(FusionChoices):
-    """What is decided otherwise than by default; values are those of the prepared graph."""
+    """The decisions that differ from the default; values are numbered as in the prepared graph."""
 
     splits: tuple[tuple[str, int], ...] = ()  # axes and into how many parts
     online: bool = True  # exponentials are rescaled while their maximum still grows, in one pass
@@ -61,7 +61,7 @@ class Recipe(FusionChoices):
 
     @property
     def kind(self) -> "Recipe":
-        """The recipe without axes, values and numbers: those alike differ in where they are changed."""
+        """The recipe without axes, values and numbers; recipes equal in it differ in where they change."""
         return replace(
             self,
             splits=(("", 0),) * len(self.splits),
@@ -73,7 +73,7 @@ class Recipe(FusionChoices):
 
     @property
     def family(self) -> "Recipe":
-        """The recipe without the numbers: those alike differ in numbers of parts only."""
+        """The recipe without the numbers; recipes equal in it differ in numbers of parts only."""
         return replace(self, splits=tuple((axis, 0) for axis, _ in self.splits))
 
 

@@ -374,7 +374,7 @@ def _dropped(id: str, name: str, kind: Kind, reason: str) -> Dropped:
 
 
 def _weigher(kept: Sequence[Scheduled]) -> Callable[[Scheduled], float]:
-    """Return what a schedule counts for, given those that are kept."""
+    """Return the weight of a schedule, given the schedules that are kept."""
     ideas = Counter(idea for one in kept for idea in one.recipe.ideas)
     kinds = Counter(one.recipe.kind for one in kept)
     numbers = Counter(one.number for one in kept)

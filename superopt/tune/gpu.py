@@ -265,7 +265,7 @@ def _shortest_us(plain: Mapping[str, list[Callable[[], object]]], flush: int, de
 
 
 def _distinct_bytes(inputs: Sequence[tuple[Any, ...]]) -> int:
-    """Return the bytes of all tensors of the inputs, those that they share counted once."""
+    """Return the bytes of all tensors of the inputs; a shared tensor counts once."""
     found = {
         one.data_ptr(): one.numel() * one.element_size()
         for given in inputs

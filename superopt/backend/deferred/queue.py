@@ -42,7 +42,7 @@ LARGE_S = 120.0
 """Seconds that a pending region gets at most."""
 
 MOST_ITEMS = 256
-"""Regions that wait at most; those with the least to gain give way."""
+"""The most regions that wait; the regions with the least to gain give way."""
 
 _VERSION = 1
 _MOST_BYTES = 1 << 20  # the most that one region's record may take
@@ -185,7 +185,7 @@ def _sorted(cache: Cache) -> list[Pending]:
 
 
 def _is_of_here(item: Pending) -> bool:
-    """Whether a region can be decided in this process: its versions and its processor are those of here."""
+    """Whether a region can be decided in this process, with its versions and on its processor."""
 
     parts, threads = item.key.parts, torch.get_num_threads()
     try:

@@ -56,7 +56,7 @@ def selected_places(
     order: Mapping[str, int],
     positions: Mapping[str, tuple[int, ...]],
 ) -> tuple[slice, ...]:
-    """Return the index expression of a select: where each position lies among those that are evaluated."""
+    """Return the index expression of a select: the place of each position among the evaluated positions."""
     at = [slice(None)] * ndim
     for axis, position in mapping:
         place = positions[axis].index(int(position)) if axis in positions else int(position)

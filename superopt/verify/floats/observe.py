@@ -233,7 +233,7 @@ class Observation:
     # -- backward
 
     def backward(self, reached: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return where changes of the inputs reach what is judged, from where those of the outputs do."""
+        """Return where changes of the inputs reach what is judged, given where changes of the outputs do."""
         sizes = self.graph.sizes
         for output in self.graph.outputs:
             port = output.port

@@ -222,7 +222,7 @@ def _around(pool: _Pool, shape: Sequence[int], random: torch.Generator) -> Tenso
 
 
 def _scaled(constants: Sequence[float], shape: Sequence[int], random: torch.Generator) -> Tensor:
-    """Return normal numbers whose rows have the scales of constants, and those of one and of their roots."""
+    """Return normal numbers in rows of several scales: 1, near the constants, and their roots."""
     scales = [1.0]
     for one in map(abs, constants):
         if one:
@@ -236,7 +236,7 @@ def _booleans(value: Tensor, random: torch.Generator) -> Tensor:
 
 
 def _integers(value: Tensor, random: torch.Generator, name: str, pool: _Pool) -> Tensor:
-    """Return integers: those that the input is compared with and their neighbours, or ids of segments."""
+    """Return integers: numbers that the input is compared with and their neighbours, or ids of segments."""
     least, most = torch.iinfo(value.dtype).min, torch.iinfo(value.dtype).max
     own = [round(one) for one in pool.own if isfinite(one)]
     if own and not (pool.ties and name == "small integers"):

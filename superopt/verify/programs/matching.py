@@ -53,7 +53,7 @@ class CallPair:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Pairs in an order in which each can be proven from those before it; and where cuts end."""
+    """Pairs in an order in which each can be proven from the pairs before it; and where cuts end."""
 
     pairs: tuple[CutPair | CallPair, ...]
     inner: dict[int, int]  # all values of the first program that the second seems to have, with their twins

@@ -92,7 +92,7 @@ class Side:
                 )
 
     def named_as(self, other: "Side") -> Whole:
-        """Return the program with inputs and equal constants named as those of the other side."""
+        """Return the program with its inputs and equal constants named as in the other program."""
         assert self.whole is not None
         names = dict(zip(self.names, other.names, strict=True))
         names |= _shared(self.constants, other.constants)

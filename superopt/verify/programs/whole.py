@@ -48,7 +48,7 @@ class Whole:
 
 
 def whole_program(traced: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Whole:
-    """Return the program as one graph around its opaque calls; `shapes` are those of its inputs, by name."""
+    """Return the program as one graph around its opaque calls; `shapes` has each input's shape by name."""
     leaving: list[str] = []
     calls: list[OpaqueUse] = []
     for node in traced.program.opaque:
