@@ -29,7 +29,7 @@ class LateError(Exception):
 
 
 class LostError(Exception):
-    """A server ended, or answered what is no JSON object; carries the last line that it wrote."""
+    """A server ended, or its answer was no JSON object; carries the last line that it wrote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Compiler:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What every call of it begins with."""
+        """The first arguments of every call of the compiler."""
         return self.path, *self.arguments
 
     @property
@@ -220,7 +220,7 @@ class _Build:
     folder: Path
 
     def path(self, name: str, code: str, kind: str) -> Path:
-        """Return where what is made of some code is kept."""
+        """Return the folder in which the compiled form of some code is kept."""
         key = hashlib.sha256()
         parts = (*FLAGS, *self.flags, _APART, _processor(), runtime_text(), code)
         for part in (*self.compiler.command, self.compiler.version, *parts):

@@ -126,7 +126,7 @@ class _Made:
 def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTensor]:
     """Return what makes memory for a tensor."""
     if prod(shape) > _SMALL:
-        return partial(torch.empty, shape, dtype=dtype, device="cpu")  # whatever the default device is
+        return partial(torch.empty, shape, dtype=dtype, device="cpu")  # the default device may be another
     return partial(torch.empty_like, torch.empty(shape, dtype=dtype, device="cpu"))
 
 

@@ -70,7 +70,8 @@ class Contraction:
     n: str
     k: str | None
     around: tuple[str, ...]  # axes of loops around it
-    walks: int | None = None  # how many of the walks around change A, where it is met again with no change
+    # How many enclosing loops must advance before operand A changes; its packed panel is reused until then.
+    walks: int | None = None
 
 
 @dataclass(slots=True)
@@ -218,7 +219,7 @@ class _Planner:
         return Contraction(one, a, b, m, n, k, tuple(around))
 
     def find_met_again(self, body: list[Item]) -> None:
-        """Note which contractions meet an A that they, or others, have met before: it is packed once."""
+        """Note which contractions read an A that was read before and has not changed: it is packed once."""
         rescaled = {
             value for one, _ in self.program.flat() if isinstance(one, Move) for value, _ in one.rescales
         }

@@ -29,7 +29,7 @@ __all__ = ["convert_exp_to_exp2"]
 
 _FACTOR = log2(e)
 _ANY_SHIFT = Fraction(-(2**100))  # the floor of maxima: no less a floor when it is not scaled
-_FAR = 2**24  # what is divided by a number up to it, or its inverse, stays within fp32
+_FAR = 2**24  # a value divided by a number between 1 / _FAR and _FAR stays within fp32
 # Operators that read what was divided, times the number.
 _DIFFERENCES = frozenset({"add", "sub", "maximum", "exp"})
 
@@ -42,7 +42,7 @@ class _Waiting:
     positive: bool
     products: frozenset[int]  # the products of the number with something else
     divided: frozenset[int]  # values that are divided by its size, before any difference
-    longer: frozenset[int]  # values that are longer by log2(e), differences and what is made of them
+    longer: frozenset[int]  # differences and values made of them, all multiplied by log2(e)
     factor: Fraction  # the factor of the values that differences read
 
 
@@ -166,7 +166,7 @@ def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
 
 
 def _stays_scaled(graph: Graph, step: Step, scaled: Iterable[int]) -> bool:
-    """Return whether a step makes something longer by the factor from what is, and the rest."""
+    """Return whether a step of scaled operands, and of others, makes a value scaled by the same factor."""
     inside = [i in scaled for i in step.inputs]
     match step.op:
         case "add" | "sub":

@@ -37,7 +37,7 @@ def decisions_of(
 ) -> dict[str, Decision]:
     """Return the decision on every region, by the digest of its key: those that are known, and new ones.
 
-    As soon as one is new, what will be needed is begun, while the next regions are read.
+    At the first new region, processes for first runs start while the next regions are read.
     """
     alike: dict[str, list[Region]] = {}
     found: dict[str, Decision] = {}
@@ -62,7 +62,7 @@ def decisions_of(
     if mode_of(ledger.options) != "off":
         try:
             _defer(made, races, alike, ledger)
-        except Exception as error:  # what is decided counts, whatever becomes of the rest
+        except Exception as error:  # the decisions stand even if the rest cannot be queued
             log.warning("what the budget leaves is not queued: %s", kind_and_line(error))
     return made
 
@@ -112,7 +112,7 @@ def _share(
         for at, digest in enumerate(order):
             before, left, heavy = ledger.spent_s, ledger.left_s, alike[digest][0].subgraph.piece.heavy
             if took and left < heavy * (_SEARCHED * max(took) if search else _LATER * min(took)):
-                left = 0.0  # what is begun would not be ended
+                left = 0.0  # too little time is left to finish this region
             rest = sum(gains[one] for one in order[at:]) or 1.0
             fair = max(gains[digest] / rest, 1 / (len(order) - at))
             tried = races[digest].tried(

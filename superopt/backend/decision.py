@@ -1,4 +1,4 @@
-"""Decision: what became of a region, and the ledger of all decisions of one model."""
+"""Decision: whether superopt computes a region and why, and the ledger of all decisions of one model."""
 
 import time
 from collections import Counter
@@ -36,7 +36,7 @@ class Decision:
     verdict: str = ""
     plan: str | None = None
     recalled: bool = False
-    open: bool = False  # time ran out before all was tried; a run with more of it may decide otherwise
+    open: bool = False  # time ran out before all was tried; a run with more time may decide otherwise
     final: bool = False  # decided with a large budget of its own: it is not tried again
     budget_s: float = 0.0  # the budget of the run that decided
     seconds: float = 0.0

@@ -132,7 +132,7 @@ class RegionPass(CustomGraphPass):
     def _regions(
         self, piece: Piece, kinds: dict[fx.Node, Kind], target: Target, title: str, rounds: int = _ROUNDS
     ) -> list[Region]:
-        """Return a piece as regions: one, or several where some operators of it are no algebra."""
+        """Return a piece as one region, or as several regions around operators that are not algebra."""
         why = worth_a_search(piece) or _never(piece)
         if why is not None:
             if piece.heavy:

@@ -56,7 +56,7 @@ _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is
 _CONFIRMING = 0.06  # the share of a region's time for the last race
 _UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
 _SOON = 5  # matmuls and reductions of a region, up to which a search ends soon and kernels compile fast
-_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators that tell of one
+_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators of a softmax
 _NEAR_S = 1.0  # a result that comes this near to the deadline is what there was time for, not the best
 _COMPILING_S = 2.5  # about what Inductor takes to compile a region, with the race against its code
 # Kernels this many times as slow as the library calls alone need no race with Inductor's code.
@@ -74,7 +74,7 @@ _LONG_FLOPS = 500_000_000  # with more operations in matmuls, memory is not what
 
 
 class RegionRace:
-    """One region against Inductor's code of it; all work is done in threads that know no compilation."""
+    """One region against Inductor's code of it; all work runs in threads outside PyTorch's compilation."""
 
     def __init__(self, region: Region, target: Target, ledger: Ledger) -> None:
         self.region = region
@@ -112,7 +112,7 @@ class RegionRace:
         return not self.settled and (not self.searched or self.found is None or self.found.open)
 
     def measure(self) -> None:
-        """Measure what there is to beat, before anything is made; settle it where nothing can be gained."""
+        """Measure the rivals before any kernel is made; settle the region where nothing can be gained."""
         if self.rival is not None or self.settled:
             return
         with self.ledger.spending():
@@ -162,7 +162,7 @@ class RegionRace:
         return replace(known, why=why, open=True)
 
     def _guarded(self, work: Callable[[], Decision]) -> Decision:
-        """Do some work; whatever goes wrong leaves the region to Inductor."""
+        """Do some work; any error leaves the region to Inductor."""
         try:
             return alone(work)
         except torch.OutOfMemoryError as error:
@@ -176,7 +176,7 @@ class RegionRace:
         return found
 
     def _opened(self) -> Decision | None:
-        """Measure what there is to beat, the first time; return a decision where nothing can be gained."""
+        """Measure the rivals at the first call; return a decision where nothing can be gained."""
         if self.rival is not None:
             return None
         self.ledger.searched += 1

@@ -63,7 +63,7 @@ class WarmUp:
 
 
 def prepare_machine() -> None:
-    """Make what is made once on a machine for all models: its measured rates, and what kernels share."""
+    """Prepare a machine for all models: measure its rates, and compile the code that kernels share."""
     target = pick_target("auto")
     target.cost_device()
     with Children() as children:

@@ -1,8 +1,8 @@
 """Order: the configurations of a kernel in the order in which they are worth a try on a target.
 
-They come by predicted time. Where a cache holds measurements of this device, the learned ranker corrects
-the predictions, if it orders pairs of kernels that it was not fitted to better than they alone do. What is
-measured anew is kept, for the next time.
+The order is by predicted time. Where a cache holds measurements of this device, a learned ranker corrects the
+predictions, if it orders pairs of kernels that it was not fitted to better than the predictions do. New
+measurements are kept for the next time.
 """
 
 import logging
@@ -62,7 +62,7 @@ class ConfigurationOrder:
         self.used: RankedBy | None = None  # once something was ranked
 
     def ranked(self, mugraph: MuGraph, configs: Configs, number: int) -> Ranked:
-        """Return the configurations of one kernel of a muGraph, the others being configured as given."""
+        """Return the configurations of one kernel of a muGraph; the other kernels are configured as given."""
         key = mugraph, configs, number
         if key not in self._known:
             self._known[key] = self._order(mugraph, configs, number)
@@ -193,8 +193,8 @@ class _Predictor:
 def _varied(places: Sequence[float], configs: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the order of configurations, each put behind for every better one that is like it.
 
-    What is predicted differs less than what is measured: the few that are tried should not all have the
-    same tiles, or all the same warps, stages and ways to memory.
+    Predicted times differ less than measured ones do, so the few configurations that are tried should not all
+    have the same tiles, or all the same warps, stages and ways to memory.
     """
     before: Counter[str] = Counter()
     delayed: dict[int, float] = {}

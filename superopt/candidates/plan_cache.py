@@ -1,7 +1,7 @@
 """Plan cache: what earlier runs found best for a region, checked again when it is recalled.
 
-Of what was measured the best few are kept. A plan that was not measured is kept whole, with the reasons of
-what was rejected and dropped, so that whoever tunes it has as much to race.
+Of measured candidates the best few are kept. A plan that was not measured is kept whole, with the reasons for
+all that was rejected and dropped, so that a later tuning has as many candidates to race.
 """
 
 import logging
@@ -34,7 +34,7 @@ _KEPT = 3  # candidates of a region that were measured
 
 
 class PlanCache:
-    """The cache as far as plans go."""
+    """Plans in the cache."""
 
     def __init__(self, options: OptimizeOptions, target: Target) -> None:
         self.cache = Cache.open() if options.cache else None

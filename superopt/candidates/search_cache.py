@@ -1,8 +1,8 @@
 """Search cache: the graphs that complete searches found, kept in the cache, and compared again when recalled.
 
-A search knows nothing of devices, so what one found serves every target, preset and number of kernels. It
-depends on the sizes and dtypes of a program, by which graphs are ranked. What does not parse, or is not
-equal, is searched anew.
+A search knows nothing of devices, so its graphs serve every target, preset and number of kernels. They depend
+on the sizes and dtypes of a program, by which graphs are ranked. If a graph does not parse, or is not equal,
+the region is searched anew.
 """
 
 import logging
@@ -95,7 +95,7 @@ def _parts(region: Graph, data: Any) -> Parts:
 
 
 def _found(goal: Graph, saved: Sequence[Any]) -> tuple[Found, ...]:
-    # A program has the same text whatever the function is called.
+    # A program's text does not depend on the name of its function.
     graphs = [replace(checked_graph(member(one, "graph", str, "a search")), name=goal.name) for one in saved]
     splits = [_splits(member(one, "splits", list, "a search")) for one in saved]
     for graph, halves in zip(graphs, splits, strict=True):

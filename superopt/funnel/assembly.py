@@ -34,9 +34,9 @@ def assemble(traced: Traced, kernels: Mapping[str, Kernel]) -> Callable[..., Any
 
 
 class Alone:
-    """A function that is one kernel; where all its inputs are tensors, they go there as they come.
+    """A function that is one kernel; if all its inputs are tensors, they are passed on directly.
 
-    Tensors that the function holds go along, as the objects that they are.
+    Tensors that the function holds are passed along without a copy.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Alone:
         return tuple([known[at] for at in self._order])
 
     def prepared(self, inputs: tuple[Tensor, ...]) -> Callable[..., Any]:
-        """Return what computes tensors of the shapes, strides and dtypes of these, and looks no closer."""
+        """Return a function for tensors of these shapes, strides and dtypes that checks nothing."""
         if len(inputs) != self._count:
             return self._run
         run, picked, arranged = self._kernel.prepared(self._arranged(inputs)), self._picked, self._arranged
@@ -92,7 +92,7 @@ class Alone:
 
 
 def _alone(traced: Traced, kernels: Mapping[str, Kernel], run: Callable[..., Any]) -> Alone | None:
-    """Return a program of one kernel, or None where there is more to it."""
+    """Return the program as one kernel, or None where it has more than one part."""
     nodes = traced.program.nodes
     if len(nodes) != 1 or not isinstance(nodes[0], Region):
         return None

@@ -16,7 +16,7 @@ from superopt.targets import Kernel
 
 __all__ = ["build"]
 
-_LEAST_COMPILE_S = 15.0  # seconds for a kernel, even in a race of a few: some take so long on a busy machine
+_LEAST_COMPILE_S = 15.0  # the least limit for one kernel: a busy machine may take so long
 _LOCK = threading.Lock()  # guards compilers that serve one thread at a time
 
 
@@ -27,7 +27,7 @@ def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     with state.clock.phase("compile"), ThreadPoolExecutor(state.builders) as pool:
         try:
             made = list(pool.map(lambda one: _built(one, context), candidates))
-        except BaseException:  # Ctrl-C: nobody waits for what is under way
+        except BaseException:  # Ctrl-C: do not wait for running compilers
             pool.shutdown(wait=False, cancel_futures=True)
             if state.first_runs is not None:
                 state.first_runs.stop()
@@ -71,7 +71,7 @@ def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | 
 
 
 def _not_finite(made: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str | None:
-    """Return what is wrong with results that are all NaN where no input is."""
+    """Return a complaint about a result that is NaN everywhere although all inputs are finite."""
     for name, tensor in made.items():
         floating = tensor.dtype.is_floating_point and tensor.numel()
         if floating and bool(torch.isnan(tensor).all()):

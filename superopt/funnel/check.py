@@ -63,7 +63,7 @@ def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
 
 
 def _focus(state: State) -> Focus:
-    """Return what the comparisons of the program look at, in inputs that keep to its domain."""
+    """Return the focus of the program: what float comparisons must reach, for inputs within its domain."""
     if state.domain is None:
         return focus_of(state.traced)
     kept = state.domain.keeping(state.function)

@@ -1,4 +1,4 @@
-"""Domain: the numbers that a function takes, where it fails on others; what is drawn keeps to them.
+"""Domain: the numbers that a function accepts, where it fails on others; drawn inputs keep to them.
 
 A loss may take probabilities only, and a factorization matrices of one kind. The examples that a user gives
 are surely of that kind: so where the function fails on what was drawn, the numbers in the examples' range are
@@ -103,6 +103,6 @@ def _wider(domain: Domain, at: int, limits: Sequence[float], side: int) -> Itera
 
 
 def _holds(function: Function, domain: Domain, seed: int) -> bool:
-    """Return whether a function takes whatever is drawn and kept to a domain."""
+    """Return whether a function accepts all drawn inputs once they are kept to a domain."""
     draws = (sample(name, domain.examples, seed=seed) for name in TRIED)
     return all(failure(function, domain.keep(drawn)) is None for drawn in draws)

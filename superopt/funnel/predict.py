@@ -37,7 +37,7 @@ def predict(candidates: Sequence[Candidate], context: Context) -> list[Candidate
 
 
 def predicted(candidate: Candidate, target: Target) -> Candidate:
-    """Return a candidate with its configurations, and what is predicted of its kernels."""
+    """Return a candidate with its configurations and the predictions for its kernels."""
     try:
         configs = candidate.configs or target.default_configs(candidate.mugraph)
         kernels = candidate.kernels or target.reports(candidate.mugraph, configs)

@@ -4,9 +4,9 @@ Equal algebra may round worse: a variance as the mean of squares less the square
 one of differences, and has no digit left where the mean is large. What a device would show, torch shows
 at small sizes in fp32, in which kernels accumulate. It says nothing of how a kernel is written.
 
-What a candidate rounds to half precision is rounded here as well, and compared with a program that rounds
-every tensor. Where rounding operands to fp16 as they are is refused, configurations that scale them take
-their place.
+Values that a candidate rounds to half precision are rounded here as well, and the result is compared with a
+program that rounds every tensor. A candidate that fails because it rounds operands to fp16 unscaled gets
+configurations that scale them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidat
 
 
 def _rounding_kernels(mugraph: MuGraph) -> tuple[int, ...]:
-    """Return the kernels of which a configuration may round operands to fp16 as they are that may not fit."""
+    """Return the kernels some configuration of which may round, unscaled, operands that may not fit fp16."""
     numbers = range(len(mugraph.kernels))
     none = multiplied_in(mugraph, [False for _ in numbers])
     return tuple(one for one in numbers if multiplied_in(mugraph, [at == one for at in numbers]) != none)
@@ -217,7 +217,7 @@ def rehearsed(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch compute in one thread: what is small waits longer for others than it computes."""
+    """Let torch compute in one thread: small tensors take longer to share than to compute."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""State: what the stages share: of the whole program, and of the region whose candidates they look at."""
+"""State: the data that the stages share, about the whole program and about one region."""
 
 import logging
 import time
@@ -138,7 +138,7 @@ class State:
         return drawn if self.domain is None else self.domain.keep(drawn)
 
     def keep_to_domain(self, error: Exception) -> None:
-        """Draw only such inputs as the function takes from now on; it has failed on others.
+        """From now on draw only inputs that the function accepts; it has failed on others.
 
         A function that fails on its examples too, or has none, is refused, though it could be traced.
         """
@@ -161,7 +161,7 @@ class State:
         return self.deadline - time.monotonic() - min(self.options.seconds / 2, _RACE_S)
 
     def fault(self, error: Exception) -> str:
-        """Return what an error says, and note where no later call on the device can get past it."""
+        """Return an error as text, and note whether it has made the device unusable for this process."""
         try:
             self.target.synchronize()
         except Exception:
@@ -171,7 +171,7 @@ class State:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Let a first Ctrl-C end what is inside, and what would follow it; a second one ends all."""
+        """Let a first Ctrl-C end the block and skip what would follow; a second one ends the program."""
         if self.interrupted:
             yield
             return
@@ -181,7 +181,7 @@ class State:
             self.stop()
 
     def stop(self, why: str = "interrupted: the best so far is what comes back") -> None:
-        """Go on with what there is, and say why."""
+        """Skip all further work, keep the best so far, and log why."""
         self.interrupted = True
         log.warning(why)
 

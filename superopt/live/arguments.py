@@ -71,7 +71,7 @@ def _by_name(found: inspect.BoundArguments) -> list[tuple[str, Any]]:
 
 
 def is_same(mine: Any, its: Any) -> bool:
-    """Whether two arguments that are no tensors are the same to a program: a 2 is no 2.0."""
+    """Whether two arguments other than tensors are the same to a program; 2 and 2.0 are not."""
     if mine is its:
         return True
     kind = type(mine)

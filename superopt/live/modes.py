@@ -1,4 +1,4 @@
-"""Modes: what PyTorch is told besides the arguments of a call."""
+"""Modes: the global settings of PyTorch that change what a call does."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ __all__ = ["Modes"]
 
 
 class Modes:
-    """What PyTorch is told besides the arguments of a call, asked in as little time as can be."""
+    """The global settings of PyTorch that change what a call does, read as fast as possible."""
 
     def __init__(self) -> None:
         self.threads: Callable[[], int] = torch.get_num_threads
@@ -43,7 +43,7 @@ class Modes:
 
 
 def _default_device() -> object:
-    """Return the default device, None where there is none, or what is equal to none of another time."""
+    """Return the default device, None where there is none, or an object that equals no earlier one."""
     stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     if any(type(mode) is not DeviceContext for mode in stack):
         return object()

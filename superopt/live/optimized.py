@@ -137,7 +137,7 @@ class Optimized:
         self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is known of the program, which its result says."""
+        """Return an attribute of the result, which knows all about the program."""
         if name not in _KNOWN:
             raise AttributeError(f"an optimized program has no {name!r}")
         return getattr(self.result, name)
@@ -200,7 +200,7 @@ class Optimized:
             inputs = arranged
         try:
             key = modes.threads(), form_of(inputs)
-        except (AttributeError, RuntimeError):  # not tensors alone, or such as have no strides
+        except (AttributeError, RuntimeError):  # some arguments are not tensors, or have no strides
             return self._call_anything(in_built_order(self.inputs, inputs))
         if modes.gradients() and self._wants_gradients(inputs):
             return self._original(inputs, {}, _GRADIENTS)
@@ -253,7 +253,7 @@ class Optimized:
             elif not self._away:
                 log.warning("%s: %s; the original computes", self._name, binding.why)
             self._away = binding.traced is None
-            binding.watch = watch  # last: from here on other threads go by what is above
+            binding.watch = watch  # set last: other threads read it first
 
     def _call_for(self, key: object, inputs: tuple[Any, ...]) -> Function:
         """Return what computes inputs like these, and note it."""
@@ -313,7 +313,7 @@ class Optimized:
             program(*inputs)
             if compared:
                 self._check_floats(program, inputs)
-        except Exception as error:  # whatever a compiler or a driver raises, the original still computes
+        except Exception as error:  # a compiler or a driver may raise anything; the original still computes
             reason = first_line(error)
             log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
             self.elsewhere[described(inputs)] = reason

@@ -34,7 +34,7 @@ _FORMAT = 1  # the version of the records; another number makes every older resu
 
 
 class ResultCache:
-    """The cache as far as whole results go, for one function on inputs of one form."""
+    """Whole results in the cache, for one function on inputs of one form."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ResultCache:
     def recall(
         self, function: Callable[..., Any], traced: Traced, source: Mapping[str, Any] | None
     ) -> Optimized | None:
-        """Return what an identical call found not long ago, or None."""
+        """Return the result of an identical recent call as a program, or None."""
         record = self._cache.get(self._key) if self._cache and self._key else None
         if record is None or record.made is None or not self._options.recall:
             return None

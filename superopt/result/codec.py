@@ -261,7 +261,7 @@ def _ranked_by(data: Any) -> RankedBy | None:
 
 
 def inputs_json(inputs: tuple[Any, ...]) -> list[Any]:
-    """Return the form of arguments as plain data, without what is in their tensors."""
+    """Return the form of arguments as plain data, without the numbers in their tensors."""
     return [_tree_json(one, _input_json) for one in inputs]
 
 
@@ -318,7 +318,7 @@ def _input(data: Mapping[str, Any]) -> Any:
 
 
 def returned(traced: "Traced") -> Any:
-    """Return what a function returns as plain data, or None where it is no plain structure."""
+    """Return the structure of a function's result as plain data, or None where it has no plain structure."""
     from superopt.trace.capture.tape import Ref
 
     def leaf(value: Any) -> dict[str, Any]:

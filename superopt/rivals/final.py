@@ -73,7 +73,7 @@ class FinalRace:
 
 
 def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool) -> FinalRace:
-    """Measure all contenders; whatever goes wrong leaves the original as the winner.
+    """Measure all contenders; any error leaves the original as the winner.
 
     `known` says whether the function is the original, not the program as it was traced.
     """
@@ -115,7 +115,7 @@ def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool
                     )
                     found = replace(found, confirmed=confirmed)
                     _check_floor(found, floor)
-            except Exception as error:  # whatever a program or the device raises, the original computes
+            except Exception as error:  # a program or the device may raise anything; the original computes
                 why = f"the race against PyTorch failed: {state.fault(error)}"
                 log.warning("%s: the original is what comes back: %s", state.traced.program.name, why)
                 state.interrupted |= state.lost

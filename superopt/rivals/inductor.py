@@ -40,7 +40,7 @@ def compiled_by_inductor(
 
 
 def _end(thread: threading.Thread) -> None:
-    """Interrupt what a thread does, and wait for it; what it is in may take the first time for itself."""
+    """Interrupt a thread and wait for it; the code it runs may catch the first interrupt."""
     for _ in range(_INTERRUPTS):
         if not thread.is_alive():
             return

@@ -61,7 +61,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """What is kept, the best first, and what is not."""
+    """The kept schedules, the best first, and the dropped ones."""
 
     kept: tuple[Scheduled, ...]
     dropped: tuple[Dropped, ...]
@@ -213,7 +213,7 @@ class _Explorer:
 
     @property
     def refused(self) -> GraphError | None:
-        """Why there is no schedule at all: its axes must be in parts of equal length."""
+        """Why a graph has no schedule at all: its axes must be cut into parts of equal length."""
         ready = self._prepared(())
         return ready if isinstance(ready, GraphError) else None
 

@@ -55,7 +55,7 @@ class CpuTarget(Target):
 
     @property
     def device_name(self) -> str:
-        """The processor and how many threads are used of it."""
+        """The processor's name and the number of threads in use."""
 
         return f"{cpu_name()}, {torch.get_num_threads()} threads"
 

@@ -47,7 +47,7 @@ class OrderedKernel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """What is known of one kernel before it runs; None where nothing says so."""
+    """Predictions and the compiler's report for one kernel; None where unknown."""
 
     name: str
     predicted_us: float | None = None
@@ -96,7 +96,7 @@ class Target(Protocol):
         return None
 
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
-        """Return the text of every kernel that is no library's, or raise SuperoptError."""
+        """Return the source of every kernel but library calls, or raise SuperoptError."""
 
     def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
         """Compile in good time what many kernels share that read tensors of some dtypes; they wait for it."""
@@ -126,7 +126,7 @@ class Target(Protocol):
         return self.cost_device()
 
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
-        """Return what is predicted of each kernel in its configuration."""
+        """Return the predictions for each kernel in its configuration."""
         name = mugraph.graph.name.replace(".", "_")
         found = []
         for one in estimate(mugraph, self.cost_device()).kernels:

@@ -37,7 +37,7 @@ def run_guarded(
             torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
         raise KernelFaultError(f"it needs more memory than there is: {first_line(error)}") from error
-    except Exception as error:  # whatever a kernel raises is its fault
+    except Exception as error:  # a kernel may raise anything
         if on_cuda and _is_poisoned():
             raise DeviceLostError(f"the device is lost to this process: {first_line(error)}") from error
         raise KernelFaultError(kind_and_line(error)) from error

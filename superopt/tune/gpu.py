@@ -36,7 +36,7 @@ _L2_TIMES = 2
 _ROTATING = 3  # inputs of so many times the cache are rotated; the cache need not be cleared between calls
 _COPIED_BYTES, _COPY_S = 1 << 29, 0.1  # size and seconds of a copy that shows the bandwidth of memory
 _UNROLLED_US = 1000.0  # a graph holds as many calls as take this long, up to a limit
-_FEWEST_UNROLLED, _MOST_UNROLLED = 32, 1024  # calls that are in a graph, whatever the first ones took
+_FEWEST_UNROLLED, _MOST_UNROLLED = 32, 1024  # the least and the most calls in one graph
 
 
 class Device(Protocol):
@@ -56,7 +56,7 @@ class Device(Protocol):
         """Return the device's time between two marks that it has passed."""
 
     def wait(self) -> None:
-        """Wait until all work is done; raise the error that any of it made."""
+        """Wait until all work is done; raise any error of it."""
 
     def capture(self, call: Callable[[], object]) -> Callable[[], object]:
         """Return what replays the work of a call on the same tensors; raise where it cannot be captured."""
@@ -151,7 +151,7 @@ def rotating_bytes(device: Device | None = None) -> int:
 
 
 def copy_gbs(*, size: int = _COPIED_BYTES, place: str = "cuda", device: Device | None = None) -> float:
-    """Return the GB/s that a copy of so many bytes reaches, what is read and what is written counted."""
+    """Return the GB/s that a copy of so many bytes reaches, counting both reads and writes."""
     buffers = tuple(torch.empty(size, dtype=torch.uint8, device=place) for _ in range(2))
     taken = times_on_cuda(
         {"copy": lambda source, goal: goal.copy_(source)},
@@ -232,7 +232,7 @@ def _times(
             break
         turn = done % max(len(names), 1)
         marks = {}
-        for name in names[turn:] + names[:turn]:  # nobody always follows the same neighbour
+        for name in names[turn:] + names[:turn]:  # no contender always follows the same neighbour
             calls, _ = runs[name]
             marks[name] = _marked(calls[done % len(calls)], flush, device)
         device.wait()
@@ -300,7 +300,7 @@ def _captured(calls: list[Callable[[], object]], device: Device) -> tuple[list[C
     """Return replays of calls; the calls themselves, with a note, where they cannot be captured."""
     try:
         return [device.capture(call) for call in calls], Times([], "graph")
-    except Exception as error:  # whatever a contender does that a graph cannot hold
+    except Exception as error:  # a contender may do anything that a CUDA graph cannot capture
         _check_alive(device, error)
         return calls, Times([], "events", f"launches are included: no CUDA graph: {first_line(error)}")
 

@@ -1,4 +1,4 @@
-"""Learned order: what measurements teach about the cost model's errors, to rank what is not measured yet.
+"""Learned order: a model of the cost model's errors, fitted to measurements, that ranks configurations.
 
 The model is the logarithm of measured over predicted time as a quadratic function of a configuration's
 features, fitted to differences within one kernel on one device (what all configurations of a kernel share
@@ -129,7 +129,7 @@ class Ranker:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A record, and what is computed of it once."""
+    """A record with its features, computed once."""
 
     kernel: str
     group: str  # measurements of one kernel, size, device and race, which may be compared

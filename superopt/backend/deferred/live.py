@@ -86,7 +86,7 @@ class Waiting:
         if not keys:
             return
         with Cache.open() as cache:
-            if cache.read_only:  # nobody could keep what is found
+            if cache.read_only:  # a helper could not keep what it finds
                 return
             for digest, key in keys.items():
                 data = recorded(cache, key)
@@ -193,8 +193,8 @@ class _Watch:
                     seen, whole_at = now, time.monotonic() + _WHOLE_LOOK_S
                     _look_at(graphs)
                 self._help([one for one in graphs if not one.settled])
-                graphs.clear()  # so that a graph that nobody else holds is gone
-        except Exception as error:  # whatever it is, the program goes on as it is
+                graphs.clear()  # this thread must not keep a graph alive that the program has dropped
+        except Exception as error:  # no fault here may stop the program
             log.warning("nothing more is taken up in this run: %s", kind_and_line(error))
 
     def _left(self) -> list[Waiting]:
@@ -206,7 +206,7 @@ class _Watch:
             return found
 
     def _help(self, graphs: Sequence[Waiting]) -> None:
-        """Start a helper where one is wanted, and nobody else works the queue off."""
+        """Start a helper if regions wait and no other process works on the queue."""
         now = time.monotonic()
         if self._helper is not None and self._helper.poll() is not None:
             self._end_helper()

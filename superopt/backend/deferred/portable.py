@@ -1,8 +1,8 @@
 """Portable: a region as plain data, so that another process can search it; and the region of such data.
 
-The data are the operators of the region, their numbers, and the layouts of what it reads: no tensor, no name
-of the user's, no code. Whoever reads them trusts nothing: only functional ATen operators that superopt has
-a lowering for are made, on tensors without data, and what is made must be the region of the key.
+The data are the operators of the region, their numbers, and the layouts of its inputs: no tensor, no name of
+the user's, no code. The reader trusts nothing: it makes only functional ATen operators for which superopt has
+a lowering, on tensors without data, and the result must be the region of the key.
 """
 
 import math
@@ -146,7 +146,7 @@ def region_from(data: Any, target: Target, ledger: Ledger) -> Region:
         return region_of(subgraph, target, ledger)
     except CheckpointError:
         raise
-    except Exception as error:  # whatever PyTorch raises of operators that do not fit together
+    except Exception as error:  # PyTorch raises many kinds of errors for operators that do not fit together
         raise CheckpointError(f"it is no region: {type(error).__name__}: {error}") from error
 
 

@@ -51,13 +51,13 @@ _PLAIN = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A region that waits: its key in the queue, what it is, and what may be gained."""
+    """A region that waits: its key in the queue, its description, and its expected gain."""
 
     key: Key
     operators: str
     inputs: str
     gain_us: float  # about how much of one step of the model may be gained
-    begun: int  # how often work on it began that nobody ended: it may end the process that tries
+    begun: int  # how often work on it began and did not end, as when it crashes the process
     threads: int
     preset: str
     verify: bool
@@ -100,7 +100,7 @@ def pending_key(key: Key) -> Key:
 def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
     """Queue a region that a budget left undone; return whether it waits now.
 
-    One that waits already keeps its place, with the larger gain; one that had its large budget is done.
+    A region that waits already keeps the larger gain; a region that had its large budget is done.
     """
     options = ledger.options
     inductor = {name: value for name, value in options.inductor.items() if name != PASS}
