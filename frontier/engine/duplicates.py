@@ -85,21 +85,6 @@ class Pending:
     each `compact_rows` candidates, and as these grow more seldom, unless a limit wants exact numbers.
     """
 
-    __slots__ = (
-        "_blocks",
-        "_compact_rows",
-        "_fresh",
-        "_growth",
-        "_keep_arcs",
-        "_new",
-        "_none",
-        "_row_seconds",
-        "_rows",
-        "_seen",
-        "bytes",
-        "settled",
-    )
-
     def __init__(self, seen: Seen, width: int, *, keep_arcs: bool, compact_rows: int = COMPACT_ROWS) -> None:
         self._seen = seen
         self._none = np.empty((0, width + KEY_WORDS), dtype=np.int64)

@@ -48,8 +48,7 @@ WIN = 1.05
 LEAST_S = 1.5
 """Seconds below which nothing is begun."""
 
-# Graphs of a search that are made into kernels; compiling takes most of the time.
-_GRAPHS = {"quick": 2, "full": 6}
+_GRAPHS = {"quick": 2, "full": 6}  # graphs of a search that are made into kernels, which takes long
 _COMPILED = (2, 6)  # candidates of a region as it is written, and of what a search found
 _MOST_S = 40.0  # the most seconds that one region gets
 _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
@@ -59,8 +58,7 @@ _SOON = 5  # matmuls and reductions of a region, up to which a search ends soon 
 _SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators of a softmax
 _NEAR_S = 1.0  # a result that comes this near to the deadline is what there was time for, not the best
 _COMPILING_S = 2.5  # about what Inductor takes to compile a region, with the race against its code
-# Kernels this many times as slow as the library calls alone need no race with Inductor's code.
-_HOPELESS = 1.5
+_HOPELESS = 1.5  # kernels this many times as slow as the library calls are surely slower than Inductor's
 _CALLED_WITH = ("normal",)  # distributions that the whole plan is called with; its kernels met all of them
 _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
@@ -274,7 +272,6 @@ class RegionRace:
         """Race with the library calls alone, and where that does not settle it with Inductor's code."""
         rival = self.rival
         assert rival is not None
-
         if rival.has_library and not rival.has_made(INDUCTOR):
             least = self._judged(replace(known, before_is_least=True), self._race(ours, LIBRARY_CALLS), plan)
             if least.taken or (least.before_us or 0.0) * _HOPELESS < (least.after_us or 0.0):

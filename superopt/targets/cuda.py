@@ -27,7 +27,7 @@ from superopt.tune.gpu import times_on_cuda
 from superopt.tune.measure import Times
 from superopt.tune.pool import Outcome, TritonJob, compile_all
 
-__all__ = ["CudaTarget"]
+__all__ = ["CudaTarget", "capability_here"]
 
 _MOST_WORKERS = 8
 _LEAST_LIMIT_S = 20.0  # seconds that compiling one kernel may take, at least
@@ -62,10 +62,7 @@ class CudaTarget(Target):
     @property
     def available(self) -> bool:
         """Whether such a device is here, with Triton to make kernels for it."""
-        if not torch.cuda.is_available() or find_spec("triton") is None:
-            return False
-        major, minor = torch.cuda.get_device_capability()
-        return 10 * major + minor == self.capability
+        return capability_here() == self.capability
 
     @property
     def device_name(self) -> str:
@@ -252,6 +249,14 @@ class CudaTarget(Target):
 def _workers() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, _MOST_WORKERS)
+
+
+def capability_here() -> int | None:
+    """Return the compute capability of the device here, or None without one that Triton serves."""
+    if not torch.cuda.is_available() or find_spec("triton") is None:
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
 
 
 def _is_tf32() -> bool:
