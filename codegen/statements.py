@@ -1,13 +1,13 @@
 """Statements: a block graph written out as loads, computations and stores, for every code generator.
 
-    load w in loop[k]            each tensor is read where its tile is first complete, so that what
-    start t4                     does not depend on a loop is read before it
+    load w in loop[k]            each tensor is read where its tile is first complete, so a tensor
+    start t4                     that does not depend on a loop is read before it
     t4 += contract[k](t3, w)     accumulators start before the loop that fills them
-    move t8, rescale t12         a running shift is computed anew, and what was added up under the old
-    store t11                    one is rescaled; results leave where they are complete
+    move t8, rescale t12         a running shift is computed anew, and sums under the old shift are
+    store t11                    rescaled; results leave where they are complete
 
-The axes of every tile are those of its value; which of them are single positions, and how long the
-others are, is the code generator's and the tuner's affair.
+Every tile has the axes of its value. The code generator and the tuner decide along which axes it has a single
+position, and how long it is along the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

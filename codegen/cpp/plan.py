@@ -83,7 +83,7 @@ class Fill:
 
 @dataclass(slots=True)
 class Shift:
-    """A running shift moves: what was added up under the old one is rescaled."""
+    """A running shift moves: sums under the old shift are rescaled."""
 
     move: Move
 
@@ -291,7 +291,7 @@ def _made(items: list[Item]) -> set[int]:
 
 
 def _order(program: KernelProgram) -> tuple[str, ...]:
-    """Return all axes, those last along which the most memory lies contiguous, or else nearly so.
+    """Return all axes; the axes along which the most memory lies contiguous, or nearly so, come last.
 
     In the result of a contraction the axes of its columns come after those of its rows, so that they are
     one long axis where they are one in memory; the contraction with the most work has the last word.

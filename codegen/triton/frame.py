@@ -1,4 +1,4 @@
-"""Frame: what stands around the statements of a kernel: its arguments, and where programs and loops are."""
+"""Frame: the code around a kernel's statements: its arguments, and the places of programs and loops."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
