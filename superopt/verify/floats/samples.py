@@ -34,45 +34,21 @@ def _row_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:-1], 1) if shape else ()
 
 
-def _large(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).mul_(16)
-
-
-def _huge(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).mul_(4096)
-
-
 def _near_zero_rows(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
     row = _uniform(_row_shape(shape), random, dtype)
     return _normal(shape, random, dtype).mul_(torch.where(row < 0.5, 2.0**-12, 1.0))
 
 
-def _wide(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).mul_(_uniform(shape, random, dtype).mul_(12).sub_(8).exp2_())
-
-
-def _sparse(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).mul_(_uniform(shape, random, dtype) < 0.2)
-
-
-def _offset(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).add_(8)
-
-
-def _constant_rows(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(_row_shape(shape), random, dtype).mul_(32).expand(tuple(shape))
-
-
 DISTRIBUTIONS: dict[str, Draw] = {
     "normal": _normal,
     "uniform positive": _uniform,
-    "large": _large,
-    "huge": _huge,
+    "large": lambda *drawn: _normal(*drawn).mul_(16),
+    "huge": lambda *drawn: _normal(*drawn).mul_(4096),
     "near-zero rows": _near_zero_rows,
-    "wide range": _wide,
-    "sparse": _sparse,
-    "offset": _offset,
-    "constant rows": _constant_rows,
+    "wide range": lambda *drawn: _normal(*drawn).mul_(_uniform(*drawn).mul_(12).sub_(8).exp2_()),
+    "sparse": lambda *drawn: _normal(*drawn).mul_(_uniform(*drawn) < 0.2),
+    "offset": lambda *drawn: _normal(*drawn).add_(8),
+    "constant rows": lambda shape, *rest: _normal(_row_shape(shape), *rest).mul_(32).expand(tuple(shape)),
 }
 """How input tensors are drawn, as float32 or wider before they are rounded to their own dtype."""
 
