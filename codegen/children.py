@@ -29,7 +29,7 @@ class LateError(Exception):
 
 
 class LostError(Exception):
-    """A server ended, or answered what is no JSON object; carries the last line that it wrote."""
+    """A server ended, or its answer was no JSON object; carries the last line that it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Finished:
 
 
 class Children:
-    """The processes that one piece of work started; leaving the `with` block kills those still alive."""
+    """The processes that one piece of work started; leaving the `with` block kills all that are alive."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ class UnsupportedError(CodegenError):
 
 
 class NoCompilerError(CodegenError):
-    """There is no C++ compiler: names those that were looked for."""
+    """There is no C++ compiler: names the compilers that were looked for."""
 
 
 class CompileError(CodegenError):

@@ -1,13 +1,13 @@
 """Statements: a block graph written out as loads, computations and stores, for every code generator.
 
-    load w in loop[k]            each tensor is read where its tile is first complete, so that what
-    start t4                     does not depend on a loop is read before it
+    load w in loop[k]            each tensor is read where its tile is first complete, so a tensor
+    start t4                     that does not depend on a loop is read before it
     t4 += contract[k](t3, w)     accumulators start before the loop that fills them
-    move t8, rescale t12         a running shift is computed anew, and what was added up under the old
-    store t11                    one is rescaled; results leave where they are complete
+    move t8, rescale t12         a running shift is computed anew, and sums under the old shift are
+    store t11                    rescaled; results leave where they are complete
 
-The axes of every tile are those of its value; which of them are single positions, and how long the
-others are, is the code generator's and the tuner's affair.
+Every tile has the axes of its value. The code generator and the tuner decide along which axes it has a single
+position, and how long it is along the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -228,7 +228,7 @@ def lower_block(mugraph: MuGraph, number: int, *, alike: bool = False) -> Kernel
 
 
 def axis_strides(port: Port, strides: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the stride of each axis of a tensor, from those of its dimensions at a port."""
+    """Return the stride of each axis of a tensor, from the strides of its dimensions at a port."""
     found: dict[str, int] = {}
     for dim, stride in zip(port.dims, strides, strict=True):
         for axis in reversed(dim):
@@ -243,7 +243,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def traced_strides(tensor: Tensor, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the strides that a tensor had when the program was traced, or those of a contiguous one."""
+    """Return the strides that a tensor had when it was traced, or the strides of a contiguous tensor."""
     if tensor.port is not None and tensor.port.strides is not None:
         return axis_strides(tensor.port, tensor.port.strides, sizes)
     return dict(zip(tensor.axes, contiguous_strides([sizes[axis] for axis in tensor.axes]), strict=True))

@@ -28,7 +28,7 @@ class Ended(BaseException):
         self.number = number
 
 
-_GRACE_S = 20.0  # in which a process that was told to end cleans up
+_GRACE_S = 20.0  # seconds that a process has to clean up after it was told to end
 _received: list[int] = []
 
 

@@ -42,7 +42,7 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def variables(pattern: Pattern) -> tuple[list[str], list[str]]:
-    """Return the variables of a pattern: those that stand for terms, and for axes."""
+    """Return the variables of a pattern: the variables for terms, and the variables for axes."""
     terms: dict[str, None] = {}
     axes: dict[str, None] = {}
     for part in parts(pattern):
@@ -72,7 +72,7 @@ def operators(pattern: Pattern) -> set[str]:
 
 
 def number_of(pattern: Pattern, known: Mapping[str, Number], literal: Callable[[Fraction], Number]) -> Number:
-    """Return the number inside of a `Const`, from those its variables stand for."""
+    """Return the number inside of a `Const`, from the numbers that its variables stand for."""
     if isinstance(pattern, str):
         return known[pattern] if pattern.isalpha() else literal(Fraction(pattern))
     name, *rest = pattern

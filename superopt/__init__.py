@@ -5,60 +5,38 @@ from typing import TYPE_CHECKING, Any
 from superopt._version import __version__
 
 if TYPE_CHECKING:
-    from superopt.backend import explain
-    from superopt.driver import Search, SearchOptions, search
-    from superopt.errors import (
-        CheckpointError,
-        GraphError,
-        InputError,
-        SuperoptError,
-        TraceError,
-    )
-    from superopt.ir import Graph
-    from superopt.live.optimized import Optimized
-    from superopt.live.saved import load
-    from superopt.optimizer import optimize
-    from superopt.options import OptimizeOptions
-    from superopt.verify import Verdict, equivalent
+    from superopt.backend import explain as explain
+    from superopt.driver import Search as Search
+    from superopt.driver import SearchOptions as SearchOptions
+    from superopt.driver import search as search
+    from superopt.errors import CheckpointError as CheckpointError
+    from superopt.errors import GraphError as GraphError
+    from superopt.errors import InputError as InputError
+    from superopt.errors import SuperoptError as SuperoptError
+    from superopt.errors import TraceError as TraceError
+    from superopt.ir import Graph as Graph
+    from superopt.live.optimized import Optimized as Optimized
+    from superopt.live.saved import load as load
+    from superopt.optimizer import optimize as optimize
+    from superopt.options import OptimizeOptions as OptimizeOptions
+    from superopt.verify.equivalent import equivalent as equivalent
+    from superopt.verify.verdict import Verdict as Verdict
 
-__all__ = [
-    "CheckpointError",
-    "Graph",
-    "GraphError",
-    "InputError",
-    "OptimizeOptions",
-    "Optimized",
-    "Search",
-    "SearchOptions",
-    "SuperoptError",
-    "TraceError",
-    "Verdict",
-    "__version__",
-    "equivalent",
-    "explain",
-    "load",
-    "optimize",
-    "search",
-]
-
-_HOME = {
-    "CheckpointError": "superopt.errors",
-    "Graph": "superopt.ir",
-    "GraphError": "superopt.errors",
-    "InputError": "superopt.errors",
-    "OptimizeOptions": "superopt.options",
-    "Optimized": "superopt.live.optimized",
-    "Search": "superopt.driver",
-    "SearchOptions": "superopt.driver",
-    "SuperoptError": "superopt.errors",
-    "TraceError": "superopt.errors",
-    "Verdict": "superopt.verify",
-    "equivalent": "superopt.verify",
-    "explain": "superopt.backend",
-    "load": "superopt.live.saved",
-    "optimize": "superopt.optimizer",
-    "search": "superopt.driver",
+_NAMES = {
+    "superopt.backend": "explain",
+    "superopt.driver": "Search SearchOptions search",
+    "superopt.errors": "CheckpointError GraphError InputError SuperoptError TraceError",
+    "superopt.ir": "Graph",
+    "superopt.live.optimized": "Optimized",
+    "superopt.live.saved": "load",
+    "superopt.optimizer": "optimize",
+    "superopt.options": "OptimizeOptions",
+    "superopt.verify.equivalent": "equivalent",
+    "superopt.verify.verdict": "Verdict",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

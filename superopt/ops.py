@@ -80,17 +80,13 @@ class Op:
     opposite: str = ""  # the comparison that holds where this one does not
 
     sign: str = ""  # the sign of a comparison, the same in every language
-    torch: str = ""  # in Python with torch; of one operand where it has no form of its own: `{}.name()`
+    torch: str = ""  # its text in Python with torch; empty for a method of one operand, `{}.name()`
     triton: str = ""  # its text in a Triton kernel, where it is not written as its definition says
     cpp: str = ""  # the function or sign in a C++ kernel, where it is not written as its definition says
 
     def makes_mask(self, operands: Iterable[bool]) -> bool:
         """Return whether its value is always 0 or 1, given which of its operands are."""
         return self.mask or (self.keeps_mask and all(operands))
-
-
-def _sub(s: Scalars[T], a: T, b: T) -> T:
-    return s.add(a, s.neg(b))
 
 
 def _div(s: Scalars[T], a: T, b: T) -> T:
@@ -105,16 +101,8 @@ def _one_minus(s: Scalars[T], a: T) -> T:
     return s.add(_const(s, 1), s.neg(a))
 
 
-def _minimum(s: Scalars[T], a: T, b: T) -> T:
-    return s.neg(s.maximum(s.neg(a), s.neg(b)))
-
-
 def _sigmoid(s: Scalars[T], x: T) -> T:
     return s.inv(s.add(_const(s, 1), s.exp(s.neg(x))))
-
-
-def _silu(s: Scalars[T], x: T) -> T:
-    return s.mul(x, _sigmoid(s, x))
 
 
 def _tanh(s: Scalars[T], x: T) -> T:
@@ -161,7 +149,10 @@ _RECORDS = (
         "add", 2, lambda s, a, b: s.add(a, b), 1,
         keeps_zero=True, finite=True, commutes=True, scales=True, torch="{} + {}",
     ),
-    Op("sub", 2, _sub, 1, keeps_zero=True, finite=True, scales=True, torch="{} - {}", cpp="-"),
+    Op(
+        "sub", 2, lambda s, a, b: s.add(a, s.neg(b)), 1,
+        keeps_zero=True, finite=True, scales=True, torch="{} - {}", cpp="-",
+    ),
     Op(
         "mul", 2, lambda s, a, b: s.mul(a, b), 1,
         keeps_mask=True, keeps_zero=True, absorbs_zero=True, finite=True, commutes=True,
@@ -179,7 +170,10 @@ _RECORDS = (
     Op("exp", 1, lambda s, a: s.exp(a), 8),
     Op("exp2", 1, lambda s, a: s.exp(s.mul(a, _const(s, log(2)))), 8, triton="tl.exp2({})"),
     Op("sigmoid", 1, _sigmoid, 12, finite=True, bounded=True, triton="tl.sigmoid({})"),
-    Op("silu", 1, _silu, 13, keeps_zero=True, finite=True, torch="F.silu({})"),
+    Op(
+        "silu", 1, lambda s, x: s.mul(x, _sigmoid(s, x)), 13,
+        keeps_zero=True, finite=True, torch="F.silu({})",
+    ),
     Op("tanh", 1, _tanh, 14, keeps_zero=True, finite=True, bounded=True, cpp="tanh"),
     Op("gelu", 1, _gelu, 20, keeps_zero=True, finite=True, torch="F.gelu({})"),
     Op("gelu_tanh", 1, _gelu_tanh, 20, keeps_zero=True, finite=True, torch='F.gelu({}, approximate="tanh")'),
@@ -189,7 +183,7 @@ _RECORDS = (
         torch="torch.maximum({}, {})",
     ),
     Op(
-        "minimum", 2, _minimum, 1,
+        "minimum", 2, lambda s, a, b: s.neg(s.maximum(s.neg(a), s.neg(b))), 1,
         keeps_mask=True, keeps_zero=True, finite=True, commutes=True, scales=True,
         torch="torch.minimum({}, {})", triton="tl.minimum({}, {})", cpp="minimum",
     ),

@@ -10,8 +10,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
+from torch.utils._pytree import tree_map
+
+from superopt.cache import Cache, versions
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.candidates.floors import beaten, of_program, with_floors
 from superopt.candidates.plan_cache import PlanCache
@@ -32,11 +36,11 @@ from superopt.result.codec import read_result, returned
 from superopt.result.result import Result
 from superopt.rivals.final import FinalRace, final_race, withdrawn
 from superopt.targets import Target, pick_target
+from superopt.trace import trace
+from superopt.trace.traced import Traced
 from superopt.tune.measure import bytes_of
-
-if TYPE_CHECKING:
-    from superopt.cache import Cache
-    from superopt.trace.traced import Traced
+from superopt.verify.floats.compare import tensors_of
+from superopt.workloads import WORKLOADS
 
 __all__ = [
     "Candidate",
@@ -52,7 +56,7 @@ log = logging.getLogger("superopt")
 
 Tell = Callable[[str], None]
 
-_SURELY_COLD = 2  # times the last cache, of which inputs that are read in turns leave nothing there
+_SURELY_COLD = 2  # inputs of this many times the last cache, read in turns, find nothing of themselves there
 _TUNED = {"quick": 8, "full": 32}  # candidates of a region in a file, the best predicted or measured before
 
 
@@ -63,15 +67,13 @@ def optimize(
     options: OptimizeOptions | None = None,
     on_progress: Tell | None = None,
     source: Mapping[str, Any] | None = None,
-    traced: "Traced | None" = None,
+    traced: Traced | None = None,
 ) -> Optimized:
     """Return the fastest correct program for a function on inputs like these.
 
     Tensors on the meta device stand for normal random data of their shape. `source` says where the
     function comes from, for the result file. `traced` is the function as `trace` made it of such inputs.
     """
-    from superopt.trace import trace
-
     options = options or OptimizeOptions()
     options.check()
     target = target_for(options, inputs)
@@ -106,7 +108,7 @@ def optimize(
 
 
 def candidates_of(
-    program: Program, target: Target, options: OptimizeOptions, clock: Clock, cache: "Cache | None" = None
+    program: Program, target: Target, options: OptimizeOptions, clock: Clock, cache: Cache | None = None
 ) -> tuple[list[RegionCandidates], Search | None]:
     """Return the ways to run every region, ranked by cost, and the search unless an earlier one found them.
 
@@ -127,7 +129,7 @@ def candidates_of(
 
 def race(
     function: Callable[..., Any] | None,
-    traced: "Traced",
+    traced: Traced,
     regions: Sequence[RegionCandidates],
     inputs: tuple[Any, ...],
     target: Target,
@@ -178,9 +180,7 @@ def _with_floors(
 
 
 def _cached(state: State) -> bool:
-    """Whether a cache may hold all inputs of the race, and so those of a program that is called in a loop."""
-    from superopt.verify.floats.compare import tensors_of
-
+    """Whether a cache may hold all inputs of the race, as it may for a program that is called in a loop."""
     if state.target.clears_caches:
         return False
     tensors = tensors_of(state.typical)
@@ -198,8 +198,6 @@ def _program(
     open_axes: frozenset[str] | None,
 ) -> Optimized:
     """Return what came of the races as a program, or a plan where there was none."""
-    from superopt.cache import versions
-
     kernels, floats = state.kernels, state.floats
     if last is not None and last.fault:
         regions, kernels, floats = [withdrawn(one, last.fault) for one in regions], {}, None
@@ -292,8 +290,6 @@ def tune(
 
 def _workload(result: Result) -> Callable[..., Any] | None:
     """Return the named workload that a result says it comes from: the only code that a file may name."""
-    from superopt.workloads import WORKLOADS
-
     name = result.source.get("workload") if isinstance(result.source, dict) else None
     return WORKLOADS[name].function if isinstance(name, str) and name in WORKLOADS else None
 
@@ -301,8 +297,6 @@ def _workload(result: Result) -> Callable[..., Any] | None:
 def target_for(options: OptimizeOptions, inputs: tuple[Any, ...]) -> Target:
     """Return the target that options name; "auto" is where the inputs are."""
     if options.target == "auto":
-        from superopt.verify.floats.compare import tensors_of
-
         places = {tensor.device.type for tensor in tensors_of(inputs)} - {"meta"}
         if places == {"cpu"}:
             return pick_target("cpu")
@@ -311,8 +305,6 @@ def target_for(options: OptimizeOptions, inputs: tuple[Any, ...]) -> Target:
 
 def without_data(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return inputs with their tensors on the meta device."""
-    import torch
-    from torch.utils._pytree import tree_map
 
     def bare(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

@@ -101,11 +101,11 @@ class Compiler:
 
     path: str
     version: str
-    arguments: tuple[str, ...] = ()  # as in CXX="ccache g++"
+    arguments: tuple[str, ...] = ()  # the arguments in CXX, such as those of CXX="ccache g++"
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What every call of it begins with."""
+        """The first arguments of every call of the compiler."""
         return self.path, *self.arguments
 
     @property
@@ -114,7 +114,7 @@ class Compiler:
         return ("-shared", "-fopenmp") if "clang" in self.version else ("-shared",)
 
 
-_ENDED: set[Compiler] = set()  # at some time in this process
+_ENDED: set[Compiler] = set()  # compilers that ended in time at least once in this process
 _HANGING: set[Compiler] = set()  # late at first, and so not tried again
 
 
@@ -220,7 +220,7 @@ class _Build:
     folder: Path
 
     def path(self, name: str, code: str, kind: str) -> Path:
-        """Return where what is made of some code is kept."""
+        """Return the folder in which the compiled form of some code is kept."""
         key = hashlib.sha256()
         parts = (*FLAGS, *self.flags, _APART, _processor(), runtime_text(), code)
         for part in (*self.compiler.command, self.compiler.version, *parts):

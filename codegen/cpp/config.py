@@ -15,18 +15,18 @@ FEW = 16
 """Positions up to which an axis whose programs share what they read is one tile; `few` in the runtime."""
 
 _ROW = 512  # positions of an axis that lies contiguous in memory
-_LANES = 16  # of the widest vectors
-_REUSE = 256  # positions of a longer one, a multiple of the lanes of a vector
-_RUNNING = 96  # of one whose accumulators are rescaled as the kernel goes on
-_ROWS = 192  # positions that it and tiles of the first kind are together, where there are some
+_LANES = 16  # lanes of the widest vectors
+_REUSE = 256  # positions of a longer tile, a multiple of the lanes of a vector
+_RUNNING = 96  # positions of a tile whose accumulators are rescaled as the kernel goes on
+_ROWS = 192  # positions of that tile and of tiles of the first kind together, where a kernel has both
 _MOST = 24  # configurations that are tried
 _SMALL = 32768  # element operations that one thread does sooner than two
 _SPILLED = 10 * 32768  # floats of scratch memory that a program may take at most
 _KEPT = 32768  # floats of scratch memory that stay in the second cache
 _SUMMED = (512, 256, 128, 64)  # positions of a reduction between two touches of its accumulators
-_MET = 2048  # of one along which operands in bf16 are met where they lie
-_MET_ROWS = 128  # of the rows that meet them
-_STOPPING = 256  # of one at most, where a mask stops the walk
+_MET = 2048  # positions of a reduction along which operands in bf16 are read in place
+_MET_ROWS = 128  # rows that read operands in place
+_STOPPING = 256  # the most positions of a tile along a loop that a mask ends early
 
 
 @dataclass(frozen=True, slots=True)

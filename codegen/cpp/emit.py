@@ -197,7 +197,7 @@ class Emitter(Tiles):
                 self.nest(item)
 
     def panels(self, items: list[Item]) -> None:
-        """Declare what is packed once of matrices that do not change from here on, and are met again."""
+        """Declare the packed copies of matrices that do not change from here on and are read again."""
         walks = len(self.walked) - len(self.grid)
 
         def found(items: list[Item]) -> Iterator[Contraction]:

@@ -26,7 +26,7 @@ from superopt.ir.mugraph import Block, MuGraph
 __all__ = ["CppKernel", "CppMuGraph", "Prepared", "is_lined"]
 
 Prepared = Callable[[Sequence[TorchTensor]], Sequence[TorchTensor]]
-"""The outputs of a muGraph, in order, from its inputs in order; they must be like those it was made for."""
+"""A function from a muGraph's inputs to its outputs, both in order, for tensors of one form."""
 
 
 _Strides = list[list[dict[str, int]]]  # of each axis, of the tensors that a kernel reads and that it writes
@@ -35,7 +35,7 @@ Call = Callable[[bytes], None]
 """A compiled kernel, called with its fields."""
 
 _DTYPES = torch_dtypes()
-_PREPARED = 256  # for so many combinations of shapes, calls are prepared
+_PREPARED = 256  # combinations of shapes for which calls are prepared
 _SMALL = 16384  # elements: copying a small tensor's form takes less time than stating it
 _PART = 16  # positions: the parts of a split axis start at cache lines
 
@@ -126,7 +126,7 @@ class _Made:
 def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTensor]:
     """Return what makes memory for a tensor."""
     if prod(shape) > _SMALL:
-        return partial(torch.empty, shape, dtype=dtype, device="cpu")  # whatever the default device is
+        return partial(torch.empty, shape, dtype=dtype, device="cpu")  # the default device may be another
     return partial(torch.empty_like, torch.empty(shape, dtype=dtype, device="cpu"))
 
 

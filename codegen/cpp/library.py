@@ -16,7 +16,7 @@ from superopt.ir.mugraph import Call, MuGraph
 __all__ = ["LibraryKernel", "LibraryRun", "spread"]
 
 LibraryRun = Callable[[list[TorchTensor], dict[str, TorchTensor]], None]
-"""Adds what a library computes to the values, and to the results those that leave."""
+"""Adds what a library computes to the values, and to the results the values that leave."""
 
 
 class LibraryKernel:

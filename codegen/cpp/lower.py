@@ -7,5 +7,5 @@ __all__ = ["lower_kernel"]
 
 
 def lower_kernel(mugraph: MuGraph, number: int) -> KernelProgram:
-    """Return one block kernel; what lies between kernels does so as what it is contracted with."""
+    """Return one block kernel; a value between kernels lies as the operand it is contracted with."""
     return lower_block(mugraph, number, alike=True)

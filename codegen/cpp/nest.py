@@ -12,8 +12,8 @@ from superopt.ops import OPS
 
 __all__ = ["print_nest", "print_shift"]
 
-_TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the one before
-_LONG = 8  # flops: what a step of so many feeds need not take turns, for it is never waited for
+_TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
+_LONG = 8  # a reduction of steps with so many flops needs no turns: nothing waits for its additions
 
 
 def print_nest(tiles: Tiles, nest: Nest) -> None:
@@ -28,7 +28,7 @@ def print_shift(tiles: Tiles, move: Move) -> None:
 
 
 class _NestPrinter:
-    """One nest: its loops in order, what is read, and the values known so far."""
+    """One nest: its loops in order, the values it reads, and the values known so far."""
 
     def __init__(self, tiles: Tiles, nest: Nest) -> None:
         self.tiles = tiles

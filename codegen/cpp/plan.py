@@ -70,7 +70,8 @@ class Contraction:
     n: str
     k: str | None
     around: tuple[str, ...]  # axes of loops around it
-    walks: int | None = None  # how many of the walks around change A, where it is met again with no change
+    # How many enclosing loops must advance before operand A changes; its packed panel is reused until then.
+    walks: int | None = None
 
 
 @dataclass(slots=True)
@@ -82,7 +83,7 @@ class Fill:
 
 @dataclass(slots=True)
 class Shift:
-    """A running shift moves: what was added up under the old one is rescaled."""
+    """A running shift moves: sums under the old shift are rescaled."""
 
     move: Move
 
@@ -218,7 +219,7 @@ class _Planner:
         return Contraction(one, a, b, m, n, k, tuple(around))
 
     def find_met_again(self, body: list[Item]) -> None:
-        """Note which contractions meet an A that they, or others, have met before: it is packed once."""
+        """Note which contractions read an A that was read before and has not changed: it is packed once."""
         rescaled = {
             value for one, _ in self.program.flat() if isinstance(one, Move) for value, _ in one.rescales
         }
@@ -290,7 +291,7 @@ def _made(items: list[Item]) -> set[int]:
 
 
 def _order(program: KernelProgram) -> tuple[str, ...]:
-    """Return all axes, those last along which the most memory lies contiguous, or else nearly so.
+    """Return all axes; the axes along which the most memory lies contiguous, or nearly so, come last.
 
     In the result of a contraction the axes of its columns come after those of its rows, so that they are
     one long axis where they are one in memory; the contraction with the most work has the last word.
@@ -317,7 +318,7 @@ def _order(program: KernelProgram) -> tuple[str, ...]:
 
 
 def _columns_last(order: list[str], a: frozenset[str], b: frozenset[str]) -> list[str]:
-    """Return axes with those of the rows of a contraction, of a and b, before those of its columns."""
+    """Return axes with the row axes of a contraction of a and b before its column axes."""
     apart = [axis for axis in order if (axis in a) != (axis in b)]
     if not apart:
         return order

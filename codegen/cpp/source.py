@@ -18,9 +18,9 @@ class Argument:
     """One field of what a kernel is called with: a pointer, the size of an axis, a stride, or threads."""
 
     kind: str  # "load", "store", "size", "stride" or "threads"
-    position: int = -1  # of the tensor among the loads, or the stores
+    position: int = -1  # the place of the tensor among the loads or the stores
     axis: str = ""
-    stored: bool = False  # for a stride: of a stored tensor
+    stored: bool = False  # whether a stride is that of a stored tensor
 
 
 @dataclass(frozen=True, slots=True)

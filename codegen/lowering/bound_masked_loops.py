@@ -61,7 +61,7 @@ def _reaches(program: KernelProgram, loop: LoopStatement) -> tuple[Reach, ...]:
 def zero_outside(
     graph: Graph, steps: Sequence[tuple[int, Step]]
 ) -> tuple[dict[int, frozenset[int]], dict[int, frozenset[int]]]:
-    """Return for each value the masks outside which it is 0, and those outside which it is -infinity."""
+    """Return for each value the masks outside which it is 0, and the masks outside which it is -infinity."""
     vanishing: dict[int, frozenset[int]] = {}
     lowest: dict[int, frozenset[int]] = {}
     for value, step in steps:

@@ -1,7 +1,7 @@
-"""Convert exp to exp2: the multiplication by log2(e) joins one that is there anyway, within the exponent.
+"""Convert exp to exp2: the multiplication by log2(e) joins another multiplication within the exponent.
 
 The hardware has only 2^x; exp(x) is 2^(x * log2(e)), one multiplication for each element of the scores.
-Where x is a number times something, that number waits until the exponent, and takes the factor with it:
+Where x is a number times a value, the number is applied only in the exponent, together with log2(e):
 
     t3 = mul(q, 0.125)
     s = contract[d](t3, k)          s = contract[d](q, k)
@@ -9,10 +9,10 @@ Where x is a number times something, that number waits until the exponent, and t
     e = exp(s - m)                  e = exp2(0.180336... * s - m)
 
 The multiplication and the difference are one instruction, and q goes into the product as it lies in memory.
-Before the differences everything is then divided by the number: not where one kernel leaves such a value for
-another one in half precision, whose range was chosen for its size, nor where the number is so small or large
-that the range of fp32 might be left. From there on everything is longer by log2(e), maxima that one kernel
-leaves for the next included: all kernels see the same values so, for it follows from the muGraph.
+Values before the differences are then divided by the number. That is not done to a value that passes from one
+kernel to another in half precision, whose range was chosen for the value, nor for a number so small or large
+that values might leave the range of fp32. Values after the differences are multiplied by log2(e), also maxima
+that pass from one kernel to the next: the muGraph decides this, so all kernels see the same values.
 """
 
 from collections.abc import Iterable
@@ -28,21 +28,21 @@ from superopt.ir import Graph, Step, tensorless_values
 __all__ = ["convert_exp_to_exp2"]
 
 _FACTOR = log2(e)
-_ANY_SHIFT = Fraction(-(2**100))  # the floor of maxima: no less a floor when it is not scaled
-_FAR = 2**24  # what is divided by a number up to it, or its inverse, stays within fp32
-# Operators that read what was divided, times the number.
+_ANY_SHIFT = Fraction(-(2**100))  # the floor of maxima, which is low enough without being scaled
+_FAR = 2**24  # a value divided by a number between 1 / _FAR and _FAR stays within fp32
+# Operators that multiply a divided operand by the number again.
 _DIFFERENCES = frozenset({"add", "sub", "maximum", "exp"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A number that waits until the exponents, and the values on the way."""
+    """A number that is applied only in the exponents, and the values on the way there."""
 
     number: int
     positive: bool
     products: frozenset[int]  # the products of the number with something else
     divided: frozenset[int]  # values that are divided by its size, before any difference
-    longer: frozenset[int]  # values that are longer by log2(e), differences and what is made of them
+    longer: frozenset[int]  # differences and values made of them, all multiplied by log2(e)
     factor: Fraction  # the factor of the values that differences read
 
 
@@ -131,7 +131,7 @@ def _waiting(graph: Graph, crossing: frozenset[tuple[int, str]]) -> tuple[_Waiti
 
 
 def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
-    """Return how a number waits, if all that it makes longer ends in exponentials; None where it does not."""
+    """Return how a number waits, if all values that it scales end in exponentials; None otherwise."""
     first = len(graph.inputs)
     tensorless = tensorless_values(graph)
     products: set[int] = set()
@@ -156,7 +156,7 @@ def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
             else:
                 divided.add(value)
             if step.op not in _DIFFERENCES and len({i in longer for i in step.inputs if i in scaled}) > 1:
-                return None  # what it chooses between would differ in length
+                return None  # its branches would be scaled differently
     left = any(output.value in divided | longer for output in graph.outputs)
     size = graph.constant(number)
     if left or not exponentials or size is None or not 1 / _FAR <= abs(size) <= _FAR:
@@ -166,7 +166,7 @@ def _scaled_by(graph: Graph, number: int) -> _Waiting | None:
 
 
 def _stays_scaled(graph: Graph, step: Step, scaled: Iterable[int]) -> bool:
-    """Return whether a step makes something longer by the factor from what is, and the rest."""
+    """Return whether a step of scaled operands, and of others, makes a value scaled by the same factor."""
     inside = [i in scaled for i in step.inputs]
     match step.op:
         case "add" | "sub":

@@ -1,4 +1,4 @@
-"""Drop needless masks: what is 0 wherever a mask does not hold is not multiplied by the mask again.
+"""Drop needless masks: a value that is 0 outside a mask is not multiplied by that mask again.
 
     s2 = where(m, s, -infinity)         s2 = where(m, s, -infinity)
     e = exp(s2 - c)                     e = exp(s2 - c)
@@ -18,7 +18,7 @@ __all__ = ["drop_needless_masks"]
 
 
 def drop_needless_masks(program: KernelProgram) -> KernelProgram:
-    """Return the program without products of a mask and what is 0 outside it anyway."""
+    """Return the program without products of a mask and a value that is 0 outside it anyway."""
     graph = program.graph
     instead = _needless(graph)
     if not instead:
@@ -47,7 +47,7 @@ def drop_needless_masks(program: KernelProgram) -> KernelProgram:
 
 
 def _needless(graph: Graph) -> dict[int, int]:
-    """Return each product of a mask and what is 0 outside it, and the value that equals the product."""
+    """Return each product of a mask and a value that is 0 outside it, with the value equal to the product."""
     first, axes = len(graph.inputs), value_axes(graph)
     vanishing, _ = zero_outside(graph, list(enumerate(graph.steps, first)))
     found: dict[int, int] = {}

@@ -4,7 +4,7 @@
     loop k { t2 = exp(x - t1); t3 += sum[k](t2) }  ->  t2 = exp(x - t1); t3 = sum[k](t2)
     loop k { t2 again; t4 = t2 / t3 }                  t4 = t2 / t3
 
-What a second pass would compute again is then still at hand, and a running shift is known at once.
+Values that a second pass would compute again are then still at hand, and a running shift is known at once.
 """
 
 from collections.abc import Container
@@ -36,7 +36,7 @@ def _without_loops(statements: tuple[Statement, ...], axes: Container[str]) -> t
             body = _without_loops(one.body, axes)
             if one.axis not in axes:
                 found.append(LoopStatement(one.axis, body))
-            else:  # the maxima of a shift are complete before it
+            else:  # without the loop, a shift's maxima are complete before the shift
                 found += [Compute(s.value, s.step) if isinstance(s, Move) else s for s in body]
         elif isinstance(one, Compute):
             kept = tuple(axis for axis in one.accumulates if axis not in axes)
@@ -48,7 +48,7 @@ def _without_loops(statements: tuple[Statement, ...], axes: Container[str]) -> t
 
 
 def _once(statements: tuple[Statement, ...], flat: KernelProgram, known: set[int]) -> tuple[Statement, ...]:
-    """Return the statements of a body, each value computed where all it takes is known, and once."""
+    """Return the statements of a body; each value is computed once, where all its operands are known."""
     made = {one.value for one, _ in flat.flat() if isinstance(one, (Compute, Move))}
     started = {one.value for one, _ in flat.flat() if isinstance(one, Compute) and one.accumulates}
     found: list[Statement] = []

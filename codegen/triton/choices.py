@@ -1,8 +1,8 @@
 """Choices: a sound configuration of a kernel, and the ones worth measuring.
 
-Axes that only tell programs apart (batch, heads) are single positions; rows of a matrix product are
-tiled, all of them that share an operand in one tile where they are few, so that keys are read once per
-group of heads; columns and inner axes are tiled to match.
+Axes that only tell programs apart (batch, heads) have single positions. Rows of a matrix product are tiled;
+if few rows share an operand, one tile holds them all, so that keys are read once per group of heads. Columns
+and inner axes are tiled to match.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from superopt.ir import Split, selects, value_axes
 __all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint", "misfit"]
 
 SHARED_BYTES = 227 << 10  # shared memory that one program may have on sm_90
-SHARED_BYTES_EVERYWHERE = 160 << 10  # and on sm_80 as well
+SHARED_BYTES_EVERYWHERE = 160 << 10  # shared memory that one program may have on sm_80 as well
 LANE_REGISTERS = 196  # registers of a thread, of 255, that tiles may take
 FEW_ROWS = 16  # a matrix product has at least so many rows
 NEIGHBOURS = 64  # elements in a row that make whole lines of memory
@@ -42,8 +42,8 @@ _FROM_LARGE_TO_SMALL = (
 )
 
 
-# More tiles of rows, columns and inner axes, warps and stages: large ones for tensor cores that read shared
-# memory, and for few rows those that ask for much at a time.
+# More tiles of rows, columns and inner axes, warps and stages: large tiles for tensor cores that read shared
+# memory, and, for few rows, tiles that request much memory at a time.
 _LARGE = tuple(combinations((64, 128), (256,), (32, 64), (8,), (3, 4)))
 _FEW_ROWS = tuple(combinations((16,), (64, 128), (64, 128), (4,), (5, 6)))
 
@@ -53,8 +53,9 @@ class Footprint:
     """What a program of a kernel holds on chip."""
 
     shared_bytes: int  # tiles that loops prefetch
-    register_bytes: int  # accumulators, and the two largest tiles or the operands of a product beside them;
-    # what is computed from accumulators after their loop takes their place
+    # Accumulators, and beside them the two largest tiles or the operands of a product. Values computed from
+    # accumulators after their loop take the registers of the accumulators.
+    register_bytes: int
 
     def fits(self, config: TritonConfig, shared_bytes: int = SHARED_BYTES) -> bool:
         """Return whether it can run without spilling, as far as an estimate can say."""
@@ -171,7 +172,7 @@ def _config(
     shape = _shape(program)
     looped = set(program.looped)
     kept = kept_axes(program)
-    parts = {split.outer for split in kept_splits(program)}  # a program is in one of each
+    parts = {split.outer for split in kept_splits(program)}  # a program computes one part of each
     free = {axis for axis in kept if axis in program.grid or axis in looped} - parts
     tiles = {axis: next_power(sizes[axis]) for axis in kept if axis not in free} | dict.fromkeys(parts, 1)
     whole: set[str] = set()
@@ -212,7 +213,7 @@ def _config(
 
 
 def _group(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, int]) -> int:
-    """Return of how many columns the programs run together: several, where many rows read them again."""
+    """Return how many columns of tiles run together: several, if many rows read the same columns."""
     tiled = [axis for axis in program.grid if config.tile(axis) > 1 and axis not in config.whole]
     counts = [-(-sizes[axis] // config.tile(axis)) for axis in tiled]
     return GROUP if len(tiled) == 2 and min(counts) >= GROUP else 1
@@ -225,13 +226,13 @@ def _programs(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, 
 
 
 def _parts(program: KernelProgram) -> frozenset[str]:
-    """Return the axes that are part of a dimension, as the heads of a group: the model fixes their sizes."""
+    """Return the axes that are part of a dimension, such as heads in a group; models fix their sizes."""
     ports = (*program.graph.inputs, *(output.port for output in program.graph.outputs))
     return frozenset(axis for port in ports for dim in port.dims if len(dim) > 1 for axis in dim)
 
 
 def _held_beside(program: KernelProgram, side: int, tiles: Mapping[str, int], free: set[str]) -> int:
-    """Return how many positions of whole axes lie beside those that are tiled on a side of a contraction."""
+    """Return how many positions of whole axes lie beside the tiled axes on a side of a contraction."""
     sides = [one[side] for one in _contractions(program) if one[0] and one[1]]
     return max(
         (
@@ -274,7 +275,7 @@ def _pair(program: KernelProgram, tiles: dict[str, int]) -> None:
 def _contractions(
     program: KernelProgram,
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
-    """Yield the free axes of the two operands, the one of earlier results first, and the inner axes."""
+    """Yield the free axes of both operands, those that come first in results first, and the inner axes."""
     axes = value_axes(program.graph)
     stored = [axis for tensor in program.stores for axis in tensor.axes]
     order = list(dict.fromkeys([*stored, *(axis.name for axis in program.graph.axes)]))
@@ -345,7 +346,7 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
         return prod(blocks.get(axis, 1) for axis in axes[value])
 
     shared = largest = beside = fresh = 0
-    filled = False  # whether accumulators are there, and what fills them has ended
+    filled = False  # whether the accumulators are filled by now
     kept = _kept_operands(program, config)
     products = _products(program)
     scaled = frozenset() if config.half_products else scaled_products(program)
@@ -415,8 +416,8 @@ def _multiplied(made: int, summed: int, lanes: int) -> int:
 def _kept_operands(program: KernelProgram, config: TritonConfig) -> int:
     """Return the bytes of registers in which operands of fp32 products on tensor cores stay for a loop.
 
-    What does not change in a loop is taken apart once, into as many numbers as the precision has; of its
-    rows a warp holds no fewer than the hardware multiplies, so several warps hold the same ones.
+    An operand that does not change in a loop is split once, into as many numbers as the precision has. A warp
+    holds at least as many rows as the hardware multiplies, so several warps may hold the same rows.
     """
     parts = {"ieee": 0, "tf32": 1, "tf32x3": 2}[config.precision]
     if _half(program) or not parts:
@@ -438,7 +439,7 @@ def _kept_operands(program: KernelProgram, config: TritonConfig) -> int:
 
 
 def _half(program: KernelProgram) -> bool:
-    """Return whether products are of half precision: in a program in it, and of operands of eight bits."""
+    """Return whether products are of half precision, as they also are for operands of eight bits."""
     if any(port.dtype in HALVES for port in program.graph.inputs):
         return True
     loaded = sources(program)

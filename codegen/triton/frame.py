@@ -1,4 +1,4 @@
-"""Frame: what stands around the statements of a kernel: its arguments, and where programs and loops are."""
+"""Frame: the code around a kernel's statements: its arguments, and the places of programs and loops."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -82,7 +82,7 @@ class Frame(Tiles):
         return f"tl.cdiv({self.extents[axis]}, {self.block[axis]})"
 
     def head(self) -> list[str]:
-        """Return the lines that say where a program stands: those that the printed body mentions."""
+        """Return the lines that say where a program stands, as far as the printed body mentions them."""
         definitions: list[_Definition] = []
         mentioned = frozenset(self.mentions.found)
         for axis, end in self.ends.items():

@@ -1,4 +1,4 @@
-"""Plan: what printing a kernel needs to know of its values, before a line is written.
+"""Plan: the facts about a kernel's values that its printers need.
 
 Which axes a tile has and in which order, which contractions are matrix products and on which side
 their operands stand, and what the lanes of a tile beyond the end of an axis hold.
@@ -60,7 +60,7 @@ def sources(program: KernelProgram) -> dict[int, Tensor]:
 
 
 def kept_axes(program: KernelProgram) -> tuple[str, ...]:
-    """Return the axes of the kernel's tiles; one that a step only reads at other places is none."""
+    """Return the axes of the kernel's tiles, without axes along which a step only reads other places."""
     axes = value_axes(program.graph)
     loaded = sources(program)
     used = set(program.grid) | set(program.looped)
@@ -75,7 +75,7 @@ def kept_axes(program: KernelProgram) -> tuple[str, ...]:
 
 
 def kept_splits(program: KernelProgram) -> tuple[Split, ...]:
-    """Return the splits of whose parts each program walks along one."""
+    """Return the splits of which each program walks along one part."""
     kept = kept_axes(program)
     return tuple(split for split in program.splits if split.inner in kept)
 
@@ -100,7 +100,7 @@ def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
         if (axis not in grid and axis not in looped) or axis in config.whole:
             roles[axis] = "whole"
         else:
-            # A single position is never masked, so one of a part that may be short is a tile of 1.
+            # A single position is never masked, so a position of a part that may be short is a tile of 1.
             roles[axis] = "single" if tile == 1 and axis not in ragged & grid else "tile"
     _check_loops(program, looped)
     tiled = [axis for axis in roles if roles[axis] != "single"]

@@ -245,7 +245,7 @@ class Tiles:
         return print_step(step, self.shown)
 
     def memory_axes(self, tensor: Tensor) -> tuple[str, ...]:
-        """Return the axes along which a tensor is really laid out: those of its value."""
+        """Return the axes along which a tensor is really laid out, which are the axes of its value."""
         return tuple(axis for axis in tensor.axes if axis in self.axes[tensor.value])
 
     def _raw_loads(self) -> set[int]:

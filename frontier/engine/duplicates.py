@@ -42,7 +42,7 @@ class Seen:
         self._runs.append((high, low))
 
     def without(self, records: Records) -> Records:
-        """Return those of the records, which come in key order, that are not in the set."""
+        """Return the records that are not in the set; all come in key order."""
         for run_high, run_low in self._runs:
             if not len(records):
                 break
@@ -84,21 +84,6 @@ class Pending:
     `settled` counts the new states and `bytes` their storage as of the last deduplication. It comes after
     each `compact_rows` candidates, and as these grow more seldom, unless a limit wants exact numbers.
     """
-
-    __slots__ = (
-        "_blocks",
-        "_compact_rows",
-        "_fresh",
-        "_growth",
-        "_keep_arcs",
-        "_new",
-        "_none",
-        "_row_seconds",
-        "_rows",
-        "_seen",
-        "bytes",
-        "settled",
-    )
 
     def __init__(self, seen: Seen, width: int, *, keep_arcs: bool, compact_rows: int = COMPACT_ROWS) -> None:
         self._seen = seen

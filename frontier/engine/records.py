@@ -163,7 +163,7 @@ def new_key(records: Records) -> NDArray[np.bool_]:
 
 
 def thinned(records: Records, *, copies_only: bool = False) -> Records:
-    """Return records without most of those that another record makes useless (same key, no larger row)."""
+    """Return records without most that another record makes useless (same key, no larger row)."""
     count = len(records)
     if count < 2:
         return records

@@ -1,4 +1,4 @@
-"""What the engine asks of a transport, which runs the workers, and what a worker asks of its port.
+"""Transport: the interfaces of a transport, which runs the workers, and of a worker's port.
 
 Nothing here assumes that workers are forked, or that they share memory, a parent or a machine. A transport
 runs a `Worker` (see `worker`) wherever it likes and gives it a port; the engine knows neither.

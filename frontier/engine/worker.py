@@ -1,7 +1,7 @@
-"""One worker of a search: it expands slices of the frontier, and owns a share of the keys.
+"""Worker: a worker of a search expands slices of the frontier, and owns a share of the keys.
 
-Every candidate goes to the owner of its key, who alone tells whether its state is new. So workers need no
-common lock, and the states found do not depend on how many workers there are.
+Every candidate goes to the owner of its key, and only the owner decides whether its state is new. So workers
+need no common lock, and the states found do not depend on the number of workers.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Every tensor of the universe has several derivations (arcs); a graph chooses one
 it needs. Working up from the leaves, each tensor keeps the few cheapest partial graphs that
 differ in their reductions (graphs that only reorder elementwise work are one: the cheapest
 stands for all). Shared tensors are counted once, and a graph never gives a tensor two derivations.
-A partial graph holds the derivation of each of its tensors, so a union of two that agree wherever
-they meet is free of cycles, like both of them.
+A partial graph holds the derivation of each of its tensors, so a union of two partial graphs that agree
+wherever they meet is free of cycles, like both of them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -198,7 +198,7 @@ class _Search:
         self.choices = [[i for i in choices if i in chosen] for choices in self.choices]
 
     def _improve(self, tensor: int) -> tuple[list[_Partial], bool]:
-        """Return the best partial graphs of a tensor from those of its operands."""
+        """Return the best partial graphs of a tensor from the best partial graphs of its operands."""
         found: dict[int, _Partial] = {}
         bounds = []
         for i in self.choices[tensor]:

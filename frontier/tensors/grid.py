@@ -89,7 +89,7 @@ class Grid:
         return masks
 
     def evaluate(self, rows: Sequence[Sequence[int]], values: Sequence[Residues]) -> Residues:
-        """Return the values of rows as (levels, trials, rows, points), given those of their operands."""
+        """Return the values of rows as (levels, trials, rows, points), given the values of their operands."""
         result = np.empty((self.field.levels, self.field.trials, len(rows), self.points), dtype=np.uint64)
         groups: dict[tuple[int, int], list[int]] = {}
         for i, row in enumerate(rows):

@@ -3,8 +3,8 @@
 A state is a tensor, made by one operator from earlier tensors; its identity is its value on tiny axes
 over a finite field, so tensors that are equal for a reason that no axiom knows are still one state. The
 saturated e-graph says which operators may be applied to which tensors, by a look-up of the operands'
-classes. Where saturation was cut short a miss means "unknown", and then z3 is asked. With pruning off
-everything is admitted; the ablation measures what that costs.
+classes. Where saturation was cut short a miss means "unknown", and then z3 is asked. Without pruning
+every tensor is admitted; the ablation measures what that costs.
 """
 
 from bisect import bisect_right
@@ -90,7 +90,7 @@ class TensorSpace:
         self._operators = sorted({(node.op, node.attr) for node in goal.nodes if node.op != "leaf"})
 
     def fingerprint(self) -> str:
-        """Return what this space is: the goal, how it is pruned, and the draw of the field."""
+        """Return a text that identifies this space: the goal, the pruning, and the seed of the field."""
         return f"tensors/2 {self.prune} seed={self.grid.seed}\n{self.table.truncated}\n{self.goal.graph}"
 
     def roots(self) -> Rows:
@@ -148,7 +148,7 @@ class TensorSpace:
         self.note(listed)
 
     def note(self, rows: Sequence[Sequence[int]]) -> None:
-        """Note tensors without their values, which nobody needs once the exploration is over."""
+        """Note tensors without their values, which are not needed once the exploration is over."""
         for row in rows:
             number = len(self.rows)
             known = tuple(row)
@@ -182,7 +182,7 @@ class TensorSpace:
         return self.goal.mask_after(OPERATORS[code], attr, mask)
 
     def _joined(self, fresh: list[int]) -> list[tuple[int, ...]]:
-        """Return what the table admits: the new tensors joined with all known tensors by class."""
+        """Return the applications that the table admits: new tensors joined with known tensors by class."""
         found: list[tuple[int, ...]] = []
         new = set(fresh)
         for a in fresh:

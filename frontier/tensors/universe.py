@@ -119,7 +119,7 @@ def _tensors(prints: Keys, classes: NDArray[np.int64], masks: NDArray[np.int64])
 
 
 def _narrowest(states: Sequence[int], masks: NDArray[np.int64], wanted: int) -> int | None:
-    """Return the state of fewest axes among those with a root's value; an output may repeat it."""
+    """Return the state with the fewest axes among the states of a root's value; an output may repeat it."""
     fitting = [state for state in states if not int(masks[state]) & ~wanted]
     return min(fitting, key=lambda state: int(masks[state]).bit_count(), default=None)
 

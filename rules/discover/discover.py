@@ -22,7 +22,7 @@ from superopt.rules.discover.search.terms import Setting, Terms, first_terms
 
 __all__ = ["Discovery", "Explored", "Explorer", "default_setting", "discover"]
 
-_MATRIX = (2, 2)  # in units, so that an input can be split
+_MATRIX = (2, 2)  # rows and columns in units: an input can be split into two
 
 
 class Explored(Protocol):

@@ -23,10 +23,13 @@ log = logging.getLogger("superopt")
 FIRST_S = 3.0
 """Seconds that the first region takes at least, as processes start and others share what it compiles."""
 
-_ENOUGH_S = (5.0, 10.0)  # for one region, as written or after a search: rather some decided than all begun
-_MEASURING = 0.2  # of the time, for what there is to beat; by it those come first that may gain most
-_LATER = 0.8  # of the time of the first region: others find compiled what all kernels share
-_SEARCHED = 1.5  # times what regions took as they were written, that a search takes at least
+# A region gets at least this, as written and after a search: better to decide a few than to begin all.
+_ENOUGH_S = (5.0, 10.0)
+# The share of the time for measuring what there is to beat, which tells where most may be gained.
+_MEASURING = 0.2
+# Later regions take this share of the first one's time: what all kernels share is compiled by then.
+_LATER = 0.8
+_SEARCHED = 1.5  # a search takes at least this many times as long as trying the region as written
 
 
 def decisions_of(
@@ -34,7 +37,7 @@ def decisions_of(
 ) -> dict[str, Decision]:
     """Return the decision on every region, by the digest of its key: those that are known, and new ones.
 
-    As soon as one is new, what will be needed is begun, while the next regions are read.
+    At the first new region, processes for first runs start while the next regions are read.
     """
     alike: dict[str, list[Region]] = {}
     found: dict[str, Decision] = {}
@@ -59,7 +62,7 @@ def decisions_of(
     if mode_of(ledger.options) != "off":
         try:
             _defer(made, races, alike, ledger)
-        except Exception as error:  # what is decided counts, whatever becomes of the rest
+        except Exception as error:  # the decisions stand even if the rest cannot be queued
             log.warning("what the budget leaves is not queued: %s", kind_and_line(error))
     return made
 
@@ -93,7 +96,7 @@ def _share(
     ledger: Ledger,
     first_runs: FirstRuns,
 ) -> None:
-    """Let all regions try, first as they are written, those first that may gain most."""
+    """Let all regions try, first as they are written; the regions that may gain most come first."""
 
     def by_gain() -> tuple[list[str], dict[str, float]]:
         gains = {digest: race.gain_us * len(alike[digest]) for digest, race in races.items()}
@@ -109,7 +112,7 @@ def _share(
         for at, digest in enumerate(order):
             before, left, heavy = ledger.spent_s, ledger.left_s, alike[digest][0].subgraph.piece.heavy
             if took and left < heavy * (_SEARCHED * max(took) if search else _LATER * min(took)):
-                left = 0.0  # what is begun would not be ended
+                left = 0.0  # too little time is left to finish this region
             rest = sum(gains[one] for one in order[at:]) or 1.0
             fair = max(gains[digest] / rest, 1 / (len(order) - at))
             tried = races[digest].tried(

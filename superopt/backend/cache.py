@@ -1,7 +1,7 @@
 """Cache: what the backend keeps for later processes: decisions, the graphs it has seen, and an epoch.
 
-Inductor keeps compiled graphs. One in which a region was left for want of time must not come back once there
-is a plan for the region, so Inductor's key has the epoch: how often such a region was taken later.
+Inductor keeps compiled graphs. A graph in which a region was left for want of time must not come back once
+the region has a plan, so Inductor's key has the epoch: how often such a region was taken later.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def known_decision(region: Region, ledger: Ledger) -> Decision | None:
 def keep(found: Decision, region: Region, ledger: Ledger) -> None:
     """Note a decision for this model, and for later processes.
 
-    What a budget of 0 leaves is kept only to be known for open: Inductor keeps graphs without it.
+    A region left by a budget of 0 is recorded as open, since Inductor caches its graph without our kernels.
     """
     ledger.known[region.key.digest] = found
     options = ledger.options

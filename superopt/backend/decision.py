@@ -1,4 +1,4 @@
-"""Decision: what became of a region, and the ledger of all decisions of one model."""
+"""Decision: whether superopt computes a region and why, and the ledger of all decisions of one model."""
 
 import time
 from collections import Counter
@@ -16,7 +16,7 @@ from superopt.result.codec import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 0.7  # of the time that Inductor is expected to take
+_SHARE = 0.7  # the share of Inductor's expected time that a search may take
 _MOST_S = 60.0
 
 
@@ -24,24 +24,24 @@ _MOST_S = 60.0
 class Decision:
     """A region: what it is, whether superopt computes it, why or why not, and the times of both."""
 
-    operators: str  # as `mm x3, mul x2`
-    inputs: str  # as `f32[8, 64], f32[64, 64]`
+    operators: str  # such as `mm x3, mul x2`
+    inputs: str  # such as `f32[8, 64], f32[64, 64]`
     taken: bool
     why: str
     graph: str = ""  # the number of the compiled graph, and whether it is a forward or a backward one
-    before_us: float | None = None  # by Inductor
-    before_is_least: bool = False  # that Inductor takes at the least: the time of its library calls
-    after_us: float | None = None  # by superopt
-    floor_us: float | None = None  # that its bytes and its arithmetic take, by the cost model
+    before_us: float | None = None  # the time of Inductor's code
+    before_is_least: bool = False  # whether that is only a lower bound: the time of the library calls
+    after_us: float | None = None  # the time of superopt's kernels
+    floor_us: float | None = None  # the least time that its bytes and its arithmetic take, by the cost model
     verdict: str = ""
     plan: str | None = None
     recalled: bool = False
-    open: bool = False  # time ran out before all was tried; a run with more of it may decide otherwise
+    open: bool = False  # time ran out before all was tried; a run with more time may decide otherwise
     final: bool = False  # decided with a large budget of its own: it is not tried again
-    budget_s: float = 0.0  # of the run that decided
+    budget_s: float = 0.0  # the budget of the run that decided
     seconds: float = 0.0
-    flops: int = 0  # of its matmuls
-    bytes: int = 0  # that its operators read and write, one by one
+    flops: int = 0  # the operations of its matmuls
+    bytes: int = 0  # what its operators read and write, each by itself
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as plain data, for reports."""
@@ -85,17 +85,17 @@ class Ledger:
 
     options: BackendOptions
     spent_s: float = 0.0
-    inductor_s: float = 0.0  # that Inductor is expected to take for the graphs so far
-    saved_s: float = 0.0  # of these, as it need not compile what is taken
-    node_s: float = 0.0  # that it took to prepare a node
+    inductor_s: float = 0.0  # the seconds that Inductor is expected to take for the graphs so far
+    saved_s: float = 0.0  # the share of these that Inductor saves, as it need not compile what is taken
+    node_s: float = 0.0  # the seconds that Inductor took to prepare a node
     entered: float | None = None  # when the graph under way was handed to Inductor, by this thread's own time
     searched: int = 0  # regions that were searched or tuned, not recalled
     graphs: int = 0
     decisions: list[Decision] = field(default_factory=list)
-    known: dict[str, Decision] = field(default_factory=dict)  # by the region's key
-    pending: dict[str, Key] = field(default_factory=dict)  # of the regions that wait in the queue
-    total_flops: int = 0  # of the matmuls of all graphs
-    total_bytes: int = 0  # that all operators of all graphs read and write, one by one
+    known: dict[str, Decision] = field(default_factory=dict)  # decisions by the keys of their regions
+    pending: dict[str, Key] = field(default_factory=dict)  # the keys of the regions that wait in the queue
+    total_flops: int = 0  # the operations of the matmuls of all graphs
+    total_bytes: int = 0  # what all operators of all graphs read and write, each by itself
 
     @property
     def budget_s(self) -> float:

@@ -66,7 +66,7 @@ def compile_graph(
 def _deferred(
     compiled: Callable[..., Any], ours: RegionPass, key: Key, ledger: Ledger, mode: Mode
 ) -> Callable[..., Any]:
-    """Note what waits of a graph, for starts that get it from Inductor's cache; take up what is found."""
+    """Note which regions of a graph wait, for later starts from Inductor's cache; take up better kernels."""
     place = place_of_compilation() if mode == "background" else None
     graph = Waiting(place, ledger) if place is not None else None
 
@@ -76,7 +76,7 @@ def _deferred(
                 note_seen(key, ours.pending.values())
             if graph is not None:
                 graph.add(waiting_in(key))
-        except Exception as error:  # a model is not stopped for want of a faster one
+        except Exception as error:  # no fault here may stop a model that is compiled already
             log.warning("nothing is taken up in this run: %s", kind_and_line(error))
 
     note()
@@ -171,7 +171,7 @@ def _begin(warm_up: WarmUp, module: fx.GraphModule, inputs: Sequence[Any], optio
             note_seen(key)
         if options.budget_s is None or options.budget_s >= FIRST_S:
             warm_up.first_runs(target)
-    except Exception as error:  # whoever needs it says so again, and leaves regions to Inductor
+    except Exception as error:  # regions that need it fail with the same error, and are left to Inductor
         log.info("nothing is made ahead: %s", first_line(error))
 
 

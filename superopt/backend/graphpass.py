@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import detect_fake_mode
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
@@ -30,24 +31,24 @@ __all__ = ["RegionPass", "passes_of"]
 log = logging.getLogger("superopt")
 
 _AWARE: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
-_ROUNDS = 4  # in which operators that turn out to be opaque are taken out
+_ROUNDS = 4  # how often a piece is cut anew without the operators that turned out to be opaque
 
 
 class RegionPass(CustomGraphPass):
     """Replaces the regions of a graph that superopt computes faster than Inductor.
 
-    Inductor has one place for passes like this one: those of the user's that stood there run before it.
+    Inductor has one place for passes like this one; the user's passes that stood there run before it.
     """
 
     def __init__(self, ledger: Ledger, before: Sequence[Any] = (), warm_up: WarmUp | None = None) -> None:
         self.ledger = ledger
         self.before = tuple(before)
-        self.warm_up = warm_up  # begun for the graph that comes first
-        self.pending: dict[str, Key] | None = None  # of the regions that wait; None: no graph came by
-        self.told: Callable[[], None] | None = None  # called as those of a backward graph are known
+        self.warm_up = warm_up  # started for the first graph
+        self.pending: dict[str, Key] | None = None  # keys of waiting regions; None: no graph was seen
+        self.told: Callable[[], None] | None = None  # called when a graph's waiting regions are known
 
     def uuid(self) -> bytes | None:
-        """Return what the pass depends on, or None where each graph must come by here."""
+        """Return a digest of all that the pass depends on, or None where no graph may come from a cache."""
         options = self.ledger.options
         if options.report is not None or options.retry:
             return None
@@ -76,7 +77,7 @@ class RegionPass(CustomGraphPass):
         try:
             with warm_up:
                 self._run(graph, warm_up)
-        except Exception as error:  # Inductor goes on with the graph as it is
+        except Exception as error:  # Inductor compiles the graph without us
             log.warning("a graph is left to Inductor: %s", kind_and_line(error))
 
     def _run(self, graph: fx.Graph, warm_up: WarmUp) -> None:
@@ -125,13 +126,13 @@ class RegionPass(CustomGraphPass):
     def _report(self) -> None:
         try:
             self.ledger.write()
-        except SuperoptError as error:  # a model is not stopped for want of a report
+        except SuperoptError as error:  # a missing report must not stop a model
             log.warning("no report: %s", first_line(error))
 
     def _regions(
         self, piece: Piece, kinds: dict[fx.Node, Kind], target: Target, title: str, rounds: int = _ROUNDS
     ) -> list[Region]:
-        """Return a piece as regions: one, or several where some operators of it are no algebra."""
+        """Return a piece as one region, or as several regions around operators that are not algebra."""
         why = worth_a_search(piece) or _never(piece)
         if why is not None:
             if piece.heavy:
@@ -153,7 +154,7 @@ class RegionPass(CustomGraphPass):
         except SuperoptError as error:
             self._note(piece, first_line(error), title)
             return []
-        except Exception as error:  # one piece that cannot be read does not spoil the others
+        except Exception as error:  # the other pieces do not depend on this one
             log.warning("a region is left to Inductor: %s", kind_and_line(error))
             self._note(piece, f"failed: {kind_and_line(error)}", title)
             return []
@@ -173,7 +174,7 @@ class RegionPass(CustomGraphPass):
 
 
 def passes_of(given: Any) -> tuple[Any, ...]:
-    """Return a setting of Inductor's as passes, without ours, which another thread may have put there."""
+    """Return the passes in a setting of Inductor's, but not ours, which another thread may have put there."""
     if given is None:
         return ()
     passes = given if isinstance(given, list | tuple) else (given,)
@@ -181,14 +182,14 @@ def passes_of(given: Any) -> tuple[Any, ...]:
 
 
 def _replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> None:
-    """Put calls of plans in the places of regions; where one fails, its operators are still there."""
+    """Replace regions by calls of plans; if that fails for a region, its operators stay."""
     from torch._inductor.pattern_matcher import stable_topological_sort
 
     moved: dict[fx.Node, fx.Node] = {}
     for region, decision in taken:
         try:
             _replace(graph, region, str(decision.plan), moved)
-        except Exception as error:  # whatever PyTorch raises of a call that it does not like
+        except Exception as error:  # PyTorch may raise anything for a call that it cannot handle
             log.warning("%s: left to Inductor: %s", decision.operators, kind_and_line(error))
     stable_topological_sort(graph)
     graph.eliminate_dead_code()
@@ -196,7 +197,7 @@ def _replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> N
 
 
 def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx.Node]) -> None:
-    """Put a call of a plan in the place of a region; note what its results are now."""
+    """Replace a region by a call of a plan, and note the nodes of its results."""
     subgraph = region.subgraph
     found = plan_of(plan)
     order = {node: at for at, node in enumerate(graph.nodes)}
@@ -228,8 +229,6 @@ def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx
 
 
 def _fake(plan: str, inputs: Sequence[fx.Node]) -> Any:
-    from torch._guards import detect_fake_mode
-
     values = [value_of(node) for node in inputs]
     mode = detect_fake_mode(values)
     assert mode is not None
@@ -249,7 +248,7 @@ def _never(piece: Piece) -> str | None:
 
 
 def _device(graph: fx.Graph) -> str | None:
-    """Return the one type of device that we have kernels for and a graph's tensors are on."""
+    """Return the type of device that a graph's tensors are on and that we have kernels for."""
     found = {tensor.device.type for node in graph.nodes for tensor in tensors_in(value_of(node))}
     return "cuda" if "cuda" in found else "cpu" if "cpu" in found else None
 

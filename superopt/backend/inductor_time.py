@@ -13,9 +13,9 @@ from superopt.rivals.aten import MATMULS, VIEWS, is_attention, operator_name, va
 __all__ = ["kernels_of", "node_seconds"]
 
 _FEW, _MANY = (1.0, 0.33), (4.5, 0.07)  # kernels of a graph, and how many more for each fused operator
-_LEAST_NODES = 60  # for fewer, what is done once for a graph counts for more
-_JOINT = 2.5  # times the nodes of a forward graph, that it and its backward one have when they are prepared
-_CALLED = MATMULS | {"convolution"}  # that libraries compute
+_LEAST_NODES = 60  # a smaller graph is counted as this large: what is done once for a graph weighs more in it
+_JOINT = 2.5  # nodes prepared for a forward graph and its backward graph, for each node of the forward graph
+_LIBRARY_OPERATORS = MATMULS | {"convolution"}  # operators that Inductor calls a library for
 
 NODES = 256
 """Nodes that Inductor lowers while it compiles a kernel."""
@@ -49,7 +49,7 @@ def kernels_of(graph: fx.Graph, *, without: Container[fx.Node] = ()) -> float:
 
 
 def _is_called(node: fx.Node) -> bool:
-    return operator_name(node) in _CALLED or is_attention(node)
+    return operator_name(node) in _LIBRARY_OPERATORS or is_attention(node)
 
 
 def _fused(node: fx.Node) -> str | None:

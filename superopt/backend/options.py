@@ -1,6 +1,6 @@
 """Options: what `torch.compile(model, backend="superopt", options={...})` takes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,6 +22,25 @@ _MEANINGS = {
     "tune": "what becomes of the regions that the budget leaves: off, later (`superopt tune --pending`),"
     " or background, a process of low priority beside the program",
     "inductor": "a dict of options for Inductor, which compiles all the rest",
+}
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_VALID: Mapping[str, Callable[[Any], bool]] = {
+    "budget_s": lambda value: (
+        value is None
+        or (isinstance(value, int | float) and not _is_flag(value) and 0 <= value < float("inf"))
+    ),
+    "preset": lambda value: isinstance(value, str) and value in PRESETS,
+    "report": lambda value: value is None or isinstance(value, str | Path),
+    "verify": _is_flag,
+    "cache": _is_flag,
+    "retry": _is_flag,
+    "tune": lambda value: value in (None, "off", "later", "background"),
+    "inductor": lambda value: isinstance(value, Mapping),
 }
 
 
@@ -51,37 +70,20 @@ def read_options(given: Any) -> BackendOptions:
         raise options_error(
             f"the superopt backend has no {_named(unknown, known)}; valid are {', '.join(known)}\n{listed}"
         )
-    budget = given.get("budget_s")
-    if budget is not None and (
-        isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf")
-    ):
-        raise _wrong("budget_s", budget)
-    preset = given.get("preset", "quick")
-    if not isinstance(preset, str) or preset not in PRESETS:
-        raise _wrong("preset", preset)
-    report = given.get("report")
-    if report is not None and not isinstance(report, str | Path):
-        raise _wrong("report", report)
-    for name in ("verify", "cache", "retry"):
-        if not isinstance(given.get(name, False), bool):
-            raise _wrong(name, given[name])
-    tune = given.get("tune")
-    if tune is not None and tune not in ("off", "later", "background"):
-        raise _wrong("tune", tune)
-    inductor = given.get("inductor", {})
-    if not isinstance(inductor, Mapping):
-        raise _wrong("inductor", inductor)
-    check_inductor(inductor)
-    return BackendOptions(
-        None if budget is None else float(budget),
-        preset,
-        None if report is None else Path(report),
-        given.get("verify", True),
-        given.get("cache", True),
-        given.get("retry", False),
-        {str(name).replace("-", "_"): value for name, value in inductor.items()},
-        tune,
-    )
+    for name, value in given.items():
+        if not _VALID[name](value):
+            raise options_error(f"{name} is {value!r}; it is {_MEANINGS[name]}")
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    check_inductor(settings.get("inductor", {}))
+    for name, made in (("budget_s", float), ("report", Path), ("inductor", _underscored)):
+        if name in settings:
+            settings[name] = made(settings[name])
+    return BackendOptions(**settings)
+
+
+def _underscored(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of Inductor's with the names that it uses inside."""
+    return {str(name).replace("-", "_"): value for name, value in options.items()}
 
 
 def mode_options(mode: str) -> dict[str, Any]:
@@ -117,10 +119,6 @@ def _named(unknown: Sequence[str], known: Sequence[str]) -> str:
         close = get_close_matches(name, known, 1)
         told.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
     return f"option{'s' * (len(told) > 1)} {', '.join(told)}"
-
-
-def _wrong(name: str, value: Any) -> InputError:
-    return options_error(f"{name} is {value!r}; it is {_MEANINGS[name]}")
 
 
 def options_error(message: str) -> InputError:

@@ -1,4 +1,4 @@
-"""Pieces: the parts of a graph that may become regions, connected, convex, cut where little is live."""
+"""Pieces: connected, convex parts of a graph that may become regions, cut where few tensors are live."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -22,17 +22,18 @@ from superopt.rivals.aten import (
 __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 
 _MERGED = 6  # matmuls and reductions up to which neighbours become one piece
-_MOST_HEAVY = 8  # of them above which a piece is cut wherever least is live
+_MOST_HEAVY = 8  # a piece of more matmuls and reductions is cut where the fewest tensors are live
 _MOST_NODES = 120
 _AVERAGES = frozenset({"mean", "var", "var_mean", "std", "std_mean", "native_layer_norm", "_fused_rms_norm"})
 _FEW_ROWS = 16  # operations for each byte, below which a matmul waits for memory, as libraries may too long
-_LONG_BYTES = 1 << 20  # of one that is worth it by itself, as the head of a language model is
-_NEVER = 1000  # tensors live where a cut would part a tuple from its items
+# A matmul that reads so much, as the head of a language model, is worth a search by itself.
+_LONG_BYTES = 1 << 20
+_NEVER = 1000  # counted as live where a cut would separate a tuple from its items
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Computing nodes of a graph in order; views between them belong to whoever reads them."""
+    """Computing nodes of a graph in order; a view between them belongs to the piece that reads it."""
 
     nodes: tuple[fx.Node, ...]
 
@@ -45,8 +46,8 @@ class Piece:
 def pieces_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
     """Return all pieces, in order; together they hold every computing node once.
 
-    What is made before any matmul or reduction, as tables of angles and masks are, is part of a piece
-    that alone reads it, and a piece of its own where several do: so equal layers are equal pieces.
+    A value made before any matmul or reduction, such as a mask, is part of the piece that alone reads it; if
+    several pieces read it, it is a piece by itself. So equal layers are equal pieces.
     """
     late = _late(graph)
     streams = _streams(graph, kinds, late)
@@ -61,7 +62,7 @@ def pieces_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
 
 
 def worth_a_search(piece: Piece) -> str | None:
-    """Return why Inductor does a piece well by itself, or None where a search may find something."""
+    """Return why Inductor's code of a piece is good enough, or None where a search may find better code."""
     matmuls = sum(map(is_matmul, piece.nodes))
     if any(map(is_attention, piece.nodes)):
         return None
@@ -86,7 +87,7 @@ def reads_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Iterable[fx.Node]:
 
 
 def _users_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Iterable[fx.Node]:
-    """Return the nodes that read one, through views."""
+    """Return the nodes that read a node, directly or through views."""
     return _through_views(node, kinds, lambda one: one.users)
 
 
@@ -103,7 +104,7 @@ def _through_views(
 def _with_early(
     graph: fx.Graph, parts: list[list[fx.Node]], kinds: Mapping[fx.Node, Kind], late: Container[fx.Node]
 ) -> list[list[fx.Node]]:
-    """Return parts with what comes before them and no other reads, but for what other layers have not."""
+    """Return parts with the nodes before them that no other part reads, unless equal parts lack them."""
     owner = {node: at for at, part in enumerate(parts) for node in part}
     before: list[list[fx.Node]] = [[] for _ in parts]
     for node in reversed(graph.nodes):
@@ -127,7 +128,7 @@ def _operators(nodes: Iterable[fx.Node]) -> frozenset[tuple[str | None, int]]:
 
 
 def _late(graph: fx.Graph) -> set[fx.Node]:
-    """Return the nodes that are matmuls or reductions or come after one."""
+    """Return the matmuls, the reductions, and all nodes after them."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         if heavy(node) or any(read in found for read in node.all_input_nodes):
@@ -136,9 +137,9 @@ def _late(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _streams(graph: fx.Graph, kinds: Mapping[fx.Node, Kind], late: Container[fx.Node]) -> list[set[fx.Node]]:
-    """Return the late readers of each value that is there early and a reduction reads, as a first norm does.
+    """Return the late readers of each early value that a reduction reads, as a model's first norm does.
 
-    Later layers read what the layer before made: such a value is as live as theirs.
+    Later layers read the values of the layer before, and an early value is live in the same way.
     """
     readers: dict[fx.Node, set[fx.Node]] = {}
     for node in reversed(graph.nodes):
@@ -154,10 +155,10 @@ def _streams(graph: fx.Graph, kinds: Mapping[fx.Node, Kind], late: Container[fx.
 
 
 def _groups(graph: fx.Graph, kinds: Mapping[fx.Node, Kind], late: Container[fx.Node]) -> list[list[fx.Node]]:
-    """Return the computing nodes in connected groups; no path leaves the late ones of one and enters again.
+    """Return the computing nodes in connected groups; no path leaves the late nodes of a group and reenters.
 
     A node's level is the largest number of changes from late to outside on any way to it, so a way
-    through the outside never comes back to its level; within one level, what is connected is a group.
+    through the outside never comes back to its level; within one level, connected nodes are a group.
     """
     level: dict[fx.Node, int] = {}
     group: dict[fx.Node, list[fx.Node]] = {}
@@ -186,10 +187,10 @@ def _groups(graph: fx.Graph, kinds: Mapping[fx.Node, Kind], late: Container[fx.N
 def _cut(
     nodes: Sequence[fx.Node], kinds: Mapping[fx.Node, Kind], streams: Iterable[set[fx.Node]]
 ) -> list[list[fx.Node]]:
-    """Cut a group where one tensor is live, join what belongs together, and cut again what is still large.
+    """Cut a group where one tensor is live, join parts that belong together, and cut large parts again.
 
-    Pointwise operators belong to what is before them, norms and casts to what reads them, and a norm begins
-    another part, as it does layers.
+    Pointwise operators join the part before them, norms and casts the part that reads them; a norm begins a
+    new part, as it begins a layer.
     """
     live = _live(nodes, kinds, streams)
     waists = [at for at in range(1, len(nodes)) if live[at] <= 1]
@@ -206,7 +207,7 @@ def _cut(
 def _joined(
     parts: Iterable[list[fx.Node]], fit: Callable[[list[fx.Node], list[fx.Node]], bool]
 ) -> list[list[fx.Node]]:
-    """Join neighbours that fit, from the first on."""
+    """Join neighbours that fit, beginning with the first."""
     found: list[list[fx.Node]] = []
     for part in parts:
         if found and fit(found[-1], part):
@@ -230,15 +231,12 @@ def _is_cast(node: fx.Node) -> bool:
 
 
 def _is_tail(nodes: Sequence[fx.Node]) -> bool:
-    """Whether there are only pointwise operators, and not only casts, which may make more to write."""
+    """Whether all operators are pointwise, but not all are casts, which may make results larger."""
     return not _heavy(nodes) and not all(map(_is_cast, nodes))
 
 
 def _is_norm(nodes: Sequence[fx.Node]) -> bool:
-    """Whether there is one reduction that only scales: nothing to search by itself, but for its reader.
-
-    So are casts.
-    """
+    """Whether nodes are only casts, or one reduction that only scales: not worth a search by themselves."""
     if all(map(_is_cast, nodes)):
         return True
     if _heavy(nodes) != 1 or any(map(is_matmul, nodes)):
@@ -249,13 +247,13 @@ def _is_norm(nodes: Sequence[fx.Node]) -> bool:
 
 
 def _begins_layer(nodes: Sequence[fx.Node]) -> bool:
-    """Whether there is a norm before anything else that is heavy."""
+    """Whether the first matmul or reduction belongs to a norm."""
     first = next(filter(heavy, nodes), None)
     return _is_norm(nodes) or (first is not None and operator_name(first) in _AVERAGES)
 
 
 def _size(value: Any) -> Any:
-    """Return how many elements a tensor has; symbols as expressions, as to compare them would fix them."""
+    """Return a tensor's number of elements; a symbol stays an expression, since comparing it would fix it."""
     if not isinstance(value, Tensor):
         return None
     size: Any = value.numel()
@@ -265,7 +263,7 @@ def _size(value: Any) -> Any:
 def _bounded(
     nodes: list[fx.Node], kinds: Mapping[fx.Node, Kind], streams: Iterable[set[fx.Node]]
 ) -> list[list[fx.Node]]:
-    """Return a piece in parts that are not too large, each cut where least is live."""
+    """Return a piece in parts that are not too large, each cut where the fewest tensors are live."""
     if sum(map(heavy, nodes)) <= _MOST_HEAVY and len(nodes) <= _MOST_NODES:
         return [nodes]
     live = _live(nodes, kinds, streams)
@@ -285,7 +283,7 @@ def _live(
 ) -> list[int]:
     """Return, for each place between nodes, how many tensors made before it are read after it.
 
-    A stream counts from where it is read first.
+    A stream is live from its first reader on.
     """
     place = {node: at for at, node in enumerate(nodes)}
     last: dict[fx.Node, int] = {}

@@ -72,7 +72,7 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
 
 
 def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
-    """Return a subgraph traced as a program of one region, or raise SuperoptError where it is none."""
+    """Return a subgraph traced as a program of one region; raise SuperoptError for any other program."""
     traced = alone(lambda: trace(subgraph.module, *example, name="region"))
     program = traced.program
     if program.opaque:
@@ -97,7 +97,7 @@ def _others(subgraph: Subgraph, apart: int = 2) -> dict[Any, int]:
 
 
 def at_other_sizes(subgraph: Subgraph) -> tuple[tuple[Tensor, ...], Traced] | None:
-    """Return inputs of other sizes and what is traced of them, or None where they cannot be had.
+    """Return inputs of other sizes and the program traced on them, or None where no other sizes work.
 
     Symbols may depend on one another without a word, as the lengths of keys and of their mask do: where
     sizes that grow differently do not fit together, all grow by as much.

@@ -97,7 +97,7 @@ class RegionPlan:
                 return self.by_kernels(dict(zip(self.inputs, tensors, strict=True)))
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:  # whatever a compiler or a driver raises, the goal has a meaning
+            except Exception as error:  # compilers and drivers may raise anything; torch can compute the goal
                 self._failed = True
                 log.warning("%s: computed by torch from now on: %s", self.goal.name, first_line(error))
         return self.by_torch(dict(zip(self.inputs, tensors, strict=True)))

@@ -48,31 +48,31 @@ WIN = 1.05
 LEAST_S = 1.5
 """Seconds below which nothing is begun."""
 
-_GRAPHS = {"quick": 2, "full": 6}  # of a search, made into kernels: compiling takes most of the time
+_GRAPHS = {"quick": 2, "full": 6}  # graphs of a search that are made into kernels, which takes long
 _COMPILED = (2, 6)  # candidates of a region as it is written, and of what a search found
-_MOST_S = 40.0  # for one region
+_MOST_S = 40.0  # the most seconds that one region gets
 _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
-_CONFIRMING = 0.06  # of a region's time, at the end
+_CONFIRMING = 0.06  # the share of a region's time for the last race
 _UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
 _SOON = 5  # matmuls and reductions of a region, up to which a search ends soon and kernels compile fast
-_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators that tell of one
-_NEAR_S = 1.0  # of the deadline, where what came back is what there was time for
-_COMPILING_S = 2.5  # of Inductor's compiling a region, about, and the race with it
-_HOPELESS = 1.5  # times the library calls alone, above which Inductor's code is not needed to know
-_CALLED = ("normal",)  # inputs that a plan is called with; its kernels were checked on all kinds
-_TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
-_NO_ROOM = 1.1  # times the floor, below which Inductor's code leaves nothing to gain
-_FACTORS = (8.0, 1 / 8)  # of sizes that are symbols, at which what won must not lose
-_NO_LOSS = 0.98  # of Inductor's speed there
-_ELSEWHERE_S = 0.3  # of a race there
+_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators of a softmax
+_NEAR_S = 1.0  # a result that comes this near to the deadline is what there was time for, not the best
+_COMPILING_S = 2.5  # about what Inductor takes to compile a region, with the race against its code
+_HOPELESS = 1.5  # kernels this many times as slow as the library calls are surely slower than Inductor's
+_CALLED_WITH = ("normal",)  # distributions that the whole plan is called with; its kernels met all of them
+_TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
+_NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
+_FACTORS = (8.0, 1 / 8)  # sizes that are symbols are tried at these multiples, where the winner must not lose
+_NO_LOSS = 0.98  # the least speed against Inductor's code at these sizes
+_ELSEWHERE_S = 0.3  # seconds of a race at these sizes
 _FAILED = ("out of memory", "failed")
 _COPIES_BYTES = 96 << 20
 _MOST_COPIES = 8
-_LONG_FLOPS = 500_000_000  # of matmuls, above which memory is not what takes the time
+_LONG_FLOPS = 500_000_000  # with more operations in matmuls, memory is not what takes the time
 
 
 class RegionRace:
-    """One region against Inductor's code of it; all work is done in threads that know no compilation."""
+    """One region against Inductor's code of it; all work runs in threads outside PyTorch's compilation."""
 
     def __init__(self, region: Region, target: Target, ledger: Ledger) -> None:
         self.region = region
@@ -110,7 +110,7 @@ class RegionRace:
         return not self.settled and (not self.searched or self.found is None or self.found.open)
 
     def measure(self) -> None:
-        """Measure what there is to beat, before anything is made; settle it where nothing can be gained."""
+        """Measure the rivals before any kernel is made; settle the region where nothing can be gained."""
         if self.rival is not None or self.settled:
             return
         with self.ledger.spending():
@@ -160,7 +160,7 @@ class RegionRace:
         return replace(known, why=why, open=True)
 
     def _guarded(self, work: Callable[[], Decision]) -> Decision:
-        """Do some work; whatever goes wrong leaves the region to Inductor."""
+        """Do some work; any error leaves the region to Inductor."""
         try:
             return alone(work)
         except torch.OutOfMemoryError as error:
@@ -174,7 +174,7 @@ class RegionRace:
         return found
 
     def _opened(self) -> Decision | None:
-        """Measure what there is to beat, the first time; return a decision where nothing can be gained."""
+        """Measure the rivals at the first call; return a decision where nothing can be gained."""
         if self.rival is not None:
             return None
         self.ledger.searched += 1
@@ -236,7 +236,9 @@ class RegionRace:
         ours = self.calling(plan)
         if self.options.verify:
             focus = focus_of(self.region.traced)
-            report = compare_floats(self.module, ours, copies[0], seed=1, distributions=_CALLED, focus=focus)
+            report = compare_floats(
+                self.module, ours, copies[0], seed=1, distributions=_CALLED_WITH, focus=focus
+            )
             if not report.ok:
                 return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
         raced = self._raced(known, ours, plan)
@@ -270,7 +272,6 @@ class RegionRace:
         """Race with the library calls alone, and where that does not settle it with Inductor's code."""
         rival = self.rival
         assert rival is not None
-
         if rival.has_library and not rival.has_made(INDUCTOR):
             least = self._judged(replace(known, before_is_least=True), self._race(ours, LIBRARY_CALLS), plan)
             if least.taken or (least.before_us or 0.0) * _HOPELESS < (least.after_us or 0.0):
@@ -394,7 +395,7 @@ class RegionRace:
         try:
             focus = focus_of(traced)
             report = compare_floats(
-                self.module, ours, self._drawn(example), distributions=_CALLED, focus=focus
+                self.module, ours, self._drawn(example), distributions=_CALLED_WITH, focus=focus
             )
         except SuperoptError as error:
             return f"its kernels do not take other sizes: {first_line(error)}"

@@ -1,4 +1,4 @@
-"""Subgraph: a piece of a graph as a function of its own, and what replaces it."""
+"""Subgraph: a piece of a graph as a function by itself, with its inputs and results."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -20,14 +20,14 @@ __all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A tensor that a piece makes for others; the function returns it contiguous."""
+    """A tensor of a piece that other nodes read; the function returns it contiguous."""
 
     node: fx.Node
     order: tuple[int, ...]  # its dimensions, from the slowest to the fastest
 
     @property
     def back(self) -> tuple[int, ...] | None:
-        """The permutation that gives a contiguous result its own order, or None where it has it."""
+        """The permutation from a contiguous result to its own order; None where it changes nothing."""
         inverse = tuple(self.order.index(dim) for dim in range(len(self.order)))
         return None if inverse == tuple(range(len(inverse))) else inverse
 
@@ -43,7 +43,7 @@ class Subgraph:
     symbols: tuple[sympy.Symbol, ...]
 
     def example(self, sizes: Mapping[sympy.Symbol, int] | None = None) -> tuple[Tensor, ...]:
-        """Return inputs without data, at the sizes that were seen or at others of some symbols."""
+        """Return inputs without data, at the sizes that were seen or at other sizes of some symbols."""
         found = []
         for node in self.inputs:
             value = value_of(node)
@@ -54,7 +54,7 @@ class Subgraph:
         return tuple(found)
 
     def hints(self) -> dict[sympy.Symbol, int]:
-        """Return the size that was seen of every symbol."""
+        """Return the size of every symbol when the graph was traced."""
         found: dict[sympy.Symbol, int] = {}
         for node in self.inputs:
             for size in value_of(node).shape:
@@ -64,7 +64,7 @@ class Subgraph:
 
 
 class NumberError(InputError):
-    """Operators of a piece read numbers that are not told by the sizes of its inputs."""
+    """Operators of a piece read numbers that do not follow from the sizes of its inputs."""
 
     def __init__(self, message: str, nodes: Iterable[fx.Node] = ()) -> None:
         super().__init__(message)
@@ -77,7 +77,7 @@ def subgraph_of(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> Subgraph:
 
 
 def masks_leaving(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> set[fx.Node]:
-    """Return the nodes that make booleans for others, which kernels do not store."""
+    """Return the nodes whose booleans leave the piece; kernels do not store booleans."""
     members = set(piece.nodes)
     masks = [
         node for node in piece.nodes if [one.dtype for one in tensors_in(value_of(node))] == [torch.bool]
@@ -86,7 +86,7 @@ def masks_leaving(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> set[fx.Node]:
 
 
 def _leaves(node: fx.Node, members: set[fx.Node], kinds: Mapping[fx.Node, Kind]) -> bool:
-    """Whether something outside reads tensors that a node makes, also through views, which may be several."""
+    """Whether a node outside reads a node's tensors, directly or through views."""
     if not tensors_in(value_of(node)):
         return False
     return any(
@@ -120,7 +120,7 @@ class _Builder:
                 self._copy(node)
             except NumberError as error:
                 unread[node] = str(error)
-                self.copies[node] = self.graph.placeholder(node.name)  # so that its readers are tried too
+                self.copies[node] = self.graph.placeholder(node.name)  # to try its readers as well
         if unread:
             raise NumberError("; ".join(dict.fromkeys(unread.values())), unread)
         results = tuple(

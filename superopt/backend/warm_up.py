@@ -14,9 +14,10 @@ from superopt.trace.run import TORCH_DTYPES
 
 __all__ = ["WarmUp", "multiplies", "prepare_machine"]
 
-_FIRST_RUN_S = 60.0  # of compiling a kernel and running it the first time, at most
+_FIRST_RUN_S = 60.0  # the most seconds that compiling a kernel and its first run may take
 _BESIDE_COMPILERS, _BESIDE_A_PROCESS = 0.6, 0.8  # where processors share what computes
-_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")  # in the names of what a module calls
+# Parts of the names of operators that multiply matrices.
+_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")
 
 
 class WarmUp:
@@ -62,7 +63,7 @@ class WarmUp:
 
 
 def prepare_machine() -> None:
-    """Make what is made once on a machine for all models: its measured rates, and what kernels share."""
+    """Prepare a machine for all models: measure its rates, and compile the code that kernels share."""
     target = pick_target("auto")
     target.cost_device()
     with Children() as children:

@@ -162,7 +162,7 @@ class Cache:
             )
 
     def clear(self, kind: Kind | None = None, older_than: timedelta | None = None) -> int:
-        """Remove all records, or those of one kind, or those not used for some time; return how many."""
+        """Remove all records, or the records of one kind or not used for some time; return how many."""
         if kind is not None and kind not in KINDS:
             raise InputError(f"no kind of record is named {kind!r}; there are {', '.join(KINDS)}")
         before = None if older_than is None else time.time() - older_than.total_seconds()

@@ -1,4 +1,4 @@
-"""Rows kept in memory: those that could not be written to the file, for as long as the process lives."""
+"""Memory store: rows that could not be written to the file, kept for as long as the process lives."""
 
 from collections.abc import Iterable
 

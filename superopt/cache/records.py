@@ -13,7 +13,7 @@ from superopt.errors import CheckpointError, InputError
 
 __all__ = ["Entry", "Record", "Row", "row_of"]
 
-_OVERHEAD_BYTES = 400  # of a row besides its texts, its places in the indexes included
+_OVERHEAD_BYTES = 400  # what a row takes besides its texts, with its places in the indexes
 _LABEL_CHARACTERS = 200
 _LATEST = 1e11  # seconds since 1970 that a date can still hold
 

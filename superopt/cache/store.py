@@ -22,7 +22,7 @@ __all__ = ["FileStore", "is_damage"]
 _APPLICATION = 0x5375704F  # "SupO", in the header of every file of ours
 _TOUCH_AFTER_S = 3600.0  # a use is noted this often at most, so that reading rarely writes
 _LATELY_S = 30 * 86400.0  # within which rows were used that another version may need
-_FILL = 0.8  # of the limit, after rows were evicted
+_FILL = 0.8  # the share of the limit that is in use after rows were evicted
 
 # What another version of superopt keeps has other keys in any case, so no table is ever converted.
 _TABLES = (

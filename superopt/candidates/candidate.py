@@ -18,7 +18,7 @@ SCHEDULED = Fate("schedule", Kind.KEPT)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A graph equal to a region, as kernels in configurations, and what became of it."""
+    """A graph equal to a region, its kernels and their configurations, and its fate."""
 
     id: str  # unique in its region, the same from the schedule to the report
     graph: Graph  # the graph as the search found it
@@ -58,11 +58,11 @@ class Candidate:
         return any(kernel.spill_bytes for kernel in self.kernels)
 
     def ended(self, stage: str, kind: Kind, reason: str = "") -> "Candidate":
-        """Return it with another fate, of whose reason the first line is kept."""
+        """Return it with another fate; only the first line of the reason is kept."""
         return replace(self, fate=Fate(stage, kind, next(iter(reason.splitlines()), "")))
 
     def configured(self, number: int, config: Any) -> "Candidate":
-        """Return it with another configuration of one kernel, of which nothing is known yet."""
+        """Return it with another configuration of one kernel, without sources, reports and times."""
         configs = (*self.configs[:number], config, *self.configs[number + 1 :])
         return replace(self, configs=configs, sources=(), kernels=(), measurement=None)
 
@@ -85,7 +85,7 @@ class RegionCandidates:
 
 
 def as_compiled(guess: KernelReport, made: KernelReport) -> KernelReport:
-    """Return what is predicted of a kernel with what the compiler says of it."""
+    """Return a kernel's predictions together with the compiler's report on it."""
     return replace(
         guess, shared_bytes=made.shared_bytes, registers=made.registers, spill_bytes=made.spill_bytes
     )

@@ -73,7 +73,7 @@ def runnable_json(candidate: Candidate) -> dict[str, Any]:
 def candidate_from_json(data: Any, target: Target) -> Candidate:
     """Return a candidate from plain data, not yet proven equal to anything; or raise InputError.
 
-    What takes part in making kernels must be there; of the rest some may be missing.
+    Fields that kernels are made from must be present; others may be missing.
     """
     graph = checked_graph(member(data, "graph", str, "a candidate"))
     try:

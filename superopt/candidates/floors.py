@@ -10,7 +10,7 @@ from superopt.targets import Target
 __all__ = ["SURELY", "beaten", "least_us", "of_program", "with_floors"]
 
 SURELY = 0.95
-"""Times its floor, below which a time cannot be right."""
+"""A time below this share of its floor cannot be right."""
 
 
 def least_us(
@@ -53,5 +53,5 @@ def of_program(program: Program, floors: Mapping[str, float | None]) -> float | 
 
 
 def beaten(us: float, floor_us: float | None) -> bool:
-    """Whether a time is below what is said to be the least one, by more than the floor is in doubt."""
+    """Whether a time is below the floor by more than the floor's own uncertainty."""
     return floor_us is not None and us < SURELY * floor_us

@@ -1,8 +1,8 @@
 """Order: the configurations of a kernel in the order in which they are worth a try on a target.
 
-They come by predicted time. Where a cache holds measurements of this device, the learned ranker corrects
-the predictions, if it orders pairs of kernels that it was not fitted to better than they alone do. What is
-measured anew is kept, for the next time.
+The order is by predicted time. Where a cache holds measurements of this device, a learned ranker corrects the
+predictions, if it orders pairs of kernels that it was not fitted to better than the predictions do. New
+measurements are kept for the next time.
 """
 
 import logging
@@ -11,22 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from superopt.cache import Cache, program_text
 from superopt.candidates.candidate import Candidate
 from superopt.errors import GraphError, InputError, SuperoptError
 from superopt.ir import Graph, MuGraph, parse_mugraph
 from superopt.targets import Configs, Target, config_json
 
 if TYPE_CHECKING:
-    from superopt.cache import Cache
     from superopt.tune.learned_order import Choice
 
 __all__ = ["ConfigurationOrder", "Ranked", "RankedBy", "as_predicted", "likely"]
 
 log = logging.getLogger("superopt")
 
-_SAME_TILES = 0.02  # added to the time of a configuration, as a share, for each better one with its tiles
-_SAME_REST = 0.01  # and for each better one that is alike in all but its tiles
-_RECORDS = 400  # the newest, which are read and learned from in a fifth of a second
+_SAME_TILES = 0.02  # added to a configuration's time, as a share, for each better one with the same tiles
+_SAME_REST = 0.01  # added for each better one that is the same in all but its tiles
+_RECORDS = 400  # the newest records, which are read and learned from in a fifth of a second
 
 Ranked = tuple[tuple[Any, float | None], ...]
 """Configurations with their predicted times, the likeliest first."""
@@ -53,7 +53,7 @@ class RankedBy:
 class ConfigurationOrder:
     """The order of configurations on one target, and what was measured of them; no cache: by prediction."""
 
-    def __init__(self, target: Target, cache: "Cache | None" = None, *, seed: int = 0) -> None:
+    def __init__(self, target: Target, cache: Cache | None = None, *, seed: int = 0) -> None:
         self._target = target
         self._cache = cache
         self._seed = seed
@@ -62,7 +62,7 @@ class ConfigurationOrder:
         self.used: RankedBy | None = None  # once something was ranked
 
     def ranked(self, mugraph: MuGraph, configs: Configs, number: int) -> Ranked:
-        """Return the configurations of one kernel of a muGraph, the others being configured as given."""
+        """Return the configurations of one kernel of a muGraph; the other kernels are configured as given."""
         key = mugraph, configs, number
         if key not in self._known:
             self._known[key] = self._order(mugraph, configs, number)
@@ -72,7 +72,6 @@ class ConfigurationOrder:
         """Keep the times of candidates that differ in the configuration of one kernel."""
         if self._cache is None:
             return
-        from superopt.cache import program_text
         from superopt.tune.records import save_measurement
 
         device = self._device()
@@ -194,8 +193,8 @@ class _Predictor:
 def _varied(places: Sequence[float], configs: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the order of configurations, each put behind for every better one that is like it.
 
-    What is predicted differs less than what is measured: the few that are tried should not all have the
-    same tiles, or all the same warps, stages and ways to memory.
+    Predicted times differ less than measured ones do, so the few configurations that are tried should not all
+    have the same tiles, or all the same warps, stages and ways to memory.
     """
     before: Counter[str] = Counter()
     delayed: dict[int, float] = {}
@@ -217,8 +216,6 @@ def _rest_us(target: Target, mugraph: MuGraph, configs: Configs, number: int) ->
 
 def _text(mugraph: MuGraph) -> str:
     """Return the text of a muGraph for any sizes: a kernel seen at one of them is not new at another."""
-    from superopt.cache import program_text
-
     return program_text(mugraph, open_axes=mugraph.graph.sizes)
 
 

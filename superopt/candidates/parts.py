@@ -1,4 +1,4 @@
-"""Parts: the goals that a region is cut into for the search; those of `layer` are `layer.0`, `layer.1.0`."""
+"""Parts: the goals that a region is cut into for the search; `layer` has parts `layer.0` and `layer.1.0`."""
 
 from collections.abc import Mapping
 from typing import Any

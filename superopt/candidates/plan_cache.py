@@ -1,15 +1,16 @@
 """Plan cache: what earlier runs found best for a region, checked again when it is recalled.
 
-Of what was measured the best few are kept. A plan that was not measured is kept whole, with the reasons of
-what was rejected and dropped, so that whoever tunes it has as much to race.
+Of measured candidates the best few are kept. A plan that was not measured is kept whole, with the reasons for
+all that was rejected and dropped, so that a later tuning has as many candidates to race.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from superopt.cache import Cache, Key, Record, key_of, program_text, versions
 from superopt.candidates.candidate import SCHEDULED, Candidate, RegionCandidates
 from superopt.candidates.codec import (
     VERSION,
@@ -25,9 +26,6 @@ from superopt.ir import Graph, Program, release_shifts
 from superopt.options import OptimizeOptions
 from superopt.targets import Target
 
-if TYPE_CHECKING:
-    from superopt.cache import Key
-
 __all__ = ["PlanCache"]
 
 log = logging.getLogger("superopt")
@@ -36,11 +34,9 @@ _KEPT = 3  # candidates of a region that were measured
 
 
 class PlanCache:
-    """The cache as far as plans go."""
+    """Plans in the cache."""
 
     def __init__(self, options: OptimizeOptions, target: Target) -> None:
-        from superopt.cache import Cache
-
         self.cache = Cache.open() if options.cache else None
         self._options = options
         self._target = target
@@ -77,8 +73,6 @@ class PlanCache:
 
     def _keep(self, region: Graph, parts: Sequence[RegionCandidates]) -> None:
         """Save the candidates of a region's parts: all of a plan, else the best, that in use first."""
-        from superopt.cache import Record
-
         if self.cache is None or any(part.chosen is None for part in parts):
             return
         data = {
@@ -120,9 +114,7 @@ class PlanCache:
             cut = ()
         return RegionCandidates(goal, tuple(candidates), cut, recalled=True)
 
-    def _key(self, region: Graph) -> "Key":
-        from superopt.cache import key_of, program_text, versions
-
+    def _key(self, region: Graph) -> Key:
         return key_of(
             "plan",
             program=program_text(region),

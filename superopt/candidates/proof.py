@@ -73,7 +73,7 @@ def _stretched(goal: Graph, graph: Graph) -> Graph:
 
 
 def _by_parts(graph: Graph, splits: tuple[Split, ...]) -> Graph:
-    """Return a muGraph's graph with the extent of a split axis as the product of those of its parts."""
+    """Return a muGraph's graph with the extent of a split axis as the product of the extents of its parts."""
     parts = {split.axis: (split.outer, split.inner) for split in splits}
 
     def written(step: Step, emit: Emit) -> int:

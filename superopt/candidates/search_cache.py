@@ -1,15 +1,17 @@
 """Search cache: the graphs that complete searches found, kept in the cache, and compared again when recalled.
 
-A search knows nothing of devices, so what one found serves every target, preset and number of kernels. It
-depends on the sizes and dtypes of a program, by which graphs are ranked. What does not parse, or is not
-equal, is searched anew.
+A search knows nothing of devices, so its graphs serve every target, preset and number of kernels. They depend
+on the sizes and dtypes of a program, by which graphs are ranked. If a graph does not parse, or is not equal,
+the region is searched anew.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from superopt.cache import Cache, Key, Record, key_of, program_text, versions
+from superopt.cache.keys import version_of
 from superopt.candidates.codec import checked_graph, member
 from superopt.candidates.parts import parts_of, region_name
 from superopt.driver import Found, RegionSearch, Search, SearchOptions
@@ -18,9 +20,7 @@ from superopt.frontier.tensors.bound import Machine, graph_bound
 from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, Program, Split, release_shifts
 from superopt.ir.extents import whole_dims
-
-if TYPE_CHECKING:
-    from superopt.cache import Cache, Key
+from superopt.verify.graphs.many import equal_to_all
 
 __all__ = ["keep_search", "recall_search"]
 
@@ -32,7 +32,7 @@ _ELSEWHERE = ("workers", "checkpoint", "resume", "seed")  # options that do not 
 _SEARCHERS = ("egglog", "z3-solver")
 
 
-def recall_search(cache: "Cache", program: Program, options: SearchOptions) -> Parts | None:
+def recall_search(cache: Cache, program: Program, options: SearchOptions) -> Parts | None:
     """Return the parts of a program and the graphs found for each, or None where all is to be searched."""
     if options.checkpoint is not None:
         return None
@@ -49,10 +49,8 @@ def recall_search(cache: "Cache", program: Program, options: SearchOptions) -> P
     return found
 
 
-def keep_search(cache: "Cache", search: Search, options: SearchOptions) -> None:
+def keep_search(cache: Cache, search: Search, options: SearchOptions) -> None:
     """Save what was found for every region whose search no limit stopped."""
-    from superopt.cache import Record
-
     if search.interrupted:
         return
     for region in search.program.regions:
@@ -63,10 +61,7 @@ def keep_search(cache: "Cache", search: Search, options: SearchOptions) -> None:
             cache.put(_key(region.graph, options), Record(data, name))
 
 
-def _key(region: Graph, options: SearchOptions) -> "Key":
-    from superopt.cache import key_of, program_text, versions
-    from superopt.cache.keys import version_of
-
+def _key(region: Graph, options: SearchOptions) -> Key:
     settings = {name: str(value) for name, value in asdict(options).items() if name not in _ELSEWHERE}
     return key_of(
         "search",
@@ -100,9 +95,7 @@ def _parts(region: Graph, data: Any) -> Parts:
 
 
 def _found(goal: Graph, saved: Sequence[Any]) -> tuple[Found, ...]:
-    from superopt.verify.graphs.many import equal_to_all
-
-    # A program has the same text whatever the function is called.
+    # A program's text does not depend on the name of its function.
     graphs = [replace(checked_graph(member(one, "graph", str, "a search")), name=goal.name) for one in saved]
     splits = [_splits(member(one, "splits", list, "a search")) for one in saved]
     for graph, halves in zip(graphs, splits, strict=True):

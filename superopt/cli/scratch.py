@@ -24,7 +24,7 @@ _FOLDERS: list[str] = []
 
 @contextlib.contextmanager
 def own_scratch() -> Iterator[None]:
-    """Give children a folder for temporary files that ends with them; end those that are left."""
+    """Give children a folder for temporary files that ends with them; end children that are left."""
     tempfile.gettempdir()  # that of this process stays: PyTorch keeps what it compiled there
     usual = os.environ.get("TMPDIR")
     _adopt_orphans()

@@ -25,7 +25,7 @@ class Device:
     matrix_flops: Mapping[str, float]  # per second by dtype, dense, sums in fp32
     vector_flops: float  # per second in fp32, a multiply-add being two
     exp_per_s: float  # exponentials and reciprocals of the special function units
-    launch_us: float  # from one kernel's end to the start of the next
+    launch_us: float  # the time from one kernel's end to the start of the next
 
     @property
     def lanes_per_warp(self) -> int:

@@ -13,7 +13,7 @@ from superopt.ir import Graph, Program, tensorless_values, value_axes
 
 __all__ = ["available_bytes", "check_memory", "needed_bytes"]
 
-_COPIES = 2  # of the inputs at least, so that no call finds its own in the cache
+_COPIES = 2  # the inputs exist at least twice, so that no call finds its own in the cache
 _GB = 1e9
 
 

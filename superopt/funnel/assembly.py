@@ -2,25 +2,26 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from superopt.candidates.parts import region_name
 from superopt.dtypes import INTEGERS
 from superopt.ir import Graph, Opaque, Program, Region, check_program
 from superopt.targets import Kernel, OrderedKernel
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from superopt.trace.traced import Traced
+from superopt.trace.capture.tape import Ref
+from superopt.trace.run import TORCH_DTYPES, run_graph
+from superopt.trace.traced import Traced
 
 __all__ = ["Alone", "assemble", "in_parts", "known_tensors"]
 
 
-def assemble(traced: "Traced", kernels: Mapping[str, Kernel]) -> Callable[..., Any]:
+def assemble(traced: Traced, kernels: Mapping[str, Kernel]) -> Callable[..., Any]:
     """Return the whole function, its regions computed by kernels where there are some."""
 
-    def run_region(region: Region, known: "dict[str, Tensor]") -> "dict[str, Tensor]":
+    def run_region(region: Region, known: dict[str, Tensor]) -> dict[str, Tensor]:
         kernel = kernels.get(region.graph.name)
         if kernel is None:
             return _as_torch(region.graph, known)
@@ -33,9 +34,9 @@ def assemble(traced: "Traced", kernels: Mapping[str, Kernel]) -> Callable[..., A
 
 
 class Alone:
-    """A function that is one kernel; where all its inputs are tensors, they go there as they come.
+    """A function that is one kernel; if all its inputs are tensors, they are passed on directly.
 
-    Tensors that the function holds go along, as the objects that they are.
+    Tensors that the function holds are passed along without a copy.
     """
 
     def __init__(
@@ -43,12 +44,10 @@ class Alone:
         kernel: OrderedKernel,
         run: Callable[..., Any],
         count: int,
-        held: "tuple[Tensor, ...]",
+        held: tuple[Tensor, ...],
         order: tuple[int, ...],
         picked: tuple[int, ...] | None,
     ) -> None:
-        from torch import Tensor
-
         self._tensor = Tensor
         self._kernel = kernel
         self._run = run
@@ -68,15 +67,15 @@ class Alone:
         outputs = self._kernel.in_order(self._arranged(inputs))
         return outputs[0] if self._picked is None else tuple([outputs[at] for at in self._picked])
 
-    def _arranged(self, inputs: "tuple[Tensor, ...]") -> "tuple[Tensor, ...]":
+    def _arranged(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return what the kernel reads, in its order."""
         if self._order is None:
             return inputs
         known = (*inputs, *self._held)
         return tuple([known[at] for at in self._order])
 
-    def prepared(self, inputs: "tuple[Tensor, ...]") -> Callable[..., Any]:
-        """Return what computes tensors of the shapes, strides and dtypes of these, and looks no closer."""
+    def prepared(self, inputs: tuple[Tensor, ...]) -> Callable[..., Any]:
+        """Return a function for tensors of these shapes, strides and dtypes that checks nothing."""
         if len(inputs) != self._count:
             return self._run
         run, picked, arranged = self._kernel.prepared(self._arranged(inputs)), self._picked, self._arranged
@@ -92,10 +91,8 @@ class Alone:
         return run_and_pick
 
 
-def _alone(traced: "Traced", kernels: Mapping[str, Kernel], run: Callable[..., Any]) -> Alone | None:
-    """Return a program of one kernel, or None where there is more to it."""
-    from superopt.trace.capture.tape import Ref
-
+def _alone(traced: Traced, kernels: Mapping[str, Kernel], run: Callable[..., Any]) -> Alone | None:
+    """Return the program as one kernel, or None where it has more than one part."""
     nodes = traced.program.nodes
     if len(nodes) != 1 or not isinstance(nodes[0], Region):
         return None
@@ -117,7 +114,7 @@ def _alone(traced: "Traced", kernels: Mapping[str, Kernel], run: Callable[..., A
     return Alone(kernel, run, len(traced.input_names), held, order, picked)
 
 
-def in_parts(traced: "Traced", goals: Iterable[Graph]) -> "Traced":
+def in_parts(traced: Traced, goals: Iterable[Graph]) -> Traced:
     """Return a program whose regions are the goals of a search, which may be parts of its own regions.
 
     The parts of a region are named after it, as in `layer.0` and `layer.1.0`, and come in order.
@@ -132,11 +129,11 @@ def in_parts(traced: "Traced", goals: Iterable[Graph]) -> "Traced":
     return replace(traced, program=check_program(program))
 
 
-def known_tensors(traced: "Traced", inputs: tuple[Any, ...]) -> "dict[str, Tensor]":
+def known_tensors(traced: Traced, inputs: tuple[Any, ...]) -> dict[str, Tensor]:
     """Return every tensor that enters a region, from one run of the program."""
     seen: dict[str, Tensor] = {}
 
-    def run_region(region: Region, known: "dict[str, Tensor]") -> "dict[str, Tensor]":
+    def run_region(region: Region, known: dict[str, Tensor]) -> dict[str, Tensor]:
         seen.update(known)
         return _as_torch(region.graph, known)
 
@@ -144,11 +141,8 @@ def known_tensors(traced: "Traced", inputs: tuple[Any, ...]) -> "dict[str, Tenso
     return seen
 
 
-def _as_torch(graph: Graph, known: "dict[str, Tensor]") -> "dict[str, Tensor]":
+def _as_torch(graph: Graph, known: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the outputs of a region, computed by torch in fp32, or in fp64 where fp32 does not hold them."""
-    import torch
-
-    from superopt.trace.run import TORCH_DTYPES, run_graph
 
     ports = {port.dtype for port in (*graph.inputs, *(output.port for output in graph.outputs))}
     made = run_graph(graph, known, torch.float64 if ports & {"f64", *INTEGERS} else torch.float32)

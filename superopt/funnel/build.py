@@ -5,19 +5,18 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from superopt.candidates.candidate import Candidate, as_compiled
 from superopt.fate import Kind
 from superopt.funnel.state import Context, failed, said
 from superopt.targets import Kernel
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 __all__ = ["build"]
 
-_LEAST_COMPILE_S = 15.0  # seconds for a kernel, even in a race of a few: some take so long on a busy machine
+_LEAST_COMPILE_S = 15.0  # the least limit for one kernel: a busy machine may take so long
 _LOCK = threading.Lock()  # guards compilers that serve one thread at a time
 
 
@@ -28,7 +27,7 @@ def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     with state.clock.phase("compile"), ThreadPoolExecutor(state.builders) as pool:
         try:
             made = list(pool.map(lambda one: _built(one, context), candidates))
-        except BaseException:  # Ctrl-C: nobody waits for what is under way
+        except BaseException:  # Ctrl-C: do not wait for running compilers
             pool.shutdown(wait=False, cancel_futures=True)
             if state.first_runs is not None:
                 state.first_runs.stop()
@@ -71,10 +70,8 @@ def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | 
     return replace(candidate, kernels=kernels), kernel
 
 
-def _not_finite(made: "Mapping[str, Tensor]", given: "Mapping[str, Tensor]") -> str | None:
-    """Return what is wrong with results that are all NaN where no input is."""
-    import torch
-
+def _not_finite(made: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str | None:
+    """Return a complaint about a result that is NaN everywhere although all inputs are finite."""
     for name, tensor in made.items():
         floating = tensor.dtype.is_floating_point and tensor.numel()
         if floating and bool(torch.isnan(tensor).all()):

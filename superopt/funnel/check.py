@@ -2,17 +2,16 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from superopt.candidates.candidate import Candidate
 from superopt.fate import Kind
 from superopt.funnel.assembly import assemble
 from superopt.funnel.state import Context, State, failed
 from superopt.targets import Kernel
+from superopt.trace import trace
+from superopt.verify.floats.compare import compare_floats
+from superopt.verify.floats.focus import Focus, focus_of
 from superopt.verify.floats.report import FloatReport
-
-if TYPE_CHECKING:
-    from superopt.verify.floats.focus import Focus
 
 __all__ = ["check"]
 
@@ -63,11 +62,8 @@ def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     return judged
 
 
-def _focus(state: State) -> "Focus":
-    """Return what the comparisons of the program look at, in inputs that keep to its domain."""
-    from superopt.trace import trace
-    from superopt.verify.floats.focus import focus_of
-
+def _focus(state: State) -> Focus:
+    """Return the focus of the program: what float comparisons must reach, for inputs within its domain."""
     if state.domain is None:
         return focus_of(state.traced)
     kept = state.domain.keeping(state.function)
@@ -76,10 +72,8 @@ def _focus(state: State) -> "Focus":
     )
 
 
-def _compared(kernels: Mapping[str, Kernel], focus: "Focus", context: Context) -> FloatReport | str:
+def _compared(kernels: Mapping[str, Kernel], focus: Focus, context: Context) -> FloatReport | str:
     """Return how the program with some kernels compares with the function, or why that is not known."""
-    from superopt.verify.floats.compare import compare_floats
-
     state = context.state
     function, program = state.function, assemble(state.traced, kernels)
     if state.domain is not None:

@@ -1,4 +1,4 @@
-"""Choose: the first candidate that is left is used; those after it are slower."""
+"""Choose: the first candidate that is left is used; all later candidates are slower."""
 
 from collections.abc import Sequence
 

@@ -19,12 +19,12 @@ __all__ = ["compile_ahead"]
 
 log = logging.getLogger("superopt")
 
-_TRIED = 4  # candidates that are looked at for one that does not spill
-_ASSURED_S = 120.0  # seconds of compiling each of these candidates, at most
+_TRIED = 4  # candidates that are tried in search of one without a spill
+_ASSURED_S = 120.0  # the most seconds that compiling one of these candidates may take
 
 
 def compile_ahead(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
-    """Compile the candidates of the least predicted times; those with the best kernels come first."""
+    """Compile the candidates with the least predicted times; candidates with the best kernels come first."""
     if context.recalled:  # recalled candidates keep the order that they had
         return list(candidates)
     state, target = context.state, context.state.target
@@ -41,9 +41,9 @@ def compile_ahead(candidates: Sequence[Candidate], context: Context) -> list[Can
 
 
 def _assured(candidates: list[Candidate], target: Target) -> list[Candidate]:
-    """Return the candidates, the first of which the compiler has seen whole, and without a spill if it can.
+    """Return the candidates; of the first the compiler has seen all kernels, if possible without a spill.
 
-    Of the best few, kernels that spill or that no time was left for are compiled in their default
+    Kernels of the best few candidates that spill, or were not compiled in time, are compiled in their default
     configurations, too.
     """
     for at, one in enumerate(candidates[:_TRIED]):

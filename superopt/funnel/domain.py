@@ -1,4 +1,4 @@
-"""Domain: the numbers that a function takes, where it fails on others; what is drawn keeps to them.
+"""Domain: the numbers that a function accepts, where it fails on others; drawn inputs keep to them.
 
 A loss may take probabilities only, and a factorization matrices of one kind. The examples that a user gives
 are surely of that kind: so where the function fails on what was drawn, the numbers in the examples' range are
@@ -8,12 +8,14 @@ kept, and each other one becomes the example's at its place. The range is as wid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from superopt.errors import InputError, kind_and_line
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from superopt.verify.floats.compare import sample
 
 __all__ = ["TRIED", "Domain", "domain_of", "failure"]
 
@@ -32,9 +34,6 @@ class Domain:
 
     def keep(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return inputs with what lies outside the limits replaced by the examples' numbers."""
-        import torch
-        from torch.utils._pytree import tree_flatten, tree_unflatten
-
         leaves, tree = tree_flatten(tuple(inputs))
         examples = tree_flatten(self.examples)[0]
         made = []
@@ -55,8 +54,6 @@ class Domain:
 
 def failure(function: Function, inputs: Sequence[Any]) -> Exception | None:
     """Return what a function raises on some inputs, or None."""
-    import torch
-
     try:
         with torch.no_grad():
             function(*inputs)
@@ -67,8 +64,6 @@ def failure(function: Function, inputs: Sequence[Any]) -> Exception | None:
 
 def domain_of(function: Function, examples: tuple[Any, ...], *, seed: int) -> Domain:
     """Return the domain of a function around its examples, or raise InputError where it fails on them."""
-    from torch.utils._pytree import tree_flatten
-
     error = failure(function, examples)
     if error is not None:
         raise InputError(f"the function fails on its inputs: {kind_and_line(error)}") from error
@@ -90,12 +85,10 @@ def domain_of(function: Function, examples: tuple[Any, ...], *, seed: int) -> Do
 
 def _is_drawn(leaf: Any) -> bool:
     """Return whether a leaf is a tensor that is drawn anew, and that can be compared with numbers."""
-    from torch import Tensor
-
     return isinstance(leaf, Tensor) and leaf.dtype.is_floating_point and leaf.dtype.itemsize > 1
 
 
-def _range(tensor: "Tensor") -> tuple[float, float]:
+def _range(tensor: Tensor) -> tuple[float, float]:
     finite = tensor[tensor.isfinite()]
     return (float(finite.min()), float(finite.max())) if finite.numel() else (inf, -inf)
 
@@ -110,8 +103,6 @@ def _wider(domain: Domain, at: int, limits: Sequence[float], side: int) -> Itera
 
 
 def _holds(function: Function, domain: Domain, seed: int) -> bool:
-    """Return whether a function takes whatever is drawn and kept to a domain."""
-    from superopt.verify.floats.compare import sample
-
+    """Return whether a function accepts all drawn inputs once they are kept to a domain."""
     draws = (sample(name, domain.examples, seed=seed) for name in TRIED)
     return all(failure(function, domain.keep(drawn)) is None for drawn in draws)

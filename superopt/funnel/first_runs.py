@@ -41,7 +41,7 @@ class FirstRuns:
 
     @property
     def workers(self) -> int:
-        """How many processes there may be."""
+        """The most processes."""
         return len(self._workers)
 
     @property
@@ -64,7 +64,7 @@ class FirstRuns:
             self._idle.put(worker)
 
     def _worker(self, limit_seconds: float) -> Worker:
-        """Return a process that is free: rather one that is at work now than one more."""
+        """Return a free process; wait a moment for a busy one before another is started."""
         patience = min(_PATIENCE_S, limit_seconds) if len(self._fresh) < len(self._workers) else 0.0
         with contextlib.suppress(queue.Empty):
             return self._idle.get(timeout=patience) if patience else self._idle.get_nowait()

@@ -49,7 +49,7 @@ RETUNING = (Stage(write), Stage(build), Stage(race), Stage(tune))
 
 
 def run(stages: Sequence[Stage], candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
-    """Return candidates as some stages leave them; after a first Ctrl-C they go on with what there is."""
+    """Return candidates after some stages; after a first Ctrl-C the stages keep the best so far."""
     found = list(candidates)
     for stage in stages:
         if stage.device in (None, context.state.measures):

@@ -37,7 +37,7 @@ def predict(candidates: Sequence[Candidate], context: Context) -> list[Candidate
 
 
 def predicted(candidate: Candidate, target: Target) -> Candidate:
-    """Return a candidate with its configurations, and what is predicted of its kernels."""
+    """Return a candidate with its configurations and the predictions for its kernels."""
     try:
         configs = candidate.configs or target.default_configs(candidate.mugraph)
         kernels = candidate.kernels or target.reports(candidate.mugraph, configs)
@@ -55,7 +55,7 @@ def _likeliest(candidate: Candidate, context: Context) -> Candidate:
 def _with_guesses(
     scheduled: Sequence[Candidate], known: Sequence[Candidate], context: Context
 ) -> list[Candidate]:
-    """Return candidates with those that are promising in other configurations, the likeliest kept."""
+    """Return candidates with their promising variants in other configurations; only the likeliest stay."""
     promising = []
     for one in known:
         us = one.predicted_us

@@ -4,7 +4,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.floors import beaten, least_us
@@ -15,9 +18,6 @@ from superopt.targets import Kernel, OrderedKernel, Target
 from superopt.tune import Measurement, measure_together
 from superopt.tune.halving import halve
 from superopt.tune.measure import bytes_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["by_time", "copies_for", "race", "raced"]
 
@@ -123,7 +123,7 @@ def _least_us(target: Target, goal: Graph, graph: Graph) -> float | None:
 
 
 def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a kernel as a function of tensors, `names` being those of its inputs in order."""
+    """Return a kernel as a function of tensors, in the order of the input names `names`."""
     if isinstance(kernel, OrderedKernel) and kernel.inputs == names:
         return lambda *tensors: kernel.in_order(tensors)
     return lambda *tensors: kernel(**dict(zip(names, tensors, strict=True)))
@@ -134,16 +134,15 @@ def by_time(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda one: one.measurement.median_us if one.measurement else float("inf"))
 
 
-def copies_for(tensors: "Sequence[Tensor]") -> int:
+def copies_for(tensors: Sequence[Tensor]) -> int:
     """Return how many copies of tensors are more than caches hold."""
     return max(2, min(_MOST_COPIES, _COPY_BYTES // max(bytes_of(tensors), 1)))
 
 
-def _cloned(tensors: "tuple[Tensor, ...]") -> "list[tuple[Tensor, ...]]":
+def _cloned(tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
     """Return copies of tensors with their strides, enough that no cache holds all."""
-    import torch
 
-    def clone(tensor: "Tensor") -> "Tensor":
+    def clone(tensor: Tensor) -> Tensor:
         if 0 in tensor.stride():
             return tensor
         fresh = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

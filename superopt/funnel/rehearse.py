@@ -4,16 +4,18 @@ Equal algebra may round worse: a variance as the mean of squares less the square
 one of differences, and has no digit left where the mean is large. What a device would show, torch shows
 at small sizes in fp32, in which kernels accumulate. It says nothing of how a kernel is written.
 
-What a candidate rounds to half precision is rounded here as well, and compared with a program that rounds
-every tensor. Where rounding operands to fp16 as they are is refused, configurations that scale them take
-their place.
+Values that a candidate rounds to half precision are rounded here as well, and the result is compared with a
+program that rounds every tensor. A candidate that fails because it rounds operands to fp16 unscaled gets
+configurations that scale them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.order import as_predicted
@@ -26,10 +28,9 @@ from superopt.funnel.write import write
 from superopt.ir import Graph, MuGraph, Step, value_axes
 from superopt.precision import OperandRounding, half_of, mixed_product, multiplied_in, wide_values
 from superopt.schedule.recipe import prepared
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from superopt.trace.run import TORCH_DTYPES, Evaluation, Value, run_graph
+from superopt.verify.floats.compare import compare_many
+from superopt.verify.floats.focus import focus_of
 
 __all__ = ["power_below", "rehearse", "rehearsed", "rounding_fault"]
 
@@ -70,7 +71,7 @@ def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidat
 
 
 def _rounding_kernels(mugraph: MuGraph) -> tuple[int, ...]:
-    """Return the kernels of which a configuration may round operands to fp16 as they are that may not fit."""
+    """Return the kernels some configuration of which may round, unscaled, operands that may not fit fp16."""
     numbers = range(len(mugraph.kernels))
     none = multiplied_in(mugraph, [False for _ in numbers])
     return tuple(one for one in numbers if multiplied_in(mugraph, [at == one for at in numbers]) != none)
@@ -119,9 +120,6 @@ def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection
 
     Kernels in `wide` scale operands of products that may not fit fp16, the others round them as they are.
     """
-    import torch
-
-    from superopt.verify.floats.compare import compare_many
 
     half = half_of(goal)
     assert half is not None
@@ -148,16 +146,13 @@ def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection
 
 def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int, OperandRounding]) -> Run:
     """Return a graph as a function in fp32 that rounds some values, and the operands of some contractions."""
-    import torch
-
-    from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
     rounded = {id(graph.step_at(i)): TORCH_DTYPES[dtype] for i, dtype in values.items()}
     multiplied = {id(graph.step_at(i)): rounding for i, rounding in operands.items()}
     names = [port.name for port in graph.inputs]
     dtypes = {one.port.name: TORCH_DTYPES[one.port.dtype] for one in graph.outputs}
 
-    def as_half(value: Value, dtype: "torch.dtype") -> Value:
+    def as_half(value: Value, dtype: torch.dtype) -> Value:
         return replace(value, tensor=value.tensor.to(dtype).to(torch.float32))
 
     def as_operand(value: Value, rounding: OperandRounding, reduced: Sequence[str], *, scaled: bool) -> Value:
@@ -184,7 +179,7 @@ def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int,
             is_tensorless = not made.axes and step.op in ("const", "infinity", "size")
             return as_half(made, rounded[id(step)]) if id(step) in rounded and not is_tensorless else made
 
-    def run(*inputs: "Tensor") -> "tuple[Tensor, ...]":
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         evaluation = Rounded(graph, torch.float32, torch.device("cpu"), finite=False)
         made = evaluation.outputs(dict(zip(names, inputs, strict=True)))
         return tuple(made[name].to(dtype) for name, dtype in dtypes.items())
@@ -192,10 +187,8 @@ def _run_rounded(graph: Graph, values: Mapping[int, str], operands: Mapping[int,
     return run
 
 
-def power_below(sizes: "Tensor") -> "Tensor":
+def power_below(sizes: Tensor) -> Tensor:
     """Return the largest powers of two that are not above some sizes, the smallest normal one at least."""
-    import torch
-
     least, most = torch.finfo(torch.float32).tiny * 2.0**_SCALED_TO, 2.0**127
     known = torch.where(sizes.isfinite(), sizes, most).clamp(least, most)
     return known / (2 * torch.frexp(known).mantissa)
@@ -224,9 +217,7 @@ def rehearsed(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch compute in one thread: what is small waits longer for others than it computes."""
-    import torch
-
+    """Let torch compute in one thread: small tensors take longer to share than to compute."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -236,11 +227,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _faults(goal: Graph, graphs: Sequence[Graph], seed: int) -> dict[Graph, str]:
-    """Return how graphs err more than a goal of small sizes; those that do not have no entry."""
-    import torch
-
-    from superopt.verify.floats.compare import compare_many
-    from superopt.verify.floats.focus import focus_of
+    """Return how graphs err more than a goal of small sizes; an accurate graph has no entry."""
 
     exact, inputs = _run(goal, torch.float64), _inputs(goal)
     small: dict[Graph, Graph] = {}
@@ -265,17 +252,14 @@ def _faults(goal: Graph, graphs: Sequence[Graph], seed: int) -> dict[Graph, str]
     }
 
 
-def _run(graph: Graph, dtype: "torch.dtype") -> Run:
+def _run(graph: Graph, dtype: torch.dtype) -> Run:
     """Return a graph as a function: in fp64 for the truth, or in fp32 as kernels do, then rounded."""
-    import torch
-
-    from superopt.trace.run import TORCH_DTYPES, run_graph
 
     stable = prepared(graph, ()).graph
     names = [port.name for port in graph.inputs]
     dtypes = {one.port.name: TORCH_DTYPES[one.port.dtype] for one in stable.outputs}
 
-    def run(*inputs: "Tensor") -> "tuple[Tensor, ...]":
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         made = run_graph(stable, dict(zip(names, inputs, strict=True)), dtype)
         rounded = dtype != torch.float64
         return tuple(made[name].to(dtypes[name]) if rounded else made[name] for name in dtypes)
@@ -283,10 +267,7 @@ def _run(graph: Graph, dtype: "torch.dtype") -> Run:
     return run
 
 
-def _inputs(goal: Graph) -> "list[Tensor]":
-    import torch
-
-    from superopt.trace.run import TORCH_DTYPES
+def _inputs(goal: Graph) -> list[Tensor]:
 
     return [
         torch.empty(goal.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in goal.inputs

@@ -1,4 +1,4 @@
-"""State: what the stages share: of the whole program, and of the region whose candidates they look at."""
+"""State: the data that the stages share, about the whole program and about one region."""
 
 import logging
 import time
@@ -7,8 +7,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from superopt.cache import Cache
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.candidates.order import ConfigurationOrder
 from superopt.clock import Clock
@@ -21,14 +26,11 @@ from superopt.funnel.first_runs import FirstRuns
 from superopt.ir import Graph
 from superopt.options import OptimizeOptions
 from superopt.targets import Kernel, Target
+from superopt.trace.traced import Traced
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import bytes_of
+from superopt.verify.floats.compare import sample, tensors_of, typical
 from superopt.verify.floats.report import FloatReport
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from superopt.trace.traced import Traced
 
 __all__ = ["LOST", "Context", "Limits", "State", "failed", "said"]
 
@@ -57,7 +59,7 @@ class State:
     """A program whose regions go through the funnel: its settings, inputs and time, and what was chosen."""
 
     function: Callable[..., Any]  # the function that the kernels must agree with
-    traced: "Traced"
+    traced: Traced
     inputs: tuple[Any, ...]  # once kernels are to run, where the target computes
     target: Target
     options: OptimizeOptions
@@ -70,7 +72,7 @@ class State:
     typical: tuple[Any, ...] = ()  # the inputs with numbers as large as those of trained models
     domain: Domain | None = None  # the numbers that the function takes, where it fails on others
     has_data: bool = True  # whether the inputs are examples with numbers of their own
-    known: "dict[str, Tensor]" = field(default_factory=dict)  # every tensor that enters a region
+    known: dict[str, Tensor] = field(default_factory=dict)  # every tensor that enters a region
     kernels: dict[str, Kernel] = field(default_factory=dict)  # the chosen kernels by the names of their goals
     floats: FloatReport | None = None  # how the program with these kernels compares in floats
     deadline: float = inf  # the time.monotonic() when the current region must be done
@@ -78,8 +80,6 @@ class State:
     lost: bool = False  # whether the device is lost to this process
 
     def __post_init__(self) -> None:
-        from superopt.cache import Cache
-
         cache = Cache.open() if self.options.cache and self.measures else None
         self.order = ConfigurationOrder(self.target, cache, seed=self.options.seed)
 
@@ -94,9 +94,6 @@ class State:
         if not self.measures:
             yield
             return
-        import torch
-
-        from superopt.verify.floats.compare import sample, tensors_of
 
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
@@ -128,7 +125,7 @@ class State:
             yield
 
     def contexts(self, regions: Sequence[RegionCandidates]) -> "Iterator[Context]":
-        """Yield the context of each region; the time that one of them leaves goes to those after it."""
+        """Yield the context of each region; time that a region does not use goes to the regions after it."""
         for at, region in enumerate(regions):
             now = time.monotonic()
             self.deadline = now + (self.limits.deadline - now) / (len(regions) - at)
@@ -137,13 +134,11 @@ class State:
 
     def draw(self, seed: int) -> tuple[Any, ...]:
         """Return inputs to measure with, that the function takes."""
-        from superopt.verify.floats.compare import typical
-
         drawn = typical(self.inputs, seed=seed)
         return drawn if self.domain is None else self.domain.keep(drawn)
 
     def keep_to_domain(self, error: Exception) -> None:
-        """Draw only such inputs as the function takes from now on; it has failed on others.
+        """From now on draw only inputs that the function accepts; it has failed on others.
 
         A function that fails on its examples too, or has none, is refused, though it could be traced.
         """
@@ -162,11 +157,11 @@ class State:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until the deadline, less those that a race needs."""
+        """The seconds until the deadline, without the seconds that a race needs."""
         return self.deadline - time.monotonic() - min(self.options.seconds / 2, _RACE_S)
 
     def fault(self, error: Exception) -> str:
-        """Return what an error says, and note where no later call on the device can get past it."""
+        """Return an error as text, and note whether it has made the device unusable for this process."""
         try:
             self.target.synchronize()
         except Exception:
@@ -176,7 +171,7 @@ class State:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Let a first Ctrl-C end what is inside, and what would follow it; a second one ends all."""
+        """Let a first Ctrl-C end the block and skip what would follow; a second one ends the program."""
         if self.interrupted:
             yield
             return
@@ -186,7 +181,7 @@ class State:
             self.stop()
 
     def stop(self, why: str = "interrupted: the best so far is what comes back") -> None:
-        """Go on with what there is, and say why."""
+        """Skip all further work, keep the best so far, and log why."""
         self.interrupted = True
         log.warning(why)
 
@@ -217,7 +212,7 @@ class Context:
         return self.state.limits.seconds * self.share
 
     @property
-    def tensors(self) -> "dict[str, Tensor]":
+    def tensors(self) -> dict[str, Tensor]:
         """The tensors that enter the region, by name."""
         return {port.name: self.state.known[port.name] for port in self.goal.inputs}
 
@@ -235,9 +230,7 @@ def failed(candidate: Candidate, stage: str, why: str, kind: Kind = Kind.FAILED)
 
 
 def _placed(inputs: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
-    """Return inputs where the target computes: those without data are made there."""
-    import torch
-    from torch.utils._pytree import tree_map
+    """Return inputs on the target's device; a tensor without data is made there."""
 
     def put(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

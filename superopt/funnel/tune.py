@@ -15,7 +15,7 @@ from superopt.options import PRESETS
 
 __all__ = ["tune"]
 
-_HOPELESS = 1.5  # times what there is to beat, above which a candidate is not tuned
+_HOPELESS = 1.5  # a candidate this many times as slow as what there is to beat is not tuned
 
 
 def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:

@@ -10,7 +10,7 @@ __all__ = ["write"]
 
 
 def write(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
-    """Write the kernels of all candidates; those that have none in a configuration fail."""
+    """Write the kernels of all candidates; a candidate whose kernel cannot be written fails."""
     with context.state.clock.phase("emit"):
         return [_written(one, context) for one in candidates]
 

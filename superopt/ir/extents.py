@@ -19,7 +19,7 @@ _Dims = tuple[tuple[str, ...], ...]
 
 
 def whole_dims(port: Port, splits: Sequence[Split]) -> _Dims:
-    """Return the axes of each dimension of a port, those that were split in parts by their own names."""
+    """Return the axes of each dimension of a port; a part of a split axis has its own name."""
     dims = []
     for dim in port.dims:
         for split in splits:
@@ -31,7 +31,7 @@ def whole_dims(port: Port, splits: Sequence[Split]) -> _Dims:
 
 
 def measured_axes(dims: Iterable[tuple[str, ...]]) -> frozenset[str]:
-    """Return the axes whose sizes follow from those of dimensions alone."""
+    """Return the axes whose sizes follow from the sizes of dimensions alone."""
     known: set[str] = set()
     left = list(dims)
     while found := {axis for dim in left for axis in dim if known.issuperset(set(dim) - {axis})} - known:

@@ -54,7 +54,7 @@ STRUCTURAL = {
 """Operators that are not elementwise, and how many values each takes."""
 
 REDUCTIONS = frozenset({"sum", "max", "contract"})
-"""Operators whose value lacks axes of their operands: those that the step names."""
+"""Operators whose value lacks the axes that the step names, though an operand has them."""
 
 COMMUTATIVE = frozenset({"contract", *(op.name for op in OPS.values() if op.commutes)})
 """Operators whose two operands may be exchanged."""
@@ -160,7 +160,7 @@ class Graph:
 
 
 def step_axes(step: Step, inputs: tuple[frozenset[str], ...]) -> frozenset[str]:
-    """Return the axes of a step's value, given those of its inputs."""
+    """Return the axes of a step's value, given the axes of its inputs."""
     if step.op == "index":
         return frozenset(step.axes)
     if step.op in ("const", "infinity", "size"):

@@ -69,11 +69,11 @@ def _growth(graph: Graph, step: Step, found: Mapping[int, Growth | None]) -> Gro
     times = [_degree(arg, "times") for arg in known]
     match step.op:
         case "add" | "sub":
-            return _sum(plus, (1, 1 if step.op == "add" else -1)) or _common(known)
+            return _combined("plus", plus, (1, 1 if step.op == "add" else -1)) or _common(known)
         case "neg":
             return Growth(known[0].kind, -known[0].degree if plus[0] is not None else known[0].degree)
         case "mul" | "div":
-            return _times(times, POWERS[step.op]) or _scaled(graph, step, plus)
+            return _combined("times", times, POWERS[step.op]) or _scaled(graph, step, plus)
         case "exp":
             return None if plus[0] is None else Growth("times", plus[0])
         case "log":
@@ -87,25 +87,21 @@ def _growth(graph: Graph, step: Step, found: Mapping[int, Growth | None]) -> Gro
                 return None
             return _chosen(graph, step, known)
         case op:
-            return _times(times, POWERS[op]) if op in POWERS else None
+            return _combined("times", times, POWERS[op]) if op in POWERS else None
 
 
 def _degree(growth: Growth, kind: Literal["plus", "times"]) -> Fraction | None:
     return growth.degree if growth.kind == kind or growth.constant else None
 
 
-def _sum(degrees: Sequence[Fraction | None], signs: Sequence[int]) -> Growth | None:
+def _combined(
+    kind: Literal["plus", "times"], degrees: Sequence[Fraction | None], factors: Sequence[Fraction | int]
+) -> Growth | None:
+    """Return the growth whose degree is a weighted sum of degrees; None where one of them is not known."""
     known = [degree for degree in degrees if degree is not None]
     if len(known) < len(degrees):
         return None
-    return Growth("plus", sum((d * sign for d, sign in zip(known, signs, strict=True)), _ZERO))
-
-
-def _times(degrees: Sequence[Fraction | None], powers: Sequence[Fraction]) -> Growth | None:
-    known = [degree for degree in degrees if degree is not None]
-    if len(known) < len(degrees):
-        return None
-    return Growth("times", sum((d * power for d, power in zip(known, powers, strict=True)), _ZERO))
+    return Growth(kind, sum((d * factor for d, factor in zip(known, factors, strict=True)), _ZERO))
 
 
 def _common(growths: Sequence[Growth]) -> Growth | None:

@@ -4,9 +4,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._pytree import tree_flatten
+
 from superopt.dtypes import tensor_text
 from superopt.errors import InputError
 from superopt.live.sizes import described
+from superopt.verify.floats.compare import tensors_of
 
 __all__ = [
     "bound",
@@ -67,7 +72,7 @@ def _by_name(found: inspect.BoundArguments) -> list[tuple[str, Any]]:
 
 
 def is_same(mine: Any, its: Any) -> bool:
-    """Whether two arguments that are no tensors are the same to a program: a 2 is no 2.0."""
+    """Whether two arguments other than tensors are the same to a program; 2 and 2.0 are not."""
     if mine is its:
         return True
     kind = type(mine)
@@ -78,7 +83,7 @@ def is_same(mine: Any, its: Any) -> bool:
 
 
 def in_built_order(built: Any, given: Any) -> Any:
-    """Return arguments with the keys of each dict in the order of those that a program was built for."""
+    """Return arguments with the keys of each dict in the order for which a program was built."""
     if type(built) is dict and type(given) is dict and built.keys() == given.keys():
         return {key: in_built_order(value, given[key]) for key, value in built.items()}
     if type(built) in (tuple, list) and type(given) is type(built) and len(given) == len(built):
@@ -87,10 +92,7 @@ def in_built_order(built: Any, given: Any) -> Any:
 
 
 def only_plain(tensors: Iterable[Any]) -> bool:
-    """Whether kernels can read tensors: not those of other classes, nor without memory of their own."""
-    from torch import Tensor
-    from torch.nn import Parameter
-
+    """Whether kernels can read tensors: plain tensors and parameters, with memory of their own."""
     return all(type(one) in (Tensor, Parameter) and _in_memory(one) for one in tensors)
 
 
@@ -104,16 +106,11 @@ def _in_memory(tensor: Any) -> bool:
 
 def half_without_data(inputs: tuple[Any, ...]) -> bool:
     """Whether some tensors have no data and others do: what PyTorch makes of that is arbitrary."""
-    from superopt.verify.floats.compare import tensors_of
-
     return len({one.is_meta for one in tensors_of(inputs)}) == 2
 
 
 def check_arguments(built: tuple[Any, ...], given: tuple[Any, ...], device: str, name: str) -> None:
     """Refuse arguments of another structure, rank, dtype, device or number."""
-    from torch import Tensor
-    from torch.utils._pytree import tree_flatten
-
     wanted, structure = tree_flatten(built)
     leaves, other = tree_flatten(given)
     if structure != other:
@@ -133,9 +130,6 @@ def check_arguments(built: tuple[Any, ...], given: tuple[Any, ...], device: str,
 
 def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
     """Return what must agree for a program to be used: structure, shapes, dtypes, devices, numbers."""
-    from torch import Tensor
-    from torch.utils._pytree import tree_flatten
-
     if all(isinstance(one, Tensor) for one in inputs):
         return tuple([(one.shape, one.dtype, device or one.device.type) for one in inputs])
     leaves, structure = tree_flatten(inputs)
@@ -148,8 +142,6 @@ def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
 
 
 def _said(value: Any) -> str:
-    from torch import Tensor
-
     if isinstance(value, Tensor):
         return tensor_text(value)
     return repr(value) if type(value) in _SHOWN else f"a {type(value).__module__}.{type(value).__name__}"

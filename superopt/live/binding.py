@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from superopt.candidates.parts import parts_of
 from superopt.errors import SuperoptError
 from superopt.funnel.assembly import in_parts
 from superopt.ir import Graph, Program, print_program, release_shifts
 from superopt.live.arguments import only_plain
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from superopt.live.reach import Reached
-    from superopt.live.watch import Watch
-    from superopt.trace.traced import Traced
+from superopt.live.reach import Reached, reach
+from superopt.live.watch import Watch, value_of
+from superopt.trace import trace
+from superopt.trace.traced import Traced
 
 __all__ = ["Binding", "traced_alike"]
 
@@ -32,10 +31,10 @@ class _State:
     A tensor is noted by its place among those that are reached; where nothing reaches it, by itself.
     """
 
-    traced: "Traced | None"  # without its constants; None: another program than the one that was built
-    constants: "dict[str, int | Tensor]"
+    traced: Traced | None  # without its constants; None: another program than the one that was built
+    constants: dict[str, int | Tensor]
     # Tensors whose values are numbers of the program, with those values.
-    reads: "tuple[tuple[int | Tensor, str], ...]"
+    reads: tuple[tuple[int | Tensor, str], ...]
     why: str = ""
 
 
@@ -46,9 +45,7 @@ class Binding:
     more to it, the function is traced again, and the program stays where it comes out the same.
     """
 
-    def __init__(self, function: Function, traced: "Traced", goals: Sequence[Graph], device: str) -> None:
-        from superopt.live.reach import reach
-
+    def __init__(self, function: Function, traced: Traced, goals: Sequence[Graph], device: str) -> None:
         self._function = function
         self._goals = tuple(goals)
         self._program = traced.program
@@ -62,18 +59,14 @@ class Binding:
         """Whether nothing has changed since the constants were found; takes about a microsecond."""
         return self.watch.same()
 
-    def renewed(self, inputs: tuple[Any, ...], name: str) -> "Watch":
+    def renewed(self, inputs: tuple[Any, ...], name: str) -> Watch:
         """Find the constants again; what watches them from now on is for the caller to put in place."""
-        from superopt.live.reach import reach
-
         found = reach(self._function)
         known = self._states.get(tuple(found.facts), [])
         state = next((one for one in known if _holds(one, found)), None)
         return self._taken(state or self._traced_again(found, inputs, name), found)
 
-    def _taken(self, state: _State, found: "Reached") -> "Watch":
-        from superopt.live.watch import Watch
-
+    def _taken(self, state: _State, found: Reached) -> Watch:
         # The program with the tensors of now; None where the function became another program.
         self.traced: Traced | None = None
         self.why = state.why
@@ -83,22 +76,18 @@ class Binding:
         reads = [(_at(place, found), value) for place, value in state.reads]
         return Watch(found, constants.values(), reads)
 
-    def _traced_again(self, found: "Reached", inputs: tuple[Any, ...], name: str) -> _State:
+    def _traced_again(self, found: Reached, inputs: tuple[Any, ...], name: str) -> _State:
         if self._traces >= _TRACES:
             return _State(None, {}, (), f"what {name} reads besides its arguments changes too often")
         self._traces += 1
-        from superopt.trace import trace
-
         try:
             traced = trace(self._function, *inputs, name=name, live=self._device)
         except SuperoptError as error:
             return _State(None, {}, (), str(error))
         return self._noted(found, traced, traced_alike(traced, self._goals, self._program))
 
-    def _noted(self, found: "Reached", traced: "Traced", built: "Traced | None") -> _State:
+    def _noted(self, found: Reached, traced: Traced, built: Traced | None) -> _State:
         """Keep what was traced in a state, and how it was built if it was, for when it comes again."""
-        from superopt.live.watch import value_of
-
         places = {id(tensor): place for place, tensor in enumerate(found.tensors)}
         why = "" if built else "what it reads besides its arguments has changed, and the program with it"
         if built and not self._readable(traced.constants.values()):
@@ -114,11 +103,11 @@ class Binding:
         self._states.setdefault(tuple(found.facts), []).append(state)
         return state
 
-    def _readable(self, tensors: "Iterable[Tensor]") -> bool:
+    def _readable(self, tensors: Iterable[Tensor]) -> bool:
         return all(only_plain((one,)) and one.device.type == self._device for one in tensors)
 
 
-def traced_alike(found: "Traced", goals: Sequence[Graph], program: Program) -> "Traced | None":
+def traced_alike(found: Traced, goals: Sequence[Graph], program: Program) -> Traced | None:
     """Return what was traced in the parts of these goals, or None where it is another program than theirs."""
     names = {goal.name: None for goal in goals}
     parts = [parts_of(release_shifts(region.graph), names) or [] for region in found.program.regions]
@@ -128,12 +117,10 @@ def traced_alike(found: "Traced", goals: Sequence[Graph], program: Program) -> "
     return traced if print_program(traced.program) == print_program(program) else None
 
 
-def _at(place: "int | Tensor", found: "Reached") -> "Tensor":
+def _at(place: int | Tensor, found: Reached) -> Tensor:
     return found.tensors[place] if isinstance(place, int) else place
 
 
-def _holds(state: _State, found: "Reached") -> bool:
+def _holds(state: _State, found: Reached) -> bool:
     """Whether the tensors of which numbers were read still hold them."""
-    from superopt.live.watch import value_of
-
     return all(value_of(_at(place, found)) == value for place, value in state.reads)

@@ -1,17 +1,19 @@
-"""Modes: what PyTorch is told besides the arguments of a call."""
+"""Modes: the global settings of PyTorch that change what a call does."""
 
 from collections.abc import Callable
+
+import torch
+from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 __all__ = ["Modes"]
 
 
 class Modes:
-    """What PyTorch is told besides the arguments of a call, asked in as little time as can be."""
+    """The global settings of PyTorch that change what a call does, read as fast as possible."""
 
     def __init__(self) -> None:
-        import torch
-        from torch.autograd import forward_ad
-
         self.threads: Callable[[], int] = torch.get_num_threads
         self.gradients: Callable[[], bool] = torch.is_grad_enabled
         self.autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -41,11 +43,7 @@ class Modes:
 
 
 def _default_device() -> object:
-    """Return the default device, None where there is none, or what is equal to none of another time."""
-    import torch
-    from torch.overrides import _get_current_function_mode_stack
-    from torch.utils._device import DeviceContext
-
+    """Return the default device, None where there is none, or an object that equals no earlier one."""
     stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     if any(type(mode) is not DeviceContext for mode in stack):
         return object()

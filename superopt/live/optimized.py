@@ -6,13 +6,14 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.candidates.order import RankedBy
 from superopt.candidates.parts import region_name
 from superopt.candidates.sizes import bucket, mugraph_for, resized
 from superopt.codegen.signature import form_of
+from superopt.driver import Search
 from superopt.errors import InputError, SuperoptError, first_line
 from superopt.funnel import RETUNING, Context, Limits, State, run
 from superopt.funnel.assembly import Alone, assemble, in_parts
@@ -35,13 +36,12 @@ from superopt.result.explain import explained
 from superopt.result.result import Result
 from superopt.rivals.rivals import EAGER, PEERS
 from superopt.targets import Kernel
+from superopt.trace import trace
+from superopt.trace.traced import Traced
 from superopt.tune import Measurement
+from superopt.verify.floats.compare import compare_floats, tensors_of
 from superopt.verify.floats.report import FloatReport
-
-if TYPE_CHECKING:
-    from superopt.driver import Search
-    from superopt.trace.traced import Traced
-    from superopt.verify.verdict import Verdict
+from superopt.verify.verdict import Verdict
 
 __all__ = ["Optimized"]
 
@@ -94,19 +94,19 @@ class Optimized:
     floor_us: float | None
     graph: Graph | Program
     graphs: tuple[Graph, ...]
-    verdict: "Verdict | None"
+    verdict: Verdict | None
     sources: tuple[str, ...]
 
     def __init__(
         self,
         function: Function | None,
         result: Result,
-        traced: "Traced",
+        traced: Traced,
         *,
         kernels: Mapping[str, Kernel],
         options: OptimizeOptions,
         compiled: Function | None = None,
-        search: "Search | None" = None,
+        search: Search | None = None,
     ) -> None:
         self.function = function  # None: the program itself is the original
         self.result = result
@@ -137,7 +137,7 @@ class Optimized:
         self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is known of the program, which its result says."""
+        """Return an attribute of the result, which knows all about the program."""
         if name not in _KNOWN:
             raise AttributeError(f"an optimized program has no {name!r}")
         return getattr(self.result, name)
@@ -150,8 +150,6 @@ class Optimized:
         """Return the result as plain data, as `save` writes it."""
         if self._open_axes is None:  # tried by tracing, once
             assert self.function is not None
-            from superopt.trace import trace
-
             live = self.target.torch_device
             whole = trace(self.function, *self.inputs, name=self._name, live=live).program
             self._open_axes = open_axes(self.function, whole, self.inputs, live)
@@ -174,7 +172,7 @@ class Optimized:
         return assemble(self.traced, {}) if self.function is None else self.function
 
     def _begin(self) -> None:
-        """Forget all calls but those like the one it was made for: the tensors of its function are others."""
+        """Forget all calls but calls like the first one, since the function's tensors have changed."""
         self._programs: dict[object, Function] = {
             signature(self.inputs, self.target.torch_device): self._chosen()
         }
@@ -202,7 +200,7 @@ class Optimized:
             inputs = arranged
         try:
             key = modes.threads(), form_of(inputs)
-        except (AttributeError, RuntimeError):  # not tensors alone, or such as have no strides
+        except (AttributeError, RuntimeError):  # some arguments are not tensors, or have no strides
             return self._call_anything(in_built_order(self.inputs, inputs))
         if modes.gradients() and self._wants_gradients(inputs):
             return self._original(inputs, {}, _GRADIENTS)
@@ -218,8 +216,6 @@ class Optimized:
 
     def _call_anything(self, inputs: tuple[Any, ...]) -> Any:
         """Compute what the original does on arguments of any form."""
-        from superopt.verify.floats.compare import tensors_of
-
         tensors = tensors_of(inputs)
         if self._modes.gradients() and self._wants_gradients(tensors):
             return self._original(inputs, {}, _GRADIENTS)
@@ -257,7 +253,7 @@ class Optimized:
             elif not self._away:
                 log.warning("%s: %s; the original computes", self._name, binding.why)
             self._away = binding.traced is None
-            binding.watch = watch  # last: from here on other threads go by what is above
+            binding.watch = watch  # set last: other threads read it first
 
     def _call_for(self, key: object, inputs: tuple[Any, ...]) -> Function:
         """Return what computes inputs like these, and note it."""
@@ -317,7 +313,7 @@ class Optimized:
             program(*inputs)
             if compared:
                 self._check_floats(program, inputs)
-        except Exception as error:  # whatever a compiler or a driver raises, the original still computes
+        except Exception as error:  # a compiler or a driver may raise anything; the original still computes
             reason = first_line(error)
             log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
             self.elsewhere[described(inputs)] = reason
@@ -347,8 +343,6 @@ class Optimized:
 
     def _check_floats(self, program: Function, inputs: tuple[Any, ...]) -> None:
         """Raise InputError where kernels err more than PyTorch at sizes that no axis was traced for."""
-        from superopt.verify.floats.compare import compare_floats
-
         # Comparisons were seen both ways where the kernels were made; here some may have one outcome only.
         report = compare_floats(
             self.original, program, inputs, distributions=("normal",), seed=self.options.seed
@@ -360,7 +354,7 @@ class Optimized:
     def _name(self) -> str:
         return self.traced.program.name
 
-    def _traced_at(self, inputs: tuple[Any, ...]) -> "tuple[Traced | None, bool]":
+    def _traced_at(self, inputs: tuple[Any, ...]) -> tuple[Traced | None, bool]:
         """Return the program at other sizes, in the same parts, or None where it is another program.
 
         True says that it is the same as algebra only: an axis that is 1 long is none when traced.
@@ -369,8 +363,6 @@ class Optimized:
             return built_at(
                 self.traced, read_sizes(self.traced, inputs, self._open_axes or frozenset())
             ), False
-        from superopt.trace import trace
-
         try:
             found = trace(self.function, *inputs, name=self._name, live=self.target.torch_device)
         except SuperoptError as error:
@@ -386,7 +378,7 @@ class Optimized:
         return in_parts(found, parts), False
 
     def _kernel(
-        self, name: str, chosen: Candidate, traced: "Traced", inputs: tuple[Any, ...], made: list[str]
+        self, name: str, chosen: Candidate, traced: Traced, inputs: tuple[Any, ...], made: list[str]
     ) -> Kernel:
         """Return the kernel of a region for the sizes of a program, made where there is none yet."""
         goal = next(one.graph for one in traced.program.regions if one.graph.name == name)
@@ -405,7 +397,7 @@ class Optimized:
         return self._made[key]
 
     def _tuned(
-        self, goal: Graph, candidate: Candidate, traced: "Traced", inputs: tuple[Any, ...]
+        self, goal: Graph, candidate: Candidate, traced: Traced, inputs: tuple[Any, ...]
     ) -> Kernel | None:
         """Return the kernel of a candidate in the best of the configurations that are raced for its sizes."""
         limits = Limits(seconds=self.options.seconds / 2)

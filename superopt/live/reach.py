@@ -1,4 +1,4 @@
-"""Reach: all that a function reads besides its arguments, found by looking at what it is made of.
+"""Reach: all that a function reads besides its arguments, found by walking through its code and objects.
 
 From the function the walk goes to the cells of its closure, the globals that its code names, its
 defaults, the object it is a method of, and from there to attributes, items, classes, submodules and
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module
 
 __all__ = ["Reached", "Same", "form", "reach"]
 
@@ -201,7 +202,7 @@ class _Walk:
         self._pick(places, [one for one in named if one in places and not _is_library_module(places[one])])
 
     def _code(self, code: types.CodeType) -> list[str]:
-        """Note the names that a code uses, and return those that may be globals, in order."""
+        """Note the names that a code uses, and return the names that may be globals, in order."""
         named = list(code.co_names)
         self._texts(code.co_consts)
         for constant in code.co_consts:
@@ -298,8 +299,6 @@ class _Walk:
         self._class(kind)
 
     def _module(self, kind: type, attributes: Mapping[str, Any]) -> None:
-        from torch.nn.modules import module
-
         named = _names_of_methods(kind) if _is_library(kind.__module__) else None
         for one in _CONTENTS:
             if attributes.get(one) or named is None or one in named:
@@ -335,7 +334,7 @@ class _Walk:
 
 @functools.cache
 def _is_library(module: str | None) -> bool:
-    """Whether a module is PyTorch's, Python's own, or the like; a user's may have the name of one."""
+    """Whether a module is a library's, such as PyTorch's; a user's module may have the same name."""
     if module is None or module.partition(".")[0] not in _LIBRARIES:
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -343,7 +342,7 @@ def _is_library(module: str | None) -> bool:
 
 
 def _is_described(kind: type) -> bool:
-    """Whether an object of a class is no more than its attributes; a number of a user's class is more."""
+    """Whether an object of a class is nothing but its attributes; a subclass of int is more."""
     return all(
         base is object
         or issubclass(base, nn.Module)

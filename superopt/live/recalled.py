@@ -9,8 +9,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import print_program
 from superopt.live.optimized import Optimized
@@ -18,26 +21,25 @@ from superopt.live.saved import program_of
 from superopt.options import OptimizeOptions
 from superopt.result.codec import inputs_json, result_from_json, result_json
 from superopt.targets import Target
-
-if TYPE_CHECKING:
-    from superopt.cache import Cache, Key
-    from superopt.trace.traced import Traced
+from superopt.trace.traced import Traced
+from superopt.verify.floats.compare import tensors_of
 
 __all__ = ["ResultCache"]
 
 log = logging.getLogger("superopt")
 
-_STALE = timedelta(days=30)  # after which a machine may have changed in ways that no version tells
-_FORMAT = 1  # of what is kept; another number makes every older result a miss
+# An older result is not used: the machine may have changed in ways that no version tells.
+_STALE = timedelta(days=30)
+_FORMAT = 1  # the version of the records; another number makes every older result a miss
 
 
 class ResultCache:
-    """The cache as far as whole results go, for one function on inputs of one form."""
+    """Whole results in the cache, for one function on inputs of one form."""
 
     def __init__(
         self,
-        cache: "Cache | None",
-        traced: "Traced",
+        cache: Cache | None,
+        traced: Traced,
         inputs: tuple[Any, ...],
         options: OptimizeOptions,
         target: Target,
@@ -49,9 +51,9 @@ class ResultCache:
         self._key = _key(traced, inputs, options, target) if cache and measures and whole else None
 
     def recall(
-        self, function: Callable[..., Any], traced: "Traced", source: Mapping[str, Any] | None
+        self, function: Callable[..., Any], traced: Traced, source: Mapping[str, Any] | None
     ) -> Optimized | None:
-        """Return what an identical call found not long ago, or None."""
+        """Return the result of an identical recent call as a program, or None."""
         record = self._cache.get(self._key) if self._cache and self._key else None
         if record is None or record.made is None or not self._options.recall:
             return None
@@ -71,8 +73,6 @@ class ResultCache:
 
     def keep(self, best: Optimized) -> None:
         """Keep a result that was measured to its end."""
-        from superopt.cache import Record
-
         result = best.result
         if self._cache is None or self._key is None or result.interrupted or not result.measurements:
             return
@@ -90,11 +90,7 @@ class ResultCache:
         self._cache.put(self._key, Record(result_json(replace(result, regions=bare)), result.name))
 
 
-def _key(traced: "Traced", inputs: tuple[Any, ...], options: OptimizeOptions, target: Target) -> "Key | None":
-    import torch
-
-    from superopt.cache import key_of, versions
-    from superopt.verify.floats.compare import tensors_of
+def _key(traced: Traced, inputs: tuple[Any, ...], options: OptimizeOptions, target: Target) -> Key | None:
 
     chosen = asdict(options)
     for name in ("seed", "search", "cache", "recall"):

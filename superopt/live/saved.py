@@ -16,7 +16,8 @@ from superopt.result.codec import read_result, tree_of
 from superopt.result.result import Result
 from superopt.rivals.rivals import EAGER, PEERS
 from superopt.targets import Kernel, Target
-from superopt.trace import Traced
+from superopt.trace import Traced, trace
+from superopt.trace.capture.tape import Ref
 
 __all__ = ["load", "program_of", "proven_regions", "traced_again"]
 
@@ -92,8 +93,6 @@ def traced_again(
     """Return the program to run: the function's own where it is given, which must be the same one."""
     if function is None:
         return _alone(result, place)
-    from superopt.trace import trace
-
     found = found or trace(function, *result.inputs, name=result.name, live=result.target.torch_device)
     traced = traced_alike(found, [one.goal for one in result.regions], result.program)
     if traced is None:
@@ -103,8 +102,6 @@ def traced_again(
 
 def _alone(result: Result, place: str) -> Traced:
     """Return a program that needs no function, or raise InputError."""
-    from superopt.trace.capture.tape import Ref
-
     program = result.program
     if program.opaque:
         listed = ", ".join(node.target for node in program.opaque)

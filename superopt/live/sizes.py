@@ -8,15 +8,21 @@ what was built, at these sizes, is compared with the new trace as exact algebra.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
 
 from superopt.candidates.sizes import resized, without_strides
 from superopt.dtypes import tensor_text
 from superopt.errors import GraphError, InputError
 from superopt.ir import Axis, Graph, Program, Region
-
-if TYPE_CHECKING:
-    from superopt.trace.traced import Traced
+from superopt.trace import trace
+from superopt.trace.capture.tape import Ref, map_leaves
+from superopt.trace.traced import Traced
+from superopt.verify.floats.compare import tensors_of
+from superopt.verify.graphs.equality import equal_graphs
+from superopt.verify.programs.whole import whole_graph
 
 __all__ = [
     "built_at",
@@ -48,7 +54,7 @@ def _without_sizes(graph: Graph) -> Graph:
     )
 
 
-def built_at(traced: "Traced", sizes: Mapping[str, int]) -> "Traced":
+def built_at(traced: Traced, sizes: Mapping[str, int]) -> Traced:
     """Return a program at other sizes of some axes."""
     nodes = tuple(
         Region(resized(node.graph, sizes)) if isinstance(node, Region) else node
@@ -57,15 +63,11 @@ def built_at(traced: "Traced", sizes: Mapping[str, int]) -> "Traced":
     return replace(traced, program=replace(traced.program, nodes=nodes))
 
 
-def same_at_one(built: "Traced", found: "Traced", inputs: tuple[Any, ...]) -> "Traced | None":
+def same_at_one(built: Traced, found: Traced, inputs: tuple[Any, ...]) -> Traced | None:
     """Return a program at the sizes of inputs that are 1 long somewhere, or None.
 
     It must compute the same as the one that was traced there, for all inputs, and in the same structure.
     """
-    from superopt.verify.floats.compare import tensors_of
-    from superopt.verify.graphs.equality import equal_graphs
-    from superopt.verify.programs.whole import whole_graph
-
     if built.program.opaque or found.program.opaque or _returned(built) != _returned(found):
         return None
     if built.input_names != found.input_names or built.constants.keys() != found.constants.keys():
@@ -82,10 +84,8 @@ def same_at_one(built: "Traced", found: "Traced", inputs: tuple[Any, ...]) -> "T
     return replace(there, constants=found.constants) if verdict.equal else None
 
 
-def _returned(traced: "Traced") -> str:
+def _returned(traced: Traced) -> str:
     """Return the structure of what a function returns, its tensors by their places among the outputs."""
-    from superopt.trace.capture.tape import Ref, map_leaves
-
     places = {name: at for at, name in enumerate(traced.program.outputs)}
 
     def leaf(value: Any) -> str:
@@ -95,7 +95,7 @@ def _returned(traced: "Traced") -> str:
 
 
 def _renamed_alike(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of axes, and of those that a step renames them to."""
+    """Return the sizes of axes, and of the axes that a step renames them to."""
     found = dict(sizes)
     pairs = [pair for region in program.regions for step in region.graph.steps for pair in step.mapping]
     for old, new in pairs:
@@ -105,14 +105,12 @@ def _renamed_alike(program: Program, sizes: Mapping[str, int]) -> dict[str, int]
 
 
 def read_sizes(
-    traced: "Traced", inputs: tuple[Any, ...], changing: frozenset[str], *, ones: bool = False
+    traced: Traced, inputs: tuple[Any, ...], changing: frozenset[str], *, ones: bool = False
 ) -> dict[str, int]:
     """Return the sizes of axes as tensors have them; InputError where one that is fixed differs.
 
     The tensors are the inputs, and those that the program holds.
     """
-    from superopt.verify.floats.compare import tensors_of
-
     known = _axis_sizes(traced.program)
     tensors = traced.constants | dict(zip(traced.input_names, tensors_of(inputs), strict=True))
     found: dict[str, int] = {}
@@ -159,10 +157,6 @@ def _same_at(
     sizes: Mapping[str, int],
     live: str | None,
 ) -> bool:
-    import torch
-    from torch.utils._pytree import tree_map
-
-    from superopt.trace import trace
 
     ports = iter(program.inputs)
 
@@ -186,6 +180,4 @@ def _axis_sizes(program: Program) -> dict[str, int]:
 
 def described(inputs: tuple[Any, ...]) -> str:
     """Return the tensors of arguments in words, as `f32[5, 64], f32[64]`."""
-    from superopt.verify.floats.compare import tensors_of
-
     return ", ".join(map(tensor_text, tensors_of(inputs)))

@@ -132,7 +132,7 @@ def _identical(items: list[Iterable[Any]], picks: list[Pick], cells: list[Any]) 
 
 
 class _Objects:
-    """Objects, compared by their ids; they are held on to, so that no other gets the id of one."""
+    """Objects, compared by their ids; they are kept alive, so that no new object gets one of these ids."""
 
     def __init__(self, now: Callable[[], Iterator[Any]]) -> None:
         self._now = now

@@ -165,7 +165,7 @@ def _centers(
     above: Mapping[Key, list[_Link]],
     below: Mapping[Key, list[_Link]],
 ) -> dict[Key, float]:
-    """Return the middle of every node: near those of its neighbours, in order and apart."""
+    """Return the middle of every node: near the middles of its neighbours, in order and apart."""
     centers: dict[Key, float] = {}
     for row in rows:
         x = 0.0

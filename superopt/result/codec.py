@@ -207,10 +207,9 @@ def _checked(data: Any, place: str) -> Mapping[str, Any]:
         raise InputError(
             f"{place!r} is not a result of superopt; `superopt optimize TARGET -o FILE` makes one"
         )
-    if data.get("version") not in (1, VERSION):
+    if data.get("version") != VERSION:
         raise InputError(
-            f"{place}: version {data.get('version')!r} is not known;"
-            f" this superopt reads versions 1 and {VERSION}"
+            f"{place}: version {data.get('version')!r} is not known; this superopt reads version {VERSION}"
         )
     if missing := [name for name in _KEYS if name not in data]:
         raise InputError(f"{place}: {missing[0]!r} is missing; the file is damaged")
@@ -218,36 +217,7 @@ def _checked(data: Any, place: str) -> Mapping[str, Any]:
         raise InputError(
             f"{place}: the winner is {data['winner']!r}; it is superopt or one of {', '.join(PEERS)}"
         )
-    if data["version"] == 1:
-        return {**data, "regions": [_as_now(one, place) for one in data["regions"]]}
     return data
-
-
-def _as_now(region: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return a region of version 1, which had names in place of ids and reasons in place of fates."""
-    chosen, candidates = region.get("chosen"), region["candidates"]
-    if chosen is not None and (type(chosen) is not int or not 0 <= chosen < len(candidates)):
-        raise InputError(f"{place}: a region has no candidate {chosen!r}")
-
-    def fate(stage: str, kind: Kind, reason: Any = "") -> dict[str, str]:
-        return {"stage": stage, "kind": kind, "reason": str(reason)}
-
-    def fate_of(at: int, why: Any) -> dict[str, str]:
-        if at == chosen:
-            return fate("choose", Kind.CHOSEN)
-        return fate("check", Kind.REFUSED, why) if why else fate("choose", Kind.SLOWER)
-
-    return {
-        **region,
-        "candidates": [
-            {**one, "id": str(at), "schedule": one["name"], "fate": fate_of(at, one.get("rejected"))}
-            for at, one in enumerate(candidates)
-        ],
-        "dropped": [
-            {"id": str(at), "name": one["name"], "fate": fate("schedule", Kind.REFUSED, one["reason"])}
-            for at, one in enumerate(region.get("dropped") or ())
-        ],
-    }
 
 
 def _floats(data: Any) -> FloatReport | None:
@@ -291,7 +261,7 @@ def _ranked_by(data: Any) -> RankedBy | None:
 
 
 def inputs_json(inputs: tuple[Any, ...]) -> list[Any]:
-    """Return the form of arguments as plain data, without what is in their tensors."""
+    """Return the form of arguments as plain data, without the numbers in their tensors."""
     return [_tree_json(one, _input_json) for one in inputs]
 
 
@@ -348,7 +318,7 @@ def _input(data: Mapping[str, Any]) -> Any:
 
 
 def returned(traced: "Traced") -> Any:
-    """Return what a function returns as plain data, or None where it is no plain structure."""
+    """Return the structure of a function's result as plain data, or None where it has no plain structure."""
     from superopt.trace.capture.tape import Ref
 
     def leaf(value: Any) -> dict[str, Any]:

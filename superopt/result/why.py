@@ -28,16 +28,16 @@ __all__ = [
 ]
 
 _LAYOUT = ("rename", "select")
-_FEWER = 0.9  # share of the arithmetic, below which a program is said to do less of it
+_FEWER = 0.9  # a program with less than this share of the arithmetic is said to do less
 _MOSTLY = 0.5  # share of the bytes, from which one tensor is named as most of them
-_NEAR_FLOOR = 1.25  # times the least possible time, within which a program leaves nothing to win
+_NEAR_FLOOR = 1.25  # a program within this many times the least possible time leaves little to win
 _APART = 1.1  # times that two times of one program differ before a reader is told why
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """What the chosen kernels read and write, in bytes, and the tensor that is most of it."""
+    """The bytes that the chosen kernels read and write, and the tensor that accounts for most of them."""
 
     bytes: int
     largest: str
@@ -145,7 +145,7 @@ def agreement(result: Result) -> list[str]:
 
 
 def what_is_left(result: Result) -> list[str]:
-    """Return, as sentences, how far the chosen kernels are from what is possible, and what they do."""
+    """Return, as sentences, how far the chosen kernels are from the least possible time, and what they do."""
     ours = result.measurements.get("superopt")
     chosen = [one.chosen for one in result.regions if one.chosen is not None]
     if ours is None or not chosen:
@@ -242,7 +242,7 @@ def _traffic(mugraph: MuGraph) -> list[tuple[int, int]]:
 
 
 def _moved(mugraph: MuGraph) -> _Moved | None:
-    """Return what the kernels move, where one input of the program is most of it."""
+    """Return the bytes that the kernels move, where one input of the program accounts for most of them."""
     traffic, inputs = _traffic(mugraph), mugraph.graph.inputs
     total = sum(size for _, size in traffic)
     of_each = {at: sum(size for value, size in traffic if value == at) for at in range(len(inputs))}

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from superopt.candidates.candidate import RegionCandidates
 from superopt.candidates.floors import beaten, least_us, of_program
 from superopt.fate import Kind
@@ -16,14 +18,15 @@ from superopt.rivals.stand_in import stand_in
 from superopt.tune import Measurement, confirm, measure_together
 from superopt.tune.errors import MeasurementError
 from superopt.tune.measure import HeadToHead
+from superopt.verify.floats.compare import tensors_of
 
 __all__ = ["FinalRace", "final_race", "withdrawn"]
 
 log = logging.getLogger("superopt")
 
 _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
-_UNSTEADY = 2.0  # times as long, that slow calls take on a machine that is busy
-_LONGER = 3.0  # times as long as planned, for a race that is not decided
+_UNSTEADY = 2.0  # on a busy machine, slow calls take this many times as long as fast ones
+_LONGER = 3.0  # an undecided race goes on for up to this many times its planned time
 _HASTE_S = 1.0  # seconds of the last race, once Ctrl-C asked to stop
 
 
@@ -70,12 +73,10 @@ class FinalRace:
 
 
 def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool) -> FinalRace:
-    """Measure all contenders; whatever goes wrong leaves the original as the winner.
+    """Measure all contenders; any error leaves the original as the winner.
 
     `known` says whether the function is the original, not the program as it was traced.
     """
-    import torch
-
     if state.lost:
         return FinalRace(fault=LOST)
     options = state.options
@@ -114,7 +115,7 @@ def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool
                     )
                     found = replace(found, confirmed=confirmed)
                     _check_floor(found, floor)
-            except Exception as error:  # whatever a program or the device raises, the original computes
+            except Exception as error:  # a program or the device may raise anything; the original computes
                 why = f"the race against PyTorch failed: {state.fault(error)}"
                 log.warning("%s: the original is what comes back: %s", state.traced.program.name, why)
                 state.interrupted |= state.lost
@@ -134,8 +135,6 @@ def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
 
 def _copies(state: State) -> list[tuple[Any, ...]]:
     """Return inputs several times over, more than caches hold."""
-    from superopt.verify.floats.compare import tensors_of
-
     count, seed = copies_for(tensors_of(state.typical)), state.options.seed
     return [state.typical, *(state.draw(seed + at) for at in range(1, count))]
 

@@ -13,7 +13,7 @@ __all__ = ["PASS", "alone", "compiled_by_inductor", "with_inductor"]
 T = TypeVar("T")
 
 PASS = "post_grad_custom_pre_pass"
-"""Inductor's setting for passes over the graph that we see; those of the user's change no region alone."""
+"""Inductor's setting for a pass over the graph: ours; a user's own pass changes no region by itself."""
 
 _INTERRUPTS, _PATIENCE_S = 3, 2.0
 _ALONE = {PASS: None, "fx_graph_cache": False, "cpp_wrapper": False}
@@ -40,7 +40,7 @@ def compiled_by_inductor(
 
 
 def _end(thread: threading.Thread) -> None:
-    """Interrupt what a thread does, and wait for it; what it is in may take the first time for itself."""
+    """Interrupt a thread and wait for it; the code it runs may catch the first interrupt."""
     for _ in range(_INTERRUPTS):
         if not thread.is_alive():
             return

@@ -17,10 +17,10 @@ from superopt.rivals.aten import VIEWS, is_attention, operator_name
 
 __all__ = ["LibraryCalls", "library_calls"]
 
-_PASS_BYTES = 1 << 18  # below which a copy takes no longer than its call
+_PASS_BYTES = 1 << 18  # a copy of fewer bytes takes no longer than its call
 
 _PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
-"""Products of matrices, and which arguments are the factors; what is added may be fused elsewhere."""
+"""Products of matrices, and which arguments are their factors; a summand may be fused elsewhere."""
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -83,7 +83,7 @@ def _with_passes(graph: fx.Graph, seen: _Recorder) -> list[Call]:
     With each of what is written goes a reading of up to two tensors that it is made of and that nothing
     has read before: a sum or a copy of as many elements, which Inductor's own code does not undercut.
     """
-    written: dict[fx.Node, int] = {}  # and how much of it
+    written: dict[fx.Node, int] = {}  # the number of elements written, by node
     for reader in graph.nodes:
         for read in reader.all_input_nodes if reader.op == "output" or reader in seen.calls else ():
             node = _origin(read)

@@ -1,4 +1,4 @@
-"""Opponents: the rivals of one region, on copies of its inputs, and what they take."""
+"""Opponents: the rivals of one region, on copies of its inputs, and their times."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from superopt.tune.measure import HeadToHead
 
 __all__ = ["Opponents"]
 
-_LONG_US = 2000.0  # above it one call tells enough
+_LONG_US = 2000.0  # one call is enough to time a function slower than this
 _SHORT_S = 0.05
 
 
@@ -71,7 +71,7 @@ class Opponents:
         )
 
     def _most_us(self) -> float:
-        """Return the time of PyTorch as it is: of one call, or of several where it is short."""
+        """Return the time of plain PyTorch: one call's, or the median of several if they are short."""
         eager = self.contender(EAGER)
         start = time.perf_counter()
         with torch.no_grad():

@@ -34,7 +34,7 @@ Maker = Callable[[Any, Sequence[tuple[Any, ...]], Mapping[str, Any]], Function]
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A way of PyTorch to compute a function, or a bound of it."""
+    """A way in which PyTorch computes a function, or a lower bound of its time."""
 
     name: str
     make: Maker
@@ -145,7 +145,7 @@ def rivals_of(
             if one.compiles:
                 with _same_compiler(target):
                     contender(*inputs)
-        except Exception as error:  # whatever stops a compiler here must not stop us
+        except Exception as error:  # no fault of a compiler may stop the race
             log.warning("%s does not race: %s", one.name, first_line(error))
             continue
         found[one.name] = contender

@@ -1,10 +1,10 @@
-"""Schedules: the ways in which a graph may run as kernels, ranked by what they are estimated to take.
+"""Schedules: the ways in which a graph may run as kernels, ranked by their estimated times.
 
     found = schedules(graph, device_of("h200"))
     for one in found.kept:
         print(one.name, one.estimate.us)
 
-`rank` does the same for several equal graphs and keeps the best of them all.
+`rank` does the same for several equal graphs and keeps the best schedules of all.
 """
 
 from superopt.schedule.recipe import Recipe

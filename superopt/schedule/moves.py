@@ -1,4 +1,4 @@
-"""Moves: from one recipe to those that differ in one decision, where that decision can matter."""
+"""Moves: from one recipe to recipes that differ in one decision, where that decision can matter."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,10 +21,11 @@ from superopt.schedule.recipe import Prepared, Recipe
 
 __all__ = ["Refused", "matmuls_of", "moves_from", "shapes_of", "splits_from"]
 
-_FULL = 4  # programs for each core: so many fill the device several times over
+_FULL = 4  # a grid of this many programs for each core fills the device several times over
 _LEAST = 64  # positions that a part has at least
 _PARTS = 4  # an axis too short for so many parts stays whole
-_FACTORS = (0.5, 1.0, 2.0, 4.0)  # times the number of parts that gives every core a program
+# Numbers of parts that are tried, in multiples of what gives every core a program.
+_FACTORS = (0.5, 1.0, 2.0, 4.0)
 _TILES = (8, 128, 1024)
 _LOOPED = 64  # positions: a shorter axis of a grid is not worth a loop
 
@@ -61,13 +62,13 @@ def shapes_of(ready: Prepared) -> list[Recipe]:
 def splits_from(
     ready: Prepared, recipe: Recipe, mugraph: MuGraph, cost: Estimate, device: Device
 ) -> Iterator[Recipe | Refused]:
-    """Yield the recipe with one more reduced axis in parts, as many as give the device's cores work."""
+    """Yield the recipe with one more reduced axis in as many parts as give all cores of the device work."""
     if recipe.called:
         return  # a library computes no parts
     graph = ready.graph
     sizes = graph.sizes
     parts_of = {name for split in ready.splits for name in (split.axis, split.outer, split.inner)}
-    programs: dict[str, int] = {}  # axis -> of the kernel that reduces it, the smallest
+    programs: dict[str, int] = {}  # axis -> the fewest programs of a kernel that reduces it
     for number, kernel in enumerate(mugraph.kernels):
         if isinstance(kernel, Block):
             for axis in {axis for tile, _ in walk(kernel) for axis in _reduced(graph, tile.value)}:
@@ -115,7 +116,7 @@ def _reduced(graph: Graph, value: int) -> tuple[str, ...]:
 
 
 def _cuts(graph: Graph, mugraph: MuGraph) -> list[int]:
-    """Return values worth a place in memory: of contractions, into them, and small ones that many read."""
+    """Return values worth storing: results and operands of contractions, and small values read often."""
     axes = value_axes(graph)
     tensorless = tensorless_values(graph)
     wanted: set[int] = set()
@@ -149,7 +150,7 @@ def _inner_loops(mugraph: MuGraph) -> set[str]:
 
 
 def _unlooped(graph: Graph, mugraph: MuGraph, cost: Estimate, device: Device) -> set[str]:
-    """Return axes that a program may walk along instead: whole ones, and those of too large a grid."""
+    """Return axes that a program may loop over instead: whole axes, and the axes of too large a grid."""
     axes = value_axes(graph)
     found: set[str] = set()
     for number, kernel in enumerate(mugraph.kernels):

@@ -26,16 +26,16 @@ _HELD = FusionChoices().held
 
 @dataclass(frozen=True, slots=True)
 class Recipe(FusionChoices):
-    """What is decided otherwise than by default; values are those of the prepared graph."""
+    """The decisions that differ from the default; values are numbered as in the prepared graph."""
 
     splits: tuple[tuple[str, int], ...] = ()  # axes and into how many parts
     online: bool = True  # exponentials are rescaled while their maximum still grows, in one pass
     called: frozenset[int] = frozenset()  # values that a library computes
-    wide: bool = False  # what crosses kernels stays in fp32, in a program in half precision
+    wide: bool = False  # values between kernels of a half-precision program stay in fp32
 
     @property
     def changes(self) -> int:
-        """In how many ways it differs from the default."""
+        """The number of decisions that differ from the default."""
         flags = (
             not self.online,
             self.joined,
@@ -49,7 +49,7 @@ class Recipe(FusionChoices):
 
     @property
     def ideas(self) -> tuple[str, ...]:
-        """What it is about, at large."""
+        """The kinds of decisions that it makes."""
         found = {
             "parts": bool(self.splits),
             "passes": not self.online,
@@ -61,7 +61,7 @@ class Recipe(FusionChoices):
 
     @property
     def kind(self) -> "Recipe":
-        """The recipe without axes, values and numbers: those alike differ in where they are changed."""
+        """The recipe without axes, values and numbers; recipes equal in it differ in where they change."""
         return replace(
             self,
             splits=(("", 0),) * len(self.splits),
@@ -73,7 +73,7 @@ class Recipe(FusionChoices):
 
     @property
     def family(self) -> "Recipe":
-        """The recipe without the numbers: those alike differ in numbers of parts only."""
+        """The recipe without the numbers; recipes equal in it differ in numbers of parts only."""
         return replace(self, splits=tuple((axis, 0) for axis, _ in self.splits))
 
 
@@ -86,9 +86,9 @@ class Prepared:
 
 
 def prepared(graph: Graph, splits: tuple[tuple[str, int], ...], halves: Sequence[Split] = ()) -> Prepared:
-    """Return the graph with these axes in parts, and every free shift chosen, that of each part for itself.
+    """Return the graph with these axes in parts, and every free shift chosen, for each part separately.
 
-    `halves` are axes that the graph has in parts of equal length already; they may differ from now on.
+    `halves` are axes that the graph has in equal parts already; from now on the parts may differ in length.
     Raises GraphError where an axis cannot be split.
     """
     made = list(halves)
@@ -102,7 +102,7 @@ def prepared(graph: Graph, splits: tuple[tuple[str, int], ...], halves: Sequence
 
 
 def followed(ready: Prepared, recipe: Recipe) -> MuGraph:
-    """Return the muGraph of a recipe; raises GraphError where it leads to none."""
+    """Return the muGraph of a recipe, or raise GraphError if the recipe is impossible."""
     mugraph = fuse(
         ready.graph,
         library=lambda graph, value: value in recipe.called,

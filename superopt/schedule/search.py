@@ -1,9 +1,9 @@
-"""Search: the schedules of a graph that are worth a look, the best first, and why not the others.
+"""Search: the schedules of a graph that are worth a look, the best first, and why others are dropped.
 
-From the default recipe and those of other shape, reduced axes are split; then the best few are changed
-in one decision after another. A decision counts by the estimate of the muGraph that it leads to, and
-what takes several times as long as the best is dropped. Estimates are lower bounds and many are equal,
-so what is kept is varied: each schedule counts for more, the more of its kind are kept already.
+In the default recipe and in recipes of other shape, reduced axes are split; then the best few recipes are
+changed in one decision after another. A decision is judged by the estimate of the muGraph that it leads to; a
+schedule that takes several times as long as the best is dropped. Estimates are lower bounds and many are
+equal, so the kept schedules are varied: a schedule weighs more, the more of its kind are kept already.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ from superopt.schedule.recipe import Prepared, Recipe, followed, prepared, recip
 
 __all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "rank", "schedules"]
 
-_FAR = 3.0  # times the best: what is estimated to take longer is dropped
+_FAR = 3.0  # a schedule estimated to take this many times the best one's time is dropped
 # Added to the weight of a schedule, as a share of its estimate, for each decision unlike the default's.
 _DECISION = 0.02
 _SPARE = 2  # programs for each core: while one waits for memory another one runs
-_IDEA = 0.1  # likewise for each idea that it shares with a schedule that is kept,
-_KIND = 0.05  # for each kept schedule of its kind,
-_GRAPH = 0.02  # and for each kept schedule of its graph
+_IDEA = 0.1  # added for each idea that it shares with a schedule that is kept
+_KIND = 0.05  # added for each kept schedule of its kind
+_GRAPH = 0.02  # added for each kept schedule of its graph
 _WORK = 1500  # recipes tried for one graph, times its steps
 _CHANGED = 2  # recipes that are changed further, the best first
 _SMALLER = (512, 64, 1)  # positions of whole axes, tried in turn where a program would hold too much
@@ -52,7 +52,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A way that is not kept, and the reason."""
+    """A schedule that is not kept, and its fate."""
 
     id: str
     name: str  # the name that people read
@@ -61,14 +61,14 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """What is kept, the best first, and what is not."""
+    """The kept schedules, the best first, and the dropped ones."""
 
     kept: tuple[Scheduled, ...]
     dropped: tuple[Dropped, ...]
 
 
 Misfit = Callable[[MuGraph], str | None]
-"""Says why a kernel of a muGraph cannot run on its device, or None where all can."""
+"""Returns why a kernel of a muGraph cannot run on its device, or None where all kernels can."""
 
 
 def _fits(mugraph: MuGraph) -> None:
@@ -125,12 +125,12 @@ def rank(
 ) -> Schedules:
     """Return the best ways to run any of several equal graphs.
 
-    A graph that an axis must have in parts of equal length for is left out: it runs at few sizes only. A
-    schedule for which `misfit` has a reason is dropped, and one of smaller kernels tried instead; the
-    default one stays where nothing else is left.
+    A graph that needs an axis in equal parts is left out: it runs at few sizes only. A schedule that `misfit`
+    refuses is dropped, and a schedule of smaller kernels is tried instead; the default schedule stays if no
+    other is left.
 
-    The default schedule of the original graph always stays, and where there is room the best default
-    one; so does the best one with calls of a library on a processor, whose libraries are hard to beat.
+    The default schedule of the original graph always stays. If there is room, so do the best default schedule
+    and, on a CPU, whose libraries are hard to beat, the best schedule that calls a library.
     """
     _check_keep(keep)
     if not found:
@@ -169,7 +169,7 @@ def _check_keep(keep: int) -> None:
 
 
 def _score(one: Scheduled) -> float:
-    """Return the estimate of a schedule, a little more for decisions and for cores without work to spare."""
+    """Return the estimate of a schedule, with a little added for its decisions and for idle cores."""
     if not one.estimate.kernels:  # the graph has nothing but views
         return one.estimate.us
     slowest = max(one.estimate.kernels, key=lambda kernel: kernel.us)
@@ -202,7 +202,7 @@ class _Explorer:
         self.number = number
         self.library = library
         self.misfit = misfit
-        self.unfit: Scheduled | None = None  # the default one, of smaller kernels if it has them
+        self.unfit: Scheduled | None = None  # the default schedule, if it does not fit the device
         self.ready: dict[tuple[tuple[str, int], ...], Prepared | GraphError] = {}
         self.tried: set[Recipe] = set()
         self.seen: dict[object, str | None] = {}  # why a muGraph does not fit, by the choices that make it
@@ -213,7 +213,7 @@ class _Explorer:
 
     @property
     def refused(self) -> GraphError | None:
-        """Why there is no schedule at all: its axes must be in parts of equal length."""
+        """Why a graph has no schedule at all: its axes must be cut into parts of equal length."""
         ready = self._prepared(())
         return ready if isinstance(ready, GraphError) else None
 
@@ -240,7 +240,7 @@ class _Explorer:
             self.made[self.unfit.recipe] = self.unfit
 
     def change(self) -> None:
-        """Change the best recipes, and what becomes of them once more."""
+        """Change the best recipes, and then the best results once more."""
         for round_number in range(2):
             best = sorted(self.made.values(), key=_order)
             families: dict[Recipe, Scheduled] = {}
@@ -269,7 +269,7 @@ class _Explorer:
     def widened(self, one: Scheduled) -> Scheduled | None:
         """Return a schedule with fp32 between its kernels.
 
-        There is one where fp16 may lack the range, and on a processor, which computes in fp32.
+        There is such a schedule where fp16 may lack the range, and on a CPU, which computes in fp32.
         """
         wanted = wide_values(one.mugraph) or (self.device.kind == "cpu" and one.mugraph.rounded)
         if not wanted or one.recipe.wide:
@@ -295,9 +295,9 @@ class _Explorer:
         return self.ready[splits]
 
     def _try(self, recipe: Recipe, *, surely: bool = False) -> Scheduled | None:
-        """Return the schedule of a recipe, unless there is none or another recipe led to the same.
+        """Return the schedule of a recipe, unless it is impossible or equal to an earlier schedule.
 
-        Where many were tried before, only simple ones are, unless this one is to be tried `surely`.
+        After many recipes only simple ones are tried, unless this recipe is to be tried `surely`.
         """
         if recipe in self.tried:
             return self.made.get(recipe)
@@ -374,7 +374,7 @@ def _dropped(id: str, name: str, kind: Kind, reason: str) -> Dropped:
 
 
 def _weigher(kept: Sequence[Scheduled]) -> Callable[[Scheduled], float]:
-    """Return what a schedule counts for, given those that are kept."""
+    """Return the weight of a schedule, given the schedules that are kept."""
     ideas = Counter(idea for one in kept for idea in one.recipe.ideas)
     kinds = Counter(one.recipe.kind for one in kept)
     numbers = Counter(one.number for one in kept)
@@ -388,7 +388,7 @@ def _weigher(kept: Sequence[Scheduled]) -> Callable[[Scheduled], float]:
 
 
 def _selected(explorers: Iterable[_Explorer], keep: int, required: Sequence[Scheduled]) -> Schedules:
-    """Return the best of all that was tried, varied; what must stay takes its place before all others."""
+    """Return the best of all schedules that were tried, varied; required schedules always stay."""
     made = [one for explorer in explorers for one in explorer.made.values()]
     dropped = [one for explorer in explorers for one in explorer.dropped.values()]
     best_us = min(one.estimate.us for one in made)

@@ -7,18 +7,34 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from superopt.codegen.children import Children
 from superopt.codegen.configjson import config_from_json
+from superopt.codegen.cpp import (
+    CppConfig,
+    CppMuGraph,
+    compile_shared,
+    compile_source,
+    configs,
+    default_config,
+    emit,
+    find_compiler,
+    is_lined,
+    lower_kernel,
+)
+from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES
+from superopt.codegen.errors import CodegenError, NoCompilerError
+from superopt.codegen.statements import KernelProgram
+from superopt.cost import Device, TileConfig, host_device
+from superopt.cost.estimates import drawn
+from superopt.cost.host import cpu_name
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, MuGraph
 from superopt.targets.target import Configs, Kernel, Target
-
-if TYPE_CHECKING:
-    from superopt.codegen.statements import KernelProgram
-    from superopt.cost import Device, TileConfig
-    from superopt.tune.measure import Times
+from superopt.tune.measure import Times, times_together
 
 __all__ = ["CpuTarget"]
 
@@ -39,19 +55,12 @@ class CpuTarget(Target):
 
     @property
     def device_name(self) -> str:
-        """The processor and how many threads are used of it."""
-        import torch
-
-        from superopt.cost.host import cpu_name
+        """The processor's name and the number of threads in use."""
 
         return f"{cpu_name()}, {torch.get_num_threads()} threads"
 
     def key_parts(self) -> dict[str, str]:
         """Return what results depend on."""
-        import torch
-
-        from superopt.codegen.cpp import find_compiler
-        from superopt.codegen.errors import NoCompilerError
 
         try:
             compiler = find_compiler().version
@@ -68,9 +77,6 @@ class CpuTarget(Target):
 
     def default_configs(self, mugraph: MuGraph) -> Configs:
         """Return the default configuration of every kernel."""
-        import torch
-
-        from superopt.codegen.cpp import default_config, lower_kernel
 
         cores = torch.get_num_threads()
         return tuple(
@@ -82,16 +88,11 @@ class CpuTarget(Target):
 
     def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
         """Yield the configurations of one kernel."""
-        import torch
-
-        from superopt.codegen.cpp import configs, lower_kernel
 
         yield from configs(lower_kernel(mugraph, number), mugraph.graph.sizes, cores=torch.get_num_threads())
 
     def config_from_json(self, data: Any) -> Any:
         """Return a configuration from plain data."""
-        from superopt.codegen.cpp import CppConfig
-
         config = config_from_json(CppConfig, data)
         if config.schedule not in _SCHEDULES or any(length < 1 for _, length in config.tiles):
             raise InputError(f"a configuration for the CPU is wrong: {data!r}")
@@ -99,8 +100,6 @@ class CpuTarget(Target):
 
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
         """Return the C++ text of every kernel."""
-        from superopt.codegen.cpp import emit, lower_kernel
-
         return tuple(
             emit(lower_kernel(mugraph, number), config).code
             for number, config in enumerate(configs)
@@ -109,10 +108,6 @@ class CpuTarget(Target):
 
     def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
         """Compile in good time what many kernels share: their header, and contractions."""
-        from superopt.codegen.cpp import compile_shared
-        from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES
-        from superopt.codegen.errors import CodegenError
-
         with contextlib.suppress(CodegenError):  # the first kernel says so
             compile_shared({CPP_TYPES[one] for one in dtypes if one in CPP_FLOATS}, children)
 
@@ -120,8 +115,6 @@ class CpuTarget(Target):
         self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children
     ) -> None:
         """Compile every kernel."""
-        from superopt.codegen.cpp import compile_source, emit, is_lined, lower_kernel
-
         end = time.monotonic() + limit_seconds
 
         def compile_one(number: int, config: Any) -> None:
@@ -138,27 +131,19 @@ class CpuTarget(Target):
 
     def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
         """Return the muGraph as compiled kernels."""
-        from superopt.codegen.cpp import CppMuGraph
-
         return CppMuGraph(mugraph, {i: one for i, one in enumerate(configs) if one is not None})
 
-    def cost_device(self) -> "Device":
+    def cost_device(self) -> Device:
         """Return the device that the cost model reckons with."""
-        import torch
-
         return _host(torch.get_num_threads())
 
-    def tiles(self, program: "KernelProgram", config: Any) -> "TileConfig":
+    def tiles(self, program: KernelProgram, config: Any) -> TileConfig:
         """Return the tiles of a configuration; an axis that lies whole inside one is left out."""
-        from superopt.cost import TileConfig
-
         tiles = {axis: length for axis, length in config.tiles if axis not in config.whole}
         return TileConfig(tiles, warps=1, stages=1)
 
-    def part_of_device(self, config: Any) -> "Device":
+    def part_of_device(self, config: Any) -> Device:
         """Return the part of the device that so many threads are."""
-        from superopt.cost.estimates import drawn
-
         device = self.cost_device()
         if not 0 < config.threads < device.cores:
             return device
@@ -176,9 +161,6 @@ class CpuTarget(Target):
 
     def renew(self) -> None:
         """Measure the processor's rates again."""
-        import torch
-
-        from superopt.cost import host_device
 
         host_device(torch.get_num_threads(), renew=True)
         _host.cache_clear()
@@ -190,16 +172,12 @@ class CpuTarget(Target):
         *,
         seconds: float,
         **rounds: Any,
-    ) -> "dict[str, Times]":
+    ) -> dict[str, Times]:
         """Return the times of functions call by call, taken in turns."""
-        from superopt.tune.measure import times_together
-
         return times_together(contenders, inputs, seconds=seconds, **rounds)
 
 
 @cache
-def _host(threads: int) -> "Device":
+def _host(threads: int) -> Device:
     """Return the CPU here with so many threads."""
-    from superopt.cost import host_device
-
     return host_device(threads)

@@ -7,26 +7,34 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from superopt.cache import versions
 from superopt.codegen.configjson import config_from_json
+from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.statements import KernelProgram, lower_block
+from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config, emit
+from superopt.codegen.triton.choices import exact_axes, footprint, misfit
+from superopt.codegen.triton.descriptors import described
+from superopt.codegen.triton.source import DESCRIPTORS_FROM
+from superopt.cost import Device, TileConfig, device_named, device_of
 from superopt.errors import InputError, SuperoptError, first_line
 from superopt.ir import Block, MuGraph
 from superopt.targets.target import Configs, Job, Kernel, KernelReport, Target
+from superopt.tune.gpu import times_on_cuda
+from superopt.tune.measure import Times
+from superopt.tune.pool import Outcome, TritonJob, compile_all
 
-if TYPE_CHECKING:
-    from superopt.codegen.statements import KernelProgram
-    from superopt.cost import Device, TileConfig
-    from superopt.tune.measure import Times
-    from superopt.tune.pool import TritonJob
-
-__all__ = ["CudaTarget"]
+__all__ = ["CudaTarget", "capability_here"]
 
 _MOST_WORKERS = 8
 _LEAST_LIMIT_S = 20.0  # seconds that compiling one kernel may take, at least
 _LEAST_BUILDERS = 2
 _CONTEXT_BYTES = 1 << 30  # device memory that a process takes before it has a tensor
-_TENSORS = 8  # times the inputs: they are drawn in fp32, and there are outputs and what is between
+# Memory of a process, in sizes of its inputs: they are drawn in fp32, and there are results as well.
+_TENSORS = 8
 _PROCESS_BYTES = 4 << 30  # main memory that a process takes
 _WORD = 4  # bytes: Triton counts spilled words
 
@@ -54,32 +62,21 @@ class CudaTarget(Target):
     @property
     def available(self) -> bool:
         """Whether such a device is here, with Triton to make kernels for it."""
-        import torch
-
-        if not torch.cuda.is_available() or find_spec("triton") is None:
-            return False
-        major, minor = torch.cuda.get_device_capability()
-        return 10 * major + minor == self.capability
+        return capability_here() == self.capability
 
     @property
     def device_name(self) -> str:
         """The device here by name, or the one that predictions are for."""
         if self.available:
-            import torch
-
             return str(torch.cuda.get_device_name())
         return self.device or self.name
 
     def key_parts(self) -> dict[str, str]:
         """Return what results depend on."""
-        from superopt.cache import versions
-
         return {"device": f"{self.name} {self.device_name}", "compiler": versions()["compiler"]}
 
     def builders(self, size: int) -> int:
         """Return as many as there are cores, as far as memory goes: each one is a process with a context."""
-        import torch
-
         each = _CONTEXT_BYTES + _TENSORS * size
         free, _ = torch.cuda.mem_get_info()
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -87,9 +84,6 @@ class CudaTarget(Target):
 
     def default_configs(self, mugraph: MuGraph) -> Configs:
         """Return the default configuration of every kernel."""
-        from superopt.codegen.statements import lower_block
-        from superopt.codegen.triton import default_config
-
         return tuple(
             default_config(lower_block(mugraph, number), mugraph.graph.sizes, shared_bytes=self._shared_bytes)
             if isinstance(kernel, Block)
@@ -102,10 +96,6 @@ class CudaTarget(Target):
 
         Those with large tiles come with tensor descriptors too, where the device has them.
         """
-        from superopt.codegen.statements import lower_block
-        from superopt.codegen.triton import configs
-        from superopt.codegen.triton.descriptors import described
-
         program, sizes = lower_block(mugraph, number), mugraph.graph.sizes
         for one in configs(program, sizes, tf32=_is_tf32(), shared_bytes=self._shared_bytes):
             yield one
@@ -115,8 +105,6 @@ class CudaTarget(Target):
 
     def config_from_json(self, data: Any) -> Any:
         """Return a configuration from plain data."""
-        from superopt.codegen.triton import TritonConfig
-
         config = config_from_json(TritonConfig, data)
         warps = config.num_warps in (1, 2, 4, 8, 16, 32)
         if not (warps and 0 < config.num_stages <= 16 and 0 <= config.persistent <= 32):
@@ -127,9 +115,6 @@ class CudaTarget(Target):
 
     def misfit(self, mugraph: MuGraph) -> str | None:
         """Return why a program of a kernel holds too much, in the default configuration."""
-        from superopt.codegen.statements import lower_block
-        from superopt.codegen.triton.choices import misfit
-
         for number, kernel in enumerate(mugraph.kernels):
             if isinstance(kernel, Block):
                 reason = misfit(lower_block(mugraph, number), mugraph.graph.sizes, self._shared_bytes)
@@ -147,15 +132,11 @@ class CudaTarget(Target):
 
     def make(self, mugraph: MuGraph, configs: Configs) -> Kernel:
         """Return the muGraph as kernels that Triton compiles at their first launch."""
-        from superopt.codegen.triton import TritonMuGraph
-
         self.sources(mugraph, configs)  # a kernel that cannot be written fails before anything runs
         return TritonMuGraph(mugraph, configs)
 
     def compiled(self, kernel: Kernel) -> Mapping[int, KernelReport]:
         """Return what Triton made of the kernels that have run."""
-        from superopt.codegen.triton import TritonMuGraph
-
         if not isinstance(kernel, TritonMuGraph):
             return {}
         name = kernel.graph.name.replace(".", "_")
@@ -169,13 +150,8 @@ class CudaTarget(Target):
             for number, made in kernel.compiled.items()
         }
 
-    def job(
-        self, name: str, mugraph: MuGraph, number: int, config: Any, *, texts: bool = False
-    ) -> "TritonJob":
+    def job(self, name: str, mugraph: MuGraph, number: int, config: Any, *, texts: bool = False) -> TritonJob:
         """Return the work of compiling one kernel as it is called at the sizes of its muGraph."""
-        from superopt.codegen.statements import lower_block
-        from superopt.tune.pool import TritonJob
-
         source = self._source(mugraph, number, config)
         numbers = source.numbers(lower_block(mugraph, number), mugraph.graph.sizes)
         return TritonJob(name, source, self.name, numbers=numbers, texts=texts)
@@ -184,8 +160,6 @@ class CudaTarget(Target):
         self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]
     ) -> None:
         """Compile kernels in processes of their own, and hand over each one's report."""
-        from superopt.tune.pool import Outcome, compile_all
-
         waiting = []
         for at, (mugraph, number, config) in enumerate(jobs):
             try:
@@ -223,8 +197,6 @@ class CudaTarget(Target):
 
     def synchronize(self) -> None:
         """Wait until all that was launched has ended."""
-        import torch
-
         torch.cuda.synchronize()
 
     def times(
@@ -234,21 +206,16 @@ class CudaTarget(Target):
         *,
         seconds: float,
         **rounds: Any,
-    ) -> "dict[str, Times]":
+    ) -> dict[str, Times]:
         """Return the times of functions call by call, taken in turns, the cache cleared before each call."""
-        from superopt.tune.gpu import times_on_cuda
-
         return times_on_cuda(contenders, inputs, seconds=seconds, **rounds)
 
-    def cost_device(self) -> "Device":
+    def cost_device(self) -> Device:
         """Return the device that the cost model reckons with."""
         return _device(self.device_name if self.available else self.device, self.capability)
 
-    def tiles(self, program: "KernelProgram", config: Any) -> "TileConfig":
+    def tiles(self, program: KernelProgram, config: Any) -> TileConfig:
         """Return the blocks of a configuration, its options, and what a program holds."""
-        from superopt.codegen.triton.choices import footprint
-        from superopt.cost import TileConfig
-
         held = footprint(program, config)
         return TileConfig(
             config.blocks,
@@ -267,16 +234,9 @@ class CudaTarget(Target):
 
     @property
     def _has_descriptors(self) -> bool:
-        from superopt.codegen.triton.source import DESCRIPTORS_FROM
-
         return self.capability >= DESCRIPTORS_FROM
 
     def _source(self, mugraph: MuGraph, number: int, config: Any) -> Any:
-        from superopt.codegen.errors import UnsupportedError
-        from superopt.codegen.statements import lower_block
-        from superopt.codegen.triton import emit
-        from superopt.codegen.triton.choices import exact_axes
-
         program = lower_block(mugraph, number)
         exact = exact_axes(config, mugraph.graph.sizes, program.splits)
         source = emit(program, replace(config, exact=exact))
@@ -291,10 +251,16 @@ def _workers() -> int:
     return min(cores, _MOST_WORKERS)
 
 
+def capability_here() -> int | None:
+    """Return the compute capability of the device here, or None without one that Triton serves."""
+    if not torch.cuda.is_available() or find_spec("triton") is None:
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
+
+
 def _is_tf32() -> bool:
     """Return whether torch's own products of fp32 may be in tf32."""
-    import torch
-
     matmul = torch.backends.cuda.matmul
     try:  # torch tells the setting only by the name that it was set by
         return bool(matmul.fp32_precision == "tf32")
@@ -303,10 +269,8 @@ def _is_tf32() -> bool:
 
 
 @cache
-def _device(name: str, capability: int) -> "Device":
+def _device(name: str, capability: int) -> Device:
     """Return a device by a name of ours or its driver's, or by its capability."""
-    from superopt.cost import device_named, device_of
-
     try:
         return device_of(name or f"cuda:{capability}")
     except InputError:

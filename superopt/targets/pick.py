@@ -1,10 +1,7 @@
 """Pick: the target that a name stands for."""
 
-from importlib.util import find_spec
-
+from superopt.cost import DEVICES
 from superopt.errors import InputError
-from superopt.targets.cpu import CpuTarget
-from superopt.targets.cuda import CudaTarget
 from superopt.targets.target import Target
 
 __all__ = ["pick_target"]
@@ -14,17 +11,18 @@ _VALID = "auto, cpu, cuda (the device here), or a capability as in cuda:80 and c
 
 def pick_target(name: str) -> Target:
     """Return the target of a name, or raise InputError with all that are valid."""
+    from superopt.targets.cpu import CpuTarget  # which import torch: a result is read and shown without it
+    from superopt.targets.cuda import CudaTarget, capability_here
+
     if name == "cpu":
         return CpuTarget()
     if name in ("auto", "cuda"):
-        capability = _capability()
+        capability = capability_here()
         if capability is not None:
             return CudaTarget(capability)
         if name == "auto":
             return CpuTarget()
         raise InputError(f"there is no CUDA device with Triton here; valid are {_VALID}")
-    from superopt.cost import DEVICES
-
     named = ", ".join(one for one in DEVICES if DEVICES[one].kind == "cuda")
     unknown = InputError(f"device {name!r} is not known; valid are {_VALID}, and the names {named}")
     if not isinstance(name, str):
@@ -36,15 +34,3 @@ def pick_target(name: str) -> Target:
     if kind == "cuda" and number.isascii() and number.isdigit() and 70 <= int(number) <= 129:
         return CudaTarget(int(number))
     raise unknown
-
-
-def _capability() -> int | None:
-    """Return the compute capability of the device here, or None without one that Triton serves."""
-    if find_spec("triton") is None:
-        return None
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    major, minor = torch.cuda.get_device_capability()
-    return 10 * major + minor

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from superopt.codegen.children import Children
 from superopt.codegen.statements import KernelProgram, lower_block
+from superopt.cost import Device, TileConfig, config_us, estimate, floor_us
 from superopt.ir import Block, Graph, MuGraph, live_graph
+from superopt.tune.measure import Times
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from superopt.cost import Device, TileConfig
-    from superopt.tune.measure import Times
 
 __all__ = ["Configs", "Job", "Kernel", "KernelReport", "OrderedKernel", "Target"]
 
@@ -48,7 +47,7 @@ class OrderedKernel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """What is known of one kernel before it runs; None where nothing says so."""
+    """Predictions and the compiler's report for one kernel; None where unknown."""
 
     name: str
     predicted_us: float | None = None
@@ -97,7 +96,7 @@ class Target(Protocol):
         return None
 
     def sources(self, mugraph: MuGraph, configs: Configs) -> tuple[str, ...]:
-        """Return the text of every kernel that is no library's, or raise SuperoptError."""
+        """Return the source of every kernel but library calls, or raise SuperoptError."""
 
     def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
         """Compile in good time what many kernels share that read tensors of some dtypes; they wait for it."""
@@ -116,20 +115,18 @@ class Target(Protocol):
         """Return what the compiler made of kernels that have run, by their numbers, where it says so."""
         return {}
 
-    def cost_device(self) -> "Device":
+    def cost_device(self) -> Device:
         """Return the device that the cost model reckons with."""
 
-    def tiles(self, program: KernelProgram, config: Any) -> "TileConfig":
+    def tiles(self, program: KernelProgram, config: Any) -> TileConfig:
         """Return what the cost model must know of a configuration of a kernel."""
 
-    def part_of_device(self, config: Any) -> "Device":
+    def part_of_device(self, config: Any) -> Device:
         """Return the device, or the part of it that a configuration uses."""
         return self.cost_device()
 
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
-        """Return what is predicted of each kernel in its configuration."""
-        from superopt.cost import estimate
-
+        """Return the predictions for each kernel in its configuration."""
         name = mugraph.graph.name.replace(".", "_")
         found = []
         for one in estimate(mugraph, self.cost_device()).kernels:
@@ -141,10 +138,8 @@ class Target(Protocol):
             found.append(KernelReport(f"{name}_{one.number}", us, bytes=moved, flops=flops))
         return tuple(found)
 
-    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> "list[float | None]":
+    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
         """Return the predicted time of one kernel in each configuration; None where it does not fit."""
-        from superopt.cost import config_us
-
         assert isinstance(mugraph.kernels[number], Block)
         program = lower_block(mugraph, number)
         times = [config_us(program, self.tiles(program, one), self.part_of_device(one)) for one in configs]
@@ -171,12 +166,10 @@ class Target(Protocol):
         Without `cold`, what it reads may be in the cache from the call before; with `kept`, what it
         writes may stay there, as it does in one call that is measured.
         """
-        from superopt.cost import floor_us
-
         return floor_us(live_graph(graph), self.cost_device(), cold=cold, kept=kept)
 
     def compile_ahead(
-        self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, "KernelReport | str"], None]
+        self, jobs: Sequence[Job], *, seconds: float, on_done: Callable[[int, KernelReport | str], None]
     ) -> None:
         """Compile kernels without running them, and hand over each one's report, or why it has none."""
         return
@@ -196,7 +189,7 @@ class Target(Protocol):
         *,
         seconds: float,
         **rounds: Any,
-    ) -> "dict[str, Times]":
+    ) -> dict[str, Times]:
         """Return the times of functions call by call, taken in turns for about so many seconds in all.
 
         `rounds` are `least_rounds` and `most_rounds`, where they are limited.

@@ -6,32 +6,30 @@ of the whole process: run a kernel there for the first time in a process of its 
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from superopt.errors import first_line, kind_and_line
 from superopt.tune.errors import DeviceLostError, KernelFaultError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["run_guarded"]
 
 
 def run_guarded(
-    kernel: Callable[..., "Mapping[str, Tensor]"],
+    kernel: Callable[..., Mapping[str, Tensor]],
     inputs: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
     *,
-    expected_finite: Callable[[], "Mapping[str, Tensor]"] | None = None,
-) -> "Mapping[str, Tensor]":
+    expected_finite: Callable[[], Mapping[str, Tensor]] | None = None,
+) -> Mapping[str, Tensor]:
     """Return the outputs of a kernel by name, or raise KernelFaultError saying what is wrong with them.
 
     `expected_finite` computes the outputs in a way that is trusted; it is called where an output is not
     finite, and where its output is not finite either, the kernel's may be so. DeviceLostError says that
     the device reported a fault that no later call can get past.
     """
-    import torch
-
     on_cuda = any(isinstance(one, torch.Tensor) and one.is_cuda for one in inputs.values())
     try:
         outputs = kernel(**inputs)
@@ -39,7 +37,7 @@ def run_guarded(
             torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
         raise KernelFaultError(f"it needs more memory than there is: {first_line(error)}") from error
-    except Exception as error:  # whatever a kernel raises is its fault
+    except Exception as error:  # a kernel may raise anything
         if on_cuda and _is_poisoned():
             raise DeviceLostError(f"the device is lost to this process: {first_line(error)}") from error
         raise KernelFaultError(kind_and_line(error)) from error
@@ -65,8 +63,6 @@ def run_guarded(
 
 def _is_poisoned() -> bool:
     """Whether the device fails at work that is none."""
-    import torch
-
     try:
         torch.cuda.synchronize()
     except Exception:

@@ -17,6 +17,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
+import torch
+
 from superopt.errors import InputError, first_line
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import Contender, Times
@@ -25,16 +27,16 @@ __all__ = ["Device", "TorchCuda", "copy_gbs", "rotating_bytes", "times_on_cuda"]
 
 Graphs = Literal["auto", "always", "never"]
 
-_SHORT_US = 50.0  # below it, launches take a notable part of the time
+_SHORT_US = 50.0  # launches take a notable part of the time of calls shorter than this
 _LEAST_ROUNDS = 10
 _MOST_ROUNDS = 400
 _FIRST_CALLS = 3
 _MOST_GRAPHS = 8  # captured inputs of one contender: each keeps its outputs in memory
 _L2_TIMES = 2
-_ROTATING = 3  # times the cache that inputs are large together whose calls need no cleared cache
+_ROTATING = 3  # inputs of so many times the cache are rotated; the cache need not be cleared between calls
 _COPIED_BYTES, _COPY_S = 1 << 29, 0.1  # size and seconds of a copy that shows the bandwidth of memory
 _UNROLLED_US = 1000.0  # a graph holds as many calls as take this long, up to a limit
-_FEWEST_UNROLLED, _MOST_UNROLLED = 32, 1024  # calls that are in a graph, whatever the first ones took
+_FEWEST_UNROLLED, _MOST_UNROLLED = 32, 1024  # the least and the most calls in one graph
 
 
 class Device(Protocol):
@@ -54,7 +56,7 @@ class Device(Protocol):
         """Return the device's time between two marks that it has passed."""
 
     def wait(self) -> None:
-        """Wait until all work is done; raise the error that any of it made."""
+        """Wait until all work is done; raise any error of it."""
 
     def capture(self, call: Callable[[], object]) -> Callable[[], object]:
         """Return what replays the work of a call on the same tensors; raise where it cannot be captured."""
@@ -67,8 +69,6 @@ class TorchCuda:
     """A CUDA device, by torch."""
 
     def __init__(self) -> None:
-        import torch
-
         if not torch.cuda.is_available():
             raise InputError("there is no CUDA device; measure on the CPU with measure_together")
         self._torch = torch
@@ -142,8 +142,6 @@ class TorchCuda:
 @cache
 def _side_stream(device: Any) -> Any:
     """Return the stream of all captures: libraries keep memory for every stream that they ever saw."""
-    import torch
-
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -153,9 +151,7 @@ def rotating_bytes(device: Device | None = None) -> int:
 
 
 def copy_gbs(*, size: int = _COPIED_BYTES, place: str = "cuda", device: Device | None = None) -> float:
-    """Return the GB/s that a copy of so many bytes reaches, what is read and what is written counted."""
-    import torch
-
+    """Return the GB/s that a copy of so many bytes reaches, counting both reads and writes."""
     buffers = tuple(torch.empty(size, dtype=torch.uint8, device=place) for _ in range(2))
     taken = times_on_cuda(
         {"copy": lambda source, goal: goal.copy_(source)},
@@ -236,7 +232,7 @@ def _times(
             break
         turn = done % max(len(names), 1)
         marks = {}
-        for name in names[turn:] + names[:turn]:  # nobody always follows the same neighbour
+        for name in names[turn:] + names[:turn]:  # no contender always follows the same neighbour
             calls, _ = runs[name]
             marks[name] = _marked(calls[done % len(calls)], flush, device)
         device.wait()
@@ -269,7 +265,7 @@ def _shortest_us(plain: Mapping[str, list[Callable[[], object]]], flush: int, de
 
 
 def _distinct_bytes(inputs: Sequence[tuple[Any, ...]]) -> int:
-    """Return the bytes of all tensors of the inputs, those that they share counted once."""
+    """Return the bytes of all tensors of the inputs; a shared tensor counts once."""
     found = {
         one.data_ptr(): one.numel() * one.element_size()
         for given in inputs
@@ -304,7 +300,7 @@ def _captured(calls: list[Callable[[], object]], device: Device) -> tuple[list[C
     """Return replays of calls; the calls themselves, with a note, where they cannot be captured."""
     try:
         return [device.capture(call) for call in calls], Times([], "graph")
-    except Exception as error:  # whatever a contender does that a graph cannot hold
+    except Exception as error:  # a contender may do anything that a CUDA graph cannot capture
         _check_alive(device, error)
         return calls, Times([], "events", f"launches are included: no CUDA graph: {first_line(error)}")
 

@@ -130,7 +130,7 @@ def _measure(
         if len(group) == 1:
             ladder.fail(group[0], kind_and_line(error))
         raise
-    except Exception as error:  # whatever a kernel or its compiler raises is this trial's fault
+    except Exception as error:  # a kernel or its compiler may raise anything; only this trial fails
         if len(group) == 1:
             ladder.fail(group[0], kind_and_line(error))
             return
@@ -162,7 +162,7 @@ class _Ladder(Generic[K]):
             group = tuple(self.untried[:batch])
             del self.untried[:batch]
             return 0, group
-        for rung in range(len(self.rungs)):  # nobody else comes: the best go on even from few
+        for rung in range(len(self.rungs)):  # no more contenders come: even small groups send their best on
             few = len(self.rungs[rung])
             if few > 1 and (group := self._promotable(rung, ceil(few / _ETA), batch)):
                 return self._promote(rung, group)

@@ -1,4 +1,4 @@
-"""Learned order: what measurements teach about the cost model's errors, to rank what is not measured yet.
+"""Learned order: a model of the cost model's errors, fitted to measurements, that ranks configurations.
 
 The model is the logarithm of measured over predicted time as a quadratic function of a configuration's
 features, fitted to differences within one kernel on one device (what all configurations of a kernel share
@@ -55,7 +55,7 @@ FEATURES = (
 
 _SHRINKING = (1000.0, 100.0, 10.0, 1.0, 0.1)
 _MOST_CORRECTION = 3.0  # the most that the logarithm of a time is corrected by
-_ALIKE = 0.02  # times closer than this share are no pair
+_ALIKE = 0.02  # two times that differ by less than this share are not compared
 _MARGIN = 0.01  # the learned model must order so much more of all pairs rightly
 _LEAST_PAIRS = 50  # held out, on which a claim to be better can rest
 _FOLDS = 5
@@ -129,7 +129,7 @@ class Ranker:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A record, and what is computed of it once."""
+    """A record with its features, computed once."""
 
     kernel: str
     group: str  # measurements of one kernel, size, device and race, which may be compared

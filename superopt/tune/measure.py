@@ -111,7 +111,7 @@ def times_together(
     least_rounds: int = _LEAST_ROUNDS,
     most_rounds: int = _MOST_ROUNDS,
 ) -> dict[str, Times]:
-    """Return every single time that `measure_together` takes; those of one round stand at one position."""
+    """Return every single time that `measure_together` takes; one round's times stand at one position."""
     times = {name: Times([]) for name in contenders}
     for contender in contenders.values():  # a first call may compile, allocate, or start threads
         contender(*inputs[0])

@@ -10,13 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from superopt.codegen.children import Children, LateError, LostError, Server
+from superopt.codegen.triton import AheadCompiler, CompileReport, TritonSource
 from superopt.errors import InputError, SuperoptError, first_line
-
-if TYPE_CHECKING:  # a code generator takes long to import
-    from superopt.codegen.triton import AheadCompiler, CompileReport, TritonSource
 
 __all__ = ["Job", "Outcome", "TritonJob", "Worker", "compile_all"]
 
@@ -30,10 +28,8 @@ class Worker:
         self._servers: dict[tuple[str, ...], Server] = {}
 
     @property
-    def compiler(self) -> "AheadCompiler":
+    def compiler(self) -> AheadCompiler:
         """A process that compiles Triton kernels."""
-        from superopt.codegen.triton import AheadCompiler
-
         if self._compiler is None:
             self._compiler = AheadCompiler(self.children)
         return self._compiler
@@ -68,12 +64,12 @@ class TritonJob:
     """Compile a Triton kernel ahead of time; makes a CompileReport."""
 
     name: str
-    source: "TritonSource"
+    source: TritonSource
     target: str = "cuda:90"
     numbers: Mapping[str, int] | None = None  # the numbers of the call that it is compiled for
     texts: bool = False  # whether the report has the assembly
 
-    def run(self, worker: Worker, limit_seconds: float) -> "CompileReport":
+    def run(self, worker: Worker, limit_seconds: float) -> CompileReport:
         """Compile by the worker's server."""
         return worker.compiler.compile(
             self.source,

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import IO, Any, Literal
 
+import torch
+
 from superopt.codegen.children import LateError, LostError
 from superopt.codegen.configjson import config_from_json, config_json
+from superopt.codegen.cpp import CppConfig, CppMuGraph
+from superopt.codegen.triton import TritonConfig, TritonMuGraph
 from superopt.errors import first_line, kind_and_line
 from superopt.ir import MuGraph, parse_mugraph
+from superopt.trace.run import TORCH_DTYPES, run_graph
 from superopt.tune.checks import run_guarded
 from superopt.tune.errors import DeviceLostError, KernelFaultError
 from superopt.tune.pool import Worker
@@ -74,21 +79,14 @@ def make_kernel(request: Mapping[str, Any]) -> tuple[MuGraph, Kernel]:
     """Return the muGraph and the kernel that a request describes."""
     mugraph = parse_mugraph(request["mugraph"])
     if request["device"] == "cpu":
-        from superopt.codegen.cpp import CppConfig, CppMuGraph
-
         made = {at: _config(CppConfig, one) for at, one in enumerate(request["configs"]) if one is not None}
         return mugraph, CppMuGraph(mugraph, made)
-    from superopt.codegen.triton import TritonConfig, TritonMuGraph
-
     configs = [_config(TritonConfig, one) for one in request["configs"]]
     return mugraph, TritonMuGraph(mugraph, configs or None)
 
 
 def probe(mugraph: MuGraph, kernel: Kernel, device: Device, *, seed: int = 0) -> None:
     """Run a kernel once, here, on random inputs; raise its fault."""
-    import torch
-
-    from superopt.trace.run import TORCH_DTYPES, run_graph
 
     graph = mugraph.graph
     random = torch.Generator(device).manual_seed(seed)
@@ -135,8 +133,6 @@ def serve(
 
 def _give_memory_back() -> None:
     """Leave the memory of the last run to the process that races, and to others like this one."""
-    import torch
-
     torch.cuda.empty_cache()
 
 
@@ -144,8 +140,6 @@ def main() -> None:
     """Serve on standard input and output; what kernels print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import torch  # noqa: F401 - the first request should not wait for it
-
     serve(sys.stdin, answers)
 
 

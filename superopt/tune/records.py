@@ -86,7 +86,7 @@ def load_records(
     device: str | None = None,
     newest: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the measurements of a cache, of one device or of all, with what is predicted for each.
+    """Return the measurements in a cache, of one device or of all, each with its predicted time.
 
     `newest` limits them to the last so many. `predict` is given a record that has no times; where it
     returns no time above 0, the record is left out.

@@ -6,7 +6,19 @@ from math import inf, sqrt
 from time import perf_counter
 from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_any, tree_map
+
 from superopt.errors import InputError
+from superopt.verify.floats.compare import (
+    DISTRIBUTIONS,
+    compare_floats,
+    find_counterexample,
+    in_float64,
+    tensors_of,
+)
+from superopt.verify.floats.focus import focus_of
 from superopt.verify.floats.report import Counterexample, FloatReport
 from superopt.verify.programs.proof import Proof
 from superopt.verify.programs.sides import Side
@@ -94,8 +106,6 @@ def _worst_error(report: FloatReport) -> float | None:
 
     Cancellation costs half of the digits in programs that people write; who loses more has lost the result.
     """
-    import torch
-
     dtype = getattr(torch, report.dtype.replace(" ", "_"), None)
     limit = sqrt(torch.finfo(dtype).eps) if dtype is not None else 0.0
     failed = [item for item in report.distributions if item.name in _MODERATE and item.ratio > 1]
@@ -113,9 +123,6 @@ class _Comparison:
     """Both programs, run on one distribution of inputs after the other for as long as there is time."""
 
     def __init__(self, left: Side, right: Side, seed: int, progress: Callable[[str], None]) -> None:
-        from superopt.verify.floats.compare import tensors_of
-        from superopt.verify.floats.focus import focus_of
-
         self.left, self.right = left, right
         self.focus = focus_of(left.program, right.program)
         self.seed = seed
@@ -137,15 +144,11 @@ class _Comparison:
 
     def doubtful(self) -> Counterexample | None:
         """Return inputs of any kind on which the programs differ in float64 in any way, if found."""
-        from superopt.verify.floats.compare import DISTRIBUTIONS
-
         return self._found(tuple(DISTRIBUTIONS), tolerance=None, finite=False)
 
     def _found(
         self, distributions: tuple[str, ...], *, tolerance: float | None, finite: bool
     ) -> Counterexample | None:
-        from superopt.verify.floats.compare import find_counterexample
-
         settings: dict[str, Any] = {"seed": self.seed, "tolerance": tolerance, "finite": finite}
         programs = _mixing(self.left.function), _mixing(self.right.function), self.left.inputs
         if not self.focus.is_empty:
@@ -163,8 +166,6 @@ class _Comparison:
 
     def report(self) -> FloatReport | None:
         """Return how the second program rounds, compared with the first."""
-        from superopt.verify.floats.compare import DISTRIBUTIONS, compare_floats
-
         # Half floats take a CPU several times as long as doubles, and an unlucky draw is judged over several.
         count = len(DISTRIBUTIONS) if self.seconds <= 0 else int(_SECONDS / (4 * self.seconds))
         if count < 1:
@@ -189,9 +190,6 @@ class _Comparison:
 
 def _warm_up() -> None:
     """Load what PyTorch loads at the first operator in a mode, so that no program is timed with it."""
-    import torch
-
-    from superopt.verify.floats.compare import in_float64
 
     in_float64(lambda x: x + x)(torch.zeros(1))
 
@@ -201,9 +199,6 @@ def _mixing(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Most operators promote; convolutions and others refuse before any dispatch mode could widen them.
     """
-    import torch
-    from torch.overrides import TorchFunctionMode
-    from torch.utils._pytree import tree_any, tree_map
 
     def is_double(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.dtype == torch.float64

@@ -8,6 +8,7 @@ from typing import Any
 
 from superopt.errors import GraphError, InputError, SuperoptError
 from superopt.ir import Graph
+from superopt.verify.decide import decide
 from superopt.verify.programs.proof import Proof, prove
 from superopt.verify.programs.results import Branch, Made, Structure, difference
 from superopt.verify.programs.sides import Program, Side
@@ -52,8 +53,6 @@ def equivalent(
     proof = _by_algebra(left, right, trials, seed, report)
     verdict = proof.verdict
     if floats:
-        from superopt.verify.decide import decide
-
         verdict = decide(left, right, proof, seed, report)
     return replace(verdict, seed=seed, seconds=perf_counter() - start)
 

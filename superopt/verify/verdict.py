@@ -108,7 +108,7 @@ _RANK: dict[Outcome, int] = {"equal": 0, "unknown": 1, "different": 2}
 
 
 def combined(verdicts: Sequence[Verdict], floats: FloatReport | None = None) -> Verdict:
-    """Return the verdict on a whole from those on all its parts: the worst of them, chances added up."""
+    """Return the verdict on a whole from the verdicts on its parts: the worst, with the chances added up."""
     bounds = [one.error_bound for one in verdicts]
     known = [bound for bound in bounds if bound is not None]
     total = min(sum(known), 1.0) if len(known) == len(bounds) else None

@@ -9,7 +9,7 @@ from superopt.bench.verdicts import answers, command
 from superopt.bench.verdicts.answers import Answer, ask, seed_of
 from superopt.bench.verdicts.pairs import Pair
 from superopt.errors import TraceError
-from superopt.verify import Verdict
+from superopt.verify.verdict import Verdict
 
 
 def says(monkeypatch: pytest.MonkeyPatch, word: str, itself: str = "equal") -> None:

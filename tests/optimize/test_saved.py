@@ -37,34 +37,11 @@ def fate(data: dict) -> dict:
     return chosen(data)["fate"]
 
 
-def as_before(data: dict) -> dict:
-    """Turn a result into one of version 1, which had names in place of ids and reasons in place of fates."""
-    data["version"] = 1
-    for region in data["regions"]:
-        ids = [one["id"] for one in region["candidates"]]
-        region["chosen"] = ids.index(region["chosen"])
-        for one in region["candidates"]:
-            ended, sound = one.pop("fate"), ("kept", "slower", "chosen")
-            one["rejected"] = None if ended["kind"] in sound else ended["reason"]
-            for name in ("id", "schedule", "variant"):
-                one.pop(name)
-        for one in region["dropped"]:
-            one["reason"] = one.pop("fate")["reason"]
-            one.pop("id")
-    return data
-
-
-def test_a_result_of_the_version_before_is_read(best, random, file: Path, tmp_path: Path) -> None:
-    old, now = superopt.load(changed(file, tmp_path, as_before)), superopt.load(file)
-    inputs = random((5, 64), (64,), (64, 96))
-    torch.testing.assert_close(old(*inputs), best.function(*inputs), rtol=1e-4, atol=1e-4)
-    for mine, its in zip(old.regions, now.regions, strict=True):
-        assert mine.chosen.name == its.chosen.name
-        assert [one.name for one in mine.candidates] == [one.name for one in its.candidates]
-        assert [(one.name, one.fate.reason) for one in mine.dropped] == [
-            (one.name, one.fate.reason) for one in its.dropped
-        ]
-        assert [one.fate.is_sound for one in mine.candidates] == [one.fate.is_sound for one in its.candidates]
+@pytest.mark.parametrize("version", [1, 3, "2", None])
+def test_a_result_of_another_version_is_refused(file: Path, tmp_path: Path, version: object) -> None:
+    said = f"version {version!r} is not known; this superopt reads version 2"
+    with pytest.raises(InputError, match=said):
+        superopt.load(changed(file, tmp_path, lambda data: data.update(version=version)))
 
 
 @pytest.mark.parametrize("with_function", [True, False])
@@ -163,7 +140,6 @@ def foreign_schedule(data: dict) -> None:
         (lambda data: data.update(winner="magic"), "the winner is 'magic'"),
         (lambda data: data.update(target="tpu"), "device 'tpu' is not known"),
         (lambda data: data.update(program="program p\nnonsense"), "the program cannot be read"),
-        (lambda data: as_before(data)["regions"][0].update(chosen=99), "no candidate 99"),
         (lambda data: [one.update(id="1") for one in data["regions"][0]["candidates"]], "the same id"),
         (
             lambda data: [one.update(fate=fate(data)) for one in data["regions"][0]["candidates"]],

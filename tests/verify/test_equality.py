@@ -12,7 +12,7 @@ from programs import ATTENTION, RMSNORM, edit
 from superopt.errors import InputError
 from superopt.ir import Axis, Graph, Output, Port, Step, check_graph, parse_graph, refine_axis, rename_axes
 from superopt.ops import OPS
-from superopt.verify import equal_graphs
+from superopt.verify.graphs.equality import equal_graphs
 
 
 def test_an_identity_of_two_elements_is_none_of_many():

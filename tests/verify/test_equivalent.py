@@ -11,7 +11,7 @@ from torch import nn
 
 from superopt.errors import InputError
 from superopt.trace import trace
-from superopt.verify import equivalent
+from superopt.verify.equivalent import equivalent
 from superopt.verify.verdict import ENOUGH
 
 X = torch.randn(8, 16)

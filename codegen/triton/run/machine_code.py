@@ -21,7 +21,7 @@ _WIDTHS = {"128": 16, "64": 8, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """The instructions of a kernel, by what they do; those of the hot loop are of one warp and turn."""
+    """The instructions of a kernel, by what they do; the hot loop is counted for one warp and one turn."""
 
     # Products in the whole kernel, by instruction, shape and type.
     matrix: dict[str, int] = field(default_factory=dict)

@@ -107,7 +107,7 @@ def _parsed(tokens: Sequence[str], at: int, text: str) -> tuple[Expression, int]
 
 
 def inputs_of(*expressions: Expression) -> list[str]:
-    """Return the names of all inputs, in the order in which they are met."""
+    """Return the names of all inputs, in the order in which they first occur."""
     return list(dict.fromkeys(_inputs(expressions)))
 
 

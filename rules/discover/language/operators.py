@@ -47,7 +47,7 @@ class Values(Protocol):
 
 
 Typing = Callable[[Sequence[Shape], Unifier], tuple[Shape, ...] | None]
-"""The shapes of the results for those of the operands; None where the operator cannot take them."""
+"""The shapes of the results, given the shapes of the operands; None where the operator cannot take them."""
 
 Meaning = Callable[[Sequence[Any], int], tuple[Any, ...]]
 """The results (`Values`) for some operands and the place of a cut, which is 0 where nothing is cut."""

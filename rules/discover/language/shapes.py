@@ -38,7 +38,7 @@ class Symbols:
         return tuple(f"_{number:03d}" for number in range(self.made - length, self.made))
 
     def find(self, symbol: str) -> str:
-        """Return the symbol that stands for all those equal to this one."""
+        """Return the symbol that stands for all symbols equal to this one."""
         while (parent := self.parents.get(symbol, symbol)) != symbol:
             symbol = parent
         return symbol

@@ -19,7 +19,7 @@ Answer = Literal["holds", "fails", "unknown"]
 
 _SIZES = (1, 2)
 _MOST_CASES = 4  # combinations of sizes, of which the largest say most
-_STEPS = 2_000_000  # of z3 for one element
+_STEPS = 2_000_000  # steps of z3 for one element
 
 
 @dataclass(frozen=True, slots=True)

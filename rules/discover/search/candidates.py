@@ -1,4 +1,4 @@
-"""Candidates: which terms have the same fingerprint, without most of those that say nothing new."""
+"""Candidates: the terms that have the same fingerprint, without most pairs that say nothing new."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Candidates:
     lefts: Index
     rights: Index
     equal: int  # pairs of a term and the first one of the same fingerprint
-    replaced: int  # of these, pairs that follow from an equality of a part
-    renamed: int  # of the rest, pairs that are others with renamed inputs
+    replaced: int  # pairs of `equal` that follow from an equality of a part
+    renamed: int  # pairs of the rest that are other pairs with renamed inputs
 
 
 def candidates_of(terms: Terms) -> Candidates:
@@ -84,7 +84,7 @@ def _application(terms: Terms, ops: Index, left: Index, right: Index) -> Index:
 
 
 def _renamed(terms: Terms, lefts: Index, rights: Index) -> tuple[Index, Index]:
-    """Return both sides of each pair with their inputs renamed, in the order in which they are met."""
+    """Return both sides of each pair with inputs named in the order in which they first occur."""
     kinds = [sizes for _, sizes in terms.setting.inputs]
     orders = _orders(terms)
     met = _appended(orders[lefts], orders[rights], len(kinds))
@@ -101,7 +101,7 @@ def _renamed(terms: Terms, lefts: Index, rights: Index) -> tuple[Index, Index]:
 
 
 def _orders(terms: Terms) -> Index:
-    """Return for each term the inputs in the order in which they are met, as digits from 1."""
+    """Return for each term its inputs in the order in which they first occur, as digits from 1."""
     count = len(terms.setting.inputs)
     orders = np.zeros(len(terms), dtype=np.int64)
     orders[:count] = np.arange(1, count + 1)
@@ -114,7 +114,7 @@ def _orders(terms: Terms) -> Index:
 
 
 def _appended(first: Index, second: Index, count: int) -> Index:
-    """Return the digits of one order followed by those of another that it lacks."""
+    """Return the digits of one order, followed by the digits of another order that it lacks."""
     mask = (1 << _DIGIT) - 1
     found = first.copy()
     length = sum((first >> (_DIGIT * place)) & mask != 0 for place in range(count))
@@ -130,7 +130,7 @@ def _appended(first: Index, second: Index, count: int) -> Index:
 
 
 def _by_size(terms: Terms) -> list[tuple[Index, Index, Index]]:
-    """Return terms with their operands, those of fewer operators first."""
+    """Return terms with their operands; terms of fewer operators come first."""
     found = []
     for size in range(1, int(terms.size_of.max()) + 1):
         members = np.flatnonzero(terms.size_of == size)
@@ -159,7 +159,7 @@ def _substituted(terms: Terms, members: Index, names: Index) -> Index:
 
 
 def _generality(terms: Terms, pairs: Index) -> Index:
-    """Return the order of pairs: small trees first, then sides of like size, then those with many inputs."""
+    """Return the order of pairs: small trees first, then sides of like size, then pairs with many inputs."""
     trees = np.zeros(len(terms), dtype=np.int64)
     masks = np.zeros(len(terms), dtype=np.int64)
     count = len(terms.setting.inputs)

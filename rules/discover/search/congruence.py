@@ -21,7 +21,7 @@ __all__ = ["Congruence"]
 Index = NDArray[np.int64]
 Columns = dict[str, Index]
 
-_MOST_MATCHES = 20_000_000  # of one side of a rule; more would not fit into memory
+_MOST_MATCHES = 20_000_000  # matches of one side of a rule; more would not fit into memory
 _SECOND_BITS = 25
 
 

@@ -51,7 +51,7 @@ def _gains(parts: tuple[Expression, Expression], source: Expression) -> bool:
 
 
 def _pattern(rule: Rule) -> str:
-    """Return a rule as text with its inputs named in the order in which they are met."""
+    """Return a rule as text with its inputs named in the order in which they first occur."""
     names = inputs_of(*rule.left, *rule.right)
     scalars = {name for name, shape in rule.inputs if not shape}
     fresh = {name: f"{'s' if name in scalars else 'x'}{number}" for number, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Pruning: of all equalities that were found, those from which the others follow."""
+"""Pruning: from all equalities that were found, keep the ones that imply the others."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Pruning:
         self._deriver = Deriver()
 
     def considered(self, pairs: Sequence[tuple[int, int]], *, narrow: bool) -> list[tuple[int, int]]:
-        """Keep or drop pairs in order; return those that wait, since they make narrow rules."""
+        """Keep or drop pairs in order; return the pairs that wait, since they make narrow rules."""
         waiting = []
         for at, (left, right) in enumerate(pairs):
             if self._congruence.joined(left, right):
@@ -103,7 +103,7 @@ class _Pruning:
         return _GENERAL if self._deriver.derives(rule, _EFFORT) else None
 
     def drop_what_follows(self) -> None:
-        """Drop rules that follow from the others, those of the largest graphs first."""
+        """Drop rules that follow from the others; rules between the largest graphs go first."""
         for number, rule in reversed(tuple(self.kept.items())):
             if self._deriver.derives(rule, _THOROUGH, without=number):
                 self._deriver.remove(number)

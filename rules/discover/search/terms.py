@@ -26,7 +26,7 @@ __all__ = ["NOTHING", "UNARY", "Setting", "Terms", "first_terms", "pack", "unpac
 Index = NDArray[np.int64]
 
 NOTHING = -1
-_BITS = 24  # of a term's number in a code
+_BITS = 24  # the bits of a term's number in a code
 _MASK = (1 << _BITS) - 1
 
 
@@ -127,14 +127,14 @@ class Terms:
 
     setting: Setting
     shapes: Shapes
-    codes: Index  # of applications, sorted
+    codes: Index  # the codes of the applications, sorted
     firsts: Index  # the first result of each application
     code_of: Index  # the application of each term, NOTHING for inputs
     part_of: Index
-    size_of: Index  # in operators
+    size_of: Index  # the number of operators of each term
     shape_of: Index
     fingerprint_of: NDArray[np.uint64]
-    values: Mapping[int, Numbers]  # by shape
+    values: Mapping[int, Numbers]  # the values of the terms of each shape
     slot_of: Index  # the place of each term in the values of its shape
 
     def __len__(self) -> int:

@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _keep_temporary_files_in(folder: Path) -> None:
-    """Let no temporary file outlive us: Inductor's code of rivals is of no use to anybody else."""
+    """Keep temporary files in a folder that ends with the helper; Inductor's code of rivals is among them."""
     tempfile.tempdir = str(folder)
     os.environ.update(
         TMPDIR=str(folder),

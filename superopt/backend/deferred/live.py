@@ -22,8 +22,11 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from torch._guards import CompileContext
+
 from superopt.backend.cache import epoch, recorded
 from superopt.backend.decision import Ledger
+from superopt.backend.deferred.helper import COMMAND
 from superopt.backend.deferred.lock import tuning
 from superopt.backend.deferred.mode import stays_as_it_is
 from superopt.backend.deferred.queue import pending_key
@@ -34,13 +37,13 @@ __all__ = ["Place", "Waiting", "place_of_compilation", "with_take_up"]
 
 log = logging.getLogger("superopt")
 
-_LOOK_S = 3.0  # between looks at whether anything was found at all
-_WHOLE_LOOK_S = 30.0  # between looks at every region
-_GRACE_S = 5.0  # after a compilation: a program that ends soon starts no helper
-_AGAIN_S = 30.0  # after a helper ended, before another one is started; then twice as long each time
-_MOST_HELPERS = 12  # of one program
-_PATIENCE_S = 120.0  # for the rest of a graph's regions, once some have better kernels
-_MOST_REGIONS = 500  # that a helper is told of
+_LOOK_S = 3.0  # seconds between looks at whether anything was found at all
+_WHOLE_LOOK_S = 30.0  # seconds between looks at every region
+_GRACE_S = 5.0  # no helper starts in these seconds after a compilation: the program may end soon
+_AGAIN_S = 30.0  # seconds from the end of one helper to the start of the next; they double each time
+_MOST_HELPERS = 12  # helpers that one program starts
+_PATIENCE_S = 120.0  # once some regions have better kernels, the others of the graph are waited for so long
+_MOST_REGIONS = 500  # regions that a helper is told of
 _SPARE = 2  # compilations of a function that are left to the user, below PyTorch's limit
 
 
@@ -48,14 +51,12 @@ _SPARE = 2  # compilations of a function that are left to the user, below PyTorc
 class Place:
     """Where dynamo keeps what it compiles now: the code that was compiled, and the compilation's number."""
 
-    code: "weakref.ref[CodeType]"  # which may hold on to us
+    code: weakref.ref[CodeType]  # a weak reference, since the code may hold on to this object
     compilation: Any
 
 
 def place_of_compilation() -> Place | None:
     """Return the place of the compilation under way, or None where this version of PyTorch does not tell."""
-    from torch._guards import CompileContext
-
     number = CompileContext.current_compile_id()
     frame = inspect.currentframe()
     while frame is not None:
@@ -85,7 +86,7 @@ class Waiting:
         if not keys:
             return
         with Cache.open() as cache:
-            if cache.read_only:  # nobody could keep what is found
+            if cache.read_only:  # a helper could not keep what it finds
                 return
             for digest, key in keys.items():
                 data = recorded(cache, key)
@@ -192,8 +193,8 @@ class _Watch:
                     seen, whole_at = now, time.monotonic() + _WHOLE_LOOK_S
                     _look_at(graphs)
                 self._help([one for one in graphs if not one.settled])
-                graphs.clear()  # so that a graph that nobody else holds is gone
-        except Exception as error:  # whatever it is, the program goes on as it is
+                graphs.clear()  # this thread must not keep a graph alive that the program has dropped
+        except Exception as error:  # no fault here may stop the program
             log.warning("nothing more is taken up in this run: %s", kind_and_line(error))
 
     def _left(self) -> list[Waiting]:
@@ -205,7 +206,7 @@ class _Watch:
             return found
 
     def _help(self, graphs: Sequence[Waiting]) -> None:
-        """Start a helper where one is wanted, and nobody else works the queue off."""
+        """Start a helper if regions wait and no other process works on the queue."""
         now = time.monotonic()
         if self._helper is not None and self._helper.poll() is not None:
             self._end_helper()
@@ -217,8 +218,6 @@ class _Watch:
         if not free or self._helpers >= _MOST_HELPERS or not sys.executable:
             self._start_at = now + _AGAIN_S
             return
-        from superopt.backend.deferred.helper import COMMAND
-
         wanted = {pending_key(key).digest for graph in graphs for key in list(graph.keys.values())}
         self._helpers += 1
         null = subprocess.DEVNULL

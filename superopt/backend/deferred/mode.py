@@ -21,7 +21,7 @@ _ORDER: tuple[Mode, ...] = ("off", "later", "background")
 
 
 def mode_of(options: BackendOptions, environment: Mapping[str, str] = os.environ) -> Mode:
-    """Return what is done: as the option says, and no more than the environment allows.
+    """Return the mode that the option asks for, or the most that the environment variable allows.
 
     SUPEROPT_TUNE takes the place of the default, and is the most that an option may ask for: so one switch
     turns it off in tests. Without a cache there is no queue.
@@ -38,7 +38,7 @@ def mode_of(options: BackendOptions, environment: Mapping[str, str] = os.environ
 
 
 def stays_as_it_is() -> bool:
-    """Whether a program must not change while it runs, as deterministic ones, or nobody has cores to lend.
+    """Whether a program must not change while it runs, or no processor is free for a helper.
 
     A GPU has no low priority for another process, and a capture of a graph may begin at any call. Windows has
     neither the priorities nor the locks.

@@ -1,8 +1,8 @@
 """Portable: a region as plain data, so that another process can search it; and the region of such data.
 
-The data are the operators of the region, their numbers, and the layouts of what it reads: no tensor, no name
-of the user's, no code. Whoever reads them trusts nothing: only functional ATen operators that superopt has
-a lowering for are made, on tensors without data, and what is made must be the region of the key.
+The data are the operators of the region, their numbers, and the layouts of its inputs: no tensor, no name of
+the user's, no code. The reader trusts nothing: it makes only functional ATen operators for which superopt has
+a lowering, on tensors without data, and the result must be the region of the key.
 """
 
 import math
@@ -14,6 +14,8 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.fx.node import map_arg
 from torch.utils._sympy.functions import FloorDiv
 
@@ -144,7 +146,7 @@ def region_from(data: Any, target: Target, ledger: Ledger) -> Region:
         return region_of(subgraph, target, ledger)
     except CheckpointError:
         raise
-    except Exception as error:  # whatever PyTorch raises of operators that do not fit together
+    except Exception as error:  # PyTorch raises many kinds of errors for operators that do not fit together
         raise CheckpointError(f"it is no region: {type(error).__name__}: {error}") from error
 
 
@@ -162,9 +164,6 @@ class _Reader:
 
     def subgraph(self, device: str) -> Subgraph:
         """Return the operators as a subgraph, every node with a value that has no data."""
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
         shapes = ShapeEnv()
         mode = FakeTensorMode(shape_env=shapes)
         symbols = self._symbols(shapes)
@@ -204,7 +203,6 @@ class _Reader:
     def _symbols(self, shapes: Any) -> dict[str, Any]:
         """Return a symbolic number for each symbol, with the size that was seen."""
         from torch._dynamo.source import ConstantSource
-        from torch.fx.experimental.symbolic_shapes import DimDynamic
 
         found = {}
         for name, hint in self.hints.items():

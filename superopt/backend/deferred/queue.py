@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
+import torch
+
 from superopt.backend.cache import recorded
 from superopt.backend.decision import Ledger
 from superopt.backend.deferred.portable import Unportable, data_of
@@ -20,6 +22,7 @@ from superopt.backend.region import Region, blank_of
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import InputError
 from superopt.rivals.inductor import PASS
+from superopt.targets import pick_target
 
 __all__ = [
     "LARGE_S",
@@ -39,22 +42,22 @@ LARGE_S = 120.0
 """Seconds that a pending region gets at most."""
 
 MOST_ITEMS = 256
-"""Regions that wait at most; those with the least to gain give way."""
+"""The most regions that wait; the regions with the least to gain give way."""
 
 _VERSION = 1
-_MOST_BYTES = 1 << 20  # of one region
+_MOST_BYTES = 1 << 20  # the most that one region's record may take
 _PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A region that waits: its key in the queue, what it is, and what may be gained."""
+    """A region that waits: its key in the queue, its description, and its expected gain."""
 
     key: Key
     operators: str
     inputs: str
-    gain_us: float  # of one step of the model, about
-    begun: int  # how often work on it began that nobody ended: it may end the process that tries
+    gain_us: float  # about how much of one step of the model may be gained
+    begun: int  # how often work on it began and did not end, as when it crashes the process
     threads: int
     preset: str
     verify: bool
@@ -97,14 +100,12 @@ def pending_key(key: Key) -> Key:
 def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
     """Queue a region that a budget left undone; return whether it waits now.
 
-    One that waits already keeps its place, with the larger gain; one that had its large budget is done.
+    A region that waits already keeps the larger gain; a region that had its large budget is done.
     """
     options = ledger.options
     inductor = {name: value for name, value in options.inductor.items() if name != PASS}
     if not (options.cache and all(isinstance(value, _PLAIN) for value in inductor.values())):
         return False
-    import torch
-
     key, blank = pending_key(region.key), blank_of(region)
     try:
         data = data_of(region.subgraph)
@@ -185,10 +186,7 @@ def _sorted(cache: Cache) -> list[Pending]:
 
 
 def _is_of_here(item: Pending) -> bool:
-    """Whether a region can be decided in this process: its versions and its processor are those of here."""
-    import torch
-
-    from superopt.targets import pick_target
+    """Whether a region can be decided in this process, with its versions and on its processor."""
 
     parts, threads = item.key.parts, torch.get_num_threads()
     try:

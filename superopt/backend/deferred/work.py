@@ -23,10 +23,10 @@ from superopt.tune import confirm
 
 __all__ = ["Outcome", "give_up", "work_off", "work_through"]
 
-_MOST_BEGUN = 3  # times that work on a region may end its process, before it is given up
+_MOST_BEGUN = 3  # a region is given up after work on it has ended so many processes
 _AS_WRITTEN_S, _SEARCHED_S = 30.0, 40.0
-_LEAST_S = 8.0  # left, below which no region is begun
-_BETTER = 1.02  # times the speed of the plan that a region has, for another one to take its place
+_LEAST_S = 8.0  # with fewer seconds left no region is begun
+_BETTER = 1.02  # a new plan takes the place of an old one if it is this many times as fast
 _HEAD_TO_HEAD_S = 1.5
 
 
@@ -39,7 +39,7 @@ _SETTLING, _GIVEN_UP = threading.Lock(), threading.Event()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one pending region."""
+    """The outcome of one attempt to decide a pending region."""
 
     operators: str
     inputs: str
@@ -63,7 +63,7 @@ def work_through(
 ) -> list[Outcome]:
     """Work the queue off, or some keys of it, the largest gain first; return what became of each region.
 
-    With so many seconds left none is begun that would have too few.
+    No region is begun with fewer than `_LEAST_S` of the `seconds` left.
     """
     end = None if seconds is None else time.monotonic() + seconds
     seen: set[str] = set()
@@ -83,7 +83,7 @@ def work_through(
 def work_off(item: Pending, seconds: float) -> Outcome:
     """Decide a pending region within about so many seconds, and take it out of the queue.
 
-    Where it is interrupted, or has less time than it should, it waits as before.
+    A region that is interrupted, or has too little time, waits as before.
     """
     if item.begun >= _MOST_BEGUN:
         return _given_up(item, f"work on it ended its process {item.begun} times")
@@ -92,7 +92,7 @@ def work_off(item: Pending, seconds: float) -> Outcome:
     try:
         outcome = _worked_off(item, seconds)
     except BaseException:
-        _restore()  # no process ended by it
+        _restore()  # the interrupted attempt does not count as one that ended its process
         raise
     if not outcome.done:
         _restore()

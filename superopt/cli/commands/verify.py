@@ -55,7 +55,7 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     first, second = load_target(arguments.first), load_target(arguments.second)
     inputs = first.inputs(arguments)
-    from superopt.verify import equivalent
+    from superopt.verify.equivalent import equivalent
 
     with to_stderr(), LiveLine() as show:
         verdict = equivalent(

@@ -200,7 +200,7 @@ class Fusion:
         return {axis for axis in whole if self.sizes[axis] <= _WHOLE}
 
     def _most_held(self, whole: frozenset[str]) -> int:
-        """Return how many positions of whole axes the largest tile has, of those that are made or read."""
+        """Return how many positions of whole axes the largest tile has that a kernel makes or reads."""
         values = {*self.values, *(i for value in self.values for i in self.facts.inputs[value])}
         held = {self.axes[value] for value in values}
         kept = self._touched() & whole

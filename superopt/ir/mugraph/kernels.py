@@ -151,7 +151,7 @@ def walk(kernel: Kernel) -> Iterator[tuple[Tile, tuple[Loop, ...]]]:
 
 
 def loops_of(block: Block) -> Iterator[tuple[Loop, tuple[str, ...]]]:
-    """Yield the loops of a kernel, each with the axes of those around it."""
+    """Yield the loops of a kernel, each with the axes of the loops around it."""
     pending: list[tuple[Tile | Loop, tuple[str, ...]]] = [(item, ()) for item in block.body]
     while pending:
         item, around = pending.pop()
@@ -161,7 +161,7 @@ def loops_of(block: Block) -> Iterator[tuple[Loop, tuple[str, ...]]]:
 
 
 def known_inside(step: Step, loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
-    """Return the loops inside which the value of a step is known: not those over which it accumulates."""
+    """Return the loops inside which the value of a step is known; the step does not accumulate over them."""
     if step.op not in REDUCTIONS:
         return loops
     return loops[: next((at for at, loop in enumerate(loops) if loop.axis in step.axes), len(loops))]
@@ -191,7 +191,7 @@ def reduces(graph: Graph, value: int, axis: str) -> bool:
 
 
 def begins_with(loops: tuple[Loop, ...], start: tuple[Loop, ...]) -> bool:
-    """Return whether the first of these loops are those: the same ones, not equal ones."""
+    """Return whether some loops begin with other loops: with the very same loops, not with equal ones."""
     return len(loops) >= len(start) and all(a is b for a, b in zip(loops, start, strict=False))
 
 

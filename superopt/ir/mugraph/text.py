@@ -77,7 +77,7 @@ def _parse_body(
     places: dict[str, int],
     graph: Graph,
 ) -> tuple[Tile | Loop, ...]:
-    """Take the lines of one level, and of those inside it, off the front of the list."""
+    """Take the lines of one level, and of all levels inside it, off the front of the list."""
     body: list[Tile | Loop] = []
     while lines and lines[0][1] >= depth:
         number, found, content = lines.pop(0)

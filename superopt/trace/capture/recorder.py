@@ -39,7 +39,7 @@ def location() -> str:
 
 
 class StaleError(TraceError):
-    """A tensor is read after one of its views was written: its numbers are those of no call on the tape."""
+    """A tensor is read after a view of it was written, so no call on the tape made its numbers."""
 
 
 class Recorder:
@@ -164,7 +164,7 @@ class Recorder:
         return meta
 
     def _is_table(self, tensor: Tensor) -> bool:
-        """Whether the numbers of a constant are those of the program, and few enough for a proof to know."""
+        """Whether a constant's numbers belong to the program, and are few enough for a proof to know them."""
         if not self.for_proof or id(tensor) not in self.fresh or tensor.device == META:
             return False
         few = tensor.numel() <= _LARGEST_TABLE and max(tensor.shape, default=1) <= _LONGEST_TABLE
@@ -182,7 +182,7 @@ class Recorder:
         return title is None and not (tensor.dtype.is_floating_point and isfinite(_item(tensor)))
 
     def is_written(self, tensor: Tensor) -> bool:
-        """Whether the function has written into a tensor with data, whose numbers are those from before."""
+        """Whether the function has written into a tensor with data, which still holds its earlier numbers."""
         twin = self.twin.get(id(tensor))
         return twin is not None and _storage(twin) in self.written
 

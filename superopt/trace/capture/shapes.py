@@ -115,10 +115,6 @@ def _binary(x: Any, y: Any, **options: Any) -> Tensor | None:
     return _elementwise(x, y) if options.get("rounding_mode") is None else None
 
 
-def _compare(x: Any, y: Any) -> Tensor | None:
-    return _elementwise(x, y, dtype=torch.bool)
-
-
 def _logical(*operands: Any) -> Tensor | None:
     return _elementwise(*operands, dtype=torch.bool)
 
@@ -133,10 +129,6 @@ def _where(condition: Tensor, x: Any = None, y: Any = None) -> Tensor | None:
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         return None
     return _elementwise(condition, x, y, dtype=torch.result_type(x, y))
-
-
-def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
-    return _elementwise(x, mask, dtype=x.dtype) if mask.dtype == torch.bool else None
 
 
 def _softmax(x: Tensor, dim: int, half_to_float: bool = False, **options: Any) -> Tensor | None:
@@ -159,14 +151,6 @@ def _reduced(x: Tensor, dims: Any, keepdim: bool, dtype: torch.dtype | None = No
 
 def _reduction(x: Tensor, dims: Any = None, keepdim: bool = False, **options: Any) -> Tensor | None:
     return _reduced(x, dims, keepdim, options.get("dtype"))
-
-
-def _variance(x: Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor | None:
-    return _reduced(x, dims, keepdim)
-
-
-def _largest(x: Tensor, dims: Any = None, keepdim: bool = False) -> Tensor | None:
-    return None if 0 in x.shape else _reduced(x, dims, keepdim)
 
 
 def _norm(
@@ -239,20 +223,8 @@ def _copy(x: Tensor, *, dtype: torch.dtype | None = None, **options: Any) -> Ten
     return _empty(x.shape, dtype or x.dtype, strides)
 
 
-def _triangle(x: Tensor, diagonal: int = 0) -> Tensor | None:
-    return _empty(x.shape, x.dtype) if x.dim() >= 2 else None
-
-
 def _filled(shape: Any, *strides: Any, dtype: torch.dtype | None = None, **options: Any) -> Tensor | None:
     return None if strides else _empty(shape, dtype)
-
-
-def _full(shape: Any, value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor | None:
-    return None if dtype is None and not isinstance(value, float) else _empty(shape, dtype)
-
-
-def _scalar_tensor(value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor | None:
-    return _empty((), dtype)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor | None:
@@ -275,21 +247,24 @@ def _table() -> dict[str, Rule]:
         ("abs cos erf exp exp2 expm1 log log1p log2 neg reciprocal relu rsqrt sigmoid silu sin sqrt", _unary),
         ("tanh gelu leaky_relu hardtanh softplus clamp clamp_min clamp_max", _unary),
         ("add sub rsub mul div maximum minimum pow", _binary),
-        ("eq ne lt le gt ge", _compare),
-        ("logical_and logical_or logical_xor logical_not", _logical),
+        ("eq ne lt le gt ge logical_and logical_or logical_xor logical_not", _logical),
         ("bitwise_and bitwise_or bitwise_xor bitwise_not", _bitwise),
         ("_softmax _safe_softmax _log_softmax", _softmax),
         ("sum mean logsumexp", _reduction),
-        ("amax amin", _largest),
-        ("var std", _variance),
-        ("tril triu", _triangle),
+        (
+            "amax amin",
+            lambda x, dims=None, keepdim=False: None if 0 in x.shape else _reduced(x, dims, keepdim),
+        ),
+        ("var std", lambda x, dims=None, *, correction=None, keepdim=False: _reduced(x, dims, keepdim)),
+        ("tril triu", lambda x, diagonal=0: _empty(x.shape, x.dtype) if x.dim() >= 2 else None),
         ("clone _to_copy", _copy),
         ("ones zeros empty", _filled),
     ]
-    table = {name: rule for names, rule in families for name in names.split()}
-    table |= {
+    return {name: rule for names, rule in families for name in names.split()} | {
         "where": _where,
-        "masked_fill": _masked_fill,
+        "masked_fill": lambda x, mask, value: (
+            _elementwise(x, mask, dtype=x.dtype) if mask.dtype == torch.bool else None
+        ),
         "linalg_vector_norm": _norm,
         "native_layer_norm": _layer_norm,
         "mm": _mm,
@@ -297,11 +272,12 @@ def _table() -> dict[str, Rule]:
         "addmm": _addmm,
         "cat": _cat,
         "stack": _stack,
-        "full": _full,
-        "scalar_tensor": _scalar_tensor,
+        "full": lambda shape, value, *, dtype=None, **options: (
+            None if dtype is None and not isinstance(value, float) else _empty(shape, dtype)
+        ),
+        "scalar_tensor": lambda value, *, dtype=None, **options: _empty((), dtype),
         "_unsafe_view": lambda x, shape: _empty(shape, x.dtype),
     }
-    return table
 
 
 RULES: dict[str, Rule] = _table()

@@ -105,7 +105,7 @@ def is_view(operator: Any) -> bool:
 
 
 def results_of(operator: Any, result: Any, written: Sequence[Tensor]) -> list[Any]:
-    """Return what a call made: the tensors that it wrote into, and those of its results that are new."""
+    """Return what a call made: the tensors that it wrote into, and its results that are new tensors."""
     made = list(result) if isinstance(result, tuple | list) else [result]
     if not written:
         return made

@@ -6,7 +6,8 @@ from math import inf, sqrt
 import torch
 
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lowering.masks import add, choose, exp, pointwise, scale
+from superopt.trace.lowering import masks
+from superopt.trace.lowering.masks import add, choose, exp, pointwise
 from superopt.trace.lowering.reduce import product, total, zero_unless
 from superopt.trace.lowering.table import lower
 
@@ -28,7 +29,7 @@ def _attention(
 ) -> Sym:
     if dropout_p:
         raise UnsupportedError("random numbers")
-    factor = _scale_of(b, query) if scale is None else scale
+    factor = 1 / sqrt(b.shape(query)[-1]) if scale is None else scale
     grouped = enable_gqa and b.shape(query)[-3] != b.shape(key)[-3]
     labels = "uvwxyz"[: len(query.dims) - 2]
     if grouped:
@@ -42,7 +43,7 @@ def _attention(
         labels = labels + "g"
     shared = labels.replace("g", "")[-(len(key.dims) - 2) :] if len(key.dims) > 2 else ""
     scores = product(b, query, labels + "le", key, shared + "se", labels + "ls")
-    scores = _scaled(b, scores, factor)
+    scores = masks.scale(b, "mul", scores, b.scalar(factor, scores.dtype))
     flat_heads = scores
     if grouped:
         flat_heads = replace(scores, dims=_merge_groups(scores))
@@ -64,7 +65,9 @@ def _attention(
         weights = replace(weights, dims=(*weights.dims[:-3], *parts, *weights.dims[-2:]))
     out = product(b, weights, labels + "ls", value, shared + "sd", labels + "ld")
     out = replace(out, dims=_merge_groups(out)) if grouped else out
-    out = _divided(b, out, total(b, grown, -1, keepdim=True))  # once per result, not once per weight
+    out = masks.scale(
+        b, "div", out, total(b, grown, -1, keepdim=True)
+    )  # once per result, not once per weight
     return out if visible is None else zero_unless(b, visible, -1, out)
 
 
@@ -93,19 +96,6 @@ def _visible(b: Builder, scores: Sym, bias: Sym) -> Sym:
         seen = masked if seen is None else pointwise(b, "and", seen, masked)
     assert seen is not None
     return replace(seen, dtype=torch.bool)
-
-
-def _scale_of(b: Builder, query: Sym) -> float:
-    """Return PyTorch's default scale of attention scores."""
-    return 1 / sqrt(b.shape(query)[-1])
-
-
-def _scaled(b: Builder, scores: Sym, factor: float) -> Sym:
-    return scale(b, "mul", scores, b.scalar(factor, scores.dtype))
-
-
-def _divided(b: Builder, x: Sym, y: Sym) -> Sym:
-    return scale(b, "div", x, y)
 
 
 def _merge_groups(x: Sym) -> tuple[tuple[int, ...], ...]:

@@ -13,16 +13,11 @@ import torch
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import choose
-from superopt.trace.lowering.table import flat, held, lower
+from superopt.trace.lowering.table import flat, held, lower, lower_all
 
-__all__ = ["picked", "slice_dim"]
+__all__ = ["picked", "select", "slice_dim"]
 
 _MOST_BLOCKS = 64  # a slice or cat of more blocks than this is data movement, not algebra
-
-
-@lower("permute")
-def _permute(b: Builder, x: Sym, order: Sequence[int]) -> Sym:
-    return replace(x, dims=tuple(x.dims[i] for i in order))
 
 
 @lower("transpose")
@@ -32,11 +27,6 @@ def _transpose(b: Builder, x: Sym, i: int, j: int) -> Sym:
     dims = list(x.dims)
     dims[i], dims[j] = dims[j], dims[i]
     return replace(x, dims=tuple(dims))
-
-
-@lower("t", "numpy_T")
-def _t(b: Builder, x: Sym) -> Sym:
-    return replace(x, dims=x.dims[::-1])
 
 
 @lower("view", "_unsafe_view", "reshape", "_reshape_alias")
@@ -67,8 +57,7 @@ def _expand(b: Builder, x: Sym, shape: Sequence[int], implicit: bool = False) ->
 @lower("repeat")
 def _repeat(b: Builder, x: Sym, repeats: Sequence[int]) -> Sym:
     dims: list[Dim] = [()] * (len(repeats) - len(x.dims)) + list(b.dims(x))
-    grown = [b.axes.dim(count) + dim for dim, count in zip(dims, repeats, strict=True)]
-    return replace(x, dims=tuple(grown))
+    return replace(x, dims=tuple(b.axes.dim(n) + dim for dim, n in zip(dims, repeats, strict=True)))
 
 
 @lower("unsqueeze")
@@ -86,7 +75,8 @@ def _squeeze(b: Builder, x: Sym, dim: int | Sequence[int] | None = None) -> Sym:
 
 
 @lower("select")
-def _select(b: Builder, x: Sym, dim: int, index: int) -> Sym:
+def select(b: Builder, x: Sym, dim: int, index: int) -> Sym:
+    """Return the slice of a tensor at one index of a dimension, which is gone."""
     at = dim % len(x.dims)
     chosen = b.dims(x)[at]
     size = b.axes.extent(chosen)
@@ -119,8 +109,7 @@ lower("split_with_sizes", "split_copy", "split_with_sizes_copy")(_split)
 
 @lower("unbind")
 def _unbind(b: Builder, x: Sym, dim: int = 0) -> tuple[Sym, ...]:
-    found = [_select(b, x, dim, i) for i in range(b.shape(x)[dim])]
-    return tuple(item for item in found if isinstance(item, Sym))
+    return tuple(select(b, x, dim, i) for i in range(b.shape(x)[dim]))
 
 
 def slice_dim(b: Builder, x: Sym, dim: int, start: int, end: int, step: int) -> Sym:
@@ -254,16 +243,6 @@ def _assemble(b: Builder, parts: Sequence[tuple[Sym, int]], at: int, outer: Dim)
     return Sym(value, tuple(dims), parts[0][0].dtype, mask if masked else None)
 
 
-@lower("tril")
-def _tril(b: Builder, x: Sym, diagonal: int = 0) -> Sym:
-    return _triangle(b, x, "ge", diagonal)
-
-
-@lower("triu")
-def _triu(b: Builder, x: Sym, diagonal: int = 0) -> Sym:
-    return _triangle(b, x, "le", diagonal)
-
-
 def _triangle(b: Builder, x: Sym, op: str, diagonal: int) -> Sym:
     rows, columns = b.dims(x)[-2:]
     moved = b.apply("add", b.index(rows), b.const(diagonal))
@@ -317,11 +296,6 @@ def _full(b: Builder, *arguments: Any, **options: Any) -> Sym:
     return _filled(b, shape, held(b, value, options.get("dtype") or like))
 
 
-@lower("scalar_tensor")
-def _scalar_tensor(b: Builder, value: Any, **options: Any) -> Sym:
-    return _filled(b, (), held(b, value, options.get("dtype")))
-
-
 def _register_filled() -> None:
     # What `empty` holds is anybody's guess, so 0 is a right one.
     for name, value in (("ones", 1), ("zeros", 0), ("empty", 0), ("empty_strided", 0)):
@@ -344,17 +318,26 @@ def _register_filled() -> None:
 _register_filled()
 
 
-@lower("full_like", "fill")
 def _full_like(b: Builder, x: Sym, value: Any, **options: Any) -> Sym:
     return replace(held(b, value, options.get("dtype") or x.dtype), dims=x.dims)
-
-
-@lower("zero")
-def _zero(b: Builder, x: Sym) -> Sym:
-    return replace(b.scalar(0, x.dtype), dims=x.dims)
 
 
 @lower("copy")
 def _copy(b: Builder, x: Sym, source: Any, non_blocking: bool = False) -> Sym:
     (_, found), dims = b.broadcast(replace(x, value=b.const(0), mask=None), held(b, source, x.dtype))
     return replace(found, dims=dims)
+
+
+lower_all(
+    {
+        "permute": lambda b, x, order: replace(x, dims=tuple(x.dims[i] for i in order)),
+        "t": lambda b, x: replace(x, dims=x.dims[::-1]),
+        "numpy_T": lambda b, x: replace(x, dims=x.dims[::-1]),
+        "tril": lambda b, x, diagonal=0: _triangle(b, x, "ge", diagonal),
+        "triu": lambda b, x, diagonal=0: _triangle(b, x, "le", diagonal),
+        "zero": lambda b, x: replace(b.scalar(0, x.dtype), dims=x.dims),
+        "full_like": _full_like,
+        "fill": _full_like,
+        "scalar_tensor": lambda b, value, **options: _filled(b, (), held(b, value, options.get("dtype"))),
+    }
+)

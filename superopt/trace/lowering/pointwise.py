@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,50 +13,17 @@ from superopt.ir import COMPARISONS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import slice_dim
 from superopt.trace.lowering.masks import add, choose, exp, pointwise, scale, sub
-from superopt.trace.lowering.table import as_sym, flat, held, lower
+from superopt.trace.lowering.table import as_sym, flat, held, lower, lower_all
 
 __all__: list[str] = []
 
 _LONGEST_POWER = 16
+_LOG_10 = 2.302585092994046
 
 _UNARY = (
     "abs", "cos", "erf", "exp2", "log", "log1p", "log2", "neg", "reciprocal", "relu", "rsqrt",
-    "sigmoid", "silu", "sin", "sqrt", "tanh",
+    "sigmoid", "silu", "sin", "sqrt", "square", "tanh",
 )  # fmt: skip
-
-
-def _register_plain() -> None:
-    for name in _UNARY:
-
-        def unary(b: Builder, x: Sym, op: str = name) -> Sym:
-            return pointwise(b, op, x)
-
-        lower(name)(unary)
-    for name in sorted(COMPARISONS):
-
-        def compare(b: Builder, x: Sym, y: Any, op: str = name) -> Sym:
-            return pointwise(b, op, x, as_sym(b, y, x))
-
-        lower(name)(compare)
-    for name in ("maximum", "minimum"):
-
-        def extremum(b: Builder, x: Sym, y: Sym, op: str = name) -> Sym:
-            return pointwise(b, op, x, y)
-
-        lower(name)(extremum)
-
-
-_register_plain()
-
-
-@lower("exp")
-def _exp(b: Builder, x: Sym) -> Sym:
-    return exp(b, x)
-
-
-@lower("expm1")
-def _expm1(b: Builder, x: Sym) -> Sym:
-    return sub(b, exp(b, x), b.scalar(1, x.dtype))
 
 
 @lower("add")
@@ -70,16 +38,6 @@ def _add(b: Builder, x: Sym, y: Any, alpha: float = 1) -> Sym:
 def _sub(b: Builder, x: Sym, y: Any, alpha: float = 1) -> Sym:
     y = as_sym(b, y, x)
     return sub(b, x, y if alpha == 1 else scale(b, "mul", y, b.scalar(alpha, x.dtype)))
-
-
-@lower("rsub")
-def _rsub(b: Builder, x: Sym, y: Any, alpha: float = 1) -> Sym:
-    return _sub(b, as_sym(b, y, x), x, alpha)
-
-
-@lower("mul")
-def _mul(b: Builder, x: Sym, y: Any) -> Sym:
-    return scale(b, "mul", x, as_sym(b, y, x))
 
 
 @lower("div", "true_divide")
@@ -129,16 +87,6 @@ def _small_power(b: Builder, x: Sym, exponent: Fraction) -> Sym | None:
         square = b.apply("square", square)
 
 
-@lower("square")
-def _square(b: Builder, x: Sym) -> Sym:
-    return pointwise(b, "square", x)
-
-
-@lower("gelu")
-def _gelu(b: Builder, x: Sym, approximate: str = "none") -> Sym:
-    return pointwise(b, "gelu_tanh" if approximate == "tanh" else "gelu", x)
-
-
 @lower("leaky_relu")
 def _leaky_relu(b: Builder, x: Sym, negative_slope: float = 0.01) -> Sym:
     below = scale(b, "mul", b.settle(x), b.scalar(negative_slope, x.dtype))
@@ -153,16 +101,6 @@ def _softplus(b: Builder, x: Sym, beta: float = 1, threshold: float = 20) -> Sym
     return choose(b, pointwise(b, "gt", scaled, b.scalar(threshold, x.dtype)), x, soft)
 
 
-@lower("clamp")
-def _clamp(b: Builder, x: Sym, min: Any = None, max: Any = None) -> Sym:
-    return _between(b, x, min, max)
-
-
-@lower("hardtanh")
-def _hardtanh(b: Builder, x: Sym, min_val: float = -1, max_val: float = 1) -> Sym:
-    return _between(b, x, min_val, max_val)
-
-
 def _between(b: Builder, x: Sym, low: Any, high: Any) -> Sym:
     """Return a tensor with each number in a range; where the bounds cross, it is the upper one."""
     if low is not None:
@@ -172,42 +110,12 @@ def _between(b: Builder, x: Sym, low: Any, high: Any) -> Sym:
     return x
 
 
-@lower("clamp_min")
-def _clamp_min(b: Builder, x: Sym, low: Any) -> Sym:
-    return _between(b, x, low, None)
-
-
-@lower("clamp_max")
-def _clamp_max(b: Builder, x: Sym, high: Any) -> Sym:
-    return _between(b, x, None, high)
-
-
-@lower("lerp")
-def _lerp(b: Builder, x: Sym, y: Sym, weight: Any) -> Sym:
-    return add(b, x, scale(b, "mul", as_sym(b, weight, x), sub(b, y, x)))
-
-
-@lower("addcmul")
-def _addcmul(b: Builder, x: Sym, y: Sym, z: Sym, value: float = 1) -> Sym:
-    return add(b, x, scale(b, "mul", scale(b, "mul", y, z), b.scalar(value, x.dtype)))
-
-
-@lower("addcdiv")
-def _addcdiv(b: Builder, x: Sym, y: Sym, z: Sym, value: float = 1) -> Sym:
-    return add(b, x, scale(b, "mul", scale(b, "div", y, z), b.scalar(value, x.dtype)))
-
-
 @lower("where")
 def _where(b: Builder, condition: Sym, x: Any = None, y: Any = None) -> Sym:
     if x is None or y is None:
         raise UnsupportedError("the positions of true elements depend on the data")
     like = x if isinstance(x, Sym) else y if isinstance(y, Sym) else condition
     return choose(b, truth(b, condition), as_sym(b, x, like), as_sym(b, y, like))
-
-
-@lower("masked_fill")
-def _masked_fill(b: Builder, x: Sym, mask: Sym, value: Any) -> Sym:
-    return choose(b, truth(b, mask), held(b, value, x.dtype), x)
 
 
 @lower("index_put")
@@ -234,46 +142,11 @@ def _logical(b: Builder, op: str, x: Sym, y: Any) -> Sym:
     return pointwise(b, op, truth(b, x), truth(b, as_sym(b, y, x)))
 
 
-@lower("logical_and")
-def _logical_and(b: Builder, x: Sym, y: Sym) -> Sym:
-    return _logical(b, "and", x, y)
-
-
-@lower("logical_or")
-def _logical_or(b: Builder, x: Sym, y: Sym) -> Sym:
-    return _logical(b, "or", x, y)
-
-
-@lower("logical_xor")
-def _logical_xor(b: Builder, x: Sym, y: Sym) -> Sym:
-    return _logical(b, "ne", x, y)
-
-
-@lower("logical_not")
-def _logical_not(b: Builder, x: Sym) -> Sym:
-    return pointwise(b, "not", truth(b, x))
-
-
-def _bitwise(b: Builder, op: str, x: Sym, y: Any) -> Sym:
+def _bitwise(op: str, b: Builder, x: Sym, y: Any) -> Sym:
     y = as_sym(b, y, x)
     if x.dtype != torch.bool or y.dtype != torch.bool:
         raise UnsupportedError("works on the bits of integers")
     return pointwise(b, op, x, y)
-
-
-@lower("bitwise_and", "__and__")
-def _bitwise_and(b: Builder, x: Sym, y: Any) -> Sym:
-    return _bitwise(b, "and", x, y)
-
-
-@lower("bitwise_or", "__or__")
-def _bitwise_or(b: Builder, x: Sym, y: Any) -> Sym:
-    return _bitwise(b, "or", x, y)
-
-
-@lower("bitwise_xor", "__xor__")
-def _bitwise_xor(b: Builder, x: Sym, y: Any) -> Sym:
-    return _bitwise(b, "ne", x, y)
 
 
 @lower("bitwise_not")
@@ -321,12 +194,6 @@ def _logit(b: Builder, x: Sym, eps: float | None = None) -> Sym:
     return pointwise(b, "log", odds)
 
 
-@lower("log10")
-def _log10(b: Builder, x: Sym) -> Sym:
-    ten = b.scalar(2.302585092994046, x.dtype)  # the logarithm of 10
-    return scale(b, "div", pointwise(b, "log", x), ten)
-
-
 @lower("xlogy")
 def _xlogy(b: Builder, x: Any, y: Any) -> Sym:
     """Return x log y; 0 where x is 0, whatever y is."""
@@ -350,3 +217,38 @@ def _glu(b: Builder, x: Sym, dim: int = -1) -> Sym:
     half = b.shape(x)[dim] // 2
     gate = pointwise(b, "sigmoid", slice_dim(b, x, dim, half, 2 * half, 1))
     return scale(b, "mul", slice_dim(b, x, dim, 0, half, 1), gate)
+
+
+lower_all(
+    {name: lambda b, x, op=name: pointwise(b, op, x) for name in _UNARY}
+    | {name: lambda b, x, y, op=name: pointwise(b, op, x, as_sym(b, y, x)) for name in sorted(COMPARISONS)}
+    | {name: lambda b, x, y, op=name: pointwise(b, op, x, y) for name in ("maximum", "minimum")}
+    | {
+        "exp": exp,
+        "expm1": lambda b, x: sub(b, exp(b, x), b.scalar(1, x.dtype)),
+        "log10": lambda b, x: scale(b, "div", pointwise(b, "log", x), b.scalar(_LOG_10, x.dtype)),
+        "rsub": lambda b, x, y, alpha=1: _sub(b, as_sym(b, y, x), x, alpha),
+        "mul": lambda b, x, y: scale(b, "mul", x, as_sym(b, y, x)),
+        "addcmul": lambda b, x, y, z, value=1: _add(b, x, scale(b, "mul", y, z), value),
+        "addcdiv": lambda b, x, y, z, value=1: _add(b, x, scale(b, "div", y, z), value),
+        "lerp": lambda b, x, y, weight: add(b, x, scale(b, "mul", as_sym(b, weight, x), sub(b, y, x))),
+        "gelu": lambda b, x, approximate="none": pointwise(
+            b, "gelu_tanh" if approximate == "tanh" else "gelu", x
+        ),
+        "clamp": lambda b, x, min=None, max=None: _between(b, x, min, max),
+        "clamp_min": lambda b, x, low: _between(b, x, low, None),
+        "clamp_max": lambda b, x, high: _between(b, x, None, high),
+        "hardtanh": lambda b, x, min_val=-1, max_val=1: _between(b, x, min_val, max_val),
+        "masked_fill": lambda b, x, mask, value: choose(b, truth(b, mask), held(b, value, x.dtype), x),
+        "logical_not": lambda b, x: pointwise(b, "not", truth(b, x)),
+        "logical_and": lambda b, x, y: _logical(b, "and", x, y),
+        "logical_or": lambda b, x, y: _logical(b, "or", x, y),
+        "logical_xor": lambda b, x, y: _logical(b, "ne", x, y),
+    }
+)
+for _op, _names in {
+    "and": "bitwise_and __and__",
+    "or": "bitwise_or __or__",
+    "ne": "bitwise_xor __xor__",
+}.items():
+    lower(*_names.split())(partial(_bitwise, _op))

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -9,7 +10,7 @@ from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import pointwise
 from superopt.trace.lowering.proof_moves import WHOLE
-from superopt.trace.lowering.reduce import total
+from superopt.trace.lowering.reduce import largest, smallest, total
 from superopt.trace.lowering.table import LOWERINGS, flat, lower
 
 __all__ = ["extremum_at"]
@@ -46,9 +47,7 @@ def _first_along(b: Builder, x: Sym, at: int) -> Sym:
     if size > WHOLE:
         raise UnsupportedError(f"the place of an extremum among {size} numbers")
     ranked, x = x.value, replace(x, value=_without_rise(b, x.value, old))
-    best = LOWERINGS["amax"](b, x, at, True)
-    assert isinstance(best, Sym)
-    hit = pointwise(b, "eq", x, best)
+    hit = pointwise(b, "eq", x, largest(b, x, at, True))
     rest = ((),) * (len(x.dims) - at - 1)
     later = b.axes.dim(size)
     b.axes.meet(old + later)
@@ -127,20 +126,15 @@ def extremum_at(b: Builder, x: Sym, dim: int, index: Sym) -> Sym | None:
     if list(b.dims(index)) != kept:
         return None
     ranked = b.first_places.get(index.value)
-    for name, value in (("amax", x.value), ("amin", b.apply("neg", x.value))):
-        if ranked == value:
-            found = LOWERINGS[name](b, x, dim, True)
-            assert isinstance(found, Sym)
-            return found
-    return None
+    if ranked == x.value:
+        return largest(b, x, dim, True)
+    return smallest(b, x, dim, True) if ranked == b.apply("neg", x.value) else None
 
 
 @lower("topk", for_proof=True)
 def _topk(
     b: Builder, x: Sym, count: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Sym, None]:
+) -> tuple[Any, None]:
     if count != 1 or not x.dims:
         raise UnsupportedError("the order depends on the data")
-    found = LOWERINGS["amax" if largest else "amin"](b, x, dim % len(x.dims), True)
-    assert isinstance(found, Sym)
-    return found, None
+    return LOWERINGS["amax" if largest else "amin"](b, x, dim % len(x.dims), True), None

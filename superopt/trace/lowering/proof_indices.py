@@ -135,7 +135,7 @@ def _gather(b: Builder, x: Sym, dim: int, index: Sym, *, sparse_grad: bool = Fal
 
 @lower("index_add", for_proof=True)
 def _index_add(b: Builder, x: Sym, dim: int, index: Sym, source: Sym, alpha: float = 1) -> Sym:
-    """Return a tensor with the slices of another one added to those that an index names."""
+    """Return a tensor; to each slice that an index names, a slice of another tensor is added."""
     if not x.dims or len(index.dims) != 1:
         raise UnsupportedError("adds to a tensor without dimensions")
     x, source, dim = b.settle(x), b.settle(source), dim % len(x.dims)

@@ -1,5 +1,6 @@
 """Lowerings of elementwise operators for proofs: what they are by definition, whatever that costs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from math import exp as exp_of
@@ -10,32 +11,12 @@ import torch
 
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
-from superopt.trace.lowering.table import LOWERINGS, lower
+from superopt.trace.lowering.table import LOWERINGS, lower, lower_all
 
 __all__: list[str] = []
 
 _LONGEST_POWER = 64
 _FINEST_ROOT = 8  # the eighth root is the last that is written as square roots
-
-
-@lower("erfc", for_proof=True)
-def _erfc(b: Builder, x: Sym) -> Sym:
-    return sub(b, b.scalar(1, x.dtype), pointwise(b, "erf", x))
-
-
-@lower("logaddexp", for_proof=True)
-def _logaddexp(b: Builder, x: Sym, y: Sym) -> Sym:
-    return pointwise(b, "log", add(b, exp(b, x), exp(b, y)))
-
-
-@lower("logaddexp2", for_proof=True)
-def _logaddexp2(b: Builder, x: Sym, y: Sym) -> Sym:
-    return pointwise(b, "log2", add(b, pointwise(b, "exp2", x), pointwise(b, "exp2", y)))
-
-
-@lower("log_sigmoid_forward", for_proof=True)
-def _log_sigmoid(b: Builder, x: Sym) -> tuple[Sym, None]:
-    return pointwise(b, "log", pointwise(b, "sigmoid", x)), None
 
 
 @lower("softplus", for_proof=True)
@@ -86,23 +67,25 @@ def _rational_power(b: Builder, x: Sym, exponent: Fraction) -> Sym | None:
     return replace(x, value=value)
 
 
-@lower("hypot", for_proof=True)
-def _hypot(b: Builder, x: Sym, y: Sym) -> Sym:
-    squares = add(b, pointwise(b, "square", x), pointwise(b, "square", y))
-    return pointwise(b, "sqrt", squares)
-
-
-@lower("sinh", for_proof=True)
-def _sinh(b: Builder, x: Sym) -> Sym:
+def _hyperbolic(b: Builder, x: Sym, combined: Callable[[Builder, Sym, Sym], Sym]) -> Sym:
     x = b.settle(x)
-    return _half(b, sub(b, exp(b, x), exp(b, pointwise(b, "neg", x))))
+    both = combined(b, exp(b, x), exp(b, pointwise(b, "neg", x)))
+    return scale(b, "div", both, b.scalar(2, x.dtype))
 
 
-@lower("cosh", for_proof=True)
-def _cosh(b: Builder, x: Sym) -> Sym:
-    x = b.settle(x)
-    return _half(b, add(b, exp(b, x), exp(b, pointwise(b, "neg", x))))
-
-
-def _half(b: Builder, x: Sym) -> Sym:
-    return scale(b, "div", x, b.scalar(2, x.dtype))
+lower_all(
+    {
+        "erfc": lambda b, x: sub(b, b.scalar(1, x.dtype), pointwise(b, "erf", x)),
+        "logaddexp": lambda b, x, y: pointwise(b, "log", add(b, exp(b, x), exp(b, y))),
+        "logaddexp2": lambda b, x, y: pointwise(
+            b, "log2", add(b, pointwise(b, "exp2", x), pointwise(b, "exp2", y))
+        ),
+        "log_sigmoid_forward": lambda b, x: (pointwise(b, "log", pointwise(b, "sigmoid", x)), None),
+        "hypot": lambda b, x, y: pointwise(
+            b, "sqrt", add(b, pointwise(b, "square", x), pointwise(b, "square", y))
+        ),
+        "sinh": lambda b, x: _hyperbolic(b, x, sub),
+        "cosh": lambda b, x: _hyperbolic(b, x, add),
+    },
+    for_proof=True,
+)

@@ -9,9 +9,10 @@ import torch
 
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lowering.layout import picked
+from superopt.trace.lowering.layout import picked, select
 from superopt.trace.lowering.masks import choose, exp, pointwise
-from superopt.trace.lowering.table import LOWERINGS, check_rounds, flat, lower, normal_dims
+from superopt.trace.lowering.reduce import largest
+from superopt.trace.lowering.table import check_rounds, flat, lower, lower_all, normal_dims
 
 __all__: list[str] = []
 
@@ -38,11 +39,6 @@ def _cumsum(b: Builder, x: Sym, dim: int, dtype: torch.dtype | None = None) -> S
     return replace(x, value=value, dims=(*x.dims[:at], made, *x.dims[at + 1 :]))
 
 
-@lower("logcumsumexp", for_proof=True)
-def _logcumsumexp(b: Builder, x: Sym, dim: int) -> Sym:
-    return pointwise(b, "log", _cumsum(b, exp(b, x), dim))
-
-
 def _running(b: Builder, x: Sym, dim: int, sign: Callable[[Sym], Sym]) -> tuple[Sym, None]:
     """Return the running maximum of what a sign makes of a tensor, with the sign taken back."""
     if not x.dims:
@@ -53,19 +49,7 @@ def _running(b: Builder, x: Sym, dim: int, sign: Callable[[Sym], Sym]) -> tuple[
     wide = replace(x, dims=(*x.dims[:at], (), old, *x.dims[at + 1 :]))
     mask = Sym(earlier, (made, old, *[()] * (len(x.dims) - at - 1)), torch.bool)
     seen = choose(b, mask, wide, b.scalar(-inf, x.dtype))
-    largest = LOWERINGS["amax"](b, seen, at + 1)
-    assert isinstance(largest, Sym)
-    return sign(largest), None
-
-
-@lower("cummax", for_proof=True)
-def _cummax(b: Builder, x: Sym, dim: int) -> tuple[Sym, None]:
-    return _running(b, x, dim, lambda one: one)
-
-
-@lower("cummin", for_proof=True)
-def _cummin(b: Builder, x: Sym, dim: int) -> tuple[Sym, None]:
-    return _running(b, x, dim, lambda one: pointwise(b, "neg", one))
+    return sign(largest(b, seen, at + 1)), None
 
 
 def _factors(b: Builder, x: Sym, at: int) -> list[Sym]:
@@ -73,8 +57,7 @@ def _factors(b: Builder, x: Sym, at: int) -> list[Sym]:
     size = b.shape(x)[at]
     if size > _MOST_FACTORS:
         raise UnsupportedError(f"a product of {size} numbers")
-    found = [LOWERINGS["select"](b, x, at, i) for i in range(size)]
-    return [one for one in found if isinstance(one, Sym)]
+    return [select(b, x, at, i) for i in range(size)]
 
 
 @lower("prod", for_proof=True)
@@ -111,3 +94,13 @@ def _cumprod(b: Builder, x: Sym, dim: int, dtype: torch.dtype | None = None) -> 
         mask = Sym(here, (made, *[()] * (len(x.dims) - at - 1)), torch.bool)
         found = pointwise(b, "mul", found, choose(b, mask, wide, one))
     return found
+
+
+lower_all(
+    {
+        "logcumsumexp": lambda b, x, dim: pointwise(b, "log", _cumsum(b, exp(b, x), dim)),
+        "cummax": lambda b, x, dim: _running(b, x, dim, lambda one: one),
+        "cummin": lambda b, x, dim: _running(b, x, dim, lambda one: pointwise(b, "neg", one)),
+    },
+    for_proof=True,
+)

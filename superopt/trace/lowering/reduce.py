@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
 from superopt.trace.lowering.pointwise import truth
-from superopt.trace.lowering.table import check_rounds, flat, lower, normal_dims, takes_integers
+from superopt.trace.lowering.table import check_rounds, flat, lower, lower_all, normal_dims, takes_integers
 
-__all__ = ["largest", "mean", "product", "total", "zero_unless"]
+__all__ = ["largest", "mean", "product", "smallest", "total", "zero_unless"]
 
 _Dims = int | Sequence[int] | None
 _NO_REDUCTION, _SUM = 0, 2  # of a loss, as ATen numbers them; 1 is the mean
@@ -47,12 +48,12 @@ def mean(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
     return Sym(value, _without(b, x, chosen, keepdim), x.dtype)
 
 
-def largest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
+def largest(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
     """Return the maximum over dimensions; of truth values, whether any is true."""
     x = b.settle(x)
-    chosen = normal_dims(dims, len(x.dims))
+    chosen = normal_dims(dim, len(x.dims))
     covers = b.covers(x.value)
-    axes = flat([b.dims(x)[dim] for dim in chosen])
+    axes = flat([b.dims(x)[at] for at in chosen])
     if b.nodes[x.value].mask and b.axes.extent(axes) == 0:
         value = b.const(0)  # among no truth values, none is true
     else:
@@ -60,8 +61,9 @@ def largest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sy
     return Sym(value, _without(b, x, chosen, keepdim), x.dtype)
 
 
-def _smallest(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
-    return pointwise(b, "neg", largest(b, pointwise(b, "neg", x), dims, keepdim))
+def smallest(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
+    """Return the minimum over dimensions."""
+    return pointwise(b, "neg", largest(b, pointwise(b, "neg", x), dim, keepdim))
 
 
 @lower("sum")
@@ -70,23 +72,6 @@ def _sum(
 ) -> Sym:
     check_rounds(x, dtype)
     return total(b, x, dim, keepdim)
-
-
-@lower("mean")
-def _mean(
-    b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
-) -> Sym:
-    return mean(b, x, dim, keepdim)
-
-
-@lower("amax")
-def _amax(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
-    return largest(b, x, dim, keepdim)
-
-
-@lower("amin")
-def _amin(b: Builder, x: Sym, dim: _Dims = None, keepdim: bool = False) -> Sym:
-    return _smallest(b, x, dim, keepdim)
 
 
 @lower("max")
@@ -100,7 +85,7 @@ def _max(b: Builder, x: Sym, dim: Any = None, keepdim: bool = False) -> Sym | tu
 def _min(b: Builder, x: Sym, dim: Any = None, keepdim: bool = False) -> Sym | tuple[Sym, None]:
     if isinstance(dim, Sym):
         return pointwise(b, "minimum", x, dim)
-    return _smallest(b, x) if dim is None else (_smallest(b, x, dim, keepdim), None)
+    return smallest(b, x) if dim is None else (smallest(b, x, dim, keepdim), None)
 
 
 @lower("any")
@@ -119,43 +104,24 @@ def _none(dims: _Dims) -> bool:
     return isinstance(dims, Sequence) and not dims
 
 
-def _moments(b: Builder, x: Sym, dims: _Dims, correction: float | None, keepdim: bool) -> tuple[Sym, Sym]:
+def _moments(
+    b: Builder, x: Sym, dim: _Dims = None, correction: float | None = None, keepdim: bool = False
+) -> tuple[Sym, Sym]:
     """Return the variance and the mean."""
     x = b.settle(x)
-    chosen = normal_dims(dims, len(x.dims))
+    chosen = normal_dims(dim, len(x.dims))
     middle = mean(b, x, chosen, keepdim=True)
     squares = total(b, pointwise(b, "square", sub(b, x, middle)), chosen, keepdim)
-    count = b.size(flat([b.dims(x)[dim] for dim in chosen]))
+    count = b.size(flat([b.dims(x)[at] for at in chosen]))
     freedom = b.apply("sub", count, b.const(Fraction(1 if correction is None else correction)))
     variance = scale(b, "div", squares, Sym(freedom, (), x.dtype))
     return variance, replace(middle, dims=_without(b, x, chosen, keepdim))
 
 
-@lower("var")
-def _var(
-    b: Builder, x: Sym, dim: _Dims = None, correction: float | None = None, keepdim: bool = False
-) -> Sym:
-    return _moments(b, x, dim, correction, keepdim)[0]
-
-
-@lower("std")
-def _std(
-    b: Builder, x: Sym, dim: _Dims = None, correction: float | None = None, keepdim: bool = False
-) -> Sym:
-    return pointwise(b, "sqrt", _moments(b, x, dim, correction, keepdim)[0])
-
-
-@lower("var_mean")
-def _var_mean(
+def _deviation(
     b: Builder, x: Sym, dim: _Dims = None, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Sym, Sym]:
-    return _moments(b, x, dim, correction, keepdim)
-
-
-@lower("std_mean")
-def _std_mean(
-    b: Builder, x: Sym, dim: _Dims = None, correction: float | None = None, keepdim: bool = False
-) -> tuple[Sym, Sym]:
+    """Return the standard deviation and the mean."""
     variance, middle = _moments(b, x, dim, correction, keepdim)
     return pointwise(b, "sqrt", variance), middle
 
@@ -235,11 +201,6 @@ def _mse_loss(b: Builder, x: Sym, y: Sym, reduction: int = 1) -> Sym:
     return total(b, error) if reduction == _SUM else mean(b, error)
 
 
-@lower("logsumexp")
-def _logsumexp(b: Builder, x: Sym, dim: _Dims, keepdim: bool = False) -> Sym:
-    return pointwise(b, "log", total(b, exp(b, x), dim, keepdim))
-
-
 @lower("native_layer_norm")
 def _layer_norm(
     b: Builder, x: Sym, shape: Sequence[int], weight: Sym | None, bias: Sym | None, eps: float
@@ -288,26 +249,6 @@ def product(b: Builder, x: Sym, x_labels: str, y: Sym, y_labels: str, out: str) 
     return Sym(value, tuple(placed.get(label, ()) for label in out), x.dtype)
 
 
-@lower("mm")
-def _mm(b: Builder, x: Sym, y: Sym) -> Sym:
-    return product(b, x, "ik", y, "kj", "ij")
-
-
-@lower("bmm")
-def _bmm(b: Builder, x: Sym, y: Sym) -> Sym:
-    return product(b, x, "bik", y, "bkj", "bij")
-
-
-@lower("mv")
-def _mv(b: Builder, x: Sym, y: Sym) -> Sym:
-    return product(b, x, "ik", y, "k", "i")
-
-
-@lower("dot", "vdot")
-def _dot(b: Builder, x: Sym, y: Sym) -> Sym:
-    return product(b, x, "k", y, "k", "")
-
-
 def _plus(b: Builder, x: Sym, made: Sym, beta: float, alpha: float) -> Sym:
     if alpha != 1:
         made = scale(b, "mul", made, b.scalar(alpha, x.dtype))
@@ -316,16 +257,38 @@ def _plus(b: Builder, x: Sym, made: Sym, beta: float, alpha: float) -> Sym:
     return add(b, made, x if beta == 1 else scale(b, "mul", x, b.scalar(beta, x.dtype)))
 
 
-@lower("addmm")
-def _addmm(b: Builder, x: Sym, y: Sym, z: Sym, beta: float = 1, alpha: float = 1) -> Sym:
-    return _plus(b, x, _mm(b, y, z), beta, alpha)
+def _product(labels: tuple[str, str, str], b: Builder, x: Sym, y: Sym) -> Sym:
+    return product(b, x, labels[0], y, labels[1], labels[2])
 
 
-@lower("baddbmm")
-def _baddbmm(b: Builder, x: Sym, y: Sym, z: Sym, beta: float = 1, alpha: float = 1) -> Sym:
-    return _plus(b, x, _bmm(b, y, z), beta, alpha)
+def _added_product(
+    labels: tuple[str, str, str], b: Builder, x: Sym, y: Sym, z: Sym, beta: float = 1, alpha: float = 1
+) -> Sym:
+    return _plus(b, x, _product(labels, b, y, z), beta, alpha)
 
 
-@lower("addmv")
-def _addmv(b: Builder, x: Sym, y: Sym, z: Sym, beta: float = 1, alpha: float = 1) -> Sym:
-    return _plus(b, x, _mv(b, y, z), beta, alpha)
+_MM, _BMM, _MV, _DOT = ("ik", "kj", "ij"), ("bik", "bkj", "bij"), ("ik", "k", "i"), ("k", "k", "")
+lower_all(
+    {
+        "mean": lambda b, x, dim=None, keepdim=False, dtype=None: mean(b, x, dim, keepdim),
+        "amax": largest,
+        "amin": smallest,
+        "logsumexp": lambda b, x, dim, keepdim=False: pointwise(b, "log", total(b, exp(b, x), dim, keepdim)),
+        "var_mean": _moments,
+        "std_mean": _deviation,
+        "var": lambda b, x, dim=None, correction=None, keepdim=False: _moments(
+            b, x, dim, correction, keepdim
+        )[0],
+        "std": lambda b, x, dim=None, correction=None, keepdim=False: _deviation(
+            b, x, dim, correction, keepdim
+        )[0],
+        "mm": partial(_product, _MM),
+        "bmm": partial(_product, _BMM),
+        "mv": partial(_product, _MV),
+        "dot": partial(_product, _DOT),
+        "vdot": partial(_product, _DOT),
+        "addmm": partial(_added_product, _MM),
+        "baddbmm": partial(_added_product, _BMM),
+        "addmv": partial(_added_product, _MV),
+    }
+)

@@ -1,6 +1,6 @@
 """The table of lowerings: which function turns a call of each ATen operator into algebra."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ __all__ = [
     "check_rounds",
     "held",
     "lower",
+    "lower_all",
     "normal_dims",
     "takes_integers",
     "unsupported",
@@ -56,6 +57,12 @@ def lower(*names: str, for_proof: bool = False) -> Callable[[_L], _L]:
         return function
 
     return register
+
+
+def lower_all(formulas: Mapping[str, Lowering], *, for_proof: bool = False) -> None:
+    """Register a lowering for each of some operators."""
+    for name, formula in formulas.items():
+        lower(name, for_proof=for_proof)(formula)
 
 
 def takes_integers(*names: str, for_proof: bool = False) -> None:

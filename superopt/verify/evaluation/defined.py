@@ -54,7 +54,7 @@ def defined_less_often(left: Graph, right: Graph, links: Iterable[tuple[str, str
 
 
 def _without_sure_roots(graph: Graph) -> Graph:
-    """Return the graph with absolute values under those roots whose operands are surely not negative."""
+    """Return the graph with absolute values under the roots whose operands are surely not negative."""
     sure = nonnegative_values(graph)
     first = len(graph.inputs)
     steps: list[Step] = []

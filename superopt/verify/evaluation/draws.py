@@ -42,7 +42,7 @@ def elements(graph: Graph, sizes: Mapping[str, int], values: frozenset[int] | No
 
 
 class Roots:
-    """The roots and logarithms of some graphs, those with the least work first."""
+    """The roots and logarithms of some graphs; those that take the least work come first."""
 
     def __init__(self, graphs: Sequence[Graph], sizes: Mapping[str, int], levels: int) -> None:
         self.sizes = sizes

@@ -32,7 +32,7 @@ __all__ = [
 _LARGEST = 1 << 30  # a larger constant is never drawn as an integer
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _MOST_NUMBERS = 128
-_MOST_WHOLE = 64  # of an axis, all of whose numbers are drawn
+_MOST_WHOLE = 64  # the longest axis all of whose numbers are drawn
 
 
 def integer_values(graph: Graph) -> tuple[bool, ...]:

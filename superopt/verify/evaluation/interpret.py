@@ -73,7 +73,7 @@ class _Run:
         return list(self.graph.numbered)
 
     def values(self, only: frozenset[int] | None) -> list[Residues]:
-        """Return all values, or those that are named."""
+        """Return all values, or only the named values."""
         field = self.field
         nothing = np.empty((field.levels, field.trials, *(0 for _ in self.order)), dtype=np.uint64)
         values: list[Residues] = []

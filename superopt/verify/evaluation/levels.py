@@ -24,11 +24,10 @@ _Reads: TypeAlias = frozenset[tuple[int, int | None]]
 class _Reading:
     """Scalars whose values are what is read of the arguments."""
 
-    def const(self, value: Fraction) -> _Reads:
+    def const(self, *value: Fraction) -> _Reads:
         return frozenset()
 
-    def infinity(self) -> _Reads:
-        return frozenset()
+    infinity = const
 
     def add(self, a: _Reads, b: _Reads) -> _Reads:
         return a | b
@@ -76,29 +75,18 @@ def _reads(op: Op) -> _Reads:
 class _Firsts:
     """Scalars whose values are the first level that a number has."""
 
-    def const(self, value: Fraction) -> int:
+    def const(self, *args: object) -> int:
         return 0
 
-    def infinity(self) -> int:
-        return 0
+    infinity = less = equal = const
 
-    def add(self, a: int, b: int) -> int:
-        return max(a, b)
+    def add(self, *args: int) -> int:
+        return max(args)
 
-    mul = maximum = add
-
-    def neg(self, a: int) -> int:
-        return a
-
-    inv = sqrt = neg
+    mul = maximum = neg = inv = sqrt = add
 
     def exp(self, a: int) -> int:
         return max(a - 1, 0)
-
-    def less(self, a: int, b: int) -> int:
-        return 0
-
-    equal = less
 
     def where(self, mask: int, a: int, b: int) -> int:
         return max(a, b)

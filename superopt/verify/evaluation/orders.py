@@ -193,34 +193,21 @@ class _Signs:
     def const(self, value: Fraction) -> bool:
         return value >= 0
 
-    def infinity(self) -> bool:
+    def infinity(self, *args: bool) -> bool:
         return True
 
-    def add(self, a: bool, b: bool) -> bool:
-        return a and b
+    exp = sqrt = less = equal = infinity
 
-    def mul(self, a: bool, b: bool) -> bool:
-        return a and b
+    def add(self, *args: bool) -> bool:
+        return all(args)
+
+    mul = inv = add
 
     def neg(self, a: bool) -> bool:
         return False
 
-    def inv(self, a: bool) -> bool:
-        return a
-
-    def exp(self, a: bool) -> bool:
-        return True
-
-    def sqrt(self, a: bool) -> bool:
-        return True
-
     def maximum(self, a: bool, b: bool) -> bool:
         return a or b
-
-    def less(self, a: bool, b: bool) -> bool:
-        return True
-
-    equal = less
 
     def where(self, mask: bool, a: bool, b: bool) -> bool:
         return a and b

@@ -56,7 +56,7 @@ def selected_places(
     order: Mapping[str, int],
     positions: Mapping[str, tuple[int, ...]],
 ) -> tuple[slice, ...]:
-    """Return the index expression of a select: where each position lies among those that are evaluated."""
+    """Return the index expression of a select: the place of each position among the evaluated positions."""
     at = [slice(None)] * ndim
     for axis, position in mapping:
         place = positions[axis].index(int(position)) if axis in positions else int(position)
@@ -78,12 +78,10 @@ class _Exact:
         return np.array(np.inf).reshape(1, 1)
 
     def add(self, a: Numbers, b: Numbers) -> Numbers:
-        a, b = align_dims(a, b)
-        return a + b
+        return np.asarray(np.add(*align_dims(a, b)))
 
     def mul(self, a: Numbers, b: Numbers) -> Numbers:
-        a, b = align_dims(a, b)
-        return a * b
+        return np.asarray(np.multiply(*align_dims(a, b)))
 
     def neg(self, a: Numbers) -> Numbers:
         return -a
@@ -101,12 +99,10 @@ class _Exact:
         return np.asarray(np.maximum(*align_dims(a, b)))
 
     def less(self, a: Numbers, b: Numbers) -> Numbers:
-        a, b = align_dims(a, b)
-        return (a < b).astype(np.float64)
+        return np.asarray(np.less(*align_dims(a, b)), dtype=np.float64)
 
     def equal(self, a: Numbers, b: Numbers) -> Numbers:
-        a, b = align_dims(a, b)
-        return np.asarray(a == b, dtype=np.float64)
+        return np.asarray(np.equal(*align_dims(a, b)), dtype=np.float64)
 
     def where(self, mask: Numbers, a: Numbers, b: Numbers) -> Numbers:
         a, b = align_dims(a, b)
@@ -123,6 +119,16 @@ class _Exact:
 _EXACT = _Exact()
 
 
+def _on_both(name: str) -> Callable[..., Pair]:
+    """Return an operation on residues and on numbers that does the same to both."""
+
+    def apply(pairs: "Pairs", *args: Pair) -> Pair:
+        residues: Residues = getattr(pairs.field, name)(*(one for one, _ in args))
+        return residues, _apply(getattr(_EXACT, name), *args)
+
+    return apply
+
+
 class Pairs:
     """Scalars of tensorless values: the field's arithmetic, with comparisons decided by the numbers."""
 
@@ -137,29 +143,8 @@ class Pairs:
         """Return plus infinity."""
         return self.field.infinity(), _EXACT.infinity()
 
-    def add(self, a: Pair, b: Pair) -> Pair:
-        """Return a + b."""
-        return self.field.add(a[0], b[0]), _apply(_EXACT.add, a, b)
-
-    def mul(self, a: Pair, b: Pair) -> Pair:
-        """Return a * b."""
-        return self.field.mul(a[0], b[0]), _apply(_EXACT.mul, a, b)
-
-    def neg(self, a: Pair) -> Pair:
-        """Return -a."""
-        return self.field.neg(a[0]), _apply(_EXACT.neg, a)
-
-    def inv(self, a: Pair) -> Pair:
-        """Return 1 / a."""
-        return self.field.inv(a[0]), _apply(_EXACT.inv, a)
-
-    def exp(self, a: Pair) -> Pair:
-        """Return e to the a."""
-        return self.field.exp(a[0]), _apply(_EXACT.exp, a)
-
-    def sqrt(self, a: Pair) -> Pair:
-        """Return the square root of a."""
-        return self.field.sqrt(a[0]), _apply(_EXACT.sqrt, a)
+    add, mul, neg, inv = map(_on_both, ("add", "mul", "neg", "inv"))
+    exp, sqrt, where = map(_on_both, ("exp", "sqrt", "where"))
 
     def maximum(self, a: Pair, b: Pair) -> Pair:
         """Return the larger of a and b."""
@@ -177,10 +162,6 @@ class Pairs:
         """Return 1 where a = b, else 0."""
         truth = _apply(_EXACT.equal, a, b)
         return (self.field.equal(a[0], b[0]) if truth is None else self._residues(truth)), truth
-
-    def where(self, mask: Pair, a: Pair, b: Pair) -> Pair:
-        """Return a where the mask is 1 and b elsewhere."""
-        return self.field.where(mask[0], a[0], b[0]), _apply(_EXACT.where, mask, a, b)
 
     def function(self, name: str, *args: Pair) -> Pair:
         """Return a named function, with its numbers where they are known."""

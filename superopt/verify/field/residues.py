@@ -143,12 +143,12 @@ def fingerprint(rows: NDArray[np.uint64], shape: np.uint64) -> NDArray[np.uint64
 
 
 def widen(a: NDArray[Any], ndim: int) -> NDArray[Any]:
-    """Return a with grid dimensions of extent 1 put in front of those it has."""
+    """Return an array with new grid dimensions of extent 1 in front of its own."""
     return a if a.ndim == ndim else a.reshape(*a.shape[:2], *(1,) * (ndim - a.ndim), *a.shape[2:])
 
 
 def align_dims(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return two arrays with as many grid dimensions, those in front of extent 1."""
+    """Return two arrays with equally many grid dimensions; new dimensions have extent 1 and come first."""
     ndim = max(a.ndim, b.ndim)
     return widen(a, ndim), widen(b, ndim)
 

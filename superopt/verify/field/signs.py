@@ -17,7 +17,7 @@ from superopt.verify.field.residues import Residues, fold, mix, power
 __all__ = ["Comparison", "Steps", "drawn_ties", "known_steps", "order_of", "rank_order", "signs"]
 
 Steps: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int8]]
-"""Residues of differences whose signs are known, in rising order, and those signs."""
+"""Residues of differences whose signs are known, in rising order, and these signs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ __all__ = ["Pool", "Source", "seeds_of"]
 class Pool:
     """Numbers that inputs hold in some trials: constants, and numbers that inputs share."""
 
-    own: tuple[Fraction, ...] = ()  # of the programs
-    shifts: tuple[Fraction, ...] = ()  # by which inputs may be apart from shared numbers
+    own: tuple[Fraction, ...] = ()  # constants of the programs
+    shifts: tuple[Fraction, ...] = ()  # distances that inputs may have from shared numbers
     shared: int = 1
 
     @property

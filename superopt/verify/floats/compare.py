@@ -74,7 +74,7 @@ FLOOR = 4.0
 DRAWS = 8
 """Draws of the inputs by which a candidate is judged that errs too much on the first one."""
 
-_HOPELESS = 16.0  # times what is allowed: no bad luck makes so much
+_HOPELESS = 16.0  # an error of this many times what is allowed is no bad luck
 # Distributions on which equal functions may differ by rounding alone.
 _CANCELLING = frozenset({"constant rows"})
 _SPARED = DIRECTED[-1]  # the distribution that is left out where the others have shown everything
@@ -137,20 +137,20 @@ def compare_many(
     sorts_out_nan = focus is not None and focus.sorts_out_nan
     focus = None if focus is None or focus.is_empty else focus
     names = list(DISTRIBUTIONS if distributions is None else distributions)
-    contest = _Contest(exact, eager, candidates, factor, floor, focus, inputs)
+    comparison = _Comparison(exact, eager, candidates, factor, floor, focus, inputs)
     if focus is not None:
-        contest.judge_directed(inputs, seed)
+        comparison.judge_directed(inputs, seed)
         names = [name for name in names if name not in DIRECTED]
     if sorts_out_nan:
-        contest.judge_missing(inputs, seed)
+        comparison.judge_missing(inputs, seed)
     for name in names:
-        contest.judge(name, inputs, seed)
-    if contest.watch is not None and not contest.watch.complete:
-        contest.judge_found(seek(contest.watch, inputs, seed=seed), seed)
-    return contest.reports
+        comparison.judge(name, inputs, seed)
+    if comparison.watch is not None and not comparison.watch.complete:
+        comparison.judge_found(seek(comparison.watch, inputs, seed=seed), seed)
+    return comparison.reports
 
 
-class _Contest:
+class _Comparison:
     """Candidates judged on one distribution after another."""
 
     def __init__(

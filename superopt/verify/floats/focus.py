@@ -8,16 +8,16 @@ looks at x around 2), and what must be seen of each comparison before a test has
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from typing import TYPE_CHECKING
+
+import torch
 
 from superopt.ir import Graph, Opaque, Region, Step, tensorless_values
 from superopt.ir.stabilize import LOWEST, stabilize
+from superopt.trace.capture.tape import Call
+from superopt.trace.run import TORCH_DTYPES
+from superopt.trace.traced import Traced
 from superopt.verify.floats.inversion import Invert, inversion_of
 from superopt.verify.floats.ranges import ANYTHING, TRUTH, Range, range_of_dtype, range_of_step
-
-if TYPE_CHECKING:
-    from superopt.trace.capture.tape import Call
-    from superopt.trace.traced import Traced
 
 __all__ = ["COMPARED", "Comparison", "Focus", "focus_of", "names_of"]
 
@@ -98,7 +98,7 @@ class Comparison:
 class Focus:
     """What the comparisons of some programs look at; the programs take the same tensors, in order."""
 
-    programs: "tuple[Graph | Traced, ...]"
+    programs: tuple[Graph | Traced, ...]
     # The nodes of each program, their exponentials made not to overflow.
     nodes: tuple[tuple[Region | Opaque, ...], ...]
     constants: tuple[float, ...]  # the constants of all comparisons
@@ -157,7 +157,7 @@ class _Fact:
     inputs: frozenset[int] = frozenset()  # integer inputs of which it holds numbers
 
 
-def _nodes_of(program: "Graph | Traced") -> tuple[Region | Opaque, ...]:
+def _nodes_of(program: Graph | Traced) -> tuple[Region | Opaque, ...]:
     """Return the nodes of a program, exponentials less their maxima as PyTorch takes them; a graph is one."""
     nodes = (Region(program),) if isinstance(program, Graph) else program.program.nodes
     return tuple(Region(_stable(one.graph)) if isinstance(one, Region) else one for one in nodes)
@@ -170,7 +170,7 @@ def _stable(graph: Graph) -> Graph:
     )
 
 
-def focus_of(*programs: "Graph | Traced") -> Focus:
+def focus_of(*programs: Graph | Traced) -> Focus:
     """Return what the comparisons of programs look at; the programs take the same tensors, in order."""
     finder = _Finder()
     nodes = [_nodes_of(program) for program in programs]
@@ -192,7 +192,7 @@ def focus_of(*programs: "Graph | Traced") -> Focus:
     )
 
 
-def names_of(program: "Graph | Traced") -> tuple[str, ...]:
+def names_of(program: Graph | Traced) -> tuple[str, ...]:
     """Return the names of the tensors that a program takes, in order."""
     if isinstance(program, Graph):
         return tuple(port.name for port in program.inputs)
@@ -214,7 +214,7 @@ class _Finder:
         self.labels: dict[int, int] = {}
         self.comparisons: list[Comparison] = []
 
-    def read(self, number: int, program: "Graph | Traced", nodes: Sequence[Region | Opaque]) -> None:
+    def read(self, number: int, program: Graph | Traced, nodes: Sequence[Region | Opaque]) -> None:
         """Gather what one program looks at."""
         ports = program.inputs if isinstance(program, Graph) else program.program.inputs
         dtypes = {port.name: port.dtype for port in ports}
@@ -239,7 +239,7 @@ class _Finder:
                 assert not isinstance(program, Graph)
                 known |= self._opaque(node, program, known)
 
-    def _opaque(self, node: Opaque, program: "Traced", known: Mapping[str, _Fact]) -> dict[str, _Fact]:
+    def _opaque(self, node: Opaque, program: Traced, known: Mapping[str, _Fact]) -> dict[str, _Fact]:
         """Return what is known of what an operator outside the algebra makes."""
         operator = node.target.removeprefix("aten.").partition(".")[0].rstrip("_")
         given = [known.get(name, _Fact(name)) for name in node.inputs]
@@ -276,7 +276,7 @@ class _Finder:
                     found.add(other.low)
 
 
-def _makes_integers(call: "Call") -> bool:
+def _makes_integers(call: Call) -> bool:
     """Whether a call casts to integers, which drops what follows the point."""
     dtype = call.kwargs.get("dtype")
     return dtype is not None and not dtype.is_floating_point
@@ -385,9 +385,6 @@ class _Region:
 
     def _is_exact(self, constant: _Fact) -> bool:
         """Whether inputs of each float dtype here can be just this number."""
-        import torch
-
-        from superopt.trace.run import TORCH_DTYPES
 
         dtypes = {port.dtype for port in self.graph.inputs if port.dtype[0] in "fb" and port.dtype != "bool"}
         number = constant.range.low

@@ -20,7 +20,7 @@ from superopt.verify.floats.rounding import Rounding
 
 __all__ = ["Forced", "Known", "Observation", "Seen"]
 
-_MARGIN = 4.0  # times the error that rounding is thought to make
+_MARGIN = 4.0  # a comparison is in doubt within this many times the error that rounding is thought to make
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Observation:
     # -- backward
 
     def backward(self, reached: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return where changes of the inputs reach what is judged, from where those of the outputs do."""
+        """Return where changes of the inputs reach what is judged, given where changes of the outputs do."""
         sizes = self.graph.sizes
         for output in self.graph.outputs:
             port = output.port

@@ -61,7 +61,7 @@ def range_of_dtype(dtype: str) -> Range:
 
 
 def range_of_step(graph: Graph, step: Step, ranges: Sequence[Range]) -> Range:
-    """Return the range of a step's value, given those of all values before it."""
+    """Return the range of a step's value, given the ranges of all values before it."""
     sizes = graph.sizes
     given = [ranges[i] for i in step.inputs]
     match step.op:

@@ -37,7 +37,7 @@ def grain_of(tensor: Tensor) -> float | None:
 
 
 class Rounding:
-    """The errors of the values of one run: None for those that every dtype holds exactly."""
+    """The errors of the values of one run; None for a value that every dtype holds exactly."""
 
     def __init__(self, run: Evaluation, unit: float) -> None:
         self.run = run

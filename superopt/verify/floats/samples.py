@@ -7,16 +7,14 @@ they can be, which every dtype holds exactly: then a comparison comes out alike 
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from superopt.trace.capture.tape import parts_of
-
-if TYPE_CHECKING:
-    from superopt.verify.floats.focus import Focus
+from superopt.verify.floats.focus import Focus
 
 __all__ = ["DIRECTED", "DISTRIBUTIONS", "MISSING", "ONLY_FINITE", "sample", "tensors_of", "typical"]
 
@@ -36,45 +34,21 @@ def _row_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:-1], 1) if shape else ()
 
 
-def _large(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).mul_(16)
-
-
-def _huge(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).mul_(4096)
-
-
 def _near_zero_rows(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
     row = _uniform(_row_shape(shape), random, dtype)
     return _normal(shape, random, dtype).mul_(torch.where(row < 0.5, 2.0**-12, 1.0))
 
 
-def _wide(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).mul_(_uniform(shape, random, dtype).mul_(12).sub_(8).exp2_())
-
-
-def _sparse(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).mul_(_uniform(shape, random, dtype) < 0.2)
-
-
-def _offset(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(shape, random, dtype).add_(8)
-
-
-def _constant_rows(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return _normal(_row_shape(shape), random, dtype).mul_(32).expand(tuple(shape))
-
-
 DISTRIBUTIONS: dict[str, Draw] = {
     "normal": _normal,
     "uniform positive": _uniform,
-    "large": _large,
-    "huge": _huge,
+    "large": lambda *drawn: _normal(*drawn).mul_(16),
+    "huge": lambda *drawn: _normal(*drawn).mul_(4096),
     "near-zero rows": _near_zero_rows,
-    "wide range": _wide,
-    "sparse": _sparse,
-    "offset": _offset,
-    "constant rows": _constant_rows,
+    "wide range": lambda *drawn: _normal(*drawn).mul_(_uniform(*drawn).mul_(12).sub_(8).exp2_()),
+    "sparse": lambda *drawn: _normal(*drawn).mul_(_uniform(*drawn) < 0.2),
+    "offset": lambda *drawn: _normal(*drawn).add_(8),
+    "constant rows": lambda shape, *rest: _normal(_row_shape(shape), *rest).mul_(32).expand(tuple(shape)),
 }
 """How input tensors are drawn, as float32 or wider before they are rounded to their own dtype."""
 
@@ -94,9 +68,7 @@ _EVEN_ROWS = 0.2  # share of rows whose numbers are all the same: masked as a wh
 _FEW = 4  # numbers of which one tensor is drawn
 
 
-def sample(
-    name: str, inputs: Sequence[Any], *, seed: int = 0, focus: "Focus | None" = None
-) -> tuple[Any, ...]:
+def sample(name: str, inputs: Sequence[Any], *, seed: int = 0, focus: Focus | None = None) -> tuple[Any, ...]:
     """Return inputs like the given ones, floats and booleans drawn anew; all else is kept.
 
     With a focus, integers are drawn too where any number is valid, and directed distributions aim at
@@ -159,7 +131,7 @@ def _like(value: Tensor, drawn: Tensor) -> Tensor:
 class _Pool:
     """The numbers that one input is aimed at."""
 
-    def __init__(self, focus: "Focus | None", position: int) -> None:
+    def __init__(self, focus: Focus | None, position: int) -> None:
         by_input = focus.by_input if focus is not None else ()
         self.own = by_input[position] if position < len(by_input) else ()
         self.all = focus.constants if focus is not None else ()
@@ -235,7 +207,7 @@ def _around(pool: _Pool, shape: Sequence[int], random: torch.Generator) -> Tenso
 
 
 def _scaled(constants: Sequence[float], shape: Sequence[int], random: torch.Generator) -> Tensor:
-    """Return normal numbers whose rows have the scales of constants, and those of one and of their roots."""
+    """Return normal numbers in rows of several scales: 1, near the constants, and their roots."""
     scales = [1.0]
     for one in map(abs, constants):
         if one:
@@ -256,7 +228,7 @@ def _booleans(value: Tensor, random: torch.Generator) -> Tensor:
 
 
 def _integers(value: Tensor, random: torch.Generator, name: str, pool: _Pool) -> Tensor:
-    """Return integers: those that the input is compared with and their neighbours, or ids of segments."""
+    """Return integers: numbers that the input is compared with and their neighbours, or ids of segments."""
     least, most = torch.iinfo(value.dtype).min, torch.iinfo(value.dtype).max
     own = [round(one) for one in pool.own if isfinite(one)]
     if own and not (pool.ties and name == "small integers"):

@@ -70,7 +70,7 @@ class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Watched(Float64):  # type: ignore[no-untyped-call]
-    """Notes the largest number that is made, of those that are no stand-in for infinity."""
+    """Notes the largest number that is made and that does not stand for infinity."""
 
     largest: float = 0.0
 

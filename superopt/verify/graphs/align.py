@@ -1,4 +1,4 @@
-"""Align: give two graphs the same axes and input names, through the tensors that enter and leave."""
+"""Align: give two graphs the same axes and input names, by matching their inputs and outputs."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -61,10 +61,10 @@ def align_ports(a: Graph, b: Graph, ports: PortPairs) -> Aligned:
 
 
 def name_alike(a: Graph, b: Graph) -> Graph:
-    """Return b with axes that no port shares with a named as they are in a, where both use one name for them.
+    """Return b with its inner axes named as in a, where both programs use the same name for an inner axis.
 
-    The axes within a program may have any names, so this changes no meaning; two programs that were
-    written alike are the same steps on the same axes afterwards.
+    The axes within a program may have any names, so this changes no meaning; two programs that were written
+    alike then have the same steps on the same axes.
     """
     known, taken = a.sizes, set(b.sizes)
     names: dict[str, str] = {}
@@ -125,7 +125,7 @@ def _ports(a: Graph, b: Graph) -> list[tuple[Port, Port]]:
 def _some_split(
     a: Graph, b: Graph, pairs: list[tuple[Port, Port]]
 ) -> tuple[str, tuple[int, int], bool] | None:
-    """Return an axis that must be split: which, into what, and whether it is one of a; None when all fit."""
+    """Return an axis to split, its factors, and whether it belongs to a; None when all dimensions fit."""
     of_a, of_b = a.sizes, b.sizes
     for p, q in pairs:
         for dim_a, dim_b in zip(p.dims, q.dims, strict=True):
@@ -142,7 +142,7 @@ def _factors(sizes: Mapping[str, int], dim: tuple[str, ...]) -> list[tuple[str, 
 def _first_split(
     left: list[tuple[str, int]], right: list[tuple[str, int]], where: str
 ) -> tuple[str, tuple[int, int], bool] | None:
-    """Return the first axis of two factorisations that must be split: which, into what, on which side."""
+    """Return the first axis to split in two factorisations, its factors, and whether it is on the left."""
     for (x, m), (y, n) in zip(left, right, strict=False):
         if m == n:
             continue

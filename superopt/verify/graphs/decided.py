@@ -1,9 +1,9 @@
-"""Decided: what the order of real numbers says of comparisons and maxima before any number is drawn.
+"""Decided: comparisons and maxima that the order of real numbers decides before any number is drawn.
 
-A field has no order. Where the ranges of two values decide a comparison or a maximum, as those of a square
-and 0 do, or where both sides differ by a constant, the outcome takes its place. Comparisons of functions that
-rise become those of their arguments, and those with constants are solved for what is compared. The new graph
-computes the same wherever the old one is defined.
+A field has no order. Where the ranges of two values decide a comparison or a maximum, as for a square and 0,
+or where both sides differ by a constant, the outcome replaces it. A comparison of one rising function of two
+values becomes a comparison of the values, and a comparison with a constant is solved for the value that is
+compared. The new graph computes the same wherever the old graph is defined.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _SWAPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "n
 
 
 def decide_orders(graph: Graph, *, narrow: bool) -> Graph | None:
-    """Return the graph with decided orders taken as such, or None where nothing is decided."""
+    """Return the graph with decided comparisons replaced, or None where nothing is decided."""
     rewriter = _Rewriter(graph, narrow=narrow)
     for value in range(len(graph.inputs), len(graph.inputs) + len(graph.steps)):
         rewriter.take(value)
@@ -47,7 +47,7 @@ def decide_orders(graph: Graph, *, narrow: bool) -> Graph | None:
 
 
 class _Rewriter:
-    """Makes the steps of the new graph, with `moved` from old values to new ones."""
+    """Makes the steps of the new graph; `moved` maps old values to new values."""
 
     def __init__(self, graph: Graph, *, narrow: bool) -> None:
         self.graph = graph
@@ -65,12 +65,12 @@ class _Rewriter:
 
     @property
     def fits(self) -> bool:
-        """Whether all that depends on the axes of a value finds them."""
+        """Whether every value that an output, a reduction or a view reads still has its axes."""
         kept = [self.new_axes[self.moved[one.value]] == self.axes[one.value] for one in self.graph.outputs]
         return self.widths_kept and all(kept)
 
     def take(self, value: int) -> None:
-        """Add what becomes of an old value."""
+        """Add the new form of an old value."""
         step = self.graph.step_at(value)
         made = None if self.tensorless[value] else self._decided(step)
         if made is None:
@@ -105,7 +105,7 @@ class _Rewriter:
         return None
 
     def _outcome(self, op: str, one: int, other: int) -> bool | None:
-        """Return how a comparison always comes out, or None where that depends."""
+        """Return the outcome that a comparison always has, or None where it depends on the inputs."""
         constant = constant_difference(self.forms[one], self.forms[other])
         if constant is not None:
             difference = Range(constant, constant)
@@ -127,7 +127,7 @@ class _Rewriter:
         return True if yes else False if no else None
 
     def _compared(self, op: str, one: int, other: int) -> int | None:
-        """Return a comparison of simpler values that comes out alike, or None."""
+        """Return a comparison of simpler values that has the same outcome, or None."""
         if one in self.known:
             op, one, other = _SWAPPED[op], other, one
         left, right = self.graph.step_of(one), self.graph.step_of(other)
@@ -138,7 +138,7 @@ class _Rewriter:
         return self._solved(op, one, self.known[other]) if other in self.known else None
 
     def _solved(self, op: str, value: int, number: Fraction) -> int | None:
-        """Return a comparison of a computed value with a number as one of what it is computed from."""
+        """Return a comparison of a value with a number as a comparison of the value's operand."""
         step = self.graph.step_of(value)
         if step is None:
             return None
@@ -161,12 +161,12 @@ class _Rewriter:
         return self._beside(op, operands[0], number) if step.op == "abs" and number > 0 else None
 
     def _with(self, op: str, value: int, number: Fraction) -> int:
-        """Return the comparison of an old value with a number, solved as far as can be."""
+        """Return the comparison of an old value with a number, solved as far as possible."""
         solved = self._solved(op, value, number)
         return self._add(Step(op, (self.moved[value], self._const(number)))) if solved is None else solved
 
     def _beside(self, op: str, value: int, number: Fraction) -> int:
-        """Return the comparison of an absolute value with a positive number, as one on either side of 0."""
+        """Return a comparison of an absolute value with a positive number as two comparisons of the value."""
         sides = self._with(op, value, number), self._with(_SWAPPED[op], value, -number)
         return self._add(Step("or" if op in ("gt", "ge", "eq") else "and", sides))
 

@@ -1,4 +1,4 @@
-"""Declared ties: trials in which numbers that are compared come out equal at random, though they are not.
+"""Declared ties: trials in which comparisons are declared less, equal or greater at random.
 
 With the outcomes of all comparisons given, two programs are two functions that know of none. If these agree
 on numbers drawn at random they agree on all, so also where the outcomes are true. So programs that agree
@@ -22,19 +22,19 @@ from superopt.verify.verdict import Witness
 __all__ = ["ACCIDENT", "agree_where_declared", "difference_where_declared"]
 
 ACCIDENT = 2.0**-44
-"""The chance that programs which differ agree in as many trials as are made of them."""
+"""The chance that different programs agree in all trials with declared outcomes."""
 
 _ROUND = 3000
 _ROUNDS = 4
-_LOOKED_AT = 4  # trials by which comparisons of the same numbers are known
-_OUTCOMES = 3  # of a comparison: less, equal, greater, one as likely as another
+_LOOKED_AT = 4  # trials that show which comparisons are of the same numbers
+_OUTCOMES = 3  # a comparison is declared less, equal or greater, each as likely as the others
 
 
 def difference_where_declared(setting: Setting, sites: frozenset[Hashable], wanted: int) -> Witness | None:
-    """Return a difference, if one is met where some comparisons come out equal at random.
+    """Return a difference that shows where the outcomes of some comparisons are declared, or None.
 
-    Other numbers are all different in one half of these trials, and in the other half equal now and then: a
-    difference may take an equality of either kind at once.
+    In one half of these trials all other numbers differ, in the other half some are equal: a difference may
+    need a declared tie together with a drawn one.
     """
     for number, pooled in enumerate((False, True)):
         drawn = setting.field(_ROUND + number, 2 * wanted, pooled=pooled)
@@ -75,7 +75,7 @@ def _compare(
 
 
 def _wanted(setting: Setting, sites: frozenset[Hashable]) -> int | None:
-    """Return how many trials show a difference, if there is any; None if too many to make."""
+    """Return how many trials surely show a difference, if there is one; None if that is too many."""
     compared = _compared_by_one(setting, sites)
     if compared is None:
         return None
@@ -88,7 +88,7 @@ def _wanted(setting: Setting, sites: frozenset[Hashable]) -> int | None:
 
 
 def _compared_by_one(setting: Setting, sites: frozenset[Hashable]) -> int | None:
-    """Return how many comparisons of different numbers one element rests on at most; None where unknown."""
+    """Return the most comparisons of different numbers that one element depends on; None where unknown."""
     field = setting.field(_ROUND, _LOOKED_AT)
     field.comparisons = []
     values = [interpret(graph, field, setting.tiny.sizes) for graph in setting.facts.graphs]
@@ -117,5 +117,5 @@ def _compared_by_one(setting: Setting, sites: frozenset[Hashable]) -> int | None
 
 
 def _key(numbers: NDArray[np.uint64]) -> bytes:
-    """Return what tells arrays of different numbers apart."""
+    """Return a key that is the same only for arrays of the same numbers."""
     return bytes(fingerprint(np.ascontiguousarray(numbers)[None], fold("difference")))

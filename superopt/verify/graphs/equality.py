@@ -1,4 +1,4 @@
-"""Equality of two graphs as exact algebra: random tests over finite fields, with an error bound."""
+"""Equality: whether two graphs are equal as exact algebra, by random tests over finite fields."""
 
 from dataclasses import replace
 from time import perf_counter
@@ -46,7 +46,7 @@ def equal_graphs(
     """
     start = perf_counter()
     seed = fresh_seed() if seed is None else seed
-    # A maximum that exponentials are shifted by, and that cancels, takes one comparison for each pair.
+    # A maximum that only shifts exponentials cancels; left in, it would cost a comparison for each pair.
     aligned = align_graphs(release_shifts(live_graph(a)), release_shifts(live_graph(b)))
     left, right = aligned.left, aligned.right
     if same_outputs(left, right):
@@ -74,7 +74,7 @@ def _same(aligned: Aligned, seed: int) -> Verdict:
 
 
 def _decided(left: Graph, right: Graph) -> tuple[Graph, Graph]:
-    """Return the graphs with what the order of real numbers decides taken as decided."""
+    """Return the graphs with all comparisons replaced that the order of real numbers decides."""
     narrow = is_narrow(left, right)
     return decide_orders(left, narrow=narrow) or left, decide_orders(right, narrow=narrow) or right
 
@@ -84,13 +84,13 @@ def _tried(aligned: Aligned, trials: int | None, seed: int, bits: int) -> Verdic
     facts = Facts(aligned)
     if not facts.opened:
         return _by_ranks(facts, _decide(facts, trials, seed, bits, sealed=False), bits)
-    # Most equal programs are so for any functions in the place of exp, sqrt and log, and that is
-    # shown with fewer trials, none of them lost to the root of a non-square.
+    # Most equal programs stay equal with any functions in the place of exp, sqrt and log. That takes fewer
+    # trials, none of which is lost to the root of a non-square.
     sealed = _decide(facts, trials, seed, bits, sealed=True)
     if sealed.equal:
         return sealed
     verdict = _by_ranks(facts, _decide(facts, trials, seed, bits, sealed=False), bits)
-    # Where squares for all roots are not to be had, this is the only place that was seen to differ.
+    # Where no trial has squares under all roots, only the sealed trials have seen a difference.
     return replace(verdict, witness=verdict.witness or sealed.witness) if verdict.unknown else verdict
 
 
@@ -105,7 +105,7 @@ def _by_ranks(facts: Facts, verdict: Verdict, bits: int) -> Verdict:
 def _decide(
     facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: bool, ranked: bool = False
 ) -> Verdict:
-    """Return the verdict of one kind of field."""
+    """Return the verdict in one kind of field, over all choices of sizes."""
     bounds: list[float | None] = []
     notes: dict[str, None] = {}
     total = 0
@@ -146,7 +146,7 @@ def _decide(
 
 
 def _compared(setting: Setting, tally: Tally, trials: int | None) -> Finding:
-    """Return what all trials of one setting say."""
+    """Return the finding of all trials of one setting."""
     if setting.obstacle:
         return Finding(notes=(f"no proof was tried: {setting.obstacle}",))
     found = random_rounds(setting, tally, trials)

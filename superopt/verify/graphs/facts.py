@@ -1,4 +1,4 @@
-"""Facts: what two graphs are made of, and so what a field has to offer that tells them apart."""
+"""Facts: the operators and constants of two graphs, which decide the kind of field that tells them apart."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -15,7 +15,7 @@ __all__ = ["Facts"]
 
 
 class Facts:
-    """What two programs are made of."""
+    """The operators and constants of two programs."""
 
     def __init__(self, aligned: Aligned) -> None:
         self.left, self.right, self.links = aligned.left, aligned.right, aligned.links

@@ -49,7 +49,7 @@ class Judge:
         return max((log2(max(count / _LOOKED_AT, 1)) for count in self.counts), default=0.0)
 
     def possible(self, drawn: Field, differ: list[NDArray[np.bool_]]) -> list[NDArray[np.bool_]]:
-        """Return which differences are possible, of those that are looked at."""
+        """Return which of the given differences are possible."""
         drawn.comparisons = []
         values = [
             interpret(graph, drawn, self.tiny.sizes, numbers=self.tiny.known_numbers(graph))

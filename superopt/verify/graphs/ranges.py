@@ -83,7 +83,7 @@ def _product(a: Bound, b: Bound) -> Bound:
 
 
 def ranges_of(graph: Graph, known: Mapping[int, Fraction]) -> list[Range]:
-    """Return the range of every value; `known` are those that are rational constants."""
+    """Return the range of every value; `known` are the rational constants."""
     found = [
         Range(_ZERO, _ONE) if port.dtype == "bool" else ANYTHING if port.dtype in INTEGERS else Range()
         for port in graph.inputs

@@ -22,7 +22,7 @@ _FIRST = 256  # such trials that come before all else
 _TIE_BITS = 44  # ties may add 2^-44 to the bound on the error
 _TIE_ROUND = 2000
 _MOST_AT_ONCE = 2  # ways of being equal, which trials with ties reach together
-_TOGETHER = 1 / 8  # of the trials in which one of two is reached, those that reach both
+_TOGETHER = 1 / 8  # of the trials that reach one of two ties, the share that reaches both
 
 
 def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:

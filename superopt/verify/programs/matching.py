@@ -53,7 +53,7 @@ class CallPair:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Pairs in an order in which each can be proven from those before it; and where cuts end."""
+    """Pairs in an order in which each can be proven from the pairs before it; and where cuts end."""
 
     pairs: tuple[CutPair | CallPair, ...]
     inner: dict[int, int]  # all values of the first program that the second seems to have, with their twins
@@ -349,8 +349,10 @@ _Signs = frozenset[str]
 class _Infinities:
     """Scalars whose values are the signs of the infinities that a masked tensor may hold."""
 
-    def const(self, value: object) -> _Signs:
+    def const(self, *args: object) -> _Signs:
         return frozenset()
+
+    inv = less = equal = const
 
     def infinity(self) -> _Signs:
         return frozenset("+")
@@ -358,14 +360,14 @@ class _Infinities:
     def add(self, a: _Signs, b: _Signs) -> _Signs:
         return a | b
 
+    def where(self, mask: _Signs, a: _Signs, b: _Signs) -> _Signs:
+        return a | b
+
     def mul(self, a: _Signs, b: _Signs) -> _Signs:
         return frozenset("+-") if a | b else frozenset()
 
     def neg(self, a: _Signs) -> _Signs:
         return frozenset("-" if sign == "+" else "+" for sign in a)
-
-    def inv(self, a: _Signs) -> _Signs:
-        return frozenset()
 
     def exp(self, a: _Signs) -> _Signs:
         return a - {"-"}
@@ -375,15 +377,6 @@ class _Infinities:
 
     def maximum(self, a: _Signs, b: _Signs) -> _Signs:
         return (a | b) & {"+"} | a & b
-
-    def less(self, a: _Signs, b: _Signs) -> _Signs:
-        return frozenset()
-
-    def equal(self, a: _Signs, b: _Signs) -> _Signs:
-        return frozenset()
-
-    def where(self, mask: _Signs, a: _Signs, b: _Signs) -> _Signs:
-        return a | b
 
     def function(self, name: str, *args: _Signs) -> _Signs:
         return frozenset("+-") if any(args) else frozenset()

@@ -60,7 +60,7 @@ def parting(sides: tuple[Ordered, Ordered], matching: Matching, titles: Mapping[
 
 
 def _in_words(side: Ordered, begin: int, end: int, value: int, parameters: Sequence[str]) -> str:
-    """Return which steps of the first program are those that the second program lacks."""
+    """Return which steps of the first program the second program lacks."""
     step = side.graph.step_of(value)
     shape = [side.sizes[axis] for axis in sorted(side.axes[value])]
     made = f"the tensor {shape} that {step.op} makes" if step is not None else "the result"

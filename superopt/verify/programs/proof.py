@@ -23,7 +23,7 @@ from superopt.verify.words import only_in_one
 __all__ = ["Proof", "prove"]
 
 _LONG = 120  # steps from which a program is proven in pieces right away
-_BITS = 66  # of the chance of error of one piece, so that those of many add up to less than 2^-60
+_BITS = 66  # a piece is wrong with a chance below 2^-66, so that many pieces add up to less than 2^-60
 _MOST_FAILURES = 3  # pieces without a proof after which no more are tried
 _MOST_AXES = 30  # axes of a piece: an array has at most 64 dimensions, and holds two pieces and two more axes
 
@@ -82,7 +82,7 @@ def _fuller(first: Proof | None, second: Proof) -> Proof:
 
 
 def _identical(left: Whole, right: Whole) -> bool:
-    """Return whether two programs are the same steps and calls, as those of one function traced twice are."""
+    """Return whether two programs have the same steps and calls, as a function that is traced twice has."""
     alike = [(one.signature, one.arguments) for one in left.calls] == [
         (other.signature, other.arguments) for other in right.calls
     ]
@@ -234,7 +234,7 @@ class _Prover:
     def _prove_inner(
         self, left: Sequence[Target], right: Sequence[Target], wanted: Callable[[Ordered, int], bool]
     ) -> bool:
-        """Cut at inner tensors that both programs have, those that can be shown to be the same."""
+        """Cut both programs at inner tensors that both have and that can be shown to be the same."""
         ours, theirs = (
             side.within([target.value for target in targets], stops)
             for side, targets, stops in zip(self.sides, (left, right), self.stops, strict=True)
@@ -291,7 +291,7 @@ class _Prover:
         return equal_graphs(a, b, trials=self.trials, seed=self.seed)
 
     def _results(self) -> Proof:
-        """Prove what the programs return, those tensors together that follow from the same ones."""
+        """Prove what the programs return; tensors that follow from the same tensors are proven together."""
         left, right = self.sides
         if len(self.failed) >= _MOST_FAILURES:
             return Proof(self._with_calls(self._failure(exact=False)))

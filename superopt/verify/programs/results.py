@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import torch
+from torch import Size, Tensor, nn
 
 from superopt.dtypes import dtype_text
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["Branch", "Made", "Plain", "Structure", "Watched", "difference", "flatten"]
 
@@ -43,15 +43,13 @@ class Branch:
 Structure: TypeAlias = Made | Plain | Branch
 
 
-def flatten(result: Any) -> "tuple[list[Tensor], Structure]":
+def flatten(result: Any) -> tuple[list[Tensor], Structure]:
     """Return the tensors of a result, and the result with `Made` in their places; dicts are sorted by key."""
     tensors: list[Tensor] = []
     return tensors, _structure(result, tensors)
 
 
-def _structure(value: Any, tensors: "list[Tensor]") -> Structure:
-    from torch import Size, Tensor
-
+def _structure(value: Any, tensors: list[Tensor]) -> Structure:
     if isinstance(value, Tensor):
         tensors.append(value)
         return Made(dtype_text(value.dtype), tuple(value.shape))
@@ -130,8 +128,6 @@ def _is_number(value: Any) -> bool:
 
 def _is_known(value: Any) -> bool:
     """Return whether values of this type differ where they compare as different."""
-    import torch
-
     plain = (int, float, complex, str, bytes, bool, slice, range, set, frozenset, Enum, type(None))
     of_torch = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
     return isinstance(value, (*plain, *of_torch))
@@ -155,9 +151,7 @@ class Watched:
         self.function = self._wrapped(program)
 
     def _wrapped(self, program: Callable[..., Any]) -> Callable[..., Any]:
-        from torch import nn
-
-        def run(*inputs: Any) -> "tuple[Tensor, ...]":
+        def run(*inputs: Any) -> tuple[Tensor, ...]:
             tensors, self.structure = flatten(program(*inputs))
             return tuple(tensors)
 

@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
 
 from superopt.errors import GraphError, InputError
 from superopt.ir import Graph, check_graph, value_axes
+from superopt.trace import Traced, trace
+from superopt.trace.run import TORCH_DTYPES, run_graph
+from superopt.verify.floats.compare import tensors_of
 from superopt.verify.programs.results import Branch, Made, Structure, Watched
 from superopt.verify.programs.whole import Whole, rename_inputs, whole_program
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from superopt.trace import Traced
 
 __all__ = ["Program", "Side"]
 
@@ -50,8 +51,6 @@ class Side:
         self.structure: Structure = Branch(tuple, tuple((f"[{i}]", one) for i, one in enumerate(made)))
 
     def _function(self, program: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-        from superopt.trace import trace
-
         self.is_graph = False
         watched = Watched(program)
         name = getattr(program, "__name__", None) or type(program).__name__
@@ -75,9 +74,7 @@ class Side:
             return
         self.random = tuple(call.target for call in self.whole.calls if call.random)
 
-    def _as_one(self, traced: "Traced", inputs: tuple[Any, ...]) -> Whole:
-        from superopt.verify.floats.compare import tensors_of
-
+    def _as_one(self, traced: Traced, inputs: tuple[Any, ...]) -> Whole:
         tensors = dict(zip(traced.input_names, tensors_of(inputs), strict=True)) | traced.constants
         return whole_program(traced, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
 
@@ -95,7 +92,7 @@ class Side:
                 )
 
     def named_as(self, other: "Side") -> Whole:
-        """Return the program with inputs and equal constants named as those of the other side."""
+        """Return the program with its inputs and equal constants named as in the other program."""
         assert self.whole is not None
         names = dict(zip(self.names, other.names, strict=True))
         names |= _shared(self.constants, other.constants)
@@ -119,10 +116,8 @@ def _ports(graph: Graph) -> dict[str, str]:
     return {port.name: f"{port.dtype}[{', '.join(map(str, graph.shape(port)))}]" for port in graph.inputs}
 
 
-def _named_tensors(program: Callable[..., Any]) -> "Iterator[tuple[str, Tensor]]":
+def _named_tensors(program: Callable[..., Any]) -> Iterator[tuple[str, Tensor]]:
     """Yield the named tensors of a module, or of the modules that a function closes over."""
-    from torch import nn
-
     if isinstance(program, nn.Module):
         yield from program.named_parameters()
         yield from program.named_buffers()
@@ -142,7 +137,7 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-def _shared(ours: "Mapping[str, Tensor]", theirs: "Mapping[str, Tensor]") -> dict[str, str]:
+def _shared(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, str]:
     """Return the names on the other side of constants that are the same tensors, or hold the same numbers."""
     by_identity = {id(tensor): name for name, tensor in theirs.items()}
     names = {name: by_identity[id(tensor)] for name, tensor in ours.items() if id(tensor) in by_identity}
@@ -161,10 +156,8 @@ def _shared(ours: "Mapping[str, Tensor]", theirs: "Mapping[str, Tensor]") -> dic
     return names
 
 
-def _look(tensor: "Tensor") -> object:
+def _look(tensor: Tensor) -> object:
     """Return what tells most different tensors apart: shape, dtype and a few numbers."""
-    import torch
-
     if tensor.is_meta:
         return tuple(tensor.shape), tensor.dtype
     with torch.no_grad():
@@ -173,9 +166,7 @@ def _look(tensor: "Tensor") -> object:
     return tuple(tensor.shape), tensor.dtype, blake2b(some.numpy().tobytes()).digest()
 
 
-def _same_data(a: "Tensor", b: "Tensor") -> bool:
-    import torch
-
+def _same_data(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and not a.is_meta and bool(torch.equal(a, b))
 
 
@@ -191,10 +182,7 @@ def _operations(graph: Graph) -> int:
 def _runner(graph: Graph) -> Callable[..., Any]:
     """Return a graph as a function of its tensors, computed in their own float dtype."""
 
-    def run(*inputs: "Tensor") -> "tuple[Tensor, ...]":
-        import torch
-
-        from superopt.trace.run import TORCH_DTYPES, run_graph
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
 
         floating = [value.dtype for value in inputs if value.dtype.is_floating_point]
         dtype = floating[0] if floating else torch.float64
@@ -208,10 +196,7 @@ def _runner(graph: Graph) -> Callable[..., Any]:
     return run
 
 
-def _like_ports(graph: Graph) -> "tuple[Tensor, ...]":
-    import torch
-
-    from superopt.trace.run import TORCH_DTYPES
+def _like_ports(graph: Graph) -> tuple[Tensor, ...]:
 
     return tuple(
         torch.empty(graph.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in graph.inputs

@@ -6,15 +6,17 @@ two calls of one signature make the same of the same tensors, in the same places
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from superopt.dtypes import DTYPES
 from superopt.errors import GraphError
 from superopt.ir import Axis, Graph, Output, Port, Region, Step, check_graph
-
-if TYPE_CHECKING:
-    from superopt.trace import Traced
-    from superopt.trace.algebra import OpaqueCall
+from superopt.trace import Traced
+from superopt.trace.algebra import OpaqueCall
+from superopt.trace.capture.tape import Ref, is_view, map_leaves, refs
+from superopt.trace.run import dtype_name
 
 __all__ = ["OpaqueUse", "Whole", "add_inputs", "rename_inputs", "whole_graph", "whole_program"]
 
@@ -45,10 +47,8 @@ class Whole:
         return Whole(graph, (), tuple(range(len(graph.outputs))))
 
 
-def whole_program(traced: "Traced", shapes: Mapping[str, tuple[int, ...]]) -> Whole:
-    """Return the program as one graph around its opaque calls; `shapes` are those of its inputs, by name."""
-    from superopt.trace.capture.tape import refs
-
+def whole_program(traced: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Whole:
+    """Return the program as one graph around its opaque calls; `shapes` has each input's shape by name."""
     leaving: list[str] = []
     calls: list[OpaqueUse] = []
     for node in traced.program.opaque:
@@ -64,15 +64,13 @@ def whole_program(traced: "Traced", shapes: Mapping[str, tuple[int, ...]]) -> Wh
 
 
 def whole_graph(
-    traced: "Traced", shapes: Mapping[str, tuple[int, ...]], leaving: tuple[str, ...] = ()
+    traced: Traced, shapes: Mapping[str, tuple[int, ...]], leaving: tuple[str, ...] = ()
 ) -> Graph:
     """Return the program as one graph, into which the results of opaque calls enter.
 
     Outputs are the `leaving` tensors, then what the program returns, named by position: equal tensors
     that leave twice are two outputs.
     """
-    from superopt.trace.run import dtype_name
-
     program = traced.program
     builder = _Builder(program.name)
     for port in program.inputs:
@@ -117,10 +115,8 @@ def _known(dtype: str) -> str:
     return dtype if dtype in DTYPES else "f64"
 
 
-def _signature(opaque: "OpaqueCall") -> str:
+def _signature(opaque: OpaqueCall) -> str:
     """Return what a call does apart from the numbers in its tensors."""
-    from superopt.trace.capture.tape import Ref, is_view, map_leaves, refs
-
     call = opaque.call
     read = list(refs((call.args, call.kwargs)))
     views = is_view(call.function)
@@ -142,10 +138,8 @@ def _signature(opaque: "OpaqueCall") -> str:
 _RANDOM = ("bernoulli", "dropout", "rand", "multinomial", "normal", "uniform", "exponential_", "poisson")
 
 
-def _is_random(opaque: "OpaqueCall") -> bool:
+def _is_random(opaque: OpaqueCall) -> bool:
     """Return whether a call draws random numbers."""
-    import torch
-
     if torch.Tag.nondeterministic_seeded in getattr(opaque.call.function, "tags", ()):
         return True
     name = opaque.call.target.split(".")[1 if "." in opaque.call.target else 0]

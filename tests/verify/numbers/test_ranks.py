@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from superopt.ir import parse_graph
-from superopt.verify import equivalent
 from superopt.verify.bounds.ranks import rank_bits, ranks_only
+from superopt.verify.equivalent import equivalent
 from superopt.verify.evaluation.tiny import tiny_sizes
 
 _Program = Callable[..., Tensor]

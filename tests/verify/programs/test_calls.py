@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from superopt.verify import equivalent
+from superopt.verify.equivalent import equivalent
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)
 T = torch.randn(5, 5, 5)

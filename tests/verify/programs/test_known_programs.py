@@ -4,7 +4,7 @@ import pytest
 from programs import ATTENTION, RMSNORM, edit
 
 from superopt.ir import parse_graph
-from superopt.verify import equal_graphs
+from superopt.verify.graphs.equality import equal_graphs
 
 RMSNORM_LATE = """
 graph rmsnorm_linear_late

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from superopt.trace import trace
-from superopt.verify import equivalent
+from superopt.verify.equivalent import equivalent
 from superopt.verify.programs.pieces import Ordered, Target, canonical, cut_port, piece, with_same_inputs
 from superopt.verify.programs.whole import Whole
 

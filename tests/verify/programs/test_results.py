@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from superopt.verify import equivalent
+from superopt.verify.equivalent import equivalent
 
 X = torch.randn(3, 4)
 Pair = namedtuple("Pair", "left right")
