@@ -30,7 +30,7 @@ __all__ = ["FILE_NAME", "cpu_name", "host_device"]
 
 FILE_NAME = "host.json"
 
-_VERSION = 1
+_VERSION = 2
 _LAUNCH_US = 5.0  # microseconds of a call from Python into a parallel region
 _SECONDS = 0.03  # seconds that each measurement takes
 _SIDE = 256  # rows and columns of the matrices whose product is timed
@@ -95,7 +95,7 @@ def _host_device(threads: int, folder: Path | None, renew: bool) -> Device:
         l2_bytes=last,
         l2_gbs=max(rates.l2_gbs, rates.memory_gbs),
         shared_bytes=first,
-        shared_per_core=first,
+        shared_per_core=caches.get(2, first),
         registers_per_core=(32 if vectors == "avx512" else 16) * {"avx512": 16, "avx2": 8}.get(vectors, 4),
         warps_per_core=1,
         matrix_flops=MappingProxyType(flops),
@@ -178,8 +178,9 @@ def _measure(threads: int, cache_bytes: int) -> _Rates:
             halves = [torch.zeros(_HALF_SIDE, _HALF_SIDE, dtype=torch.bfloat16) for _ in range(3)]
             half_product_s = _least_s(lambda: torch.mm(halves[0], halves[1], out=halves[2]))
             memory, cached = 0.0, 0.0
-            large = torch.zeros(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4)
-            small = torch.zeros(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4)
+            # Memory that was never written reads as one page of zeros, which a cache holds.
+            large = torch.ones(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4)
+            small = torch.ones(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4)
             for count in dict.fromkeys((1, threads)):
                 torch.set_num_threads(count)
                 memory = max(memory, _bytes_per_s(large))

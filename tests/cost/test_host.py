@@ -71,7 +71,7 @@ def test_measured_once(folder: Path, measured: list[int]) -> None:
     assert host_device() == first == device_of("cpu")
     assert len(measured) == 1
     kept = json.loads((folder / "host.json").read_text())
-    assert kept["version"] == 1
+    assert kept["version"] == 2
     assert [sorted(rates) for rates in kept["hosts"].values()] == [
         ["bf16_flops", "l2_gbs", "memory_gbs", "vector_flops"]
     ]
@@ -111,7 +111,7 @@ def test_renewed_rates_are_the_better_ones(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"version": 1}', '{"version": 1, "hosts": []}', '{"version": 2, "hosts": {}}', "\x00",
+    ["", "{", "[]", '{"version": 2}', '{"version": 2, "hosts": []}', '{"version": 1, "hosts": {}}', "\x00",
      "[" * 100_000],
 )  # fmt: skip
 def test_damaged_files_are_replaced(folder: Path, measured: list[int], text: str) -> None:
