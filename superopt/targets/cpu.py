@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,12 @@ from superopt.ir import Block, MuGraph
 from superopt.targets.target import Configs, Kernel, Target
 
 if TYPE_CHECKING:
-    from superopt.codegen.statements import KernelProgram
-    from superopt.cost import Device, TileConfig
+    from superopt.cost import Device
     from superopt.tune.measure import Times
 
 __all__ = ["CpuTarget"]
 
 _SCHEDULES = ("static", "dynamic", "guided")
-_ALONE = 0.5  # the share of a call's time that is left where no other thread is woken
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,7 @@ class CpuTarget(Target):
     torch_device: str = "cpu"
     available: bool = True
     clears_caches: bool = False
+    library_share: float = 1.0  # its estimate is a time, and no bound
     threadsafe: bool = True
     errors: tuple[type[Exception], ...] = (SuperoptError,)
 
@@ -148,31 +147,13 @@ class CpuTarget(Target):
 
         return _host(torch.get_num_threads())
 
-    def tiles(self, program: "KernelProgram", config: Any) -> "TileConfig":
-        """Return the tiles of a configuration; an axis that lies whole inside one is left out."""
-        from superopt.cost import TileConfig
+    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> "list[float | None]":
+        """Return the predicted time of one kernel in each configuration."""
+        from superopt.codegen.cpp import lower_kernel
+        from superopt.cost.cpu import kernel_time
 
-        tiles = {axis: length for axis, length in config.tiles if axis not in config.whole}
-        return TileConfig(tiles, warps=1, stages=1)
-
-    def part_of_device(self, config: Any) -> "Device":
-        """Return the part of the device that so many threads are."""
-        from superopt.cost.estimates import drawn
-
-        device = self.cost_device()
-        if not 0 < config.threads < device.cores:
-            return device
-        share = config.threads / device.cores
-        rate = drawn(device, share)
-        return replace(
-            device,
-            cores=config.threads,
-            memory_gbs=device.memory_gbs * rate,
-            l2_gbs=device.l2_gbs * rate,
-            vector_flops=device.vector_flops * share,
-            exp_per_s=device.exp_per_s * share,
-            launch_us=device.launch_us if config.threads > 1 else device.launch_us * _ALONE,
-        )
+        program, device = lower_kernel(mugraph, number), self.cost_device()
+        return [kernel_time(program, one, device).us for one in configs]
 
     def renew(self) -> None:
         """Measure the processor's rates again."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from superopt.codegen.configjson import config_from_json
@@ -44,6 +45,7 @@ class CudaTarget(Target):
     torch_device: str = "cuda"
     clears_caches: bool = True
     threadsafe: bool = False
+    library_share: float = 0.8  # of the rates that bound a library, which its estimate is made of
     errors: tuple[type[Exception], ...] = (Exception,)  # the compiler and the driver may raise anything
 
     @property
@@ -243,6 +245,15 @@ class CudaTarget(Target):
     def cost_device(self) -> "Device":
         """Return the device that the cost model reckons with."""
         return _device(self.device_name if self.available else self.device, self.capability)
+
+    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> "list[float | None]":
+        """Return the predicted time of one kernel in each configuration; None where it does not fit."""
+        from superopt.codegen.statements import lower_block
+        from superopt.cost import config_us
+
+        program, device = lower_block(mugraph, number), self.cost_device()
+        times = [config_us(program, self.tiles(program, one), device) for one in configs]
+        return [us if us < inf else None for us in times]
 
     def tiles(self, program: "KernelProgram", config: Any) -> "TileConfig":
         """Return the blocks of a configuration, its options, and what a program holds."""

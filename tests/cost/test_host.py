@@ -61,7 +61,7 @@ def test_measured_rates_are_plausible(folder: Path) -> None:
     mugraph = parse_mugraph(
         "graph g\naxes m=64\nin x: f32[m]\nkernel grid[m]\n  t0 = exp(x)\nout o: f32[m] = t0\n"
     )
-    assert estimate(mugraph, device).us > device.launch_us
+    assert 0 < estimate(mugraph, device).us < device.launch_us  # no thread but one has work
 
 
 def test_measured_once(folder: Path, measured: list[int]) -> None:
