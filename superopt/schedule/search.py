@@ -20,7 +20,7 @@ from superopt.precision import wide_values
 from superopt.schedule.moves import Refused, matmuls_of, moves_from, shapes_of, splits_from
 from superopt.schedule.recipe import Prepared, Recipe, followed, prepared, recipe_name
 
-__all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "rank", "schedules"]
+__all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "explored", "rank", "schedules"]
 
 _FAR = 3.0  # times the best: what is estimated to take longer is dropped
 # Added to the weight of a schedule, as a share of its estimate, for each decision unlike the default's.
@@ -133,8 +133,33 @@ def rank(
     one; so does the best one with calls of a library on a processor, whose libraries are hard to beat.
     """
     _check_keep(keep)
-    if not found:
-        return Schedules((), ())
+    explorers, refused = _begun(found, device, library=library, misfit=misfit)
+    if not explorers:
+        return Schedules((), refused)
+    originals = _changed(explorers, found)
+    required = [explorer.default for explorer in originals]
+    called = [one for explorer in explorers for one in explorer.made.values() if one.library]
+    if device.kind == "cpu" and called:
+        required.append(min(called, key=_order))
+    required.append(min((explorer.default for explorer in explorers), key=_order))
+    required += _widened(explorers)
+    best = _selected(explorers, keep, required[: max(keep, len(originals))])
+    return replace(best, dropped=(*refused, *best.dropped))
+
+
+def explored(
+    found: Sequence[FoundGraph], device: Device, *, library: bool = True, misfit: Misfit = _fits
+) -> tuple[Scheduled, ...]:
+    """Return every way to run equal graphs that `rank` chooses from, in no order."""
+    explorers, _ = _begun(found, device, library=library, misfit=misfit)
+    _changed(explorers, found)
+    return tuple(one for explorer in explorers for one in explorer.made.values())
+
+
+def _begun(
+    found: Sequence[FoundGraph], device: Device, *, library: bool, misfit: Misfit
+) -> "tuple[list[_Explorer], tuple[Dropped, ...]]":
+    """Return the graphs with the schedules that all begin with, and those that have none."""
     every = [
         _Explorer(one.graph, device, f"graph {number}", number, one.splits, library=library, misfit=misfit)
         for number, one in enumerate(found, 1)
@@ -145,22 +170,18 @@ def rank(
         if one.refused is not None
     ]
     explorers = [one for one in every if one.refused is None]
-    if not explorers:
-        return Schedules((), tuple(refused))
     for explorer in explorers:
         explorer.begin()
+    return explorers, tuple(refused)
+
+
+def _changed(explorers: "Sequence[_Explorer]", found: Sequence[FoundGraph]) -> "list[_Explorer]":
+    """Change the schedules of the best graphs further, and of the original ones, which are returned."""
     by_time = sorted(explorers, key=lambda explorer: explorer.best_us)
     originals = [explorer for explorer in explorers if found[explorer.number - 1].is_original]
     for explorer in dict.fromkeys((*by_time[:_GRAPHS], *originals)):
         explorer.change()
-    required = [explorer.default for explorer in originals]
-    called = [one for explorer in explorers for one in explorer.made.values() if one.library]
-    if device.kind == "cpu" and called:
-        required.append(min(called, key=_order))
-    required.append(min((explorer.default for explorer in explorers), key=_order))
-    required += _widened(explorers)
-    best = _selected(explorers, keep, required[: max(keep, len(originals))])
-    return replace(best, dropped=(*refused, *best.dropped))
+    return originals
 
 
 def _check_keep(keep: int) -> None:
