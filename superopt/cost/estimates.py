@@ -74,7 +74,7 @@ def estimate(mugraph: MuGraph, device: Device) -> Estimate:
     known = mugraph.graph.sizes
     masks = find_masks(mugraph.graph, known)
     kernels = tuple(_kernel(mugraph, number, device, known, masks) for number in range(len(mugraph.kernels)))
-    if device.kind == "cpu":
+    if device.timed:
         from superopt.cost.cpu import default_us  # imports PyTorch
 
         kernels = tuple(replace(one, us=default_us(mugraph, one.number, device)) for one in kernels)

@@ -15,6 +15,9 @@ from superopt.options import PRESETS
 
 __all__ = ["tune"]
 
+_WORSE = (
+    1.05  # times the prediction for a candidate; where predictions are times, no slower variant is compiled
+)
 _HOPELESS = 1.5  # times what there is to beat, above which a candidate is not tuned
 
 
@@ -60,6 +63,8 @@ def _variants(
         )
         for at, config in enumerate(likely(base, number, state.order, count), 1)
     ]
+    if state.target.cost_device().timed and base.predicted_us is not None:
+        variants = [one for one in variants if one.us <= _WORSE * base.predicted_us]
     for start in range(0, len(variants), state.builders):
         if time.monotonic() >= deadline or state.interrupted:
             return

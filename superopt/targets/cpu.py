@@ -32,7 +32,6 @@ class CpuTarget(Target):
     torch_device: str = "cpu"
     available: bool = True
     clears_caches: bool = False
-    library_share: float = 1.0  # its estimate is a time, and no bound
     threadsafe: bool = True
     errors: tuple[type[Exception], ...] = (SuperoptError,)
 

@@ -45,7 +45,6 @@ class CudaTarget(Target):
     torch_device: str = "cuda"
     clears_caches: bool = True
     threadsafe: bool = False
-    library_share: float = 0.8  # of the rates that bound a library, which its estimate is made of
     errors: tuple[type[Exception], ...] = (Exception,)  # the compiler and the driver may raise anything
 
     @property

@@ -22,6 +22,9 @@ Job = tuple[MuGraph, int, Any]
 """A kernel to compile: its muGraph, its number, and its configuration."""
 
 
+_LIBRARY_SHARE = 0.8  # a library reaches this share of the rates that bound it
+
+
 class Kernel(Protocol):
     """A compiled muGraph: a function of tensors by name, which returns the outputs by name."""
 
@@ -116,19 +119,15 @@ class Target(Protocol):
     def cost_device(self) -> "Device":
         """Return the device that the cost model reckons with."""
 
-    @property
-    def library_share(self) -> float:
-        """The share of a library's estimated speed that it reaches."""
-
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
         """Return what is predicted of each kernel in its configuration."""
         from superopt.cost import estimate
 
-        name = mugraph.graph.name.replace(".", "_")
+        name, device = mugraph.graph.name.replace(".", "_"), self.cost_device()
         found = []
-        for one in estimate(mugraph, self.cost_device()).kernels:
+        for one in estimate(mugraph, device).kernels:
             is_block = isinstance(mugraph.kernels[one.number], Block)
-            us: float | None = one.us / (1.0 if is_block else self.library_share)
+            us: float | None = one.us / (1.0 if is_block or device.timed else _LIBRARY_SHARE)
             if configs[one.number] is not None:
                 [us] = self.predictions(mugraph, one.number, [configs[one.number]])
             moved, flops = one.bytes_read + one.bytes_written, one.flops_matrix + one.flops_vector

@@ -149,8 +149,8 @@ class _Model:
     def _bytes(self, whole: Loop, threads: int) -> tuple[float, float, float]:
         """Return what all programs fetch: from the second cache, from the last one, and from memory."""
         first, second, last = self.core.caches
-        last = last * self.device.cores / threads
-        lacks = [dict(missed(whole, cache)) for cache in (first, second, last)]
+        part = last * self.device.cores / threads
+        lacks = [missed(whole, cache) for cache in (first, second, part)]
         sizes = distinct(whole)
         for name in sizes:
             if name.isdigit() and int(name) not in self.shared:  # scratch memory is in the cache from before
