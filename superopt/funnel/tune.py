@@ -18,6 +18,7 @@ __all__ = ["tune"]
 _WORSE = (
     1.05  # times the prediction for a candidate; where predictions are times, no slower variant is compiled
 )
+_FEWER = 2  # there so many times fewer are tried
 _HOPELESS = 1.5  # times what there is to beat, above which a candidate is not tuned
 
 
@@ -31,6 +32,7 @@ def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     hopeless = not fastest or fastest[0].us > _HOPELESS * limits.beat_us
     if context.recalled or hopeless or not limits.tune:
         return list(candidates)
+    count = preset.configs // (_FEWER if state.target.cost_device().timed else 1)
     for first in fastest:
         base = first
         for number, config in enumerate(first.configs):
@@ -39,7 +41,7 @@ def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
                 continue
             state.tell(f"tuning kernel {number} of {context.goal.name}, {first.name}")
             with state.clock.phase("tune"):
-                built = list(_variants(base, number, preset.configs, context, deadline))
+                built = list(_variants(base, number, count, context, deadline))
                 found = raced([base, *built], context, max(left / 4, 0.05))
             state.order.keep(context.goal, found, number)
             ranked |= {one.id: one for one in found}

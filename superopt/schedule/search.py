@@ -133,21 +133,23 @@ def rank(
     schedule for which `misfit` has a reason is dropped, and one of smaller kernels tried instead; the
     default one stays where nothing else is left.
 
-    The default schedule of the original graph always stays, and where there is room the best default
-    one; so does the best one with calls of a library on a processor, whose libraries are hard to beat.
+    Where estimates are bounds, the default schedule of the original graph always stays, and where there is
+    room the best default one. On a processor the best one with calls of a library stays: it is hard to beat.
     """
     _check_keep(keep)
     explorers, refused = _begun(found, device, library=library, misfit=misfit)
     if not explorers:
         return Schedules((), refused)
     originals = _changed(explorers, found)
-    required = [explorer.default for explorer in originals]
+    defaults = [] if device.timed else [explorer.default for explorer in originals]
+    required = list(defaults)
     called = [one for explorer in explorers for one in explorer.made.values() if one.library]
     if device.kind == "cpu" and called:
         required.append(min(called, key=_order))
-    required.append(min((explorer.default for explorer in explorers), key=_order))
+    if not device.timed:
+        required.append(min((explorer.default for explorer in explorers), key=_order))
     required += _widened(explorers)
-    best = _selected(explorers, keep, required[: max(keep, len(originals))])
+    best = _selected(explorers, keep, required[: max(keep, len(defaults))])
     return replace(best, dropped=(*refused, *best.dropped))
 
 
