@@ -9,16 +9,15 @@ PyTorch's own, which oneDNN computes. All are called in turns. On one thread it 
 counts, which other programs do not lengthen by running; on more it is the clock's.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
 from superopt.bench.harness.records import Record, failed, launch_record, line
 from superopt.bench.harness.results import Results, begin, machine, tell
+from superopt.bench.harness.turns import clock_for, in_turns
 from superopt.errors import SuperoptError
-from superopt.tune.measure import Times
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -61,30 +60,13 @@ def measure(rows: int, side: int, *, threads: int, seconds: float) -> Record:
             "eager": lambda: F.linear(x, w),
         }
         with torch.no_grad():
-            clock = time.thread_time if threads == 1 else time.perf_counter
-            taken = _in_turns(runs, clock, seconds)
+            taken = in_turns(runs, clock_for(threads), seconds=seconds, least_rounds=_LEAST_ROUNDS)
     finally:
         torch.set_num_threads(before)
     flops = 2 * rows * side * side
     record = launch_record(taken, "superopt", "eager")
     rates = {name: flops / one["median_us"] / 1e3 for name, one in record["measured"].items()}
     return {**record, "gflops": {name: round(rate, 1) for name, rate in rates.items()}}
-
-
-def _in_turns(
-    runs: Mapping[str, Callable[[], Any]], clock: Callable[[], float], seconds: float
-) -> dict[str, Times]:
-    """Return the times of some calls, taken in turns for so long."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times["eager"]) < _LEAST_ROUNDS:
-        for name, run in runs.items():
-            start = clock()
-            run()
-            times[name].append((clock() - start) * 1e6)
-    return {name: Times(us) for name, us in times.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

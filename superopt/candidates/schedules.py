@@ -14,10 +14,13 @@ __all__ = ["schedules"]
 def schedules(goal: Graph, found: Sequence[Found], target: Target, *, graphs: int) -> RegionCandidates:
     """Return the best ways to run the best graphs of a region on a target, and why others are dropped.
 
-    Twice as many ways are kept as graphs are tried, the original graph among them.
+    Twice as many ways are kept as graphs are tried, the original graph among them; as many as graphs where
+    estimates are times.
     """
     tried = [*found[:graphs], *(one for one in found[graphs:] if one.is_original)]
-    ranked = rank(tried, target.cost_device(), keep=2 * graphs, misfit=target.misfit)
+    device = target.cost_device()
+    keep = graphs if device.timed else 2 * graphs
+    ranked = rank(tried, device, keep=keep, misfit=target.misfit)
     candidates = [
         Candidate(
             one.id,

@@ -1,4 +1,4 @@
-"""Config: what one kernel takes under one choice of tiles, as an analytical model.
+"""Config: what one kernel takes on a GPU under one choice of tiles, as an analytical model.
 
 It adds up what the busiest core does, padded tiles and idle last wave included, and what all programs
 read through the shared cache and from memory. A turn of a loop waits for what it reads unless stages
@@ -132,23 +132,19 @@ class _Model:
         # One program alone on a core: on either kind of units, and waiting for memory.
         matrix = device.cores * max(work.matrix_s, work.shared / (device.shared_gbs * 1e9))
         vector = device.cores * (work.vector / device.vector_flops + work.exps / device.exp_per_s)
-        issued = 0.0 if device.kind == "cpu" else device.cores * work.issued / _issue_rate(device)
-        if device.kind == "cpu":
-            alone, together, arrival, turns = 1.0, 1.0, 0.0, 0.0
-        else:
-            alone = min(1.0, config.warps / _BUSY_WARPS)
-            together = min(1.0, active * config.warps / _BUSY_WARPS)
-            # A loop asks for what it needs so many turns ahead: no turn is shorter than its part of that.
-            arrival = work.turns * _LATENCY_S / max(config.stages - 1, 1)
-            turns = 2 * _LATENCY_S + work.turns * _TURN_S
+        issued = device.cores * work.issued / _issue_rate(device)
+        alone = min(1.0, config.warps / _BUSY_WARPS)
+        together = min(1.0, active * config.warps / _BUSY_WARPS)
+        # A loop asks for what it needs so many turns ahead: no turn is shorter than its part of that.
+        arrival = work.turns * _LATENCY_S / max(config.stages - 1, 1)
+        turns = 2 * _LATENCY_S + work.turns * _TURN_S
         # Units overlap where programs share a core, memory and arithmetic where there are stages, too.
         longest = max(matrix, vector, issued)
-        if device.kind != "cpu":
-            longest += _UNHIDDEN * (matrix + vector + issued - longest)
+        longest += _UNHIDDEN * (matrix + vector + issued - longest)
         compute = rounds * longest / together + waves * min(matrix, vector) / alone
         memory = max(self._memory_s(work, active), waves * arrival)
         exposed = waves * min(max(matrix, vector) / alone, arrival) / config.stages
-        rest = 0.0 if device.kind == "cpu" else _UNHIDDEN * min(memory, compute)
+        rest = _UNHIDDEN * min(memory, compute)
         return device.launch_us + (max(memory, compute) + rest + exposed + waves * turns) * 1e6
 
     def _tile(self, axis: str) -> int:
@@ -173,8 +169,6 @@ class _Model:
     def _resident(self) -> int:
         """Return how many programs a core holds at a time; none where one is too large for it."""
         device, config = self.device, self.config
-        if device.kind == "cpu":
-            return 1
         if config.shared_bytes > device.shared_bytes or config.warps > device.warps_per_core:
             return 0
         lanes = config.warps * device.lanes_per_warp
@@ -205,7 +199,7 @@ class _Model:
         flops = turns * self._points(axes) * scalar_work(one.step.op).flops
         dtype, times = self._multiplied(one.step) if one.step.op == "contract" else ("", 0)
         sides = self._sides(one) if times else (1, 1)
-        if times and min(sides) >= _MATRIX_SIDE and self.device.kind != "cpu":
+        if times and min(sides) >= _MATRIX_SIDE:
             work.matrix_s += times * flops / self.device.matrix_flops[dtype]
             # A tile product of M x N x K reads MK and KN numbers.
             work.shared += times * flops / 2 * (1 / sides[0] + 1 / sides[1]) * _BYTES[dtype]

@@ -28,6 +28,11 @@ class Device:
     launch_us: float  # the time from one kernel's end to the start of the next
 
     @property
+    def timed(self) -> bool:
+        """Whether estimates for it are times; else they are bounds, which the best of tiles may not reach."""
+        return self.kind == "cpu"
+
+    @property
     def lanes_per_warp(self) -> int:
         """Threads that run in step."""
         return 64 if self.kind == "hip" else 32

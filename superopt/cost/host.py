@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_NAME", "cpu_name", "host_device"]
 
-_VERSION = 1
+_VERSION = 2
 
 FILE_NAME = f"host-{_VERSION}.json"
 """The file of rates: one for each version, so that two installed versions leave each other alone."""
@@ -97,7 +97,7 @@ def _host_device(threads: int, folder: Path | None, renew: bool) -> Device:
         l2_bytes=last,
         l2_gbs=max(rates.l2_gbs, rates.memory_gbs),
         shared_bytes=first,
-        shared_per_core=first,
+        shared_per_core=caches.get(2, first),
         registers_per_core=(32 if vectors == "avx512" else 16) * {"avx512": 16, "avx2": 8}.get(vectors, 4),
         warps_per_core=1,
         matrix_flops=MappingProxyType(flops),
@@ -180,8 +180,9 @@ def _measure(threads: int, cache_bytes: int) -> _Rates:
             halves = [torch.zeros(_HALF_SIDE, _HALF_SIDE, dtype=torch.bfloat16) for _ in range(3)]
             half_product_s = _least_s(lambda: torch.mm(halves[0], halves[1], out=halves[2]))
             memory, cached = 0.0, 0.0
-            large = torch.zeros(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4)
-            small = torch.zeros(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4)
+            # Memory that was never written reads as one page of zeros, which a cache holds.
+            large = torch.ones(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4)
+            small = torch.ones(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4)
             for count in dict.fromkeys((1, threads)):
                 torch.set_num_threads(count)
                 memory = max(memory, _bytes_per_s(large))

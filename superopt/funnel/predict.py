@@ -17,7 +17,8 @@ from superopt.targets import Target
 
 __all__ = ["predict", "predicted"]
 
-_GUESSES = 4  # candidates that also race in the configurations predicted to be best
+_GUESSES = 4  # candidates that also race in the configurations predicted to be best,
+_GUESSES_TIMED = 2  # where estimates are times
 _PROMISING = 0.9  # a guess below this share of the default's predicted time is worth compiling
 
 
@@ -64,7 +65,8 @@ def _with_guesses(
             if guess.is_kept and guess.us < _PROMISING * us:
                 promising.append(guess)
     promising.sort(key=lambda one: one.us)
-    entered = [*known, *promising[:_GUESSES]]
+    timed = context.state.target.cost_device().timed
+    entered = [*known, *promising[: _GUESSES_TIMED if timed else _GUESSES]]
     limits = context.state.limits
     if limits.most is None:
         return entered

@@ -15,6 +15,9 @@ from superopt.options import PRESETS
 
 __all__ = ["tune"]
 
+# Where predictions are times, no variant is compiled that is predicted this many times slower.
+_WORSE = 1.05
+_FEWER = 2  # there so many times fewer are tried
 _HOPELESS = 1.5  # a candidate this many times as slow as what there is to beat is not tuned
 
 
@@ -28,6 +31,7 @@ def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     hopeless = not fastest or fastest[0].us > _HOPELESS * limits.beat_us
     if context.recalled or hopeless or not limits.tune:
         return list(candidates)
+    count = preset.configs // (_FEWER if state.target.cost_device().timed else 1)
     for first in fastest:
         base = first
         for number, config in enumerate(first.configs):
@@ -36,7 +40,7 @@ def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
                 continue
             state.tell(f"tuning kernel {number} of {context.goal.name}, {first.name}")
             with state.clock.phase("tune"):
-                built = list(_variants(base, number, preset.configs, context, deadline))
+                built = list(_variants(base, number, count, context, deadline))
                 found = raced([base, *built], context, max(left / 4, 0.05))
             state.order.keep(context.goal, found, number)
             ranked |= {one.id: one for one in found}
@@ -60,6 +64,8 @@ def _variants(
         )
         for at, config in enumerate(likely(base, number, state.order, count), 1)
     ]
+    if state.target.cost_device().timed and base.predicted_us is not None:
+        variants = [one for one in variants if one.us <= _WORSE * base.predicted_us]
     for start in range(0, len(variants), state.builders):
         if time.monotonic() >= deadline or state.interrupted:
             return

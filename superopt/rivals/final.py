@@ -13,6 +13,7 @@ from superopt.fate import Kind
 from superopt.funnel.assembly import assemble
 from superopt.funnel.race import copies_for
 from superopt.funnel.state import LOST, State
+from superopt.ir import Program
 from superopt.rivals.rivals import EAGER, PEERS, rivals_of
 from superopt.rivals.stand_in import stand_in
 from superopt.tune import Measurement, confirm, measure_together
@@ -86,7 +87,14 @@ def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool
         with state.clock.phase("torch.compile"), state.stoppable():
             wanted = options.torch_compile and not state.interrupted
             raced = state.function if known else _stand_in(state, copies[0])
-            contenders = rivals_of(raced, copies[0], state.target, compiled=wanted, tell=state.tell)
+            contenders = rivals_of(
+                raced,
+                copies[0],
+                state.target,
+                compiled=wanted,
+                products=_multiplies(state.traced.program),
+                tell=state.tell,
+            )
         if state.kernels:
             contenders["superopt"] = assemble(state.traced, state.kernels)
         elif state.interrupted:
@@ -131,6 +139,12 @@ def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
         for one in region.candidates
     )
     return replace(region, candidates=candidates)
+
+
+def _multiplies(program: Program) -> bool:
+    """Whether a program may multiply matrices, as what is opaque in it may."""
+    steps = (step for region in program.regions for step in region.graph.steps)
+    return bool(program.opaque) or any(step.op == "contract" for step in steps)
 
 
 def _copies(state: State) -> list[tuple[Any, ...]]:

@@ -39,7 +39,7 @@ class Rival:
     name: str
     make: Maker
     compiles: bool = True  # whether it needs a compiler, which takes a while and may fail
-    devices: tuple[str, ...] = ("cpu", "cuda")
+    tunes_products: bool = False  # whether on a CPU it differs from others in products of matrices alone
 
 
 def _by_torch_compile(mode: str | None) -> Maker:
@@ -76,7 +76,7 @@ INDUCTOR = Rival("inductor", _by_inductor)
 RIVALS = (
     EAGER,
     Rival("torch.compile", _by_torch_compile(None)),
-    Rival("torch.compile max-autotune", _by_torch_compile("max-autotune-no-cudagraphs"), devices=("cuda",)),
+    Rival("torch.compile max-autotune", _by_torch_compile("max-autotune-no-cudagraphs"), tunes_products=True),
 )
 """The rivals of a program."""
 
@@ -128,12 +128,18 @@ def rivals_of(
     target: Target,
     *,
     compiled: bool,
+    products: bool,
     tell: Callable[[str], None],
 ) -> dict[str, Function]:
-    """Return the contenders that race on a target, each called once; with `compiled`, compilers too."""
+    """Return the contenders that race on a target, each called once; with `compiled`, compilers too.
+
+    `products` says whether the function may multiply matrices.
+    """
     found: dict[str, Function] = {}
     for one in RIVALS:
-        if target.torch_device not in one.devices or (one.compiles and not compiled):
+        if one.compiles and not compiled:
+            continue
+        if one.tunes_products and not products and target.torch_device == "cpu":
             continue
         if one.compiles and target.torch_device == "cpu" and _hangs():
             log.warning("%s does not race: the C++ compiler hangs", one.name)

@@ -8,6 +8,6 @@
 """
 
 from superopt.schedule.recipe import Recipe
-from superopt.schedule.search import Dropped, FoundGraph, Scheduled, Schedules, rank, schedules
+from superopt.schedule.search import Dropped, FoundGraph, Scheduled, Schedules, explored, rank, schedules
 
-__all__ = ["Dropped", "FoundGraph", "Recipe", "Scheduled", "Schedules", "rank", "schedules"]
+__all__ = ["Dropped", "FoundGraph", "Recipe", "Scheduled", "Schedules", "explored", "rank", "schedules"]

@@ -20,9 +20,12 @@ from superopt.precision import wide_values
 from superopt.schedule.moves import Refused, matmuls_of, moves_from, shapes_of, splits_from
 from superopt.schedule.recipe import Prepared, Recipe, followed, prepared, recipe_name
 
-__all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "rank", "schedules"]
+__all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "explored", "rank", "schedules"]
 
-_FAR = 3.0  # a schedule estimated to take this many times the best one's time is dropped
+_FAR = 3.0  # a schedule estimated to take this many times the best one's time is dropped,
+# or this many where estimates are times: of 449 ways the best was never estimated beyond 1.2 times the best.
+_FAR_TIMED = 1.6
+_TIMED = 0.2  # the share of what is added for likeness that is left where estimates are times
 # Added to the weight of a schedule, as a share of its estimate, for each decision unlike the default's.
 _DECISION = 0.02
 _SPARE = 2  # programs for each core: while one waits for memory another one runs
@@ -129,12 +132,40 @@ def rank(
     refuses is dropped, and a schedule of smaller kernels is tried instead; the default schedule stays if no
     other is left.
 
-    The default schedule of the original graph always stays. If there is room, so do the best default schedule
-    and, on a CPU, whose libraries are hard to beat, the best schedule that calls a library.
+    Where estimates are bounds, the default schedule of the original graph always stays and, if there is room,
+    the best default schedule. On a CPU, whose libraries are hard to beat, the best schedule that calls a
+    library stays.
     """
     _check_keep(keep)
-    if not found:
-        return Schedules((), ())
+    explorers, refused = _begun(found, device, library=library, misfit=misfit)
+    if not explorers:
+        return Schedules((), refused)
+    originals = _changed(explorers, found)
+    defaults = [] if device.timed else [explorer.default for explorer in originals]
+    required = list(defaults)
+    called = [one for explorer in explorers for one in explorer.made.values() if one.library]
+    if device.kind == "cpu" and called:
+        required.append(min(called, key=_order))
+    if not device.timed:
+        required.append(min((explorer.default for explorer in explorers), key=_order))
+    required += _widened(explorers)
+    best = _selected(explorers, keep, required[: max(keep, len(defaults))])
+    return replace(best, dropped=(*refused, *best.dropped))
+
+
+def explored(
+    found: Sequence[FoundGraph], device: Device, *, library: bool = True, misfit: Misfit = _fits
+) -> tuple[Scheduled, ...]:
+    """Return every way to run equal graphs that `rank` chooses from, in no order."""
+    explorers, _ = _begun(found, device, library=library, misfit=misfit)
+    _changed(explorers, found)
+    return tuple(one for explorer in explorers for one in explorer.made.values())
+
+
+def _begun(
+    found: Sequence[FoundGraph], device: Device, *, library: bool, misfit: Misfit
+) -> "tuple[list[_Explorer], tuple[Dropped, ...]]":
+    """Return the graphs with the schedules that all begin with, and those that have none."""
     every = [
         _Explorer(one.graph, device, f"graph {number}", number, one.splits, library=library, misfit=misfit)
         for number, one in enumerate(found, 1)
@@ -145,22 +176,18 @@ def rank(
         if one.refused is not None
     ]
     explorers = [one for one in every if one.refused is None]
-    if not explorers:
-        return Schedules((), tuple(refused))
     for explorer in explorers:
         explorer.begin()
+    return explorers, tuple(refused)
+
+
+def _changed(explorers: "Sequence[_Explorer]", found: Sequence[FoundGraph]) -> "list[_Explorer]":
+    """Change the schedules of the best graphs further, and of the original ones, which are returned."""
     by_time = sorted(explorers, key=lambda explorer: explorer.best_us)
     originals = [explorer for explorer in explorers if found[explorer.number - 1].is_original]
     for explorer in dict.fromkeys((*by_time[:_GRAPHS], *originals)):
         explorer.change()
-    required = [explorer.default for explorer in originals]
-    called = [one for explorer in explorers for one in explorer.made.values() if one.library]
-    if device.kind == "cpu" and called:
-        required.append(min(called, key=_order))
-    required.append(min((explorer.default for explorer in explorers), key=_order))
-    required += _widened(explorers)
-    best = _selected(explorers, keep, required[: max(keep, len(originals))])
-    return replace(best, dropped=(*refused, *best.dropped))
+    return originals
 
 
 def _check_keep(keep: int) -> None:
@@ -382,6 +409,7 @@ def _weigher(kept: Sequence[Scheduled]) -> Callable[[Scheduled], float]:
     def weight(one: Scheduled) -> float:
         alike = _IDEA * sum(ideas[idea] for idea in one.recipe.ideas)
         alike += _KIND * kinds[one.recipe.kind] + _GRAPH * numbers[one.number]
+        alike *= _TIMED if one.estimate.device.timed else 1.0
         return _score(one) * (1 + alike)
 
     return weight
@@ -392,11 +420,15 @@ def _selected(explorers: Iterable[_Explorer], keep: int, required: Sequence[Sche
     made = [one for explorer in explorers for one in explorer.made.values()]
     dropped = [one for explorer in explorers for one in explorer.dropped.values()]
     best_us = min(one.estimate.us for one in made)
+    timed = made[0].estimate.device.timed
+    most_us = best_us * (_FAR_TIMED if timed else _FAR)
+    # What must stay is what a bound may be wrong about; a time that is far off needs no kernel.
+    wanted = [one for one in required if not timed or one.estimate.us <= most_us]
 
-    kept = list({id(one): one for one in required}.values())
+    kept = list({id(one): one for one in wanted}.values())
     left = sorted((one for one in made if all(one is not other for other in kept)), key=_order)
-    far = [one for one in left if one.estimate.us > _FAR * best_us]
-    left = [one for one in left if one.estimate.us <= _FAR * best_us]
+    far = [one for one in left if one.estimate.us > most_us]
+    left = [one for one in left if one.estimate.us <= most_us]
     while left and len(kept) < keep:
         best = min(left, key=_weigher(kept))
         kept.append(best)

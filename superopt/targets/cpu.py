@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,9 +27,8 @@ from superopt.codegen.cpp import (
 )
 from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES
 from superopt.codegen.errors import CodegenError, NoCompilerError
-from superopt.codegen.statements import KernelProgram
-from superopt.cost import Device, TileConfig, host_device
-from superopt.cost.estimates import drawn
+from superopt.cost import Device, host_device
+from superopt.cost.cpu import kernel_time
 from superopt.cost.host import cpu_name
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, MuGraph
@@ -39,7 +38,6 @@ from superopt.tune.measure import Times, times_together
 __all__ = ["CpuTarget"]
 
 _SCHEDULES = ("static", "dynamic", "guided")
-_ALONE = 0.5  # the share of a call's time that is left where no other thread is woken
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,27 +135,10 @@ class CpuTarget(Target):
         """Return the device that the cost model reckons with."""
         return _host(torch.get_num_threads())
 
-    def tiles(self, program: KernelProgram, config: Any) -> TileConfig:
-        """Return the tiles of a configuration; an axis that lies whole inside one is left out."""
-        tiles = {axis: length for axis, length in config.tiles if axis not in config.whole}
-        return TileConfig(tiles, warps=1, stages=1)
-
-    def part_of_device(self, config: Any) -> Device:
-        """Return the part of the device that so many threads are."""
-        device = self.cost_device()
-        if not 0 < config.threads < device.cores:
-            return device
-        share = config.threads / device.cores
-        rate = drawn(device, share)
-        return replace(
-            device,
-            cores=config.threads,
-            memory_gbs=device.memory_gbs * rate,
-            l2_gbs=device.l2_gbs * rate,
-            vector_flops=device.vector_flops * share,
-            exp_per_s=device.exp_per_s * share,
-            launch_us=device.launch_us if config.threads > 1 else device.launch_us * _ALONE,
-        )
+    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
+        """Return the predicted time of one kernel in each configuration."""
+        program, device = lower_kernel(mugraph, number), self.cost_device()
+        return [kernel_time(program, one, device).us for one in configs]
 
     def renew(self) -> None:
         """Measure the processor's rates again."""

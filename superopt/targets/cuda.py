@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from math import inf
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, defaul
 from superopt.codegen.triton.choices import exact_axes, footprint, misfit
 from superopt.codegen.triton.descriptors import described
 from superopt.codegen.triton.source import DESCRIPTORS_FROM
-from superopt.cost import Device, TileConfig, device_named, device_of
+from superopt.cost import Device, TileConfig, config_us, device_named, device_of
 from superopt.errors import InputError, SuperoptError, first_line
 from superopt.ir import Block, MuGraph
 from superopt.targets.target import Configs, Job, Kernel, KernelReport, Target
@@ -213,6 +214,12 @@ class CudaTarget(Target):
     def cost_device(self) -> Device:
         """Return the device that the cost model reckons with."""
         return _device(self.device_name if self.available else self.device, self.capability)
+
+    def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
+        """Return the predicted time of one kernel in each configuration; None where it does not fit."""
+        program, device = lower_block(mugraph, number), self.cost_device()
+        times = [config_us(program, self.tiles(program, one), device) for one in configs]
+        return [us if us < inf else None for us in times]
 
     def tiles(self, program: KernelProgram, config: Any) -> TileConfig:
         """Return the blocks of a configuration, its options, and what a program holds."""

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from superopt.codegen.children import Children
-from superopt.codegen.statements import KernelProgram, lower_block
-from superopt.cost import Device, TileConfig, config_us, estimate, floor_us
+from superopt.cost import Device, estimate, floor_us
 from superopt.ir import Block, Graph, MuGraph, live_graph
 from superopt.tune.measure import Times
 
@@ -20,6 +19,7 @@ Configs = tuple[Any, ...]
 
 Job = tuple[MuGraph, int, Any]
 """A kernel to compile: its muGraph, its number, and its configuration."""
+
 
 _LIBRARY_SHARE = 0.8  # a library reaches this share of the rates that bound it
 
@@ -118,20 +118,13 @@ class Target(Protocol):
     def cost_device(self) -> Device:
         """Return the device that the cost model reckons with."""
 
-    def tiles(self, program: KernelProgram, config: Any) -> TileConfig:
-        """Return what the cost model must know of a configuration of a kernel."""
-
-    def part_of_device(self, config: Any) -> Device:
-        """Return the device, or the part of it that a configuration uses."""
-        return self.cost_device()
-
     def reports(self, mugraph: MuGraph, configs: Configs) -> tuple[KernelReport, ...]:
         """Return the predictions for each kernel in its configuration."""
-        name = mugraph.graph.name.replace(".", "_")
+        name, device = mugraph.graph.name.replace(".", "_"), self.cost_device()
         found = []
-        for one in estimate(mugraph, self.cost_device()).kernels:
+        for one in estimate(mugraph, device).kernels:
             is_block = isinstance(mugraph.kernels[one.number], Block)
-            us: float | None = one.us / (1.0 if is_block else _LIBRARY_SHARE)
+            us: float | None = one.us / (1.0 if is_block or device.timed else _LIBRARY_SHARE)
             if configs[one.number] is not None:
                 [us] = self.predictions(mugraph, one.number, [configs[one.number]])
             moved, flops = one.bytes_read + one.bytes_written, one.flops_matrix + one.flops_vector
@@ -140,10 +133,6 @@ class Target(Protocol):
 
     def predictions(self, mugraph: MuGraph, number: int, configs: Sequence[Any]) -> list[float | None]:
         """Return the predicted time of one kernel in each configuration; None where it does not fit."""
-        assert isinstance(mugraph.kernels[number], Block)
-        program = lower_block(mugraph, number)
-        times = [config_us(program, self.tiles(program, one), self.part_of_device(one)) for one in configs]
-        return [us if us < float("inf") else None for us in times]
 
     @property
     def threadsafe(self) -> bool:

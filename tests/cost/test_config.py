@@ -129,14 +129,6 @@ def test_rows_of_a_few_bytes_waste_sectors(fused: Fused) -> None:
     assert narrow > 2 * wide
 
 
-def test_a_processor_pays_no_latency_for_turns(fused: Fused) -> None:
-    host = replace(H200, kind="cpu", cores=2, launch_us=5.0, memory_gbs=20.0, l2_gbs=50.0)
-    program = matmul(fused, 16)
-    found = config_us(program, TileConfig({"m": 16, "n": 512, "k": 64}), host)
-    assert found >= 2 * 4096 * 4096 / 20e3
-    assert config_us(program, TileConfig({"m": 16, "n": 4096, "k": 64}), host) >= found  # one core only
-
-
 def test_no_programs_take_a_launch(fused: Fused) -> None:
     assert config_us(sized(matmul(fused), m=0), tiles(64, 64, 64), H200) == H200.launch_us
 

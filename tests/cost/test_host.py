@@ -62,7 +62,7 @@ def test_measured_rates_are_plausible(folder: Path) -> None:
     mugraph = parse_mugraph(
         "graph g\naxes m=64\nin x: f32[m]\nkernel grid[m]\n  t0 = exp(x)\nout o: f32[m] = t0\n"
     )
-    assert estimate(mugraph, device).us > device.launch_us
+    assert 0 < estimate(mugraph, device).us < device.launch_us  # no thread but one has work
 
 
 def test_measured_once(folder: Path, measured: list[int]) -> None:
@@ -72,7 +72,7 @@ def test_measured_once(folder: Path, measured: list[int]) -> None:
     assert host_device() == first == device_of("cpu")
     assert len(measured) == 1
     kept = json.loads((folder / FILE_NAME).read_text())
-    assert kept["version"] == 1
+    assert kept["version"] == 2
     assert [sorted(rates) for rates in kept["hosts"].values()] == [
         ["bf16_flops", "l2_gbs", "memory_gbs", "vector_flops"]
     ]
@@ -112,7 +112,7 @@ def test_renewed_rates_are_the_better_ones(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"version": 1}', '{"version": 1, "hosts": []}', '{"version": 2, "hosts": {}}', "\x00",
+    ["", "{", "[]", '{"version": 2}', '{"version": 2, "hosts": []}', '{"version": 1, "hosts": {}}', "\x00",
      "[" * 100_000],
 )  # fmt: skip
 def test_damaged_files_are_replaced(folder: Path, measured: list[int], text: str) -> None:

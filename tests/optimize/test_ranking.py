@@ -67,7 +67,7 @@ def test_without_measurements_the_prediction_ranks(cache: Cache) -> None:
     for ranking in (ConfigurationOrder(target), ConfigurationOrder(target, cache)):
         found = ranking.ranked(base.mugraph, base.configs, 0)
         times = [us for _, us in found]
-        assert times == sorted(times)
+        assert times[0] == min(times)
         assert len(set(times)) > 1
         assert {str(config) for config, _ in found} == set(map(str, configs))
         assert ranking.used.model == "analytical"

@@ -1,0 +1,168 @@
+"""Contraction: the time of C[m, n] += A[m, k] B[k, n] by the runtime's micro-kernels, operands in a cache.
+
+The runtime chooses among five ways by the sizes and by how the operands lie (`contract_floats` in
+codegen/cpp/runtime/contraction.hpp); this module chooses alike, and knows what each of them takes.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from superopt.codegen.cpp.config import FEW
+from superopt.cost.cpu.rates import CALLED, CONVERT, GATHER, LOAD, REST, STORE, Core
+
+__all__ = ["Shape", "contraction_time"]
+
+_CHAIN = 4  # products under way at a time, before the first of them is there to be added to
+_DEEP = 256  # numbers of a sum that are packed at a time
+_SHALLOW = 64
+_TURN_LANES = 1.5  # times of a load and a store: a square of numbers is turned around on the way
+_FOLD = 8.0  # the sum of the lanes of a vector, where several are summed at a time
+_REACHED = 1.25  # times of the products alone that a block of registers takes, with its loop and its misses
+_BROADCAST = 0.5  # a number into all lanes, read from the first cache
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a contraction, and how its operands lie."""
+
+    m: float
+    n: float
+    k: float
+    a_along_k: bool  # neighbours along k lie side by side in A
+    b_along_k: bool
+    b_along_n: bool
+    a_half: bool = False  # A is in half precision
+    b_half: bool = False
+    pairs: bool = False  # the processor multiplies in bf16
+    packed_before: float = 0.0  # the share of calls that find A packed by a call before
+
+
+def contraction_time(shape: Shape, core: Core) -> float:
+    """Return the time of one call, in multiply-adds of vectors."""
+    if not (shape.m and shape.n and shape.k):
+        return CALLED
+    time = CALLED
+    if shape.pairs:
+        return time + _pairs(shape, core)
+    if shape.a_half:
+        time += _copied(shape.m * shape.k, core) * (1 if shape.a_along_k else _TURN_LANES)
+        shape = _with_copied_rows(shape)
+    if shape.b_along_k and not shape.b_along_n and shape.a_along_k and shape.m <= FEW:
+        return time + _dots(shape, core)
+    if _is_turned(shape):
+        return time + _turned(shape, core)
+    if not shape.b_along_n or shape.m > FEW:
+        return time + _packed(shape, core)
+    return time + (_streams(shape, core) if shape.m <= 2 else _direct(shape, core))
+
+
+def _with_copied_rows(shape: Shape) -> Shape:
+    return Shape(shape.m, shape.n, shape.k, True, shape.b_along_k, shape.b_along_n, False, shape.b_half)
+
+
+def _is_turned(shape: Shape) -> bool:
+    """Whether C is computed turned around, so that only A is packed."""
+    return (
+        shape.b_along_k
+        and not shape.b_along_n
+        and shape.m > FEW
+        and shape.k >= _DEEP
+        and 2 * shape.n * shape.k >= shape.m * (shape.n + shape.k)
+    )
+
+
+def _block(rows: float, vectors: float, *, load: float = LOAD) -> float:
+    """Return the time of a block of accumulators for one position of the sum."""
+    return _REACHED * max(rows * vectors, _CHAIN, load * vectors + _BROADCAST * rows)
+
+
+def _rows(m: float, tallest: int, vectors: float, *, load: float = LOAD) -> float:
+    """Return the time of all rows, in equal blocks of at most so many, for one position of the sum."""
+    blocks = ceil(m / tallest)
+    return blocks * _block(m / blocks, vectors, load=load)
+
+
+def _columns(n: float, core: Core, vectors: int) -> tuple[float, float]:
+    """Return how many whole groups of so many vectors there are, and how many single vectors after them."""
+    groups = n // (vectors * core.lanes)
+    return groups, ceil((n - groups * vectors * core.lanes) / core.lanes)
+
+
+def _dots(shape: Shape, core: Core) -> float:
+    """Both operands lie along k: dot products, some rows and columns at a time."""
+    wide = 2 if core.registers == 32 else 1
+    load = LOAD + (CONVERT if shape.b_half else 0)
+    steps = ceil(shape.k / core.lanes)
+    time, left = 0.0, shape.m
+    for rows, columns in ((1, 4),) if shape.m == 1 else ((4, 2 * wide), (2, 2 * wide), (1, 2 * wide)):
+        times, left = left // rows, left % rows
+        groups, single = shape.n // columns, shape.n % columns
+        block = max(rows * columns, load * columns + LOAD * rows)
+        alone = max(rows, _CHAIN, load + LOAD * rows)
+        time += times * (groups * (steps * block + rows * columns * _FOLD))
+        time += times * (single * (steps * alone + rows * _FOLD))
+    return time
+
+
+def _streams(shape: Shape, core: Core) -> float:
+    """One row or two: rows of B stream past, four at a time."""
+    vectors = shape.n / core.lanes
+    load = LOAD + (CONVERT if shape.b_half else 0)
+    return _REACHED * shape.m * ceil(shape.k / 4) * (vectors * (4 * load + LOAD + STORE) + REST)
+
+
+def _direct(shape: Shape, core: Core) -> float:
+    """Few rows: B is read as it lies."""
+    vectors = 4 if core.registers == 32 else 2
+    load = LOAD + (CONVERT if shape.b_half else 0)
+    groups, single = _columns(shape.n, core, vectors)
+    one = _rows(shape.m, 6, vectors, load=load)
+    rest = _rows(shape.m, 6, 1, load=load)
+    touched = ceil(shape.k / _SHALLOW) * shape.m * (LOAD + STORE)  # C, for each vector of it
+    return shape.k * (groups * one + single * rest) + touched * (groups * vectors + single)
+
+
+def _panel(m: float, n: float, k: float, core: Core) -> float:
+    """Return the time in which rows meet panels of two vectors of columns."""
+    tall = 12 if core.registers == 32 else 6
+    groups, single = _columns(n, core, 2)
+    touched = ceil(k / _DEEP) * m * (LOAD + STORE)
+    return k * (groups * _rows(m, tall, 2) + single * _rows(m, tall, 1)) + touched * (2 * groups + single)
+
+
+def _copied(numbers: float, core: Core) -> float:
+    """Return the time in which numbers of half precision become floats."""
+    return numbers / core.lanes * (LOAD + STORE + CONVERT)
+
+
+def _packed(shape: Shape, core: Core) -> float:
+    """Many rows: B is packed, and met by all rows."""
+    vectors = shape.n * shape.k / core.lanes
+    each = LOAD + STORE + (CONVERT if shape.b_half else 0)
+    if not shape.b_along_n:
+        each = each * _TURN_LANES if shape.b_along_k else each + GATHER
+    time = vectors * each
+    if not shape.a_along_k:
+        time += shape.m * shape.k / core.lanes * (LOAD + STORE) * _TURN_LANES
+    return time + _panel(shape.m, shape.n, shape.k, core)
+
+
+def _turned(shape: Shape, core: Core) -> float:
+    """Many rows, and B along k: A is packed, and C computed turned around."""
+    padded = ceil(shape.m / core.lanes) * core.lanes
+    packing = padded * shape.k / core.lanes * (LOAD + STORE) * (_TURN_LANES if shape.a_along_k else 1)
+    time = packing * (1 - shape.packed_before)
+    if shape.b_half:
+        time += _copied(shape.n * shape.k, core)
+    added = ceil(shape.k / 1024) * shape.m * shape.n / core.lanes * (LOAD + STORE) * (1 + _TURN_LANES)
+    return time + added + _panel(shape.n, padded, shape.k, core)
+
+
+def _pairs(shape: Shape, core: Core) -> float:
+    """Operands in bf16, multiplied as pairs: both are copied where they do not lie as they are met."""
+    packing = shape.n * shape.k / core.lanes * (LOAD + STORE) / 2
+    if not shape.b_along_k:
+        packing *= _TURN_LANES
+    rows = shape.m * shape.k / core.lanes * (LOAD + STORE) / 2
+    products = _panel(shape.m, shape.n, shape.k, core) * core.half_fma_s / core.fma_s
+    return (packing if shape.m > FEW else 0.0) + rows + max(products, shape.n * shape.k / core.lanes / 2)

@@ -1,0 +1,270 @@
+"""Kernel: what one kernel takes on a processor in one configuration.
+
+The arithmetic of its loops and the bytes that they fetch from each cache are added up for all programs of
+the grid. The busiest thread sets the time. Bytes are fetched while a core computes, but not all of the
+shorter time is hidden beneath the longer.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, log, prod
+
+from superopt.codegen.cpp.config import FEW, CppConfig
+from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
+from superopt.codegen.statements import Compute, KernelProgram, Store
+from superopt.cost.cpu import rates
+from superopt.cost.cpu.contraction import Shape, contraction_time
+from superopt.cost.cpu.layout import Layout
+from superopt.cost.cpu.rates import Core, core_of, operation
+from superopt.cost.cpu.traffic import Loop, Touch, distinct, missed
+from superopt.cost.device import Device
+from superopt.cost.work import find_masks, kept_share
+from superopt.dtypes import DTYPES
+from superopt.ir import REDUCTIONS, tensorless_values
+from superopt.precision import operand_dtypes, product_dtype
+
+__all__ = ["KernelTime", "kernel_time"]
+
+_UNHIDDEN = 0.4  # the share of the shorter of two times, arithmetic's and memory's, that the longer leaves
+_ALONE = 0.4  # the share of a call's time that is left where no other thread is woken
+# A processor reads ahead within a page. Where a tile ends sooner, the next part is waited for: a sum of
+# squares over halves of rows took 2.2 times as long as over whole ones, columns of weights 3 times as long.
+_PAGE = 4096.0  # bytes
+_APART = 2.0
+_BLOCK = 1024.0  # bytes of a row of a matrix that few rows meet before they go on to the next row
+_AHEAD = 4 * _PAGE  # likewise for one row, and for many, for which the matrix is packed and asked for ahead
+_WRITTEN = 0.7  # the time of a byte that is written to memory, in times of a byte that is read
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """The time of a kernel, and its parts: seconds of the busiest thread."""
+
+    us: float
+    compute_s: float
+    second_s: float  # for what comes from the second cache
+    last_s: float
+    memory_s: float
+
+
+def kernel_time(program: KernelProgram, config: CppConfig, device: Device) -> KernelTime:
+    """Return the time of a kernel in one configuration on all cores of a processor."""
+    return _Model(program, config, device).time()
+
+
+class _Model:
+    """One kernel in one configuration on one processor."""
+
+    def __init__(self, program: KernelProgram, config: CppConfig, device: Device) -> None:
+        self.at = Layout(program, config)
+        self.program = self.at.program
+        self.graph = self.at.graph
+        self.config = config
+        self.device = device
+        self.core: Core = core_of(device)
+        self.masks = find_masks(self.graph, self.at.sizes)
+        self.tensorless = tensorless_values(self.graph)
+        self.shared = {tensor.value: tensor for tensor in self.program.loads}
+        self.walked: list[str] = []  # the walks around what is looked at, the innermost first
+        self.apart: dict[str, float] = {}  # how many times as long the bytes of a tensor take that lie apart
+
+    def time(self) -> KernelTime:
+        at, device, core = self.at, self.device, self.core
+        programs = prod(at.count(axis) for axis in at.grid)
+        if not programs or not all(at.sizes.values()):
+            return KernelTime(device.launch_us, 0.0, 0.0, 0.0, 0.0)
+        most = min(self.config.threads or device.cores, device.cores) if at.grid else 1
+        threads = max(min(most, programs), 1)
+        # Each thread has a run of programs, so the busiest has as many as any.
+        busiest = ceil(programs / threads) / programs
+        compute = programs * (rates.PROGRAM + self._time_of(at.plan.body)) * core.fma_s * busiest
+        second, last, memory = (size * busiest for size in self._bytes(self._loops(), threads))
+        times = (second * core.second_s, last * core.last_s, memory * core.memory_s * threads / device.cores)
+        bytes_s = max(sum(times[:2]), times[2]) + _UNHIDDEN * min(sum(times[:2]), times[2])
+        total = max(compute, bytes_s) + _UNHIDDEN * min(compute, bytes_s)
+        launch = device.launch_us * (1.0 if most > 1 else _ALONE)
+        return KernelTime(launch + total * 1e6, compute, *times)
+
+    # -- bytes
+
+    def _loops(self) -> Loop:
+        """Return all loops of the kernel, those over the grid outermost."""
+        body = self._touched(self.at.plan.body)
+        for axis in reversed(self.at.grid):
+            body = (Loop(axis, self.at.count(axis), body),)
+        return Loop("", 1, body)
+
+    def _touched(self, items: Sequence[Item]) -> tuple[Loop | Touch, ...]:
+        found: list[Loop | Touch] = []
+        for item in items:
+            if isinstance(item, Walk):
+                turns = self.at.count(item.axis) * self._share(item)
+                self.walked.insert(0, item.axis)
+                found.append(Loop(item.axis, turns, self._touched(item.body)))
+                del self.walked[0]
+            else:
+                found += self._touches(item)
+        return tuple(found)
+
+    def _touches(self, item: Item) -> Iterable[Touch]:
+        if isinstance(item, Fill):
+            yield self._touch(item.value)
+        elif isinstance(item, Contraction):
+            yield self._touch(item.a)
+            yield self._touch(item.b, self._met(item))
+            yield self._touch(item.compute.value)
+        elif isinstance(item, Shift):
+            for value in (*item.move.step.inputs, item.move.value, *(one for one, _ in item.move.rescales)):
+                if not self.at.is_written_out(value):
+                    yield self._touch(value)
+        elif isinstance(item, Nest):
+            for one in item.statements:
+                if isinstance(one, Store):
+                    bytes_ = self.at.volume(one.tensor.axes) * DTYPES[one.tensor.dtype].bytes
+                    yield Touch(f"stored {one.tensor.name}", frozenset(one.tensor.axes), bytes_)
+                    continue
+                for value in (*one.step.inputs, one.value):
+                    kept = value in self.at.plan.kept or self.at.source(value) in self.shared
+                    if kept and not self.at.is_written_out(value):
+                        yield self._touch(value)
+
+    def _met(self, item: Contraction) -> float | None:
+        """Return how many bytes of its columns a micro-kernel reads along memory; None: as they lie."""
+        if self.at.strides(item.b).get(item.n) != 1:
+            return None
+        rows = self.at.extent(item.m) if item.m else 1.0
+        return _BLOCK if 1 < rows <= FEW else _AHEAD
+
+    def _touch(self, value: int, run: float | None = None) -> Touch:
+        """Return the touch of a tile, of which so many bytes are read along memory."""
+        source = self.at.source(value)
+        axes = self.at.axes[value]
+        size = self.at.volume(axes) * self.at.bytes_of(value)
+        if source not in self.shared:
+            return Touch(str(source), frozenset(), size)
+        run = self.at.run(value, self.walked) if run is None else run
+        self.apart.setdefault(str(source), 1 + min(_PAGE / run, _APART) if run else 1.0)
+        return Touch(str(source), axes, size)
+
+    def _bytes(self, whole: Loop, threads: int) -> tuple[float, float, float]:
+        """Return what all programs fetch: from the second cache, from the last one, and from memory."""
+        first, second, last = self.core.caches
+        part = last * self.device.cores / threads
+        lacks = [missed(whole, cache) for cache in (first, second, part)]
+        sizes = distinct(whole)
+        for name in sizes:
+            if name.isdigit() and int(name) not in self.shared:  # scratch memory is in the cache from before
+                lacks[2][name] = max(lacks[2][name] - sizes[name], 0.0)
+            elif name.startswith("stored "):
+                lacks[2][name] *= _WRITTEN
+            lacks[2][name] *= self.apart.get(name, 1.0)
+        from_second, from_last, from_memory = (sum(one.values()) for one in lacks)
+        return from_second, from_last, from_memory
+
+    # -- arithmetic, in multiply-adds of vectors
+
+    def _time_of(self, items: Sequence[Item]) -> float:
+        """Return the time of one run through some items."""
+        return sum(map(self._time, items))
+
+    def _time(self, item: Item) -> float:
+        if isinstance(item, Walk):
+            turns = self.at.count(item.axis) * self._share(item)
+            return turns * (rates.TURN + self._walked(item.body, turns))
+        if isinstance(item, Contraction):
+            return self._contraction(item)
+        if isinstance(item, Fill):
+            return rates.ROW + self.at.volume(self.at.axes[item.value]) / self.core.lanes * rates.STORE
+        if isinstance(item, Shift):
+            return self._shift(item, 1.0)
+        return self._nest(item)
+
+    def _walked(self, items: Sequence[Item], turns: float) -> float:
+        """Return the time of a turn; a running shift moves less and less often."""
+        moved = min(1.0, (1 + log(max(turns, 1.0))) / max(turns, 1.0))
+        return sum(self._shift(one, moved) if isinstance(one, Shift) else self._time(one) for one in items)
+
+    def _share(self, walk: Walk) -> float:
+        """Return the share of its turns that masks leave to a walk."""
+        if not walk.reaches:
+            return 1.0
+        axes = frozenset[str]().union(*(self.at.axes[reach.mask] for reach in walk.reaches))
+        # A walk goes as far as the mask lets any position of the other tiles go.
+        beyond = sum(self.at.extent(axis) / self.at.sizes[axis] for axis in axes - {walk.axis}) / 2
+        return min(kept_share(self.masks, axes) + beyond, 1.0)
+
+    def _shift(self, item: Shift, moved: float) -> float:
+        move, at = item.move, self.at
+        positions = at.volume(at.axes[move.value])
+        time = positions * (2 * rates.SCALAR + operation(move.step.op))
+        for value, _ in move.rescales:
+            run = at.volume(at.axes[value] - at.axes[move.value]) / self.core.lanes
+            time += moved * positions * (rates.ROW + ceil(run) * (rates.LOAD + rates.STORE + 1))
+        return time + moved * positions * (rates.EXP + rates.CALLED / 2)
+
+    def _contraction(self, item: Contraction) -> float:
+        at = self.at
+        a, b = at.strides(item.a), at.strides(item.b)
+        memory = {tensor.value: tensor.dtype for tensor in self.program.loads}
+        steps = ((one.value, one.step) for one, _ in self.program.flat() if isinstance(one, Compute))
+        dtype = product_dtype(self.graph, item.compute.step, operand_dtypes(self.graph, steps, memory))
+        # Axes that lie around, and follow in both operands those of the contraction, only make it longer.
+        times = prod(at.extent(axis) for axis in item.around if axis not in at.single)
+        shape = Shape(
+            at.extent(item.m) if item.m else 1.0,
+            at.extent(item.n),
+            at.extent(item.k) if item.k else 1.0,
+            a_along_k=item.k is None or a.get(item.k) == 1,
+            b_along_k=item.k is not None and b.get(item.k) == 1,
+            b_along_n=b.get(item.n) == 1,
+            a_half=at.bytes_of(item.a) == 2,
+            b_half=at.bytes_of(item.b) == 2,
+            pairs=dtype == "bf16",
+            packed_before=0.0 if item.walks is None else 0.5,
+        )
+        return times * contraction_time(shape, self.core)
+
+    def _nest(self, nest: Nest) -> float:
+        """Return the time of fused steps: rows of vectors along the last axis."""
+        at, lanes = self.at, self.core.lanes
+        order = at.in_order(nest.axes)
+        vector = order[-1] if order else None
+        rows = prod(at.extent(axis) for axis in order[:-1])
+        in_registers = vector is not None and vector in nest.reduced
+        each, row, read = 0.0, rates.ROW, set[int]()
+        made = nest.made
+        for one in nest.statements:
+            if isinstance(one, Store):
+                each += self._moved(
+                    at.stored_strides(one.tensor), vector, DTYPES[one.tensor.dtype].bytes, rates.STORE
+                )
+                continue
+            for value in one.step.inputs:
+                if value in made or value in read or at.is_written_out(value):
+                    continue
+                read.add(value)
+                strides = at.strides(value)
+                if vector in strides:
+                    each += self._moved(strides, vector, at.bytes_of(value), rates.LOAD)
+                else:
+                    row += rates.LOAD
+            each += operation(one.step.op)
+            if one.step.op in REDUCTIONS:
+                if in_registers:
+                    row += rates.MAX_LANES if one.step.op == "max" else rates.SUM_LANES
+                else:
+                    each += rates.LOAD + rates.STORE
+            elif one.value in at.plan.kept:
+                each += self._moved(at.strides(one.value), vector, 4, rates.STORE)
+        if vector is None:
+            return rows * (row + each + rates.SCALAR * len(nest.statements))
+        extent = at.extent(vector)
+        if extent % lanes:
+            row += rates.REST
+        return rows * (row + ceil(extent / lanes) * each)
+
+    def _moved(self, strides: dict[str, int], vector: str | None, size: int, rate: float) -> float:
+        """Return the time to read or write a vector."""
+        if vector is not None and strides.get(vector, 1) != 1:
+            return rates.GATHER
+        return rate + (rates.CONVERT if size == 2 else 0)

@@ -1,0 +1,117 @@
+"""Rates: how long a core takes for single operations, in times of one vector multiply-add at its peak.
+
+Where not said otherwise they were measured on an AMD EPYC of the fourth generation, with vectors of 512
+bits. Counted in multiply-adds, they hold roughly for other cores with vectors: the peak itself, and the
+rates of memory and of the last cache, are measured on each machine (`superopt.cost.host`).
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+from superopt.cost.device import Device
+from superopt.ops import OPS
+
+__all__ = ["Core", "core_of", "operation"]
+
+LOAD = 1.0  # a vector from the first cache
+STORE = 2.5
+ADD = 0.5  # an addition, a maximum or a comparison: other units than those of products do them
+DIVIDE = 6.5
+ROOT = 18.0
+EXP = 13.0
+LOG = 24.0
+CALL = 250.0  # a function of the C library for each lane of a vector
+GATHER = 24.0  # a vector whose numbers lie apart
+CONVERT = 1.5  # a vector in half precision, read or written
+ROW = 12.0  # the start of an innermost loop
+REST = 12.0  # a last vector that is not full
+SUM_LANES = 25.0  # the sum of the lanes of a vector
+MAX_LANES = 90.0  # their maximum: one lane after the other
+TURN = 20.0  # a turn of a loop over tiles
+PROGRAM = 150.0  # a program of the grid
+SCALAR = 4.0  # an operation on one number, which waits for the one before
+CALLED = 60.0  # the call of a contraction, with the choice of how it is done
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One core of a processor, while all that a kernel may use are busy."""
+
+    lanes: int  # numbers of a vector in fp32
+    registers: int  # vector registers
+    fma_s: float  # seconds of a vector multiply-add
+    half_fma_s: float  # likewise of one in bf16, counted for as many products as one in fp32
+    caches: tuple[int, int, int]  # bytes of its own first and second cache, and of its part of the last one
+    second_s: float  # seconds for a byte from the second cache
+    last_s: float  # for a byte from the last one, while all cores read
+    memory_s: float  # for a byte from memory, while all cores read
+
+
+_MEMORY_SHARE = 0.9  # the share of the best rate of memory that the loops of a kernel reach
+_SECOND_BYTES = 32.0  # bytes from the second cache in the time of a multiply-add
+
+
+def core_of(device: Device) -> Core:
+    """Return a core of a device."""
+    lanes = {"avx512": 16, "avx2": 8}.get(device.capability, 4)
+    fma_s = 2 * lanes * device.cores / device.vector_flops
+    half_fma_s = 2 * lanes * device.cores / device.matrix_flops["bf16"]
+    return Core(
+        lanes=lanes,
+        registers=32 if device.capability == "avx512" else 16,
+        fma_s=fma_s,
+        half_fma_s=half_fma_s,
+        caches=(device.shared_bytes, device.shared_per_core, device.l2_bytes // device.cores),
+        second_s=fma_s / _SECOND_BYTES,
+        last_s=device.cores / (device.l2_gbs * 1e9),
+        memory_s=device.cores / (device.memory_gbs * _MEMORY_SHARE * 1e9),
+    )
+
+
+class _Counter:
+    """An arithmetic that adds up the time of vector operations; constants are free."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def const(self, value: object) -> None:
+        pass
+
+    def infinity(self) -> None:
+        pass
+
+    def add(self, a: None, b: None) -> None:
+        self.time += ADD
+
+    less = equal = mul = add
+
+    def maximum(self, a: None, b: None) -> None:
+        self.time += 3 * ADD  # NaN wins
+
+    def neg(self, a: None) -> None:
+        self.time += ADD / 2
+
+    def inv(self, a: None) -> None:
+        self.time += DIVIDE
+
+    def exp(self, a: None) -> None:
+        self.time += EXP
+
+    def sqrt(self, a: None) -> None:
+        self.time += ROOT
+
+    def where(self, mask: None, a: None, b: None) -> None:
+        self.time += 2 * ADD
+
+    def function(self, name: str, *args: None) -> None:
+        self.time += {"log": LOG, "tanh": 2 * EXP, "erf": 2 * EXP}.get(name, CALL)
+
+
+@cache
+def operation(op: str) -> float:
+    """Return the time of an operator on one vector; a reduction adds once."""
+    if op in OPS:
+        counter = _Counter()
+        OPS[op].scalar(counter, *[None] * OPS[op].arity)
+        return counter.time
+    return {"sum": ADD, "max": 3 * ADD, "contract": 2 * ADD}.get(op, 0.0)

@@ -1,0 +1,55 @@
+"""The benchmark of the cost model: what a score counts, and that kept times can be scored again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from superopt.bench.costs.command import main
+from superopt.bench.costs.measure import Way, kept_way
+from superopt.bench.costs.programs import FAMILIES, PROGRAMS
+from superopt.bench.costs.score import Score, score, together
+from superopt.bench.harness.results import begin, write_results
+from superopt.ir import fuse, parse_graph
+from superopt.targets import pick_target
+
+ROWS = "graph g\naxes m=64 k=4096\nin x: f32[m, k]\nt1 = exp(x)\nt2 = sum[k](t1)\nout o: f32[m] = t2\n"
+
+
+def test_a_pair_counts_where_both_times_differ_alike() -> None:
+    measured = [(10.0, 10.0), (20.0, 20.0), (20.5, 20.0), (15.0, 25.0)]
+    found = score([1.0, 3.0, 2.0, 2.0], measured)
+    assert (found.pairs, found.right) == (3, 3.0)
+    assert score([3.0, 1.0, 1.0, 3.0], measured) == Score(3, 0.5, 0.0)
+
+
+def test_regret_is_what_the_best_predicted_lose() -> None:
+    measured = [(float(us), float(us)) for us in (12, 10, 30)]
+    assert score([1.0, 2.0, 3.0], measured, tried=1).regret == pytest.approx(0.2)
+    assert score([1.0, 2.0, 3.0], measured, tried=2).regret == 0
+    assert together([Score(3, 3.0, 0.2), Score(1, 0.0, 0.0)]) == Score(4, 3.0, 0.1)
+
+
+def test_every_family_has_programs_of_their_own_names() -> None:
+    assert len({one.name for one in PROGRAMS}) == len(PROGRAMS)
+    assert all(sum(one.family == family for one in PROGRAMS) >= 2 for family in FAMILIES)
+
+
+def test_kept_times_are_scored_by_the_model_of_today(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, mugraph = pick_target("cpu"), fuse(parse_graph(ROWS))
+    configs = list(target.configs(mugraph, 0))[:4]
+    ways = [Way(str(at), mugraph, (one,), (10.0 * 2**at,) * 2) for at, one in enumerate(configs)]
+    assert [kept_way(json.loads(json.dumps(one.kept())), target) for one in ways] == ways
+    cases = {"rows": {"case": "rows", "family": "norm", "ways": [one.kept() for one in ways]}}
+    place = tmp_path / "costs.json"
+    write_results(begin("costs", {"threads": 1}, {}, cases), place)
+    assert main(["--data", str(place)]) == 0
+    assert "of    6 pairs" in capsys.readouterr().err
+
+
+def test_a_wrong_name_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--family", "norms"])
+    assert "norms" in capsys.readouterr().err
