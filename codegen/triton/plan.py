@@ -4,7 +4,7 @@ Which axes a tile has and in which order, which contractions are matrix products
 their operands stand, and what the lanes of a tile beyond the end of an axis hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,6 +17,7 @@ from superopt.precision import is_wide, operand_dtypes, product_dtype
 __all__ = [
     "Plan",
     "Product",
+    "contractions",
     "kept_axes",
     "kept_splits",
     "make_plan",
@@ -196,3 +197,24 @@ def scaled_products(program: KernelProgram) -> frozenset[int]:
         if product_dtype(program.graph, one.step, dtypes) == "f16"
         and any(is_wide(program.graph, i, dtypes) for i in one.step.inputs)
     )
+
+
+def contractions(
+    program: KernelProgram,
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
+    """Yield the free axes of the two operands, the one of earlier results first, and the inner axes."""
+    axes = value_axes(program.graph)
+    stored = [axis for tensor in program.stores for axis in tensor.axes]
+    order = list(dict.fromkeys([*stored, *(axis.name for axis in program.graph.axes)]))
+    for statement, _ in program.flat():
+        if not isinstance(statement, Compute) or selects(program.graph, statement.step):
+            continue
+        if statement.step.op == "contract":
+            a, b = statement.step.inputs
+            first, second = (
+                tuple(axis for axis in order if axis in free)
+                for free in (axes[a] - axes[b], axes[b] - axes[a])
+            )
+            if first and second and order.index(first[0]) > order.index(second[0]):
+                first, second = second, first
+            yield first, second, tuple(axis for axis in order if axis in statement.step.axes)

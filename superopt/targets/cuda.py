@@ -246,7 +246,7 @@ class CudaTarget(Target):
 
     def tiles(self, program: "KernelProgram", config: Any) -> "TileConfig":
         """Return the blocks of a configuration, its options, and what a program holds."""
-        from superopt.codegen.triton.choices import footprint
+        from superopt.codegen.triton.footprint import footprint
         from superopt.cost import TileConfig
 
         held = footprint(program, config)

@@ -10,7 +10,8 @@ from superopt.codegen.children import Children
 from superopt.codegen.errors import CompileError
 from superopt.codegen.statements import lower_block
 from superopt.codegen.triton import AheadCompiler, TritonMuGraph, configs, emit
-from superopt.codegen.triton.choices import exact_axes, footprint
+from superopt.codegen.triton.choices import exact_axes
+from superopt.codegen.triton.footprint import footprint
 from superopt.driver import search
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph, release_shifts, split_axis, stabilize
