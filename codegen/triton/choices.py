@@ -12,8 +12,15 @@ from math import prod
 
 from superopt.codegen.statements import Compute, KernelProgram, Load
 from superopt.codegen.triton.config import TritonConfig, next_power
-from superopt.codegen.triton.footprint import FEW_ROWS, LANE_REGISTERS, SHARED_BYTES, footprint, is_half
-from superopt.codegen.triton.plan import contractions, kept_axes, kept_splits, scaled_products, sources
+from superopt.codegen.triton.footprint import LANE_REGISTERS, SHARED_BYTES, footprint, is_half
+from superopt.codegen.triton.plan import (
+    FEW_ROWS,
+    contractions,
+    kept_axes,
+    kept_splits,
+    scaled_products,
+    sources,
+)
 from superopt.ir import Split, value_axes
 
 __all__ = ["configs", "default_config", "exact_axes", "misfit"]
@@ -22,6 +29,7 @@ SHARED_BYTES_EVERYWHERE = 160 << 10  # shared memory that a program may have on 
 NEIGHBOURS = 64  # elements in a row that make whole lines of memory
 GROUP = 8  # tiles of columns whose programs run together
 USUAL_STAGES = 3
+FEWEST_ROWS = 8  # columns of an instruction that multiplies matrices in half precision
 MANY_PROGRAMS = 512  # more than any device runs at a time
 FLAT_TILE = 1024  # elements of a tile where there is no matrix product
 
@@ -43,6 +51,10 @@ _FROM_LARGE_TO_SMALL = (
 # memory, and for few rows those that ask for much at a time.
 _LARGE = tuple(combinations((64, 128), (256,), (32, 64), (8,), (3, 4)))
 _FEW_ROWS = tuple(combinations((16,), (64, 128), (64, 128), (4,), (5, 6)))
+# Up to 8 rows are the columns of an instruction: no row of it is wasted.
+_FEWEST_ROWS = tuple(
+    combinations((FEWEST_ROWS,), (32, 64, 128, 256), (64, 128, 256), (2, 4, 8), (2, 3, 4, 6))
+)
 
 
 def misfit(program: KernelProgram, sizes: Mapping[str, int], shared_bytes: int) -> str | None:
@@ -114,7 +126,8 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
     tiles = (16, 32, 64, 128)
     scaled = bool(scaled_products(program))
     usual = combinations(tiles, tiles, tiles, (2, 4, 8), (2, 3, 4))
-    for rows, columns, inner, warps, stages in (*usual, *_LARGE, *_FEW_ROWS):
+    fewest = _FEWEST_ROWS if is_half(program) and _has_fewest(program, sizes) else ()
+    for rows, columns, inner, warps, stages in (*usual, *_LARGE, *_FEW_ROWS, *fewest):
         config = _config(program, sizes, rows, columns, inner, warps, stages)
         yield config
         if stages == USUAL_STAGES:
@@ -185,7 +198,7 @@ def _config(
     for axis in looped & free:
         if axis not in {*shape.rows, *shape.columns, *shape.inner}:
             tiles[axis] = min(next_power(sizes[axis]), columns)
-    _pad(program, tiles, sizes)
+    _pad(program, tiles, sizes, min(rows, FEW_ROWS))
     _pair(program, tiles)
     config = TritonConfig(
         tuple((axis, tiles[axis]) for axis in kept), frozenset(whole), num_warps=warps, num_stages=stages
@@ -233,16 +246,31 @@ def _tile_group(tiles: dict[str, int], group: Sequence[str], sizes: Mapping[str,
         want = max(want // tiles[axis], 1)
 
 
-def _pad(program: KernelProgram, tiles: dict[str, int], sizes: Mapping[str, int]) -> None:
-    """Make every side of a matrix product long enough for the hardware, unless the product is of vectors."""
+def _has_fewest(program: KernelProgram, sizes: Mapping[str, int]) -> bool:
+    """Return whether a matrix product has a side that is not longer than the columns of an instruction."""
+    return any(
+        1 < prod(sizes[axis] for axis in side) <= FEWEST_ROWS
+        for rows, columns, _ in contractions(program)
+        if rows and columns
+        for side in (rows, columns)
+    )
+
+
+def _pad(program: KernelProgram, tiles: dict[str, int], sizes: Mapping[str, int], least: int) -> None:
+    """Make every side of a matrix product long enough for the hardware, unless the product is of vectors.
+
+    One of the free sides may be as short as `least`.
+    """
     for rows, columns, inner in contractions(program):
         sides = [[axis for axis in side if axis in tiles] for side in (rows, columns, inner)]
         if any(prod(sizes[axis] for axis in side) <= 1 for side in sides):
             continue
-        for side in sides:
-            size = prod(tiles[axis] for axis in side)
-            if side and size < FEW_ROWS:
-                tiles[side[-1]] *= FEW_ROWS // size
+        lengths = [prod(tiles[axis] for axis in side) for side in sides]
+        shorter = lengths.index(min(lengths[:2]))
+        for at, (side, size) in enumerate(zip(sides, lengths, strict=True)):
+            wanted = least if at == shorter else FEW_ROWS
+            if side and size < wanted:
+                tiles[side[-1]] *= wanted // size
 
 
 def _pair(program: KernelProgram, tiles: dict[str, int]) -> None:

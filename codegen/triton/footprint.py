@@ -5,15 +5,14 @@ from math import prod, sqrt
 
 from superopt.codegen.statements import Compute, KernelProgram, Load, Start
 from superopt.codegen.triton.config import TritonConfig
-from superopt.codegen.triton.plan import contractions, scaled_products, sources
+from superopt.codegen.triton.plan import FEW_ROWS, contractions, scaled_products, sources
 from superopt.dtypes import DTYPES, FP8, HALVES
 from superopt.ir import selects, value_axes
 
-__all__ = ["FEW_ROWS", "LANE_REGISTERS", "SHARED_BYTES", "Footprint", "footprint", "is_half"]
+__all__ = ["LANE_REGISTERS", "SHARED_BYTES", "Footprint", "footprint", "is_half"]
 
 SHARED_BYTES = 227 << 10  # shared memory that one program may have on sm_90
 LANE_REGISTERS = 196  # registers of a thread, of 255, that tiles may take
-FEW_ROWS = 16  # a matrix product has at least so many rows
 
 
 @dataclass(frozen=True, slots=True)
