@@ -211,7 +211,8 @@ def contractions(
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
     """Yield the free axes of the two operands, the one of earlier results first, and the inner axes."""
     axes = value_axes(program.graph)
-    stored = [axis for tensor in program.stores for axis in tensor.axes]
+    parts = {split.outer for split in program.splits}  # a program is in one of each
+    stored = [axis for tensor in program.stores for axis in tensor.axes if axis not in parts]
     order = list(dict.fromkeys([*stored, *(axis.name for axis in program.graph.axes)]))
     for statement, _ in program.flat():
         if not isinstance(statement, Compute) or selects(program.graph, statement.step):
@@ -222,6 +223,7 @@ def contractions(
                 tuple(axis for axis in order if axis in free)
                 for free in (axes[a] - axes[b], axes[b] - axes[a])
             )
-            if first and second and order.index(first[0]) > order.index(second[0]):
+            places = [[order.index(axis) for axis in side if axis not in parts] for side in (first, second)]
+            if all(places) and places[0] > places[1]:
                 first, second = second, first
             yield first, second, tuple(axis for axis in order if axis in statement.step.axes)
