@@ -211,9 +211,9 @@ def contractions(
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
     """Yield the free axes of the two operands, the one of earlier results first, and the inner axes."""
     axes = value_axes(program.graph)
-    parts = {split.outer for split in program.splits}  # a program is in one of each
-    stored = [axis for tensor in program.stores for axis in tensor.axes if axis not in parts]
-    order = list(dict.fromkeys([*stored, *(axis.name for axis in program.graph.axes)]))
+    parts = [split.outer for split in program.splits]  # a program is in one of each
+    stored = [axis for tensor in program.stores for axis in tensor.axes]
+    order = list(dict.fromkeys([*parts, *stored, *(axis.name for axis in program.graph.axes)]))
     for statement, _ in program.flat():
         if not isinstance(statement, Compute) or selects(program.graph, statement.step):
             continue
