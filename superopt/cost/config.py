@@ -207,7 +207,10 @@ class _Model:
                 copied = _COPY * self._tile_bytes(self.tensors[one.value]) / _COPIED
                 described = _DESCRIBED * self.config.warps
                 work.issued += self._turns(loops) * (described if self.config.descriptors else copied)
-                if loops and self._tile_bytes(self.tensors[one.value]) < _COPIED_LANE * 32 * self.config.warps:
+                if (
+                    loops
+                    and self._tile_bytes(self.tensors[one.value]) < _COPIED_LANE * 32 * self.config.warps
+                ):
                     work.waits += self._turns(loops)
             elif isinstance(one, Move):
                 self._add_move(work, one, self._turns(loops))
