@@ -21,14 +21,21 @@ from superopt.bench.harness.command import Parser, check_names
 from superopt.bench.kernels.cases import Case, chosen
 from superopt.bench.kernels.gpu_cases import DTYPES, SUITES, of_suite, plan_of
 from superopt.candidates import Candidate
+from superopt.candidates.candidate import SCHEDULED
+from superopt.candidates.codec import candidate_json
+from superopt.candidates.order import ConfigurationOrder, likely
 from superopt.errors import InputError, SuperoptError
+from superopt.fate import Kind
 from superopt.files import replace_text
+from superopt.funnel.compile_ahead import assured
 from superopt.targets import config_json
 
 __all__ = ["FOLDER", "make_plan", "write_plan"]
 
 FOLDER = Path(__file__).with_name("plans")
 _CANDIDATES = 8  # that a plan keeps of each region
+_COMPILED = 5  # of these, compiled in their own configurations
+_FAR = 2.0  # times the least predicted time: what should take longer is not worth the time of a GPU
 _WIDE = 4  # candidates whose other configurations are kept as well
 _OTHERS = 8  # configurations of each kernel
 
@@ -47,20 +54,30 @@ def make_plan(case: Case, dtype: str, target: str) -> dict[str, Any]:
     )
     data = best.to_json()
     data |= {"versions": {}, "phases_ms": {}, "verdicts": []}
+    order = ConfigurationOrder(best.target)
     for plan, region in zip(best.regions, data["regions"], strict=True):
-        good = [at for at, one in enumerate(plan.candidates) if one.fate.is_sound][:_CANDIDATES]
         region["candidates"] = [
-            _bare(plan.candidates[at], region["candidates"][at])
-            | {"others": _others(plan.candidates[at], best.target, place)}
-            for place, at in enumerate(good)
+            _bare(one) | {"others": _others(one, order, place)}
+            for place, one in enumerate(_worth_racing(plan.candidates, best.target, order))
         ]
         region["dropped"] = []
     return data
 
 
-def _bare(candidate: Candidate, data: dict[str, Any]) -> dict[str, Any]:
+def _worth_racing(candidates: Sequence[Candidate], target: Any, order: ConfigurationOrder) -> list[Candidate]:
+    """Return the candidates of a plan, the first of which the compiler has seen whole."""
+    fates = {one.id: one.fate for one in candidates if one.fate.is_sound}
+    sound = [replace(one, fate=SCHEDULED) for one in candidates if one.id in fates][:_CANDIDATES]
+    found = [one for one in assured(sound, target, order, _COMPILED) if one.is_kept]
+    least = min((one.us for one in found), default=0.0)
+    chosen = [one for one in found if fates[one.id].kind is Kind.CHOSEN]
+    near = [one for one in found if one.us <= _FAR * least and not one.spills and one not in chosen]
+    return [replace(one, fate=fates[one.id]) for one in (*chosen, *near)]
+
+
+def _bare(candidate: Candidate) -> dict[str, Any]:
     """Return a candidate as data without what follows from the rest."""
-    kept = {name: value for name, value in data.items() if value is not None}
+    kept = {name: value for name, value in candidate_json(candidate).items() if value is not None}
     return kept | {
         "sources": [],
         "configs": [None if one is None else _short(one) for one in candidate.configs],
@@ -78,16 +95,13 @@ def _short(config: Any) -> dict[str, Any]:
     }
 
 
-def _others(candidate: Candidate, target: Any, place: int) -> list[list[dict[str, Any]]]:
+def _others(candidate: Candidate, order: ConfigurationOrder, place: int) -> list[list[dict[str, Any]]]:
     """Return the configurations of each kernel that are predicted to be the next best.
 
     The last one keeps the range of fp32 where the others round to fp16: they may be refused.
     """
-    from superopt.candidates.order import ConfigurationOrder, likely
-
     if place >= _WIDE:
         return []
-    order = ConfigurationOrder(target)
     found = []
     for number, config in enumerate(candidate.configs):
         several = [] if config is None else likely(candidate, number, order, _OTHERS)

@@ -405,14 +405,17 @@ class _Lowering:
     def _order(self, value: int) -> tuple[str, ...]:
         """Return the axes of a value in memory, in the order of the graph or `alike` what it is read with.
 
+        Parts come first: what a program leaves of its part lies in one piece.
         What a contraction reads along several axes lies alike in both operands, where the other one is a
         tensor of the program: these axes come last. Those first that contractions only repeat over. What a
         library reads or makes has its axes in the order of the graph.
         """
         axes = [axis.name for axis in self.graph.axes if axis.name in self.axes[value]]
-        if not self.alike or value in self.called:
+        if value in self.called:
             return tuple(axes)
         parts = {split.outer for split in self.mugraph.splits}
+        if not self.alike:
+            return tuple(sorted(axes, key=lambda axis: axis not in parts))
         repeated: set[str] = set()
         last: list[str] = []
         for step in self.graph.steps:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from superopt.bench.harness.records import Record, first_line
+from superopt.bench.kernels.cases import Case
 from superopt.bench.planned.loaded import Loaded
 from superopt.candidates import Candidate
 from superopt.codegen.statements import Compute, KernelProgram, Load, lower_block
@@ -32,7 +33,7 @@ FINDINGS = {
     "old": "a product of many rows without wgmma",
     "waits": "a product of many rows with neither tensor copies nor three stages of copies",
     "synchronous": "the hot loop of few rows waits for its loads",
-    "instructions": "more than 60 instructions of a warp for each KB that a loop of few rows reads",
+    "instructions": "more than 60 instructions of a warp for each KB of weights in a loop of few rows",
     "spills": "registers that do not fit",
     "fails": "the compiler refuses it",
 }
@@ -51,16 +52,12 @@ _JOB_S = 120.0
 class _Kernel:
     """A kernel of a candidate that is compiled."""
 
-    case: str
+    case: Case
     region: int
     place: int  # of the candidate
     number: int
     candidate: Candidate
     config: Any
-
-    @property
-    def name(self) -> str:
-        return f"{self.case} {self.region} {self.place} {self.number}"
 
 
 def audit(
@@ -73,25 +70,31 @@ def audit(
 ) -> dict[str, Record]:
     """Return the record of each case: its floor, its best kernels, and what is wrong with them."""
     cases: dict[str, Record] = {}
-    jobs: dict[str, tuple[TritonJob | str, _Kernel]] = {}
+    jobs: list[tuple[TritonJob | str, _Kernel]] = []
     for one in loaded:
         regions = []
         for at, work in enumerate(one.work):
             kept = _distinct(work.candidates)[:best]
             regions.append([_candidate_record(candidate, target) for candidate in kept])
-            for kernel in _kernels(one.case.name, at, kept, target):
-                jobs[kernel.name] = _job(kernel, target), kernel
+            jobs += [(_job(kernel, target), kernel) for kernel in _kernels(one.case, at, kept, target)]
         floors = [target.floor_us(work.goal) for work in one.work]
         total = None if None in floors else sum(us for us in floors if us is not None)
         cases[one.case.name] = {"floor_us": total, "regions": regions}
-    tell(f"compiling {len(jobs)} kernels of {len(cases)} cases for {target.name}")
-    good = [job for job, _ in jobs.values() if not isinstance(job, str)]
-    made = {one.name: one for one in compile_all(good, workers=workers, limit_seconds=_JOB_S)}
-    for job, kernel in jobs.values():
-        outcome = job if isinstance(job, str) else made[kernel.name]
+    different = {_text(job): job for job, _ in jobs if not isinstance(job, str)}
+    tell(f"compiling {len(different)} of {len(jobs)} kernels of {len(cases)} cases for {target.name}")
+    outcomes = compile_all(list(different.values()), workers=workers, limit_seconds=_JOB_S)
+    made = dict(zip(different, outcomes, strict=True))
+    for job, kernel in jobs:
+        outcome = job if isinstance(job, str) else made[_text(job)]
         record = _kernel_record(kernel, outcome, target)
-        cases[kernel.case]["regions"][kernel.region][kernel.place]["kernels"][kernel.number] |= record
+        cases[kernel.case.name]["regions"][kernel.region][kernel.place]["kernels"][kernel.number] |= record
     return cases
+
+
+def _text(job: TritonJob) -> str:
+    """Return all that a compiled kernel depends on: several candidates share kernels."""
+    source = job.source
+    return f"{source.text}\n{source.config}\n{sorted((job.numbers or {}).items())}"
 
 
 def summary(cases: Mapping[str, Record]) -> str:
@@ -144,7 +147,7 @@ def _library(graph: Graph, call: Call, rounded: Mapping[int, str]) -> list[str]:
     return sorted({graph.inputs[i].dtype if i < first else rounded.get(i, "f32") for i in operands})
 
 
-def _kernels(case: str, region: int, kept: Sequence[Candidate], target: CudaTarget) -> Iterable[_Kernel]:
+def _kernels(case: Case, region: int, kept: Sequence[Candidate], target: CudaTarget) -> Iterable[_Kernel]:
     for place, candidate in enumerate(kept):
         for number, config in enumerate(candidate.configs):
             if config is not None:
@@ -155,7 +158,9 @@ def _kernels(case: str, region: int, kept: Sequence[Candidate], target: CudaTarg
 
 def _job(kernel: _Kernel, target: CudaTarget) -> TritonJob | str:
     try:
-        return target.job(kernel.name, kernel.candidate.mugraph, kernel.number, kernel.config, texts=True)
+        return target.job(
+            kernel.case.name, kernel.candidate.mugraph, kernel.number, kernel.config, texts=True
+        )
     except SuperoptError as error:
         return first_line(str(error))
 
@@ -171,11 +176,11 @@ def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) 
     program = lower_block(mugraph, kernel.number)
     device = target.cost_device()
     exact = exact_axes(config, mugraph.graph.sizes, program.splits)
-    turn = _turn_bytes(program, config)
+    turn, own = _turn_bytes(program, config), _own_bytes(program, config)
     copied = code.loop_copies or code.loop_tensor_copies
     ahead = max(config.num_stages - 1, 1) if copied else 1
     resident = _resident(made.registers, made.shared_bytes, config.num_warps, device)
-    instructions = code.loop * config.num_warps / (turn / 1024) if turn and code.loop else None
+    instructions = code.loop * config.num_warps / (own / 1024) if own and code.loop else None
     record = {
         **tiles,
         "matrix": code.matrix,
@@ -195,7 +200,8 @@ def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) 
         "in_flight_kib": round(resident * ahead * turn / 1024, 1),
     }
     least = target.reports(mugraph, kernel.candidate.configs)[kernel.number].bytes or 0
-    return record | {"findings": _findings(program, config, code, record, target, small=least < _SMALL)}
+    counted = kernel.case.suite == "decode" and least >= _SMALL
+    return record | {"findings": _findings(program, config, code, record, target, counted=counted)}
 
 
 def _findings(
@@ -205,9 +211,12 @@ def _findings(
     record: Record,
     target: CudaTarget,
     *,
-    small: bool,
+    counted: bool,
 ) -> list[str]:
-    """Return what is wrong with a kernel, in the order of `FINDINGS`; a small one may wait for its loads."""
+    """Return what is wrong with a kernel, in the order of `FINDINGS`.
+
+    The instructions of a loop, and what it waits for, count where few rows meet much that is read.
+    """
     found = set()
     rows = _rows(program, config)
     is_half = half_of(program.graph) in HALVES
@@ -221,7 +230,7 @@ def _findings(
             found.add("old")
         if not (record["tensor_copies"] or (record["copies"] and config.num_stages >= _STAGES)):
             found.add("waits")
-    if program.looped and not many and code.loop and not small:
+    if program.looped and not many and code.loop and counted:
         if not (record["copies"] or record["tensor_copies"]) and config.num_stages > 1:
             found.add("synchronous")
         if (record["instructions_per_kib"] or 0) > _MOST_INSTRUCTIONS:
@@ -254,14 +263,29 @@ def _volume(lengths: Iterable[int]) -> int:
 
 def _turn_bytes(program: KernelProgram, config: Any) -> int:
     """Return the bytes that a turn of the loops reads from memory."""
+    return sum(_loop_bytes(program, config).values())
+
+
+def _own_bytes(program: KernelProgram, config: Any) -> int:
+    """Return the bytes of weights and caches that a turn reads: of inputs that no other program reads too."""
+    spread = {
+        axis
+        for axis in program.grid
+        if config.blocks[axis] < program.graph.sizes[axis] and axis not in config.whole
+    }
+    inputs = {one.value for one in program.loads if one.port is not None and spread <= set(one.axes)}
+    return sum(size for value, size in _loop_bytes(program, config).items() if value in inputs)
+
+
+def _loop_bytes(program: KernelProgram, config: Any) -> dict[int, int]:
+    """Return the bytes of each tensor that a turn of the loops reads."""
     tensors = {tensor.value: tensor for tensor in program.loads}
-    found = {
+    return {
         one.value: _volume(config.blocks.get(axis, 1) for axis in tensors[one.value].axes)
         * DTYPES[tensors[one.value].dtype].bytes
         for one, loops in program.flat()
         if isinstance(one, Load) and loops
     }
-    return sum(found.values())
 
 
 def _resident(registers: int, shared_bytes: int, warps: int, device: Device) -> int:

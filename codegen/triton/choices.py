@@ -8,23 +8,28 @@ and inner axes are tiled to match.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
-from math import prod, sqrt
+from math import prod
 
-from superopt.codegen.statements import Compute, KernelProgram, Load, Start
+from superopt.codegen.statements import Compute, KernelProgram, Load
 from superopt.codegen.triton.config import TritonConfig, next_power
-from superopt.codegen.triton.plan import kept_axes, kept_splits, scaled_products, sources
-from superopt.dtypes import DTYPES, FP8, HALVES
-from superopt.ir import Split, selects, value_axes
+from superopt.codegen.triton.footprint import LANE_REGISTERS, SHARED_BYTES, footprint, is_half
+from superopt.codegen.triton.plan import (
+    FEW_ROWS,
+    contractions,
+    kept_axes,
+    kept_splits,
+    scaled_products,
+    sources,
+)
+from superopt.ir import Split, value_axes
 
-__all__ = ["Footprint", "configs", "default_config", "exact_axes", "footprint", "misfit"]
+__all__ = ["configs", "default_config", "exact_axes", "misfit"]
 
-SHARED_BYTES = 227 << 10  # shared memory that one program may have on sm_90
 SHARED_BYTES_EVERYWHERE = 160 << 10  # shared memory that one program may have on sm_80 as well
-LANE_REGISTERS = 196  # registers of a thread, of 255, that tiles may take
-FEW_ROWS = 16  # a matrix product has at least so many rows
 NEIGHBOURS = 64  # elements in a row that make whole lines of memory
 GROUP = 8  # tiles of columns whose programs run together
 USUAL_STAGES = 3
+FEWEST_ROWS = 8  # columns of an instruction that multiplies matrices in half precision
 MANY_PROGRAMS = 512  # more than any device runs at a time
 FLAT_TILE = 1024  # elements of a tile where there is no matrix product
 
@@ -46,21 +51,10 @@ _FROM_LARGE_TO_SMALL = (
 # memory, and, for few rows, tiles that request much memory at a time.
 _LARGE = tuple(combinations((64, 128), (256,), (32, 64), (8,), (3, 4)))
 _FEW_ROWS = tuple(combinations((16,), (64, 128), (64, 128), (4,), (5, 6)))
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """What a program of a kernel holds on chip."""
-
-    shared_bytes: int  # tiles that loops prefetch
-    # Accumulators, and beside them the two largest tiles or the operands of a product. Values computed from
-    # accumulators after their loop take the registers of the accumulators.
-    register_bytes: int
-
-    def fits(self, config: TritonConfig, shared_bytes: int = SHARED_BYTES) -> bool:
-        """Return whether it can run without spilling, as far as an estimate can say."""
-        lanes = config.num_warps * 32
-        return self.shared_bytes <= shared_bytes and self.register_bytes <= lanes * 4 * LANE_REGISTERS
+# Up to 8 rows are the columns of an instruction: no row of it is wasted.
+_FEWEST_ROWS = tuple(
+    combinations((FEWEST_ROWS,), (32, 64, 128, 256), (64, 128, 256), (2, 4, 8), (2, 3, 4, 6))
+)
 
 
 def misfit(program: KernelProgram, sizes: Mapping[str, int], shared_bytes: int) -> str | None:
@@ -92,7 +86,7 @@ def default_config(
     program: KernelProgram, sizes: Mapping[str, int], *, shared_bytes: int = SHARED_BYTES_EVERYWHERE
 ) -> TritonConfig:
     """Return one sane configuration for these sizes, on a device with so much shared memory or more."""
-    inner = 64 if _half(program) else 32
+    inner = 64 if is_half(program) else 32
     aligned = all(sizes[axis] % 16 == 0 for axis in _shape(program).rows[-1:])
     # Rows that do not align take more registers than the estimate says.
     found = [
@@ -132,13 +126,14 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
     tiles = (16, 32, 64, 128)
     scaled = bool(scaled_products(program))
     usual = combinations(tiles, tiles, tiles, (2, 4, 8), (2, 3, 4))
-    for rows, columns, inner, warps, stages in (*usual, *_LARGE, *_FEW_ROWS):
+    fewest = _FEWEST_ROWS if is_half(program) and _has_fewest(program, sizes) else ()
+    for rows, columns, inner, warps, stages in (*usual, *_LARGE, *_FEW_ROWS, *fewest):
         config = _config(program, sizes, rows, columns, inner, warps, stages)
         yield config
         if stages == USUAL_STAGES:
             if _programs(program, config, sizes) >= MANY_PROGRAMS:
                 yield from (replace(config, persistent=count) for count in (1, 2))
-            if not _half(program):  # products on tensor cores that are nearly as accurate as fp32
+            if not is_half(program):  # products on tensor cores that are nearly as accurate as fp32
                 yield replace(config, precision="tf32x3")
                 yield from [replace(config, precision="tf32")] if tf32 else []
         if config.group > 1:
@@ -203,7 +198,7 @@ def _config(
     for axis in looped & free:
         if axis not in {*shape.rows, *shape.columns, *shape.inner}:
             tiles[axis] = min(next_power(sizes[axis]), columns)
-    _pad(program, tiles, sizes)
+    _pad(program, tiles, sizes, min(rows, FEW_ROWS))
     _pair(program, tiles)
     config = TritonConfig(
         tuple((axis, tiles[axis]) for axis in kept), frozenset(whole), num_warps=warps, num_stages=stages
@@ -233,7 +228,7 @@ def _parts(program: KernelProgram) -> frozenset[str]:
 
 def _held_beside(program: KernelProgram, side: int, tiles: Mapping[str, int], free: set[str]) -> int:
     """Return how many positions of whole axes lie beside the tiled axes on a side of a contraction."""
-    sides = [one[side] for one in _contractions(program) if one[0] and one[1]]
+    sides = [one[side] for one in contractions(program) if one[0] and one[1]]
     return max(
         (
             prod(tiles[axis] for axis in one if axis in tiles and axis not in free)
@@ -251,16 +246,31 @@ def _tile_group(tiles: dict[str, int], group: Sequence[str], sizes: Mapping[str,
         want = max(want // tiles[axis], 1)
 
 
-def _pad(program: KernelProgram, tiles: dict[str, int], sizes: Mapping[str, int]) -> None:
-    """Make every side of a matrix product long enough for the hardware, unless the product is of vectors."""
-    for rows, columns, inner in _contractions(program):
+def _has_fewest(program: KernelProgram, sizes: Mapping[str, int]) -> bool:
+    """Return whether a matrix product has a side that is not longer than the columns of an instruction."""
+    return any(
+        1 < prod(sizes[axis] for axis in side) <= FEWEST_ROWS
+        for rows, columns, _ in contractions(program)
+        if rows and columns
+        for side in (rows, columns)
+    )
+
+
+def _pad(program: KernelProgram, tiles: dict[str, int], sizes: Mapping[str, int], least: int) -> None:
+    """Make every side of a matrix product long enough for the hardware, unless the product is of vectors.
+
+    One of the free sides may be as short as `least`.
+    """
+    for rows, columns, inner in contractions(program):
         sides = [[axis for axis in side if axis in tiles] for side in (rows, columns, inner)]
         if any(prod(sizes[axis] for axis in side) <= 1 for side in sides):
             continue
-        for side in sides:
-            size = prod(tiles[axis] for axis in side)
-            if side and size < FEW_ROWS:
-                tiles[side[-1]] *= FEW_ROWS // size
+        lengths = [prod(tiles[axis] for axis in side) for side in sides]
+        shorter = lengths.index(min(lengths[:2]))
+        for at, (side, size) in enumerate(zip(sides, lengths, strict=True)):
+            wanted = least if at == shorter else FEW_ROWS
+            if side and size < wanted:
+                tiles[side[-1]] *= wanted // size
 
 
 def _pair(program: KernelProgram, tiles: dict[str, int]) -> None:
@@ -272,32 +282,11 @@ def _pair(program: KernelProgram, tiles: dict[str, int]) -> None:
                 tiles[old] = tiles[str(new)] = max(tiles[old], tiles[str(new)])
 
 
-def _contractions(
-    program: KernelProgram,
-) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
-    """Yield the free axes of both operands, those that come first in results first, and the inner axes."""
-    axes = value_axes(program.graph)
-    stored = [axis for tensor in program.stores for axis in tensor.axes]
-    order = list(dict.fromkeys([*stored, *(axis.name for axis in program.graph.axes)]))
-    for statement, _ in program.flat():
-        if not isinstance(statement, Compute) or selects(program.graph, statement.step):
-            continue
-        if statement.step.op == "contract":
-            a, b = statement.step.inputs
-            first, second = (
-                tuple(axis for axis in order if axis in free)
-                for free in (axes[a] - axes[b], axes[b] - axes[a])
-            )
-            if first and second and order.index(first[0]) > order.index(second[0]):
-                first, second = second, first
-            yield first, second, tuple(axis for axis in order if axis in statement.step.axes)
-
-
 def _shape(program: KernelProgram) -> _Shape:
     rows: dict[str, None] = {}
     columns: dict[str, None] = {}
     inner: dict[str, None] = {}
-    for first, second, summed in _contractions(program):
+    for first, second, summed in contractions(program):
         if first and second:
             rows |= dict.fromkeys(first)
             columns |= dict.fromkeys(second)
@@ -319,7 +308,7 @@ def _flattened(
     parts = {split.outer for split in kept_splits(program)}
     free = [axis for axis in tiles if (axis in looped or axis in program.grid) and axis not in parts]
     tiles |= dict.fromkeys(free, 1)
-    held = prod(tiles.values())
+    together = _read_together(program)
     largest = max(program.loads, key=lambda one: prod(sizes[axis] for axis in one.axes), default=None)
     nearest = [axis for axis in (largest.axes[-1:] if largest else ()) if axis in free]
     inwards = [
@@ -327,121 +316,25 @@ def _flattened(
         *reversed([axis for axis in program.grid if axis in free]),
     ]
     for axis, most in (*((axis, near) for axis in nearest), *((axis, flat) for axis in inwards)):
-        room = max(flat * tiles[axis] // held, 1)
-        held //= tiles[axis]
+        beside = max(
+            (prod(tiles.get(other, 1) for other in axes - {axis}) for axes in together if axis in axes),
+            default=1,
+        )
+        room = max(flat // beside, 1)
         tiles[axis] = max(min(next_power(sizes[axis]), room, most), tiles[axis])
-        held *= tiles[axis]
     kept = kept_axes(program)
     config = replace(config, tiles=tuple((axis, tiles[axis]) for axis in kept), exact=frozenset())
     return replace(config, exact=exact_axes(config, sizes, program.splits))
 
 
-def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
-    """Return an estimate of what a program holds on chip."""
+def _read_together(program: KernelProgram) -> set[frozenset[str]]:
+    """Return the axes of each tile: of what is loaded, and of what a step reads and makes at a time."""
     axes = value_axes(program.graph)
-    tensors = sources(program)
-    blocks = config.blocks
-
-    def elements(value: int) -> int:
-        return prod(blocks.get(axis, 1) for axis in axes[value])
-
-    shared = largest = beside = fresh = 0
-    filled = False  # whether the accumulators are filled by now
-    kept = _kept_operands(program, config)
-    products = _products(program)
-    scaled = frozenset() if config.half_products else scaled_products(program)
-    for rows, columns, inner in _contractions(program) if not _half(program) else ():
-        if rows and columns and config.precision == "ieee":
-            made = prod(blocks.get(axis, 1) for axis in (*rows, *columns))
-            summed = prod(blocks.get(axis, 1) for axis in inner)
-            largest = max(largest, _multiplied(made, summed, config.num_warps * 32) // 2)
-    for statement, loops in program.flat():
-        if isinstance(statement, Load):
-            size = elements(statement.value) * DTYPES[tensors[statement.value].dtype].bytes
-            shared += size * (config.num_stages if loops else 1)
-            beside += 0 if loops or not filled else size
-        elif isinstance(statement, Start):
-            size = elements(statement.value)
-            if statement.value not in products:
-                size = max(size, _late(program, config, statement.value, beside_products=bool(products)))
-            kept += size * 4
-        elif isinstance(statement, Compute):
-            filled |= bool(statement.accumulates)
-            if filled and not loops:
-                continue
-            if statement.value in products and statement.accumulates:
-                if statement.value in scaled:  # the operands of a turn are multiplied first
-                    fresh = max(fresh, elements(statement.value) * 4)
-                continue  # the accumulator itself
-            size = elements(statement.value)
-            if statement.step.op == "contract" and selects(program.graph, statement.step):
-                size = prod(
-                    blocks.get(axis, 1)
-                    for axis in axes[statement.step.inputs[0]] | axes[statement.step.inputs[1]]
-                )
-            largest = max(largest, size * 4)
-    return Footprint(shared, kept + fresh + max(2 * largest, beside))
-
-
-def _products(program: KernelProgram) -> frozenset[int]:
-    """Return the values of contractions that are matrix products."""
-    axes = value_axes(program.graph)
-    return frozenset(
-        one.value
-        for one, _ in program.flat()
-        if isinstance(one, Compute) and one.step.op == "contract" and not selects(program.graph, one.step)
-        if axes[one.step.inputs[0]] - axes[one.step.inputs[1]]
-        if axes[one.step.inputs[1]] - axes[one.step.inputs[0]]
-    )
-
-
-def _late(program: KernelProgram, config: TritonConfig, value: int, *, beside_products: bool) -> int:
-    """Return the elements of an accumulator that is reduced after its loop; 0 where it is reduced in it."""
-    step = program.graph.step_at(value)
-    axes = value_axes(program.graph)
-    wide = frozenset[str]().union(*(axes[i] for i in step.inputs))
-    size = prod(config.blocks.get(axis, 1) for axis in wide)
-    return size if config.is_late(size, beside_products=beside_products) else 0
-
-
-def _multiplied(made: int, summed: int, lanes: int) -> int:
-    """Return the bytes of registers that a product of fp32 numbers without tensor cores takes.
-
-    Each thread holds the rows and columns of its elements, of which the compiler saves about a third.
-    """
-    side = sqrt(max(made / lanes, 1))
-    return int(2 * side * summed * 0.7) * 4 * lanes
-
-
-def _kept_operands(program: KernelProgram, config: TritonConfig) -> int:
-    """Return the bytes of registers in which operands of fp32 products on tensor cores stay for a loop.
-
-    An operand that does not change in a loop is split once, into as many numbers as the precision has. A warp
-    holds at least as many rows as the hardware multiplies, so several warps may hold the same rows.
-    """
-    parts = {"ieee": 0, "tf32": 1, "tf32x3": 2}[config.precision]
-    if _half(program) or not parts:
-        return 0
-    axes = value_axes(program.graph)
-    made: dict[int, tuple[str, ...]] = {}
-    total = 0
-    for statement, loops in program.flat():
-        if isinstance(statement, (Load, Compute)):
-            made[statement.value] = loops
-        if isinstance(statement, Compute) and statement.step.op == "contract":
-            for i in statement.step.inputs:
-                if len(made.get(i, loops)) < len(loops):
-                    inner = prod(config.blocks.get(axis, 1) for axis in statement.step.axes)
-                    free = axes[i] - frozenset(statement.step.axes)
-                    rows = prod(config.blocks.get(axis, 1) for axis in free)
-                    total += max(rows, FEW_ROWS * config.num_warps) * inner * parts * 4
-    return total
-
-
-def _half(program: KernelProgram) -> bool:
-    """Return whether products are of half precision, as they also are for operands of eight bits."""
-    if any(port.dtype in HALVES for port in program.graph.inputs):
-        return True
     loaded = sources(program)
-    operands = [step.inputs for step in program.steps() if step.op == "contract"]
-    return bool(operands) and all(i in loaded and loaded[i].dtype in FP8 for pair in operands for i in pair)
+    found = {axes[tensor.value] for tensor in (*program.loads, *program.stores)}
+    for statement, _ in program.flat():
+        if isinstance(statement, Compute) and not (
+            statement.step.mapping and statement.step.inputs[0] in loaded
+        ):
+            found.add(axes[statement.value].union(*(axes[i] for i in statement.step.inputs)))
+    return found

@@ -4,9 +4,10 @@ Which axes a tile has and in which order, which contractions are matrix products
 their operands stand, and what the lanes of a tile beyond the end of an axis hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Tensor
@@ -15,8 +16,10 @@ from superopt.ir import Split, mask_values, selects, value_axes
 from superopt.precision import is_wide, operand_dtypes, product_dtype
 
 __all__ = [
+    "FEW_ROWS",
     "Plan",
     "Product",
+    "contractions",
     "kept_axes",
     "kept_splits",
     "make_plan",
@@ -24,6 +27,8 @@ __all__ = [
     "scaled_products",
     "sources",
 ]
+
+FEW_ROWS = 16  # an instruction that multiplies matrices has so many rows at least, and 8 columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
     _check_loops(program, looped)
     tiled = [axis for axis in roles if roles[axis] != "single"]
     base = _base_order(program, tiled)
-    products = _products(program, base)
+    products = _products(program, base, config)
     return Plan(roles, _order(base, products), products, mask_values(program.graph), read_dtypes(program))
 
 
@@ -131,8 +136,10 @@ def _base_order(program: KernelProgram, tiled: list[str]) -> list[str]:
     return sorted(tiled, key=[*dict.fromkeys([*stored, *tiled])].index)
 
 
-def _products(program: KernelProgram, base: list[str]) -> dict[int, Product]:
+def _products(program: KernelProgram, base: list[str], config: TritonConfig) -> dict[int, Product]:
+    """Return the matrix products; a side too short for the rows of an instruction takes its columns."""
     axes = value_axes(program.graph)
+    blocks = config.blocks
     found: dict[int, Product] = {}
     for statement, _ in program.flat():
         if not isinstance(statement, Compute) or statement.step.op != "contract":
@@ -146,7 +153,8 @@ def _products(program: KernelProgram, base: list[str]) -> dict[int, Product]:
         free_b = tuple(axis for axis in base if axis in axes[b] - axes[a])
         if not (free_a and free_b and inner and set(inner) <= axes[a] & axes[b]):
             continue
-        if base.index(free_a[0]) > base.index(free_b[0]):
+        short_a, short_b = (prod(blocks[axis] for axis in free) < FEW_ROWS for free in (free_a, free_b))
+        if short_a > short_b or (short_a == short_b and base.index(free_a[0]) > base.index(free_b[0])):
             a, b, free_a, free_b = b, a, free_b, free_a
         found[statement.value] = Product(a, b, batch, free_a, inner, free_b)
     return found
@@ -196,3 +204,26 @@ def scaled_products(program: KernelProgram) -> frozenset[int]:
         if product_dtype(program.graph, one.step, dtypes) == "f16"
         and any(is_wide(program.graph, i, dtypes) for i in one.step.inputs)
     )
+
+
+def contractions(
+    program: KernelProgram,
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
+    """Yield the free axes of the two operands, the one of earlier results first, and the inner axes."""
+    axes = value_axes(program.graph)
+    parts = [split.outer for split in program.splits]  # a program is in one of each
+    stored = [axis for tensor in program.stores for axis in tensor.axes]
+    order = list(dict.fromkeys([*parts, *stored, *(axis.name for axis in program.graph.axes)]))
+    for statement, _ in program.flat():
+        if not isinstance(statement, Compute) or selects(program.graph, statement.step):
+            continue
+        if statement.step.op == "contract":
+            a, b = statement.step.inputs
+            first, second = (
+                tuple(axis for axis in order if axis in free)
+                for free in (axes[a] - axes[b], axes[b] - axes[a])
+            )
+            places = [[order.index(axis) for axis in side if axis not in parts] for side in (first, second)]
+            if all(places) and places[0] > places[1]:
+                first, second = second, first
+            yield first, second, tuple(axis for axis in order if axis in statement.step.axes)

@@ -12,7 +12,8 @@ times are rough.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil, inf, prod
+from math import ceil, inf, prod, sqrt
+from operator import ge
 from typing import Literal
 
 from superopt.codegen.statements import (
@@ -35,23 +36,26 @@ from superopt.precision import is_wide, operand_dtypes, product_dtype
 __all__ = ["TileConfig", "config_us"]
 
 _LATENCY_S = 0.7e-6  # seconds that a read from a GPU's memory takes, and the start of a program
+_CACHE_LATENCY_S = 0.25e-6  # seconds that a read from the cache takes
 _TURN_S = 0.04e-6  # seconds for the branch, addresses and barriers of one turn of a loop
 _SECTOR = 64  # bytes: memory hands out two sectors of a cache line at a time
-_MATRIX_SIDE = 16  # positions that a matrix product of tiles has at least on either side
-# Instructions of a warp, as counted in the machine code of 32 kernels of few rows: in a turn of a loop, with
-# a copy of 512 bytes, with a product of 16 x 8 x 16 numbers, and with an operation on 32 numbers.
-_TURN, _COPY, _PRODUCT, _OPERATION = 30.0, 2.7, 2.2, 2.0
+_MATRIX_SIDES = 8, 16  # positions that a matrix product of tiles has at least on its two sides
+# Instructions of a warp, as counted in the machine code of 45 kernels of few rows: in a turn of a loop, with
+# a copy of 512 bytes, with a copy of a tile by a descriptor, for which each warp waits, with a product of
+# 16 x 8 x 16 numbers, with 16 x 16 numbers of the operand that all warps read, and with an operation on 32.
+_TURN, _COPY, _DESCRIBED, _PRODUCT, _OPERAND, _OPERATION = 34.0, 2.7, 17.0, 2.4, 2.2, 2.0
 _COPIED = 512  # bytes
+_COPIED_LANE = 4  # bytes that each thread copies ahead at least; it waits for fewer
 _SCHEDULERS = 4  # schedulers of a core; each issues at most one instruction per clock
 _ISSUING = 0.6  # the share of that rate which real kernels reach
 _SPECIAL = 16  # special functions that a core takes per clock
-# Not all of a shorter time is hidden beneath the longest: of two kernels that wait alike the simpler is
-# better.
-_UNHIDDEN = 0.1
+# The share of a shorter time that the longest does not hide, and the share where it is instructions that a
+# core issues: of two kernels that wait for memory alike the simpler is better.
+_UNHIDDEN, _EXPOSED = 0.1, 0.2
 _SCALED = 3  # operations on a number of an operand whose rows are scaled: size, maximum, product
 _WIDE_ROWS = 64  # rows of a product that four warps compute together
 _BYTES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes of a number that a matrix unit reads
-_BUSY_WARPS = 8  # warps that keep all units of a core busy
+_BUSY_WARPS = 8  # warps that keep all units of a core busy; instructions of one warp overlap, too
 _MOST_PROGRAMS = 32  # programs that a core holds at a time, at most
 _LANE_BYTES = 255 * 4  # registers of a thread
 _LANE_OVERHEAD = 40 * 4  # bytes of registers that a thread needs for addresses and the like
@@ -84,6 +88,11 @@ def _issue_rate(device: Device) -> float:
     return _ISSUING * _SCHEDULERS * clocks
 
 
+def _busy(warps: int) -> float:
+    """Return the share of a core's rates that so many warps reach."""
+    return min(1.0, sqrt(warps / _BUSY_WARPS))
+
+
 @dataclass(slots=True)
 class _Program:
     """What one program does."""
@@ -93,6 +102,7 @@ class _Program:
     exps: float = 0.0
     shared: float = 0.0  # bytes between shared memory and the matrix units
     turns: int = 0  # turns of all loops
+    waits: int = 0  # turns that wait for a tile too small to be copied ahead
     issued: float = 0.0  # instructions of all its warps
 
 
@@ -133,10 +143,9 @@ class _Model:
         matrix = device.cores * max(work.matrix_s, work.shared / (device.shared_gbs * 1e9))
         vector = device.cores * (work.vector / device.vector_flops + work.exps / device.exp_per_s)
         issued = device.cores * work.issued / _issue_rate(device)
-        alone = min(1.0, config.warps / _BUSY_WARPS)
-        together = min(1.0, active * config.warps / _BUSY_WARPS)
+        alone, together = _busy(config.warps), _busy(active * config.warps)
         # A loop asks for what it needs so many turns ahead: no turn is shorter than its part of that.
-        arrival = work.turns * _LATENCY_S / max(config.stages - 1, 1)
+        arrival = work.turns * _LATENCY_S / max(config.stages - 1, 1) + work.waits * _CACHE_LATENCY_S
         turns = 2 * _LATENCY_S + work.turns * _TURN_S
         # Units overlap where programs share a core, memory and arithmetic where there are stages, too.
         longest = max(matrix, vector, issued)
@@ -144,7 +153,8 @@ class _Model:
         compute = rounds * longest / together + waves * min(matrix, vector) / alone
         memory = max(self._memory_s(work, active), waves * arrival)
         exposed = waves * min(max(matrix, vector) / alone, arrival) / config.stages
-        rest = _UNHIDDEN * min(memory, compute)
+        share = _UNHIDDEN if max(matrix, vector) > issued else _EXPOSED
+        rest = share * min(memory, compute)
         return device.launch_us + (max(memory, compute) + rest + exposed + waves * turns) * 1e6
 
     def _tile(self, axis: str) -> int:
@@ -186,9 +196,15 @@ class _Model:
         for one, loops in self.program.flat():
             if isinstance(one, Compute):
                 self._add(work, one, self._turns(loops), loaded)
-            elif isinstance(one, Load) and not self.config.descriptors:
-                copied = self._turns(loops) * self._tile_bytes(self.tensors[one.value])
-                work.issued += _COPY * copied / _COPIED
+            elif isinstance(one, Load):
+                copied = _COPY * self._tile_bytes(self.tensors[one.value]) / _COPIED
+                described = _DESCRIBED * self.config.warps
+                work.issued += self._turns(loops) * (described if self.config.descriptors else copied)
+                if (
+                    loops
+                    and self._tile_bytes(self.tensors[one.value]) < _COPIED_LANE * 32 * self.config.warps
+                ):
+                    work.waits += self._turns(loops)
             elif isinstance(one, Move):
                 self._add_move(work, one, self._turns(loops))
         return work
@@ -199,7 +215,7 @@ class _Model:
         flops = turns * self._points(axes) * scalar_work(one.step.op).flops
         dtype, times = self._multiplied(one.step) if one.step.op == "contract" else ("", 0)
         sides = self._sides(one) if times else (1, 1)
-        if times and min(sides) >= _MATRIX_SIDE:
+        if times and all(map(ge, sorted(sides), _MATRIX_SIDES)):
             work.matrix_s += times * flops / self.device.matrix_flops[dtype]
             # A tile product of M x N x K reads MK and KN numbers.
             work.shared += times * flops / 2 * (1 / sides[0] + 1 / sides[1]) * _BYTES[dtype]
@@ -218,9 +234,10 @@ class _Model:
         inner = prod(map(self._tile, step.axes)) / 16
         if min(sides) >= _WIDE_ROWS and self.device.capability == "90":
             return _PRODUCT * 4 * inner * max(sides) / _WIDE_ROWS
-        rows, columns = ceil(min(sides) / 16), ceil(max(sides) / 8)
-        alike = max(self.config.warps / (rows * columns), 1.0)
-        return _PRODUCT * rows * columns * inner * alike
+        shared = min(sides) / 16  # of the operand that all warps read; up to 8 rows are columns
+        products = ceil(shared) * ceil(max(sides) / 8) if shared > 0.5 else ceil(max(sides) / 16)
+        alike = max(self.config.warps / products, 1.0)
+        return inner * (_PRODUCT * products * alike + _OPERAND * shared * self.config.warps)
 
     def _scaling(self, one: Compute, dtype: str, turns: int) -> float:
         """Return the operations that scale operands where they are made, and products in so many turns."""

@@ -15,11 +15,12 @@ from superopt.funnel.state import Context, failed
 from superopt.options import PRESETS
 from superopt.targets import KernelReport, Target
 
-__all__ = ["compile_ahead"]
+__all__ = ["assured", "compile_ahead"]
 
 log = logging.getLogger("superopt")
 
-_TRIED = 4  # candidates that are tried in search of one without a spill
+_SPARE = 3  # more candidates that are looked at where one of the first spills
+_OTHERS = 3  # configurations that are compiled where the best one spills
 _ASSURED_S = 120.0  # the most seconds that compiling one of these candidates may take
 
 
@@ -37,33 +38,55 @@ def compile_ahead(candidates: Sequence[Candidate], context: Context) -> list[Can
         compiled = _compiled(best, target, state.order, preset.compiled_configs, seconds)
         found = [compiled.get(one.id, one) for one in found]
         found.sort(key=lambda one: (not one.is_kept, one.id not in compiled, one.spills, one.us))
-        return _assured(found, target)
+        return assured(found, target, state.order, 1)
 
 
-def _assured(candidates: list[Candidate], target: Target) -> list[Candidate]:
-    """Return the candidates; of the first the compiler has seen all kernels, if possible without a spill.
+def assured(
+    candidates: Sequence[Candidate], target: Target, order: ConfigurationOrder, count: int
+) -> list[Candidate]:
+    """Return the candidates, the first `count` of which the compiler has seen whole, and without a spill.
 
-    Kernels of the best few candidates that spill, or were not compiled in time, are compiled in their default
-    configurations, too.
+    Kernels that no time was left for are compiled; those that spill also in the configurations that come
+    next, and in their default one. Candidates whose kernels spill even so come after all others.
     """
-    for at, one in enumerate(candidates[:_TRIED]):
-        unsure = [number for number in range(len(one.configs)) if not _is_sound(one, number)]
-        if one.is_kept and unsure:
-            defaults = target.default_configs(one.mugraph)
-            jobs = [
-                (one, number, config)
-                for number in unsure
-                for config in dict.fromkeys((defaults[number], one.configs[number]))
-            ]
-            one = candidates[at] = _compiled_jobs(jobs, target, _ASSURED_S)[one.id]
-        if one.is_kept and all(_is_sound(one, number) for number in range(len(one.configs))):
-            return [one, *candidates[:at], *candidates[at + 1 :]]
-    return sorted(candidates, key=lambda one: not one.is_kept)
+    waiting = list(candidates)
+    sound: list[Candidate] = []
+    spilling: list[Candidate] = []
+    tries = count + _SPARE
+    while tries and waiting and len(sound) < count:
+        some = waiting[: min(count - len(sound), tries)]
+        del waiting[: len(some)]
+        tries -= len(some)
+        for others in (0, _OTHERS):
+            some = _seen(some, target, order, others)
+        for one in some:
+            (sound if one.is_kept and not _unsure(one) else spilling).append(one)
+    return [*sound, *sorted([*waiting, *spilling], key=lambda one: (not one.is_kept, one.spills))]
 
 
-def _is_sound(candidate: Candidate, number: int) -> bool:
-    """Return whether a kernel is a library's, or compiled without a spill."""
-    return candidate.configs[number] is None or candidate.kernels[number].spill_bytes == 0
+def _seen(
+    candidates: list[Candidate], target: Target, order: ConfigurationOrder, others: int
+) -> list[Candidate]:
+    """Return candidates, each kernel that was not yet compiled, or spills, in the best of a few more ways."""
+    jobs = []
+    for one in candidates:
+        defaults = target.default_configs(one.mugraph) if others else one.configs
+        for number in _unsure(one):
+            more = likely(one, number, order, others) if others else []
+            jobs += [(one, number, config) for config in dict.fromkeys((*more, defaults[number]))]
+    done = _compiled_jobs(jobs, target, _ASSURED_S) if jobs else {}
+    return [done.get(one.id, one) for one in candidates]
+
+
+def _unsure(candidate: Candidate) -> list[int]:
+    """Return the kernels that are no library's and that the compiler has not seen, or has seen spill."""
+    if not candidate.is_kept:
+        return []
+    return [
+        number
+        for number, config in enumerate(candidate.configs)
+        if config is not None and candidate.kernels[number].spill_bytes != 0
+    ]
 
 
 def _compiled(

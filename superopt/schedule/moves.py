@@ -85,8 +85,21 @@ def splits_from(
             yield Refused(plain, f"{sizes[axis]} positions are too few for parts")
         else:
             fill = 1 << (ceil(device.cores / programs[axis]) - 1).bit_length()
-            for parts in sorted({min(max(int(fill * factor), 2), most) for factor in _FACTORS}):
+            wanted = {min(max(int(fill * factor), 2), most) for factor in _FACTORS}
+            for parts in sorted({_even(sizes[axis], parts) for parts in wanted}):
                 yield replace(recipe, splits=(*recipe.splits, (axis, parts)), cuts=frozenset())
+
+
+def _even(size: int, parts: int) -> int:
+    """Return the number of parts nearest to the wanted one that are of whole lines of memory and all alike.
+
+    Other parts start at odd addresses, which wide copies cannot reach. Where there is none within a factor
+    of 2, the wanted number stays.
+    """
+    lines = size // _LEAST
+    near = range(max(ceil(parts / 2), 2), min(2 * parts, lines) + 1)
+    even = [one for one in near if size % _LEAST == 0 and lines % one == 0]
+    return min(even, key=lambda one: max(one / parts, parts / one), default=parts)
 
 
 def moves_from(

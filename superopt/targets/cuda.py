@@ -17,8 +17,9 @@ from superopt.codegen.configjson import config_from_json
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config, emit
-from superopt.codegen.triton.choices import exact_axes, footprint, misfit
+from superopt.codegen.triton.choices import exact_axes, misfit
 from superopt.codegen.triton.descriptors import described
+from superopt.codegen.triton.footprint import footprint
 from superopt.codegen.triton.source import DESCRIPTORS_FROM
 from superopt.cost import Device, TileConfig, config_us, device_named, device_of
 from superopt.errors import InputError, SuperoptError, first_line

@@ -28,7 +28,7 @@ from superopt.errors import InputError
 from superopt.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
-ABSENT = ("egglog", "z3", "platformdirs", "multiprocessing_logging")
+ABSENT = ("egglog", "z3", "platformdirs", "psutil", "multiprocessing_logging")
 WITHOUT = f"""
 import runpy, sys
 
@@ -38,6 +38,8 @@ class Absent:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Absent())
+import superopt.bench.planned.profile, superopt.bench.planned.race, superopt.bench.planned.warm
+import superopt.funnel.funnel, superopt.rivals.final
 sys.argv[0] = "bench.gpu"
 runpy.run_module("bench.gpu", run_name="__main__")
 """
@@ -135,6 +137,14 @@ def test_a_dry_run_needs_nothing_of_the_search() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("fine: 6 candidates") == 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would measure")
+def test_a_run_of_all_cases_starts_without_the_search(tmp_path: Path) -> None:
+    done = run("--suite", "all", "--json", str(tmp_path / "out.json"))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "no CUDA device is here" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_dry_run_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,9 +48,9 @@ def test_larger_tiles_read_operands_less_often(fused: Fused) -> None:
 def test_padding_is_paid_for(fused: Fused) -> None:
     one_row = matmul(fused, 16)
     device = replace(H200, memory_gbs=1e6, l2_gbs=1e6)
-    times = [config_us(sized(one_row, m=1), tiles(m, 64, 64), device) for m in (16, 32, 64, 128)]
-    assert times == sorted(times)
-    assert times[0] < times[-1]
+    for rows in ((16, 32), (64, 128)):  # from 64 rows on, four warps multiply by fewer instructions
+        first, second = (config_us(sized(one_row, m=1), tiles(m, 64, 64), device) for m in rows)
+        assert first < second
 
 
 def test_few_programs_leave_cores_idle(fused: Fused) -> None:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from dataclasses import replace
 from functools import cache
+from math import prod
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config
-from superopt.codegen.triton.plan import kept_axes, kept_splits
+from superopt.codegen.triton.plan import kept_axes, kept_splits, make_plan
 from superopt.codegen.triton.run.prepared import Launch
 from superopt.cost import device_of
 from superopt.driver import search
@@ -364,6 +365,23 @@ def otherwise_described_choices(mugraph: MuGraph):
     return [[replace(one, descriptors=True) for one in chosen] for chosen in (wide, persistent)]
 
 
+def fewest_choices(mugraph: MuGraph, count: int = 3):
+    """Configurations in which few rows are the columns of products; by descriptors as well."""
+    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
+    found = []
+    for program in programs:
+        turned = [one for one in configs(program, mugraph.graph.sizes) if has_short_columns(program, one)]
+        found.append(turned or [default_config(program, mugraph.graph.sizes)])
+    assert max(map(len, found)) > count, "no product has few rows"
+    chosen = spread(found, count)
+    return [*chosen, [replace(one, descriptors=True) for one in chosen[0]]]
+
+
+def has_short_columns(program: KernelProgram, config: TritonConfig) -> bool:
+    sides = [one.columns for one in make_plan(program, config).products.values()]
+    return any(prod(config.tile(axis) for axis in side) == 8 for side in sides)
+
+
 def random_choices(mugraph: MuGraph, count: int = 6):
     """Any tiles at all, single positions and whole axes among them."""
     draw = random.Random(0)
@@ -387,6 +405,7 @@ CHOICES = {
     "scaled": scaled_choices,
     "tuner": tuner_choices,
     "random": random_choices,
+    "fewest": fewest_choices,
     "grouped": grouped_choices,
     "persistent": persistent_choices,
     "descriptors": described_choices,

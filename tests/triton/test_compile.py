@@ -10,7 +10,9 @@ from superopt.codegen.children import Children
 from superopt.codegen.errors import CompileError
 from superopt.codegen.statements import lower_block
 from superopt.codegen.triton import AheadCompiler, TritonMuGraph, configs, emit
-from superopt.codegen.triton.choices import exact_axes, footprint
+from superopt.codegen.triton.choices import exact_axes
+from superopt.codegen.triton.footprint import footprint
+from superopt.codegen.triton.run.machine_code import read_machine_code
 from superopt.driver import search
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph, release_shifts, split_axis, stabilize
@@ -207,6 +209,43 @@ def test_fp32_products_on_tensor_cores_compile(precision, compiler):
     source = emit(lower_block(mugraph, 0), replace(default, precision=precision))
     for target in ("cuda:80", "cuda:90"):
         assert compiler.compile(source, target=target).spill_bytes <= 8  # a register, at most
+
+
+ONE_ROW = """graph one_row
+axes h=32 d=128 s=4096 e=128
+in q: f16[h, d]
+in k: f16[h, s, d]
+in v: f16[h, s, e]
+kernel grid[h]
+  loop[s]
+    t3 = contract[d](q, k)
+    t4 += contract[s](t3, v)
+out o: f16[h, e] = t4
+"""
+
+
+def test_a_flat_tile_is_as_large_as_what_a_step_reads():
+    mugraph = parse_mugraph(ONE_ROW)
+    found = configs(lower_block(mugraph, 0), mugraph.graph.sizes)
+    assert {one.tile("d") * one.tile("s") for one in found} > {1024, 4096}  # no step has both d and e
+    assert max(one.tile("d") * one.tile("s") for one in found) <= 8192
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90"])
+def test_few_rows_are_the_columns_of_an_instruction(target, compiler):
+    mugraph = parse_mugraph((GOLDEN / "rmsnorm_linear.txt").read_text().replace("m=16", "m=8"))
+    program = lower_block(mugraph, 0)
+    found = configs(program, mugraph.graph.sizes)
+    few = next(one for one in found if one.blocks == {"m": 8, "k": 128, "n": 64} and one.num_warps == 4)
+    made = compiler.compile(emit(program, few), target=target, texts=True)
+    assert made.spill_bytes == 0
+    assert read_machine_code(made.ptx, made.sass).matrix == {"mma.m16n8k16.f16": 8}
+
+
+def test_many_rows_are_rows():
+    mugraph = parse_mugraph((GOLDEN / "rmsnorm_linear.txt").read_text())
+    found = configs(lower_block(mugraph, 0), mugraph.graph.sizes)
+    assert min(one.tile("m") for one in found) == 16
 
 
 @pytest.mark.parametrize(("rows", "group"), [(16, 1), (2048, 8)])

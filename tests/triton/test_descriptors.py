@@ -13,7 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from superopt.codegen.errors import CompileError
 from superopt.codegen.statements import lower_block
-from superopt.codegen.triton import TritonMuGraph, emit
+from superopt.codegen.triton import TritonMuGraph, configs, emit
 from superopt.codegen.triton.descriptors import Descriptor, describe, layout_refusal
 from superopt.codegen.triton.plan import make_plan
 from superopt.codegen.triton.run import launch
@@ -59,6 +59,20 @@ def test_golden(name, update_golden):
     assert source.text == path.read_text(), "run `pytest tests/triton --update-golden` where this is meant"
     assert "tl.load(" not in source.text
     assert "tl.store(" not in source.text
+
+
+def test_golden_of_few_rows(update_golden):
+    text = (GOLDEN / "rmsnorm_linear.txt").read_text().replace("m=16", "m=8")
+    mugraph = parse_mugraph(text)
+    program = lower_block(mugraph, 0)
+    found = configs(program, mugraph.graph.sizes)
+    few = next(one for one in found if one.blocks == {"m": 8, "k": 256, "n": 64} and one.num_stages == 3)
+    source = emit(program, replace(few, descriptors=True))
+    path = GOLDEN / "rmsnorm_linear_few_described.py"
+    if update_golden:
+        path.write_text(source.text)
+    assert source.text == path.read_text(), "run `pytest tests/triton --update-golden` where this is meant"
+    assert "tl.dot(w, t3_half)" in source.text  # the eight rows are its columns
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])

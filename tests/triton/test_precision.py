@@ -7,7 +7,7 @@ import pytest
 
 from superopt.codegen.statements import lower_block
 from superopt.codegen.triton import configs, default_config, emit
-from superopt.codegen.triton.choices import footprint
+from superopt.codegen.triton.footprint import footprint
 from superopt.cost import config_us
 from superopt.ir import parse_mugraph
 from superopt.targets.cuda import CudaTarget

@@ -22,13 +22,13 @@ def of(name, table, **sizes):
     return chosen | (DECODE if name.endswith("decode") else {})
 
 
-def run(agrees, name, kind, dtype="f32", *, sizes=None, **more):
+def run(agrees, name, kind, dtype="f32", *, sizes=None, built=None, **more):
     return agrees(
         "stable",
         name=name,
         kind=kind,
         dtype=dtype,
-        built=of(name, LONG),
+        built=of(name, LONG, **(built or {})),
         sizes=of(name, SHORT, **(sizes or {})),
         **more,
     )
@@ -106,6 +106,17 @@ def test_configurations_of_the_tuner_agree(agrees, name, split, layout):
 def test_any_tiles_agree(agrees, name, split, layout):
     sizes = {"S": 5, "T": 40, "K": 40, "M": 3, "N": 9, "B": 1, "H": 2, "G": 1}
     run(agrees, name, "found", sizes=sizes, split=split, configs="random", layout=layout)
+
+
+FEWEST = [("rmsnorm-linear", ""), ("rmsnorm-linear", "w.K"), ("lora", ""), ("gqa-decode", "k.T")]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize(("name", "split"), FEWEST)
+def test_few_rows_as_columns_agree(agrees, name, split, dtype):
+    few = {"M": 5, "B": 1, "H": 8, "G": 2}
+    sizes = {"T": 77, "K": 77, "N": 40, "R": 16, **few}
+    run(agrees, name, "found", dtype, sizes=sizes, built=few, split=split, configs="fewest")
 
 
 @pytest.mark.parametrize(("name", "split"), [("gated-mlp", ""), ("matmul", "w.K")])

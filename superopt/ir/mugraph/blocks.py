@@ -190,13 +190,23 @@ class Fusion:
         )
 
     def _whole(self, reduced: frozenset[str], off: frozenset[str]) -> set[str]:
-        """Return the axes that are whole inside a tile: short ones, of nested reductions rather the inner."""
+        """Return the axes that are whole inside a tile: short ones, of nested reductions rather the inner.
+
+        Of two axes that are reduced within each other, what is stored has one, which is whole.
+        """
+        nested = {
+            (axis, carried)
+            for value in self.values
+            for axis in self._reduced_by(value) & off
+            for carried in self.axes[value] & reduced & off
+        }
+        kept = frozenset[str]().union(*(self.axes[value] for value in self.stored))
         whole = set(off - reduced)
-        for value in self.values:
-            for axis in self._reduced_by(value) & off:
-                for carried in self.axes[value] & reduced & off:
-                    inner = self.sizes[axis] <= _FAVOUR * self.sizes[carried]
-                    whole.add(axis if inner else carried)
+        for axis, carried in nested:
+            inner = self.sizes[axis] <= _FAVOUR * self.sizes[carried]
+            if (carried, axis) in nested and (axis in kept) != (carried in kept):
+                inner = axis in kept
+            whole.add(axis if inner else carried)
         return {axis for axis in whole if self.sizes[axis] <= _WHOLE}
 
     def _most_held(self, whole: frozenset[str]) -> int:

@@ -8,13 +8,13 @@ def gqa_decode_0(
     stride_q_b, stride_q_h, stride_q_g, stride_q_d,
     stride_k_b, stride_k_h, stride_k_s_part, stride_k_s_at, stride_k_d,
     stride_v_b, stride_v_h, stride_v_s_part, stride_v_s_at, stride_v_e,
-    stride_t8_b, stride_t8_h, stride_t8_g, stride_t8_s_part,
-    stride_t11_b, stride_t11_h, stride_t11_g, stride_t11_s_part, stride_t11_e,
-    stride_t18_b, stride_t18_h, stride_t18_g, stride_t18_s_part,
+    stride_t8_s_part, stride_t8_b, stride_t8_h, stride_t8_g,
+    stride_t11_s_part, stride_t11_b, stride_t11_h, stride_t11_g, stride_t11_e,
+    stride_t18_s_part, stride_t18_b, stride_t18_h, stride_t18_g,
     H, G, S_PART, S_AT,
     BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S_AT: tl.constexpr, BLOCK_E: tl.constexpr,
 ):
-    """t8[b, h, g, s_part], t11[b, h, g, s_part, e], t18[b, h, g, s_part] from q[b, h, g, d], k[b, h,
+    """t8[s_part, b, h, g], t11[s_part, b, h, g, e], t18[s_part, b, h, g] from q[b, h, g, d], k[b, h,
     s_part, s_at, d], v[b, h, s_part, s_at, e]."""
     pid = tl.program_id(0)
     pid_s_part = pid % S_PART
@@ -27,9 +27,9 @@ def gqa_decode_0(
     q_ptr += pid_b * stride_q_b + pid_h * stride_q_h
     k_ptr += pid_b * stride_k_b + pid_h * stride_k_h + pid_s_part * stride_k_s_part
     v_ptr += pid_b * stride_v_b + pid_h * stride_v_h + pid_s_part * stride_v_s_part
-    t8_ptr += pid_b * stride_t8_b + pid_h * stride_t8_h + pid_s_part * stride_t8_s_part
-    t11_ptr += pid_b * stride_t11_b + pid_h * stride_t11_h + pid_s_part * stride_t11_s_part
-    t18_ptr += pid_b * stride_t18_b + pid_h * stride_t18_h + pid_s_part * stride_t18_s_part
+    t8_ptr += pid_s_part * stride_t8_s_part + pid_b * stride_t8_b + pid_h * stride_t8_h
+    t11_ptr += pid_s_part * stride_t11_s_part + pid_b * stride_t11_b + pid_h * stride_t11_h
+    t18_ptr += pid_s_part * stride_t18_s_part + pid_b * stride_t18_b + pid_h * stride_t18_h
 
     q = tl.load(
         q_ptr + offs_g[:, None] * stride_q_g + offs_d[None, :] * stride_q_d,
@@ -74,14 +74,14 @@ import triton.language as tl
 @triton.jit
 def gqa_decode_1(
     t8_ptr, t11_ptr, t18_ptr, out_ptr,
-    stride_t8_b, stride_t8_h, stride_t8_g, stride_t8_s_part,
-    stride_t11_b, stride_t11_h, stride_t11_g, stride_t11_s_part, stride_t11_e,
-    stride_t18_b, stride_t18_h, stride_t18_g, stride_t18_s_part,
+    stride_t8_s_part, stride_t8_b, stride_t8_h, stride_t8_g,
+    stride_t11_s_part, stride_t11_b, stride_t11_h, stride_t11_g, stride_t11_e,
+    stride_t18_s_part, stride_t18_b, stride_t18_h, stride_t18_g,
     stride_out_b, stride_out_h, stride_out_g, stride_out_e,
     H, G, S_PART, E,
     BLOCK_S_PART: tl.constexpr, BLOCK_E: tl.constexpr,
 ):
-    """out[b, h, g, e] from t8[b, h, g, s_part], t11[b, h, g, s_part, e], t18[b, h, g, s_part]."""
+    """out[b, h, g, e] from t8[s_part, b, h, g], t11[s_part, b, h, g, e], t18[s_part, b, h, g]."""
     pid = tl.program_id(0)
     pid_e = pid % tl.cdiv(E, BLOCK_E)
     pid_g = pid // tl.cdiv(E, BLOCK_E) % G
