@@ -1,6 +1,6 @@
 """Region: a piece of a graph as algebra, traced once, with the key by which its decision is kept."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -76,8 +76,7 @@ def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
     traced = alone(lambda: trace(subgraph.module, *example, name="region"))
     program = traced.program
     if program.opaque:
-        listed = "; ".join(f"{node.target}: {node.reason}" for node in program.opaque)
-        raise OpaqueError(listed, tuple(node.target for node in program.opaque))
+        raise OpaqueError({node.target: node.reason for node in program.opaque})
     if len(program.regions) != 1:
         raise SuperoptError(f"it is {len(program.regions)} regions")
     return traced
@@ -86,9 +85,9 @@ def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
 class OpaqueError(SuperoptError):
     """A piece holds operators that are no algebra in the form they have there."""
 
-    def __init__(self, message: str, targets: tuple[str, ...]) -> None:
-        super().__init__(message)
-        self.targets = targets
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{target}: {reason}" for target, reason in reasons.items()))
+        self.reasons = reasons  # by operator
 
 
 def _others(subgraph: Subgraph, apart: int = 2) -> dict[Any, int]:

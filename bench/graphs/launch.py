@@ -1,0 +1,80 @@
+"""Launch: one graph in a process of its own, with limits; whatever becomes of the process is a record.
+
+The processes are forked from one that has imported PyTorch and has run nothing, so that each begins at once.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from superopt.bench.harness.records import Record
+
+__all__ = ["WAYS", "Request", "launched"]
+
+WAYS = ("algebra", "kernels", "backend")
+"""How regions are computed: as their algebra says, by any kernels that are right, or as users have it."""
+
+_PRELOADED = ["torch", "torch._dynamo", "torch._inductor.compile_fx", "superopt.bench.graphs.host"]
+_SHOWN = 200  # letters of the last line that a process wrote
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a process is asked to do with one graph."""
+
+    graph: str  # its folder
+    device: str = "cpu"
+    seed: int = 0
+    way: str = "backend"
+    budget_s: float = 5.0
+    seconds: float = 0.0  # of timing; 0 times nothing
+    threads: int = 1
+    memory_bytes: int = 8 << 30
+
+
+def launched(request: Request, minutes: float, environment: Mapping[str, str]) -> Record:
+    """Return the record of a graph; where its process ends early, how, and what it was doing."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(_PRELOADED)
+    with tempfile.TemporaryDirectory() as folder:
+        out, errors = Path(folder, "record.json"), Path(folder, "errors")
+        process = server.Process(target=_child, args=(request, out, errors, dict(environment)))
+        process.start()
+        process.join(60 * minutes)
+        late = process.exitcode is None
+        with contextlib.suppress(ProcessLookupError):  # all that it started ends with it
+            os.killpg(process.pid or 0, signal.SIGKILL)
+        process.join()
+        found: Record = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+        said = errors.read_text(errors="replace").split("\n") if errors.exists() else []
+    if late:
+        return {**found, "result": "time", "why": f"took more than {minutes:g} minutes"}
+    if process.exitcode or "result" not in found:
+        how = (
+            f"exit code {process.exitcode}"
+            if process.exitcode >= 0
+            else signal.Signals(-process.exitcode).name
+        )
+        last = next((line.strip() for line in reversed(said) if line.strip()), "")
+        return {**found, "result": "crash", "why": f"{how}: {last[:_SHOWN]}".rstrip(": ")}
+    return found
+
+
+def _child(request: Request, out: Path, errors: Path, environment: Mapping[str, str]) -> None:
+    """Work in a group of processes of its own, with what is written going to a file."""
+    os.setsid()
+    os.environ.update(environment)
+    with errors.open("wb") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    sys.stdin = None  # type: ignore[assignment]
+    from superopt.bench.graphs.measure import measure
+
+    measure(request, out)
