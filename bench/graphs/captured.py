@@ -16,7 +16,7 @@ from superopt.errors import InputError
 
 __all__ = ["captured"]
 
-_DEVICE = re.compile(r"""(["'])cuda(:\d+)?\1""")
+_DEVICE = re.compile(r"""(["'])cuda(:\d+)?\1(, index=\d+)?""")
 _MOST_MEAN, _MOST_STD = 2.0, 1.0  # of numbers drawn as they were seen; larger ones overflow in deep models
 _VARIANCE = (0.5, 1.5)  # of what is never negative
 

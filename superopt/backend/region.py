@@ -10,6 +10,8 @@ from torch import Tensor
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.subgraph import Subgraph
 from superopt.cache import Key, key_of, program_text, versions
+from superopt.candidates.floors import least_us
+from superopt.driver import SearchOptions, search
 from superopt.errors import SuperoptError
 from superopt.ir import Graph
 from superopt.rivals.aten import bytes_of, flops_of, listed
@@ -22,6 +24,7 @@ __all__ = [
     "Region",
     "at_other_sizes",
     "blank_of",
+    "cheapest_us",
     "region_of",
     "traced_algebra",
 ]
@@ -69,6 +72,12 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     parts = {**versions(), **target.key_parts()}
     key = key_of("plan", program=program_text(goal), options=options, **parts)
     return Region(subgraph, traced, goal, program.outputs, key, target.floor_us(goal) or 0.0)
+
+
+def cheapest_us(region: Region, target: Target, seconds: float) -> float:
+    """Return the floor of the cheapest graphs equal to a region that a search of so many seconds finds."""
+    found = search(region.traced.program, options=SearchOptions(seconds=seconds))
+    return sum(least_us(target, [graph.graph for graph in part.found]) or 0.0 for part in found.regions)
 
 
 def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:

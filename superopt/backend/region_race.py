@@ -1,7 +1,6 @@
 """Region race: a region's kernels, checked, and raced with what Inductor makes of the region."""
 
 import logging
-import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,8 +13,8 @@ from torch import Tensor, fx
 
 from superopt.backend.cache import keep
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.region import Region, at_other_sizes, blank_of, traced_algebra
-from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
+from superopt.backend.region import Region, at_other_sizes, blank_of, cheapest_us, traced_algebra
+from superopt.backend.region_plan import RegionPlan, calling, kept_plan
 from superopt.backend.subgraph import Subgraph
 from superopt.candidates import RegionCandidates
 from superopt.candidates.candidate import all_summed
@@ -62,6 +61,7 @@ _HOPELESS = 1.5  # times the library calls alone, above which Inductor's code is
 _CALLED = ("normal",)  # inputs that a plan is called with; its kernels were checked on all kinds
 _TOO_SHORT_US = 12.0  # of Inductor's code, where the call of an operator costs what could be gained
 _NO_ROOM = 1.1  # times the floor, below which Inductor's code leaves nothing to gain
+_LOOKING_S = 2.0  # for equal graphs that take less, before a region is said to be at the floor
 _FACTORS = (8.0, 1 / 8)  # of sizes that are symbols, at which what won must not lose
 _NO_LOSS = 0.98  # of Inductor's speed there
 _ELSEWHERE_S = 0.3  # of a race there
@@ -188,12 +188,18 @@ class RegionRace:
             self._lower_floor(before)
         if before < _TOO_SHORT_US:
             why = f"too short: a call costs what could be gained in {before:.0f} µs"
-        elif before < _NO_ROOM * self.floor_us:
+        elif before < _NO_ROOM * self.floor_us and before < _NO_ROOM * self._cheapest():
             why = "Inductor is at the floor, which its bytes and its arithmetic take"
         else:
             return None
         self.settled = True
         return replace(self.blank, before_us=before, why=why)
+
+    def _cheapest(self) -> float:
+        """Return the floor of the cheapest equal graph that a short search finds, as the region's own."""
+        self.floor_us = min(self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S))
+        self.blank = replace(self.blank, floor_us=self.floor_us or None)
+        return self.floor_us
 
     def _lower_floor(self, seen_us: float) -> None:
         """Measure the device again: its rates are of a moment when it was busy. Else no floor is believed."""
@@ -233,7 +239,7 @@ class RegionRace:
         made.by_kernels(self._known(made, copies[0]))
         if self.region.subgraph.symbols and (why := self._other_sizes(made)):
             return replace(known, why=why)
-        ours = self.calling(plan)
+        ours = calling(self.region, plan)
         if self.options.verify:
             focus = focus_of(self.region.traced)
             report = compare_floats(self.module, ours, copies[0], seed=1, distributions=_CALLED, focus=focus)
@@ -363,19 +369,6 @@ class RegionRace:
         softmax = any(operator_name(node) in _SOFTMAX for node in piece.nodes)
         product = any(map(is_matmul, piece.nodes))
         return piece.heavy <= _SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
-
-    def calling(self, plan: str) -> fx.GraphModule:
-        """Return a module that calls the region's operator, so that both contenders have the same host."""
-        goal = self.region.goal
-        graph = fx.Graph()
-        given = [graph.placeholder(f"x{at}") for at in range(len(self.region.subgraph.inputs))]
-        made = graph.call_function(
-            REGION, (plan, self.region.in_order([port.name for port in goal.inputs], given))
-        )
-        places = {output.port.name: at for at, output in enumerate(goal.outputs)}
-        items = [graph.call_function(operator.getitem, (made, places[name])) for name in self.region.names]
-        graph.output(tuple(items))
-        return fx.GraphModule(torch.nn.Module(), graph, "Planned")
 
     def _other_sizes(self, plan: RegionPlan) -> str | None:
         """Return why a plan does not serve other sizes, or None where it does."""

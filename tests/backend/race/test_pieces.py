@@ -172,6 +172,19 @@ def test_a_norm_belongs_to_what_reads_it_and_a_sum_to_what_it_adds_up() -> None:
     assert names(sums) == ["mm", "sum"]
 
 
+def test_a_mean_begins_a_layer_only_where_it_scales_what_it_is_taken_of() -> None:
+    def pooled(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).mean(-1) * 2
+
+    def normed(x: Tensor, w: Tensor) -> Tensor:
+        y = x @ w
+        return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6)) @ w
+
+    given = ones(4, 8), ones(8, 8)
+    assert [names(piece) for piece in pieces(pooled, *given)] == [["mm", "mean", "mul"]]
+    assert [names(piece)[0] for piece in pieces(normed, *given)] == ["mm", "pow"]
+
+
 def test_a_cast_belongs_to_what_reads_it() -> None:
     def layers(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
         for _ in range(3):
