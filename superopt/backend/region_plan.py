@@ -187,7 +187,7 @@ def kept_plan(plan: RegionPlan) -> str:
 
 
 def calling(region: "Region", plan: str) -> fx.GraphModule:
-    """Return a module that calls the operator as a compiled graph does, to be raced with a region's module."""
+    """Return a module that calls the operator, as a compiled graph does, to race with a region's own."""
     goal = region.goal
     graph = fx.Graph()
     given = [graph.placeholder(f"x{at}") for at in range(len(region.subgraph.inputs))]

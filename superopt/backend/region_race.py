@@ -24,6 +24,7 @@ from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.assembly import in_parts
+from superopt.funnel.domain import positive_domain
 from superopt.funnel.first_runs import FirstRuns
 from superopt.live.sizes import same_program
 from superopt.optimizer import candidates_of
@@ -35,7 +36,8 @@ from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS, Function, Rival
 from superopt.targets import Target
 from superopt.tune.measure import HeadToHead, bytes_of
 from superopt.verify.floats.compare import compare_floats, tensors_of, typical
-from superopt.verify.floats.focus import focus_of
+from superopt.verify.floats.focus import Focus, focus_of
+from superopt.verify.floats.report import FloatReport
 
 __all__ = ["LEAST_S", "WIN", "RegionRace"]
 
@@ -242,7 +244,7 @@ class RegionRace:
         ours = calling(self.region, plan)
         if self.options.verify:
             focus = focus_of(self.region.traced)
-            report = compare_floats(self.module, ours, copies[0], seed=1, distributions=_CALLED, focus=focus)
+            report = self._compared(ours, copies[0], focus)
             if not report.ok:
                 return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
         raced = self._raced(known, ours, plan)
@@ -385,13 +387,17 @@ class RegionRace:
             return [made[name] for name in self.region.names]
 
         try:
-            focus = focus_of(traced)
-            report = compare_floats(
-                self.module, ours, self._drawn(example), distributions=_CALLED, focus=focus
-            )
+            report = self._compared(ours, self._drawn(example), focus_of(traced))
         except SuperoptError as error:
             return f"its kernels do not take other sizes: {first_line(error)}"
         return None if report.ok else "wrong at other sizes"
+
+    def _compared(self, ours: Function, given: tuple[Tensor, ...], focus: Focus) -> FloatReport:
+        """Return how a call of ours compares with the region's module in floats."""
+        domain, module = positive_domain(self.region.traced, given), self.module
+        if domain is not None:
+            module, ours = domain.keeping(module), domain.keeping(ours)
+        return compare_floats(module, ours, given, seed=1, distributions=_CALLED, focus=focus)
 
     def _known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
         return dict(zip(plan.inputs, self.region.in_order(plan.inputs, tensors), strict=True))
@@ -407,7 +413,9 @@ class RegionRace:
 
     def _drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         drawn = tensors_of(typical(example))
-        return tuple(tensor.to(self.target.torch_device) for tensor in drawn)
+        domain = positive_domain(self.region.traced, example)
+        kept = drawn if domain is None else domain.keep(drawn)
+        return tuple(tensor.to(self.target.torch_device) for tensor in kept)
 
 
 def _scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:
