@@ -104,6 +104,20 @@ def _slice(
     return slice_dim(b, x, dim, begin, max(begin, stop), step)
 
 
+@lower("unfold")
+def _unfold(b: Builder, x: Sym, dim: int, size: int, step: int) -> Sym:
+    if not x.dims or step < size:
+        raise UnsupportedError("windows that share elements")
+    at, shape = dim % len(x.dims), b.shape(x)
+    count = (shape[at] - size) // step + 1
+    if step > size and count * step > shape[at]:
+        raise UnsupportedError("the last window is shorter than the others")
+    whole = _slice(b, x, at, 0, count * step)
+    apart = _view(b, whole, (*shape[:at], count, step, *shape[at + 1 :]))
+    found = _slice(b, apart, at + 1, 0, size)
+    return replace(found, dims=(*found.dims[: at + 1], *found.dims[at + 2 :], found.dims[at + 1]))
+
+
 @lower("split")
 def _split(b: Builder, x: Sym, length: int | Sequence[int], dim: int = 0) -> tuple[Sym, ...]:
     size = b.shape(x)[dim]
@@ -114,7 +128,9 @@ def _split(b: Builder, x: Sym, length: int | Sequence[int], dim: int = 0) -> tup
     return tuple(slice_dim(b, x, dim, end - own, end, 1) for own, end in zip(length, ends, strict=True))
 
 
-lower("split_with_sizes", "split_copy", "split_with_sizes_copy")(_split)
+lower("split_with_sizes", "split_copy", "split_with_sizes_copy", "unsafe_split", "unsafe_split_with_sizes")(
+    _split
+)
 
 
 @lower("unbind")

@@ -7,10 +7,9 @@ from math import inf
 
 import torch
 
-from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import choose, exp, pointwise
+from superopt.trace.lowering.scans import earlier, running_total
 from superopt.trace.lowering.table import LOWERINGS, check_rounds, flat, lower, normal_dims
 
 __all__: list[str] = []
@@ -18,29 +17,12 @@ __all__: list[str] = []
 _MOST_FACTORS = 16  # factors of a product that is written out
 
 
-def _earlier(b: Builder, x: Sym, dim: int) -> tuple[int, Dim, int]:
-    """Return a dimension, one like it for the results, and the mask of what each result reads."""
-    at = dim % len(x.dims)
-    old = b.dims(x)[at]
-    made = b.axes.dim(b.axes.extent(old))
-    b.axes.meet(old + made)
-    return at, made, b.apply("le", b.index(old), b.index(made))
-
-
-@lower("cumsum", for_proof=True)
-def _cumsum(b: Builder, x: Sym, dim: int, dtype: torch.dtype | None = None) -> Sym:
-    check_rounds(x, dtype)
-    if not x.dims:
-        return x
-    x = b.settle(x)
-    at, made, earlier = _earlier(b, x, dim)
-    value = picked(b, x.value, b.dims(x)[at], earlier)
-    return replace(x, value=value, dims=(*x.dims[:at], made, *x.dims[at + 1 :]))
+lower("cumsum", for_proof=True)(running_total)
 
 
 @lower("logcumsumexp", for_proof=True)
 def _logcumsumexp(b: Builder, x: Sym, dim: int) -> Sym:
-    return pointwise(b, "log", _cumsum(b, exp(b, x), dim))
+    return pointwise(b, "log", running_total(b, exp(b, x), dim))
 
 
 def _running(b: Builder, x: Sym, dim: int, sign: Callable[[Sym], Sym]) -> tuple[Sym, None]:
@@ -48,10 +30,10 @@ def _running(b: Builder, x: Sym, dim: int, sign: Callable[[Sym], Sym]) -> tuple[
     if not x.dims:
         return x, None
     x = sign(b.settle(x))
-    at, made, earlier = _earlier(b, x, dim)
+    at, made, visible = earlier(b, x, dim)
     old = b.dims(x)[at]
     wide = replace(x, dims=(*x.dims[:at], (), old, *x.dims[at + 1 :]))
-    mask = Sym(earlier, (made, old, *[()] * (len(x.dims) - at - 1)), torch.bool)
+    mask = Sym(visible, (made, old, *[()] * (len(x.dims) - at - 1)), torch.bool)
     seen = choose(b, mask, wide, b.scalar(-inf, x.dtype))
     largest = LOWERINGS["amax"](b, seen, at + 1)
     assert isinstance(largest, Sym)
