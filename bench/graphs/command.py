@@ -118,13 +118,16 @@ def _named(options: argparse.Namespace) -> list[str]:
     for name in drawn(known, options.seed):
         if len(chosen) < options.sample and _fits(options.folder / name, options):
             chosen.append(name)
-    return chosen
+    return sorted(chosen, key=lambda name: (_lines(options.folder / name), name))  # most are done soon
 
 
 def _fits(graph: Path, options: argparse.Namespace) -> bool:
     """Whether a graph is small enough to be drawn."""
-    lines = (graph / MODEL).read_text(encoding="utf-8", errors="replace").count("\n")
-    return lines <= options.longest and _bytes(graph) <= 1e6 * options.largest
+    return _lines(graph) <= options.longest and _bytes(graph) <= 1e6 * options.largest
+
+
+def _lines(graph: Path) -> int:
+    return (graph / MODEL).read_text(encoding="utf-8", errors="replace").count("\n")
 
 
 def _bytes(graph: Path) -> int:
