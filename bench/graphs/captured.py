@@ -50,8 +50,8 @@ def _drawn(meta: TensorMeta, generator: torch.Generator) -> Tensor:
         high = int(meta.max_val if meta.max_val is not None else low + (dtype == torch.bool))
         return torch.randint(low, high + 1, meta.shape, generator=generator).to(dtype)
     if meta.min_val == 0:
-        low, high = _VARIANCE
-        return (low + (high - low) * torch.rand(meta.shape, generator=generator)).to(dtype)
+        least, most = _VARIANCE
+        return (least + (most - least) * torch.rand(meta.shape, generator=generator)).to(dtype)
     mean, std = (_bounded(value, most) for value, most in ((meta.mean, _MOST_MEAN), (meta.std, _MOST_STD)))
     if (
         "parameters" in meta.name and len(meta.shape) > 1

@@ -123,7 +123,7 @@ def _named(options: argparse.Namespace) -> list[str]:
 
 def _fits(graph: Path, options: argparse.Namespace) -> bool:
     """Whether a graph is small enough to be drawn."""
-    return _lines(graph) <= options.longest and _bytes(graph) <= 1e6 * options.largest
+    return bool(_lines(graph) <= options.longest and _bytes(graph) <= 1e6 * options.largest)
 
 
 def _lines(graph: Path) -> int:

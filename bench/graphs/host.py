@@ -34,31 +34,33 @@ def running(way: str) -> Iterator[None]:
             with mock.patch.object(graphpass, "decisions_of", _as_algebra):
                 yield
         else:
-            limits = dict.fromkeys(("WIN", "_NO_ROOM", "_TOO_SHORT_US"), 0.0)
-            with mock.patch.multiple(region_race, **limits):
+            with mock.patch.multiple(region_race, WIN=0.0, _NO_ROOM=0.0, _TOO_SHORT_US=0.0):
                 yield
 
 
 def _by_aten(module: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any]) -> Callable[..., Any]:
     """Return a graph as Inductor's passes leave it, to be run operator by operator."""
-    from torch._functorch.aot_autograd import make_boxed_func
-    from torch._inductor.compile_fx import compile_fx
-    from torch._inductor.fx_passes.post_grad import view_to_reshape
+    from torch._functorch import aot_autograd
+    from torch._inductor import compile_fx
+    from torch._inductor.fx_passes import post_grad
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+    boxed: Any = aot_autograd
+    passes: Any = post_grad
+    host: Any = compile_fx
+
     def run(graph: fx.GraphModule, example: Sequence[Any], **unused: Any) -> Callable[..., Any]:
-        view_to_reshape(graph)
+        passes.view_to_reshape(graph)
         with torch.no_grad():
             FakeTensorProp(graph, mode=torch._guards.detect_fake_mode(example)).propagate_dont_convert_inputs(
                 *example
             )
         patches[PASS](graph.graph)
         graph.recompile()
-        made: Callable[..., Any] = make_boxed_func(graph.forward)
+        made: Callable[..., Any] = boxed.make_boxed_func(graph.forward)
         return made
 
-    compiled = compile_fx(module, inputs, inner_compile=run)
-    assert callable(compiled)
+    compiled: Callable[..., Any] = host.compile_fx(module, inputs, inner_compile=run)
     return compiled
 
 

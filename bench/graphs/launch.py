@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,19 +48,18 @@ def launched(request: Request, minutes: float, environment: Mapping[str, str]) -
         process.start()
         process.join(60 * minutes)
         late = process.exitcode is None
+        assert process.pid
         with contextlib.suppress(ProcessLookupError):  # all that it started ends with it
-            os.killpg(process.pid or 0, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
         found: Record = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
         said = errors.read_text(errors="replace").split("\n") if errors.exists() else []
     if late:
         return {**found, "result": "time", "why": f"took more than {minutes:g} minutes"}
-    if process.exitcode or "result" not in found:
-        how = (
-            f"exit code {process.exitcode}"
-            if process.exitcode >= 0
-            else signal.Signals(-process.exitcode).name
-        )
+    code = process.exitcode or 0
+    if code or "result" not in found:
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         last = next((line.strip() for line in reversed(said) if line.strip()), "")
         return {**found, "result": "crash", "why": f"{how}: {last[:_SHOWN]}".rstrip(": ")}
     return found
@@ -74,7 +72,6 @@ def _child(request: Request, out: Path, errors: Path, environment: Mapping[str, 
     with errors.open("wb") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
-    sys.stdin = None  # type: ignore[assignment]
     from superopt.bench.graphs.measure import measure
 
     measure(request, out)

@@ -394,10 +394,11 @@ class RegionRace:
 
     def _compared(self, ours: Function, given: tuple[Tensor, ...], focus: Focus) -> FloatReport:
         """Return how a call of ours compares with the region's module in floats."""
-        domain, module = positive_domain(self.region.traced, given), self.module
-        if domain is not None:
-            module, ours = domain.keeping(module), domain.keeping(ours)
-        return compare_floats(module, ours, given, seed=1, distributions=_CALLED, focus=focus)
+        domain = positive_domain(self.region.traced, given)
+        keep = domain.keeping if domain is not None else lambda function: function
+        return compare_floats(
+            keep(self.module), keep(ours), given, seed=1, distributions=_CALLED, focus=focus
+        )
 
     def _known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
         return dict(zip(plan.inputs, self.region.in_order(plan.inputs, tensors), strict=True))
