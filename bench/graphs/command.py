@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from superopt.bench.graphs.folder import MODEL, drawn, family_of, graphs_of, read_tensors
-from superopt.bench.graphs.launch import WAYS, Request, launched
+from superopt.bench.graphs.launch import launched
+from superopt.bench.graphs.request import WAYS, Request
 from superopt.bench.harness.command import (
     Parser,
     above_zero,

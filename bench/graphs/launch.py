@@ -10,32 +10,15 @@ import os
 import signal
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from superopt.bench.graphs.request import Request
 from superopt.bench.harness.records import Record
 
-__all__ = ["WAYS", "Request", "launched"]
-
-WAYS = ("algebra", "kernels", "backend")
-"""How regions are computed: as their algebra says, by any kernels that are right, or as users have it."""
+__all__ = ["launched"]
 
 _PRELOADED = ["torch", "torch._dynamo", "torch._inductor.compile_fx", "superopt.bench.graphs.host"]
 _SHOWN = 200  # letters of the last line that a process wrote
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a process is asked to do with one graph."""
-
-    graph: str  # its folder
-    device: str = "cpu"
-    seed: int = 0
-    way: str = "backend"
-    budget_s: float = 5.0
-    seconds: float = 0.0  # of timing; 0 times nothing
-    threads: int = 1
-    memory_bytes: int = 8 << 30
 
 
 def launched(request: Request, minutes: float, environment: Mapping[str, str]) -> Record:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superopt.bench.graphs.launch import Request
+from superopt.bench.graphs.request import Request
 from superopt.bench.harness.records import Record, launch_record
 from superopt.errors import kind_and_line
 from superopt.files import replace_text

@@ -9,8 +9,9 @@ import torch
 from superopt.bench.graphs.captured import captured
 from superopt.bench.graphs.command import main, table
 from superopt.bench.graphs.folder import drawn, graphs_of, read_tensors
-from superopt.bench.graphs.launch import Request, launched
+from superopt.bench.graphs.launch import launched
 from superopt.bench.graphs.measure import _judged
+from superopt.bench.graphs.request import Request
 from superopt.errors import InputError
 
 META = """

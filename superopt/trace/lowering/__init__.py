@@ -12,5 +12,3 @@ from superopt.trace.lowering import proof_scans as proof_scans
 from superopt.trace.lowering import proof_windows as proof_windows
 from superopt.trace.lowering import proof_writes as proof_writes
 from superopt.trace.lowering import reduce as reduce
-from superopt.trace.lowering import scans as scans
-from superopt.trace.lowering import writes as writes

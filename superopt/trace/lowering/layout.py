@@ -15,7 +15,7 @@ from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import choose
 from superopt.trace.lowering.table import flat, held, lower
 
-__all__ = ["picked", "slice_dim"]
+__all__ = ["along", "picked", "slice_dim"]
 
 _MOST_BLOCKS = 64  # a slice or cat of more blocks than this is data movement, not algebra
 
@@ -374,3 +374,43 @@ def _zero(b: Builder, x: Sym) -> Sym:
 def _copy(b: Builder, x: Sym, source: Any, non_blocking: bool = False) -> Sym:
     (_, found), dims = b.broadcast(replace(x, value=b.const(0), mask=None), held(b, source, x.dtype))
     return replace(found, dims=dims)
+
+
+# -- tensors with some places written anew, as a write to a view comes
+
+
+@lower("select_scatter")
+def _select_scatter(b: Builder, x: Sym, source: Sym, dim: int, index: int) -> Sym:
+    x = b.settle(x)
+    at = dim % len(x.dims)
+    here = b.apply("eq", b.index(b.dims(x)[at]), b.const(index % b.shape(x)[at]))
+    wide = replace(source, dims=(*source.dims[:at], (), *source.dims[at:]))
+    return choose(b, along(here, b.dims(x)[at], len(x.dims) - at - 1), b.settle(wide), x)
+
+
+@lower("slice_scatter")
+def _slice_scatter(
+    b: Builder,
+    x: Sym,
+    source: Sym,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Sym:
+    x, source = b.settle(x), b.settle(source)
+    at = dim % len(x.dims)
+    places = range(*slice(start, end, step).indices(b.shape(x)[at]))
+    if len(places) in (0, b.shape(x)[at]):
+        return source if places else x
+    if step != 1 or b.covers(source.value) & set(b.dims(source)[at]):
+        raise UnsupportedError("writes other numbers at each place of a part")
+    index = b.index(b.dims(x)[at])
+    after, before = b.apply("ge", index, b.const(places[0])), b.apply("le", index, b.const(places[-1]))
+    here = along(b.apply("and", after, before), b.dims(x)[at], len(x.dims) - at - 1)
+    return choose(b, here, replace(source, dims=(*source.dims[:at], (), *source.dims[at + 1 :])), x)
+
+
+def along(mask: int, dim: Dim, after: int) -> Sym:
+    """Return a mask along one dimension, which so many dimensions follow."""
+    return Sym(mask, (dim, *[()] * after), torch.bool)

@@ -9,7 +9,7 @@ import torch
 
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import choose, exp, pointwise
-from superopt.trace.lowering.scans import earlier, running_total
+from superopt.trace.lowering.reduce import earlier, running_total
 from superopt.trace.lowering.table import LOWERINGS, check_rounds, flat, lower, normal_dims
 
 __all__: list[str] = []

@@ -15,7 +15,7 @@ from superopt.trace.lowering.proof_indices import one_hot, required
 from superopt.trace.lowering.proof_moves import WHOLE, inside, moved
 from superopt.trace.lowering.reduce import total
 from superopt.trace.lowering.table import LOWERINGS, flat, held, lower
-from superopt.trace.lowering.writes import along
+from superopt.trace.lowering.layout import along
 
 __all__: list[str] = []
 
