@@ -92,6 +92,7 @@ class Ledger:
     searched: int = 0  # regions that were searched or tuned, not recalled
     graphs: int = 0
     decisions: list[Decision] = field(default_factory=list)
+    outside: Counter[str] = field(default_factory=Counter)  # operators in no region, each with the reason
     known: dict[str, Decision] = field(default_factory=dict)  # decisions by the keys of their regions
     pending: dict[str, Key] = field(default_factory=dict)  # the keys of the regions that wait in the queue
     total_flops: int = 0  # the operations of the matmuls of all graphs
@@ -155,6 +156,9 @@ class Ledger:
             times = f", {count} times" if count > 1 else ""
             lines.append(f"  region {number}{times}: {first}")
             lines += [f"  {line}" for line in rest]
+        if self.outside:
+            lines.append("outside all regions")
+            lines += [f"  {name}, {count} times" for name, count in self.outside.most_common()]
         return "\n".join(lines)
 
     def to_json(self) -> Mapping[str, Any]:
@@ -168,6 +172,7 @@ class Ledger:
             "flops": self.total_flops,
             "bytes": self.total_bytes,
             "regions": [one.to_json() for one in self.decisions],
+            "outside": dict(self.outside.most_common()),
         }
 
     def write(self) -> None:

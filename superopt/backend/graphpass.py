@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,17 @@ from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
 from superopt.backend.warm_up import WarmUp
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
-from superopt.rivals.aten import Kind, bytes_of, flops_of, kinds_of, listed, tensors_in, value_of
+from superopt.rivals.aten import (
+    Kind,
+    bytes_of,
+    flops_of,
+    kinds_of,
+    listed,
+    operator_name,
+    tensors_in,
+    value_of,
+    why_outside,
+)
 from superopt.targets import Target, pick_target
 
 __all__ = ["RegionPass", "passes_of"]
@@ -91,6 +101,7 @@ class RegionPass(CustomGraphPass):
             return
         target = pick_target(device)
         kinds = kinds_of(graph, device)
+        self._note_outside((node, why) for node in graph.nodes if (why := why_outside(node, device)))
         self.ledger.total_flops += sum(map(flops_of, kinds))
         self.ledger.total_bytes += sum(map(bytes_of, kinds))
         regions: list[Region] = []
@@ -138,16 +149,16 @@ class RegionPass(CustomGraphPass):
             if piece.heavy:
                 self._note(piece, why, title)
             return []
-        bad = masks_leaving(piece, kinds)
+        bad = dict.fromkeys(masks_leaving(piece, kinds), "it makes truth values that are read elsewhere")
         try:
             if not bad:
                 return [region_of(subgraph_of(piece, kinds), target, self.ledger)]
         except (OpaqueError, NumberError) as error:
-            bad = (
-                set(error.nodes)
-                if isinstance(error, NumberError)
-                else {node for node in piece.nodes if str(node.target) in error.targets}
-            )
+            if isinstance(error, NumberError):
+                bad = dict.fromkeys(error.nodes, str(error))
+            else:
+                reasons = ((node, error.reasons.get(str(node.target))) for node in piece.nodes)
+                bad = {node: why for node, why in reasons if why is not None}
             if not bad or not rounds:
                 self._note(piece, str(error), title)
                 return []
@@ -159,7 +170,8 @@ class RegionPass(CustomGraphPass):
             self._note(piece, f"failed: {kind_and_line(error)}", title)
             return []
         kinds.update(dict.fromkeys(bad, "outside"))
-        left = set(piece.nodes) - bad
+        self._note_outside(bad.items())
+        left = set(piece.nodes) - set(bad)
         inner: dict[fx.Node, Kind] = {
             node: "outside" if kind == "compute" and node not in left else kind
             for node, kind in kinds.items()
@@ -168,6 +180,15 @@ class RegionPass(CustomGraphPass):
         for smaller in pieces_of(piece.nodes[0].graph, inner):
             found += self._regions(smaller, kinds, target, title, rounds - 1)
         return found
+
+    def _note_outside(self, several: Iterable[tuple[fx.Node, str]]) -> None:
+        """Note operators that no region will have, each with the reason; what makes no tensor is none."""
+        made = (one for one in several if one[0].target is not operator.getitem)
+        self.ledger.outside.update(
+            f"{operator_name(node) or node.target}: {why}"
+            for node, why in made
+            if node.op == "call_function" and tensors_in(value_of(node))
+        )
 
     def _note(self, piece: Piece, why: str, title: str) -> None:
         self.ledger.decisions.append(Decision(listed(piece.nodes), "", False, why, graph=title))

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 _MERGED = 6  # matmuls and reductions up to which neighbours become one piece
 _MOST_HEAVY = 8  # a piece of more matmuls and reductions is cut where the fewest tensors are live
 _MOST_NODES = 120
-_AVERAGES = frozenset({"mean", "var", "var_mean", "std", "std_mean", "native_layer_norm", "_fused_rms_norm"})
+_AVERAGES = frozenset({"mean", "var", "var_mean", "std", "std_mean"})
+_NORMS = frozenset({"native_layer_norm", "_fused_rms_norm"})
 _FEW_ROWS = 16  # operations for each byte, below which a matmul waits for memory, as libraries may too long
 # A matmul that reads so much, as the head of a language model, is worth a search by itself.
 _LONG_BYTES = 1 << 20
@@ -249,7 +251,17 @@ def _is_norm(nodes: Sequence[fx.Node]) -> bool:
 def _begins_layer(nodes: Sequence[fx.Node]) -> bool:
     """Whether the first matmul or reduction belongs to a norm."""
     first = next(filter(heavy, nodes), None)
-    return _is_norm(nodes) or (first is not None and operator_name(first) in _AVERAGES)
+    if first is None or _is_norm(nodes):
+        return _is_norm(nodes)
+    name = operator_name(first)
+    return name in _NORMS or (name in _AVERAGES and _scales(first, nodes))
+
+
+def _scales(average: fx.Node, nodes: Sequence[fx.Node]) -> bool:
+    """Whether what an average is taken of is scaled or moved by it, before anything else is heavy."""
+    sizes = [_size(value_of(one)) for one in average.all_input_nodes]
+    after = takewhile(lambda one: one is average or not heavy(one), nodes[nodes.index(average) :])
+    return any(_size(value_of(one)) in sizes for one in after if one is not average)
 
 
 def _size(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Region: a piece of a graph as algebra, traced once, with the key by which its decision is kept."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,6 +10,8 @@ from torch import Tensor
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.subgraph import Subgraph
 from superopt.cache import Key, key_of, program_text, versions
+from superopt.candidates.floors import least_us
+from superopt.driver import SearchOptions, search
 from superopt.errors import SuperoptError
 from superopt.ir import Graph
 from superopt.rivals.aten import bytes_of, flops_of, listed
@@ -22,6 +24,7 @@ __all__ = [
     "Region",
     "at_other_sizes",
     "blank_of",
+    "cheapest_us",
     "region_of",
     "traced_algebra",
 ]
@@ -71,13 +74,18 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     return Region(subgraph, traced, goal, program.outputs, key, target.floor_us(goal) or 0.0)
 
 
+def cheapest_us(region: Region, target: Target, seconds: float) -> float:
+    """Return the floor of the cheapest graphs equal to a region that a search of so many seconds finds."""
+    found = search(region.traced.program, options=SearchOptions(seconds=seconds))
+    return sum(least_us(target, [graph.graph for graph in part.found]) or 0.0 for part in found.regions)
+
+
 def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
     """Return a subgraph traced as a program of one region; raise SuperoptError for any other program."""
     traced = alone(lambda: trace(subgraph.module, *example, name="region"))
     program = traced.program
     if program.opaque:
-        listed = "; ".join(f"{node.target}: {node.reason}" for node in program.opaque)
-        raise OpaqueError(listed, tuple(node.target for node in program.opaque))
+        raise OpaqueError({node.target: node.reason for node in program.opaque})
     if len(program.regions) != 1:
         raise SuperoptError(f"it is {len(program.regions)} regions")
     return traced
@@ -86,9 +94,9 @@ def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
 class OpaqueError(SuperoptError):
     """A piece holds operators that are no algebra in the form they have there."""
 
-    def __init__(self, message: str, targets: tuple[str, ...]) -> None:
-        super().__init__(message)
-        self.targets = targets
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{target}: {reason}" for target, reason in reasons.items()))
+        self.reasons = reasons  # by operator
 
 
 def _others(subgraph: Subgraph, apart: int = 2) -> dict[Any, int]:

@@ -8,11 +8,12 @@ goal itself is computed by torch.
 
 import json
 import logging
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
@@ -24,7 +25,10 @@ from superopt.ir import Graph, extents, print_graph, release_shifts
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
 from superopt.trace.run import TORCH_DTYPES, run_graph
 
-__all__ = ["REGION", "RegionPlan", "kept_plan", "plan_of"]
+if TYPE_CHECKING:
+    from superopt.backend.region import Region
+
+__all__ = ["REGION", "RegionPlan", "calling", "kept_plan", "plan_of"]
 
 log = logging.getLogger("superopt")
 
@@ -180,6 +184,17 @@ def kept_plan(plan: RegionPlan) -> str:
     text = plan.text
     _PLANS[text] = plan
     return text
+
+
+def calling(region: "Region", plan: str) -> fx.GraphModule:
+    """Return a module that calls the operator, as a compiled graph does, to race with a region's own."""
+    goal = region.goal
+    graph = fx.Graph()
+    given = [graph.placeholder(f"x{at}") for at in range(len(region.subgraph.inputs))]
+    made = graph.call_function(REGION, (plan, region.in_order([port.name for port in goal.inputs], given)))
+    places = {output.port.name: at for at, output in enumerate(goal.outputs)}
+    graph.output(tuple(graph.call_function(operator.getitem, (made, places[name])) for name in region.names))
+    return fx.GraphModule(torch.nn.Module(), graph, "Planned")
 
 
 def _run(plan: str, inputs: list[Tensor]) -> list[Tensor]:

@@ -1,7 +1,6 @@
 """Region race: a region's kernels, checked, and raced with what Inductor makes of the region."""
 
 import logging
-import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,8 +13,8 @@ from torch import Tensor, fx
 
 from superopt.backend.cache import keep
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.region import Region, at_other_sizes, blank_of, traced_algebra
-from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
+from superopt.backend.region import Region, at_other_sizes, blank_of, cheapest_us, traced_algebra
+from superopt.backend.region_plan import RegionPlan, calling, kept_plan
 from superopt.backend.subgraph import Subgraph
 from superopt.candidates import RegionCandidates
 from superopt.candidates.candidate import all_summed
@@ -25,6 +24,7 @@ from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.assembly import in_parts
+from superopt.funnel.domain import positive_domain
 from superopt.funnel.first_runs import FirstRuns
 from superopt.live.sizes import same_program
 from superopt.optimizer import candidates_of
@@ -36,7 +36,8 @@ from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS, Function, Rival
 from superopt.targets import Target
 from superopt.tune.measure import HeadToHead, bytes_of
 from superopt.verify.floats.compare import compare_floats, tensors_of, typical
-from superopt.verify.floats.focus import focus_of
+from superopt.verify.floats.focus import Focus, focus_of
+from superopt.verify.floats.report import FloatReport
 
 __all__ = ["LEAST_S", "WIN", "RegionRace"]
 
@@ -62,6 +63,7 @@ _HOPELESS = 1.5  # kernels this many times as slow as the library calls are sure
 _CALLED_WITH = ("normal",)  # distributions that the whole plan is called with; its kernels met all of them
 _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
+_LOOKING_S = 2.0  # seconds of search for cheaper graphs, before a region is said to be at the floor
 _FACTORS = (8.0, 1 / 8)  # sizes that are symbols are tried at these multiples, where the winner must not lose
 _NO_LOSS = 0.98  # the least speed against Inductor's code at these sizes
 _ELSEWHERE_S = 0.3  # seconds of a race at these sizes
@@ -188,12 +190,18 @@ class RegionRace:
             self._lower_floor(before)
         if before < _TOO_SHORT_US:
             why = f"too short: a call costs what could be gained in {before:.0f} µs"
-        elif before < _NO_ROOM * self.floor_us:
+        elif before < _NO_ROOM * self.floor_us and before < _NO_ROOM * self._cheapest():
             why = "Inductor is at the floor, which its bytes and its arithmetic take"
         else:
             return None
         self.settled = True
         return replace(self.blank, before_us=before, why=why)
+
+    def _cheapest(self) -> float:
+        """Return the floor of the cheapest equal graph that a short search finds, as the region's own."""
+        self.floor_us = min(self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S))
+        self.blank = replace(self.blank, floor_us=self.floor_us or None)
+        return self.floor_us
 
     def _lower_floor(self, seen_us: float) -> None:
         """Measure the device again: its rates are of a moment when it was busy. Else no floor is believed."""
@@ -233,12 +241,10 @@ class RegionRace:
         made.by_kernels(self._known(made, copies[0]))
         if self.region.subgraph.symbols and (why := self._other_sizes(made)):
             return replace(known, why=why)
-        ours = self.calling(plan)
+        ours = calling(self.region, plan)
         if self.options.verify:
             focus = focus_of(self.region.traced)
-            report = compare_floats(
-                self.module, ours, copies[0], seed=1, distributions=_CALLED_WITH, focus=focus
-            )
+            report = self._compared(ours, copies[0], focus)
             if not report.ok:
                 return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
         raced = self._raced(known, ours, plan)
@@ -365,19 +371,6 @@ class RegionRace:
         product = any(map(is_matmul, piece.nodes))
         return piece.heavy <= _SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
 
-    def calling(self, plan: str) -> fx.GraphModule:
-        """Return a module that calls the region's operator, so that both contenders have the same host."""
-        goal = self.region.goal
-        graph = fx.Graph()
-        given = [graph.placeholder(f"x{at}") for at in range(len(self.region.subgraph.inputs))]
-        made = graph.call_function(
-            REGION, (plan, self.region.in_order([port.name for port in goal.inputs], given))
-        )
-        places = {output.port.name: at for at, output in enumerate(goal.outputs)}
-        items = [graph.call_function(operator.getitem, (made, places[name])) for name in self.region.names]
-        graph.output(tuple(items))
-        return fx.GraphModule(torch.nn.Module(), graph, "Planned")
-
     def _other_sizes(self, plan: RegionPlan) -> str | None:
         """Return why a plan does not serve other sizes, or None where it does."""
         subgraph = self.region.subgraph
@@ -393,13 +386,18 @@ class RegionRace:
             return [made[name] for name in self.region.names]
 
         try:
-            focus = focus_of(traced)
-            report = compare_floats(
-                self.module, ours, self._drawn(example), distributions=_CALLED_WITH, focus=focus
-            )
+            report = self._compared(ours, self._drawn(example), focus_of(traced))
         except SuperoptError as error:
             return f"its kernels do not take other sizes: {first_line(error)}"
         return None if report.ok else "wrong at other sizes"
+
+    def _compared(self, ours: Function, given: tuple[Tensor, ...], focus: Focus) -> FloatReport:
+        """Return how a call of ours compares with the region's module in floats."""
+        domain = positive_domain(self.region.traced, given)
+        keep = domain.keeping if domain is not None else lambda function: function
+        return compare_floats(
+            keep(self.module), keep(ours), given, seed=1, distributions=_CALLED_WITH, focus=focus
+        )
 
     def _known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
         return dict(zip(plan.inputs, self.region.in_order(plan.inputs, tensors), strict=True))
@@ -415,7 +413,9 @@ class RegionRace:
 
     def _drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         drawn = tensors_of(typical(example))
-        return tuple(tensor.to(self.target.torch_device) for tensor in drawn)
+        domain = positive_domain(self.region.traced, example)
+        kept = drawn if domain is None else domain.keep(drawn)
+        return tuple(tensor.to(self.target.torch_device) for tensor in kept)
 
 
 def _scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:

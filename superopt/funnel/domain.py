@@ -3,6 +3,9 @@
 A loss may take probabilities only, and a factorization matrices of one kind. The examples that a user gives
 are surely of that kind: so where the function fails on what was drawn, the numbers in the examples' range are
 kept, and each other one becomes the example's at its place. The range is as wide as the function allows.
+
+A running variance is never negative. Where a program takes only roots or logarithms of an input, what is
+drawn for it is made positive: else a layer behind it would be NaN everywhere, and nothing would be compared.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +18,19 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from superopt.errors import InputError, kind_and_line
+from superopt.ir import Graph, Program, Region, Step
+from superopt.trace.traced import Traced
 from superopt.verify.floats.compare import sample
 
-__all__ = ["TRIED", "Domain", "domain_of", "failure"]
+__all__ = ["TRIED", "Domain", "domain_of", "failure", "positive_domain"]
 
 Function: TypeAlias = Callable[..., Any]
 
 TRIED = ("normal", "sparse", "small integers", "huge")  # distributions on which a function must not fail
 _LEAST, _MOST = (-inf, -1.0, 0.0), (inf, 1.0, 0.0)  # limits of the functions that there are, the widest first
+
+_ROOTS = frozenset({"sqrt", "rsqrt", "log", "log2"})
+_MOVES = frozenset({"rename", "select"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +39,17 @@ class Domain:
 
     examples: tuple[Any, ...]
     limits: tuple[tuple[float, float], ...]  # the limits of each leaf of the examples
+    positive: frozenset[int] = frozenset()  # leaves of which the magnitude is taken
 
     def keep(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return inputs with what lies outside the limits replaced by the examples' numbers."""
         leaves, tree = tree_flatten(tuple(inputs))
         examples = tree_flatten(self.examples)[0]
         made = []
-        for leaf, example, (least, most) in zip(leaves, examples, self.limits, strict=True):
-            if (least, most) == (-inf, inf):
+        for at, (leaf, example, (least, most)) in enumerate(zip(leaves, examples, self.limits, strict=True)):
+            if at in self.positive:
+                made.append(leaf.abs())
+            elif (least, most) == (-inf, inf):
                 made.append(leaf)
             elif least > most:
                 made.append(example)
@@ -81,6 +92,47 @@ def domain_of(function: Function, examples: tuple[Any, ...], *, seed: int) -> Do
         )
         domain = next((wide for wide in _wider(domain, at, _MOST, 1) if _holds(function, wide, seed)), domain)
     return domain
+
+
+def positive_domain(traced: Traced, examples: tuple[Any, ...]) -> Domain | None:
+    """Return the domain of a program that takes only roots or logarithms of some inputs, else None."""
+    leaves = tree_flatten(examples)[0]
+    tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    positive = frozenset(
+        at
+        for at, name in zip(tensors, traced.input_names, strict=True)
+        if _is_drawn(leaves[at]) and _only_rooted(traced.program, name)
+    )
+    return Domain(examples, ((-inf, inf),) * len(leaves), positive) if positive else None
+
+
+def _only_rooted(program: Program, name: str) -> bool:
+    """Whether each reader of a program's input takes a root or a logarithm of it."""
+    readers = [node for node in program.nodes if name in node.inputs]
+    if name in program.outputs or not readers:
+        return False
+    return all(
+        isinstance(node, Region)
+        and _rooted(node.graph, [port.name for port in node.graph.inputs].index(name))
+        for node in readers
+    )
+
+
+def _rooted(graph: Graph, value: int) -> bool:
+    """Whether all that is done with a value is to take roots or logarithms, perhaps of it and a constant."""
+    users = [(made, step) for made, step in graph.numbered if value in step.inputs]
+    if not users or any(output.value == value for output in graph.outputs):
+        return False
+    return all(
+        step.op in _ROOTS
+        or (step.op in _MOVES and _rooted(graph, made))
+        or (step.op == "add" and _adds_nothing_negative(graph, step, value) and _rooted(graph, made))
+        for made, step in users
+    )
+
+
+def _adds_nothing_negative(graph: Graph, step: Step, value: int) -> bool:
+    return all((graph.constant(other) or -1) >= 0 for other in step.inputs if other != value)
 
 
 def _is_drawn(leaf: Any) -> bool:

@@ -21,7 +21,7 @@ from superopt.cost.memory import check_memory
 from superopt.errors import InputError, SuperoptError, first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel.assembly import known_tensors
-from superopt.funnel.domain import TRIED, Domain, domain_of, failure
+from superopt.funnel.domain import TRIED, Domain, domain_of, failure, positive_domain
 from superopt.funnel.first_runs import FirstRuns
 from superopt.ir import Graph
 from superopt.options import OptimizeOptions
@@ -70,7 +70,9 @@ class State:
     builders: int = _BUILDERS
     order: ConfigurationOrder = field(init=False)
     typical: tuple[Any, ...] = ()  # the inputs with numbers as large as those of trained models
-    domain: Domain | None = None  # the numbers that the function takes, where it fails on others
+    domain: Domain | None = (
+        None  # the numbers that the function takes, where it fails on others, or makes NaN
+    )
     has_data: bool = True  # whether the inputs are examples with numbers of their own
     known: dict[str, Tensor] = field(default_factory=dict)  # every tensor that enters a region
     kernels: dict[str, Kernel] = field(default_factory=dict)  # the chosen kernels by the names of their goals
@@ -102,6 +104,7 @@ class State:
                     check_memory(self.traced.program)
                 self.has_data = not any(one.is_meta for one in tensors_of(self.inputs))
                 self.inputs = _placed(self.inputs, self.target)
+                self.domain = self.domain or positive_domain(self.traced, self.inputs)
                 self.typical = self.draw(self.options.seed)
                 # Algebra takes all numbers; what else there is may fail on some of those that come up later.
                 others = TRIED if self.traced.program.opaque and self.has_data else ()

@@ -25,6 +25,7 @@ __all__ = [
     "operator_name",
     "tensors_in",
     "value_of",
+    "why_outside",
 ]
 
 Kind = Literal["free", "compute", "outside"]
@@ -144,23 +145,32 @@ def kinds_of(graph: fx.Graph, device: str) -> dict[fx.Node, Kind]:
 
 
 def _kind(node: fx.Node, device: str) -> Kind:
+    if why_outside(node, device) is not None:
+        return "outside"
     name = operator_name(node)
-    made = tensors_in(value_of(node))
+    return "free" if name in VIEWS or (name in _MADE and not _read(node)) else "compute"
+
+
+def why_outside(node: fx.Node, device: str) -> str | None:
+    """Return why a node is left to Inductor, for kernels on a type of device; None where it is not."""
+    name = operator_name(node)
+    made, read = tensors_in(value_of(node)), _read(node)
     if name is None or name not in LOWERINGS or name in REASONS or not made:
-        return "outside"
+        return REASONS.get(name or "", "no rule makes algebra of it")
     if name == _ATTENTION and _item_read(node, 1):
-        return "outside"
-    read = [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
+        return "its second result is read"
     if not all(_plain(tensor, device) for tensor in (*made, *read)):
-        return "outside"
+        return "a tensor on another device, of another layout, or of a size that depends on data"
     if name in VIEWS or (name in _MADE and not read):
-        return "free"
-    allowed = name in INTEGERS or name in _MADE
-    if not all(tensor.dtype in _DTYPES for tensor in made):
-        return "outside"
-    if not allowed and not all(tensor.dtype in _DTYPES for tensor in read):
-        return "outside"
-    return "compute"
+        return None
+    told = made if name in INTEGERS or name in _MADE else (*made, *read)
+    other = next((tensor.dtype for tensor in told if tensor.dtype not in _DTYPES), None)
+    return None if other is None else f"it is of {str(other).removeprefix('torch.')}"
+
+
+def _read(node: fx.Node) -> list[Tensor]:
+    """Return the tensors that a node reads."""
+    return [tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one))]
 
 
 def _item_read(node: fx.Node, item: int) -> bool:

@@ -164,6 +164,10 @@ class Builder:
                 return self._logical(inputs, a, b, neutral=1)
             case "or", [a, b]:
                 return self._logical(inputs, a, b, neutral=0)
+            case "log", _ if self.nodes[inputs[0]].op == "exp":  # as in a logsumexp of one element
+                return self.nodes[inputs[0]].inputs[0]
+            case "div", _ if inputs[0] == inputs[1] and self.nodes[inputs[0]].op == "exp":  # a softmax of one
+                return self.const(1)
             case "where", [Fraction() as a, _, _]:
                 return inputs[1] if a else inputs[2]
             case "where", [_, _, _] if inputs[1] == inputs[2]:

@@ -108,3 +108,14 @@ def test_explaining_many_times_leaves_room_for_the_users_own_graphs() -> None:
             assert graphs(superopt.explain(module, data(2), options=NO_SEARCH)) == ["inference"]
         close(compiled(data(3)), module(data(3)))
     assert len(host.graphs) == 2
+
+
+def test_operators_outside_all_regions_are_told_with_the_reason() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.sort(x @ w).values @ w
+
+    given = torch.randn(4, 8), torch.randn(8, 8)
+    told = superopt.backend.explain(function, *given, options={"budget_s": 0.0})
+    assert "outside all regions\n  sort: the order depends on the data, 1 times" in told
+    told = superopt.backend.explain(lambda x, w: (x @ w).relu() @ w, *given, options={"budget_s": 0.0})
+    assert "outside" not in told

@@ -13,7 +13,9 @@ from torch import Tensor
 
 import superopt
 from superopt import InputError, OptimizeOptions, SearchOptions
-from superopt.funnel.domain import domain_of
+from superopt.funnel.domain import domain_of, positive_domain
+from superopt.trace import trace
+from superopt.verify.floats.compare import typical
 
 OPTIONS = OptimizeOptions(
     target="cpu",
@@ -120,3 +122,44 @@ def test_without_examples_it_is_refused() -> None:
     x = torch.empty(5, 5, device="meta")
     with pytest.raises(InputError, match=r"fails on random inputs: .*; pass tensors with data"):
         superopt.optimize(lambda x: torch.linalg.cholesky(x) * 2, x, options=OPTIONS)
+
+
+def normed(x: Tensor, variance: Tensor) -> Tensor:
+    return (x / torch.sqrt(variance + 1e-5)).relu()
+
+
+@pytest.mark.parametrize(
+    ("function", "positive"),
+    [
+        (normed, {1}),
+        (lambda x, y: x * torch.rsqrt(y), {1}),
+        (lambda x, y: x * y.log(), {1}),
+        (lambda x, y: x * torch.sqrt(y - 1e-5), set()),  # y = 0 is no number there
+        (lambda x, y: torch.where(y > 0, y.sqrt(), x), set()),  # both sides of the comparison must be seen
+        (lambda x, y: x + y.sqrt() + y, set()),
+        (lambda x, y: x * torch.rsqrt(y.square() + 1), set()),
+        (lambda x, y: (x * y.sqrt(), y), set()),
+    ],
+)
+def test_what_only_roots_are_taken_of_is_drawn_positive(function: Any, positive: set[int]) -> None:
+    inputs = (torch.randn(4, 8), torch.randn(8))
+    domain = positive_domain(trace(function, *inputs), inputs)
+    assert (set() if domain is None else domain.positive) == positive
+    if domain is not None:
+        kept = domain.keep(inputs)
+        assert kept[0] is inputs[0]
+        assert torch.equal(kept[1], inputs[1].abs())
+
+
+def test_a_running_variance_leaves_no_layer_of_nan() -> None:
+    def layers(x: Tensor, variance: Tensor, w: Tensor) -> Tensor:
+        return normed(x, variance) @ w
+
+    given = (torch.randn(4, 8), torch.rand(8) + 0.5, torch.randn(8, 4))
+    traced = trace(layers, *given)
+    meta = tuple(one.to("meta") for one in given)
+    domain = positive_domain(traced, meta)
+    assert domain is not None
+    drawn = typical(meta)
+    assert layers(*drawn).isnan().all()
+    assert layers(*domain.keep(drawn)).isfinite().all()

@@ -53,7 +53,7 @@ def test_a_time_below_its_floor(us: float, floor: float | None, told: bool) -> N
 
 
 def test_the_floor_of_a_program_counts_no_region_twice() -> None:
-    traced = trace(lambda x: torch.cumsum(x.exp(), -1).log(), torch.randn(8, 8))
+    traced = trace(lambda x: torch.cumprod(x.exp(), -1).log(), torch.randn(8, 8))
     first, second = (one.graph.name for one in traced.program.regions)
     assert of_program(traced.program, {first: 2.0, second: 3.0}) == 2.0
     assert of_program(traced.program, {first: None, second: 3.0}) is None

@@ -37,7 +37,7 @@ def stable_softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def two_regions(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.cumsum(x @ w, -1).softmax(-1)
+    return torch.cumprod(x @ w, -1).softmax(-1)
 
 
 def half(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:

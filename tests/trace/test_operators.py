@@ -124,6 +124,11 @@ POINTWISE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 REDUCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "cumsum": (lambda x: x.cumsum(1), (M,)),
+    "cumsum-rows-of-products": (lambda x, y: (x @ y).cumsum(0), (M, N)),
+    "cumsum-of-infinity": (lambda x, y: x.masked_fill(y > 0, inf).cumsum(1), (M, M)),
+    "logsumexp-of-one": (lambda x: torch.logsumexp(1000 * x, -1), ((4, 1),)),
+    "softmax-of-one": (lambda x: torch.softmax(1000 * x, -1), ((4, 1),)),
     "sum": (lambda x: x.sum(-1), (B,)),
     "sum-all": (lambda x: x.sum(), (B,)),
     "sum-keep": (lambda x: x.sum((0, 2), keepdim=True), (B,)),
@@ -203,6 +208,8 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 LAYOUT: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "unfold-tiles": (lambda x: x.unfold(1, 2, 2), (M,)),
+    "unfold-with-gaps": (lambda x: x.unfold(0, 2, 3) * 2, ((6, 4),)),
     "permute": (lambda x: x.permute(2, 0, 1) + 0, (B,)),
     "transpose": (lambda x: x.transpose(0, 2) + 0, (B,)),
     "t": (lambda x: x.t() + 0, (M,)),

@@ -20,7 +20,7 @@ OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
     "argmax": (lambda x: x.argmax(-1), "extremum"),
     "max-indices": (lambda x: x.max(-1).indices, "extremum"),
     "max-both": (lambda x: x.max(-1), "extremum"),
-    "cumsum": (lambda x: (x * 2).cumsum(-1).sum(), "running total"),
+    "cumsum": (lambda x: (x.repeat(1, 40) * 2).cumsum(-1).sum(), "running total"),
     "flip": (lambda x: x.flip(0) + x, "reverses"),
     "roll": (lambda x: x.roll(1, 0) + x, "rotates"),
     "diagonal": (lambda x: x.diagonal() + 1, "diagonal"),
@@ -28,7 +28,7 @@ OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
     "round": (lambda x: (x * 3).round() / 3, "rounds"),
     "floor-div": (lambda x: torch.div(x, 0.3, rounding_mode="floor"), "rounds"),
     "to-int": (lambda x: (x * 3).to(torch.int64), "rounds"),
-    "cumprod": (lambda x: x.cumprod(0), "running total"),
+    "cumprod": (lambda x: x.cumprod(0), "running product"),
     "conv": (lambda x: F.conv1d(x[None], x[:, None, :2], groups=4), "window"),
     "prod": (lambda x: x.prod(-1), "no such operator"),
     "slice-ragged": (lambda x: torch.cat([x] * 20, 1)[:, 3:76] * 2, "no factor"),
@@ -37,7 +37,7 @@ OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
     "fft": (lambda x: torch.fft.fft(x).real + 1, "no such operator"),
     "norm-3": (lambda x: x.norm(3), "norm of order 3"),
     "int-input-arithmetic": (lambda x: (torch.tensor([1, 2, 3, 4]) + 1) * x, "i64 data"),
-    "where-nonzero-mutated": (lambda x: x.clone().cumsum_(0) + 1, "running total"),
+    "where-nonzero-mutated": (lambda x: x.clone().cumprod_(0) + 1, "running product"),
 }
 
 
@@ -65,7 +65,7 @@ def test_regions_between_opaque_operators() -> None:
     def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         h = x @ w
         a = h.sort(-1).values * 2
-        b = (h + a).cumsum(0)
+        b = (h + a).cumprod(0)
         return b.exp() + h, a.sum(-1)
 
     x, w = torch.randn(3, 4, dtype=f64), torch.randn(4, 5, dtype=f64)

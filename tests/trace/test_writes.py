@@ -162,3 +162,65 @@ def test_a_view_of_an_input_that_lies_in_another_order() -> None:
 def _inputs() -> tuple[Tensor, Tensor]:
     x = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     return x, torch.tensor([3, 0, 3])
+
+
+_ROW = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+def _into_a_part(x: Tensor) -> Tensor:
+    first, second = (x * 2).chunk(2, 1)
+    first.add_(1)
+    return first * second
+
+
+def _read_whole_afterwards(x: Tensor) -> Tensor:
+    y = x * 2
+    first, second = y.chunk(2, 1)
+    first.add_(1)
+    return y * torch.cat([second, first], 1)
+
+
+def _parts_in_the_same_memory(x: Tensor) -> Tensor:
+    first, second = (x * 2).expand(2, 6).split(1, 0)
+    first.add_(1)
+    return first * second
+
+
+@pytest.mark.parametrize(
+    ("function", "is_algebra"),
+    [
+        (torch.nn.LSTMCell(6, 5, dtype=torch.float64), True),
+        (torch.nn.GRUCell(6, 5, dtype=torch.float64), True),
+        (_into_a_part, True),
+        (_read_whole_afterwards, False),
+        (_parts_in_the_same_memory, True),
+    ],
+)
+def test_parts_of_a_tensor_are_written_apart(function: Callable[..., object], is_algebra: bool) -> None:
+    with torch.no_grad():
+        traced = trace(function, _ROW)
+        torch.testing.assert_close(traced.run(_ROW), function(_ROW))
+    assert bool(traced.program.opaque) != is_algebra
+
+
+@pytest.mark.parametrize(
+    ("write", "is_algebra"),
+    [
+        ("y[:, 1:3] = 0", True),
+        ("y[0] += 1", True),
+        ("y[..., -1] = y[..., 0] * 2", True),
+        ("y[:, 1:3] = x[:, :1]", True),
+        ("y[:, 1:3] = x[:, :2]", False),
+        ("y[:, ::2] = 0", False),
+    ],
+)
+def test_what_is_written_alike_everywhere_is_algebra_to_run(write: str, is_algebra: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x * 1
+        exec(write, {"x": x, "y": y})
+        return y
+
+    x = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    traced = trace(function, x)
+    torch.testing.assert_close(traced.run(x), function(x))
+    assert bool(traced.program.opaque) != is_algebra

@@ -13,6 +13,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.portable import region_from
 from superopt.backend.deferred.queue import LARGE_S, Pending, pending_items, pending_key, put_back, remove
 from superopt.backend.region import Region
+from superopt.backend.region_plan import calling
 from superopt.backend.region_race import RegionRace
 from superopt.backend.warm_up import WarmUp
 from superopt.cache import Cache, Record, key_of
@@ -166,7 +167,7 @@ def _decided(
 def _better(race: RegionRace, found: Decision, before: Decision) -> Decision:
     """Return the new decision where its plan is surely faster than the one that the region has."""
     assert race.rival is not None
-    plans = {"new": race.calling(str(found.plan)), "old": race.calling(str(before.plan))}
+    plans = {"new": calling(race.region, str(found.plan)), "old": calling(race.region, str(before.plan))}
     raced = confirm(plans, "new", "old", race.rival.copies, seconds=_HEAD_TO_HEAD_S, times=race.target.times)
     better = raced.winner == "new" and raced.sure and raced.speedup >= _BETTER
     race.rival.give_up_copies()

@@ -21,6 +21,8 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.Si
 _DEPTH = 3  # levels of objects within objects that are searched for tensors
 _LONGEST_TABLE = 64  # positions of a dimension of a constant whose numbers a proof knows
 _LARGEST_TABLE = 256
+_PARTING = frozenset({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "unbind"})
+"""Operators whose results are parts of one tensor: to write into a part changes none of the others."""
 
 _HIDDEN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 
@@ -66,6 +68,7 @@ class Recorder:
         self.twin: dict[int, Tensor] = {}  # a foreign tensor's id -> its meta tensor
         self.storage: dict[int, list[int]] = {}  # storage -> ids of the tensors on it
         self.stale: dict[int, str] = {}  # id -> where one of its views was written
+        self.family: dict[int, int] = {}  # id of a part -> the call that made it and parts beside it
         self.outside: set[int] = set()  # storages of inputs and constants
         self.written: set[int] = set()  # storages
         self.names: set[str] = set()
@@ -211,9 +214,17 @@ class Recorder:
                     " use the version that returns a new tensor, or .eval() for a module in training"
                 )
             self.written.add(_storage(tensor))
-            self.stale |= dict.fromkeys(self.storage[_storage(tensor)], location())
+            family = self.family.get(id(tensor))
+            others = (
+                one
+                for one in self.storage[_storage(tensor)]
+                if family is None or self.family.get(one) != family
+            )
+            self.stale |= dict.fromkeys(others, location())
         made = results_of(function, result, writes)
         outputs = tuple(self.add(item) if isinstance(item, Tensor) else None for item in made)
+        if getattr(function, "_opname", "") in _PARTING and _is_spread(args[0]):
+            self.family |= dict.fromkeys(map(id, made), len(self.calls))
         self.calls.append(Call(target, function, *template, outputs, mutated))
 
     def _ref(self, leaf: Any) -> Any:
@@ -279,6 +290,17 @@ def _twin(tensor: Tensor, function: str, name: str) -> Tensor:
 
 def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
+
+
+def _is_spread(tensor: Tensor) -> bool:
+    """Whether each element of a tensor has surely a place of its own in memory."""
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return False
+            reach += stride * (size - 1)
+    return True
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:

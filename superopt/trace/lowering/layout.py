@@ -15,7 +15,7 @@ from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import choose
 from superopt.trace.lowering.table import flat, held, lower, lower_all
 
-__all__ = ["picked", "select", "slice_dim"]
+__all__ = ["along", "picked", "select", "slice_dim"]
 
 _MOST_BLOCKS = 64  # a slice or cat of more blocks than this is data movement, not algebra
 
@@ -94,6 +94,20 @@ def _slice(
     return slice_dim(b, x, dim, begin, max(begin, stop), step)
 
 
+@lower("unfold")
+def _unfold(b: Builder, x: Sym, dim: int, size: int, step: int) -> Sym:
+    if not x.dims or step < size:
+        raise UnsupportedError("windows that share elements")
+    at, shape = dim % len(x.dims), b.shape(x)
+    count = (shape[at] - size) // step + 1
+    if step > size and count * step > shape[at]:
+        raise UnsupportedError("the last window is shorter than the others")
+    whole = _slice(b, x, at, 0, count * step)
+    apart = _view(b, whole, (*shape[:at], count, step, *shape[at + 1 :]))
+    found = _slice(b, apart, at + 1, 0, size)
+    return replace(found, dims=(*found.dims[: at + 1], *found.dims[at + 2 :], found.dims[at + 1]))
+
+
 @lower("split")
 def _split(b: Builder, x: Sym, length: int | Sequence[int], dim: int = 0) -> tuple[Sym, ...]:
     size = b.shape(x)[dim]
@@ -104,7 +118,9 @@ def _split(b: Builder, x: Sym, length: int | Sequence[int], dim: int = 0) -> tup
     return tuple(slice_dim(b, x, dim, end - own, end, 1) for own, end in zip(length, ends, strict=True))
 
 
-lower("split_with_sizes", "split_copy", "split_with_sizes_copy")(_split)
+lower("split_with_sizes", "split_copy", "split_with_sizes_copy", "unsafe_split", "unsafe_split_with_sizes")(
+    _split
+)
 
 
 @lower("unbind")
@@ -326,6 +342,46 @@ def _full_like(b: Builder, x: Sym, value: Any, **options: Any) -> Sym:
 def _copy(b: Builder, x: Sym, source: Any, non_blocking: bool = False) -> Sym:
     (_, found), dims = b.broadcast(replace(x, value=b.const(0), mask=None), held(b, source, x.dtype))
     return replace(found, dims=dims)
+
+
+# -- tensors with some places written anew, as a write to a view comes
+
+
+@lower("select_scatter")
+def _select_scatter(b: Builder, x: Sym, source: Sym, dim: int, index: int) -> Sym:
+    x = b.settle(x)
+    at = dim % len(x.dims)
+    here = b.apply("eq", b.index(b.dims(x)[at]), b.const(index % b.shape(x)[at]))
+    wide = replace(source, dims=(*source.dims[:at], (), *source.dims[at:]))
+    return choose(b, along(here, b.dims(x)[at], len(x.dims) - at - 1), b.settle(wide), x)
+
+
+@lower("slice_scatter")
+def _slice_scatter(
+    b: Builder,
+    x: Sym,
+    source: Sym,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Sym:
+    x, source = b.settle(x), b.settle(source)
+    at = dim % len(x.dims)
+    places = range(*slice(start, end, step).indices(b.shape(x)[at]))
+    if len(places) in (0, b.shape(x)[at]):
+        return source if places else x
+    if step != 1 or b.covers(source.value) & set(b.dims(source)[at]):
+        raise UnsupportedError("writes other numbers at each place of a part")
+    index = b.index(b.dims(x)[at])
+    after, before = b.apply("ge", index, b.const(places[0])), b.apply("le", index, b.const(places[-1]))
+    here = along(b.apply("and", after, before), b.dims(x)[at], len(x.dims) - at - 1)
+    return choose(b, here, replace(source, dims=(*source.dims[:at], (), *source.dims[at + 1 :])), x)
+
+
+def along(mask: int, dim: Dim, after: int) -> Sym:
+    """Return a mask along one dimension, which so many dimensions follow."""
+    return Sym(mask, (dim, *[()] * after), torch.bool)
 
 
 lower_all(

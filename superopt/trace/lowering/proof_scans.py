@@ -7,11 +7,10 @@ from math import inf
 
 import torch
 
-from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lowering.layout import picked, select
+from superopt.trace.lowering.layout import select
 from superopt.trace.lowering.masks import choose, exp, pointwise
-from superopt.trace.lowering.reduce import largest
+from superopt.trace.lowering.reduce import earlier, largest, running_total
 from superopt.trace.lowering.table import check_rounds, flat, lower, lower_all, normal_dims
 
 __all__: list[str] = []
@@ -19,35 +18,15 @@ __all__: list[str] = []
 _MOST_FACTORS = 16  # factors of a product that is written out
 
 
-def _earlier(b: Builder, x: Sym, dim: int) -> tuple[int, Dim, int]:
-    """Return a dimension, one like it for the results, and the mask of what each result reads."""
-    at = dim % len(x.dims)
-    old = b.dims(x)[at]
-    made = b.axes.dim(b.axes.extent(old))
-    b.axes.meet(old + made)
-    return at, made, b.apply("le", b.index(old), b.index(made))
-
-
-@lower("cumsum", for_proof=True)
-def _cumsum(b: Builder, x: Sym, dim: int, dtype: torch.dtype | None = None) -> Sym:
-    check_rounds(x, dtype)
-    if not x.dims:
-        return x
-    x = b.settle(x)
-    at, made, earlier = _earlier(b, x, dim)
-    value = picked(b, x.value, b.dims(x)[at], earlier)
-    return replace(x, value=value, dims=(*x.dims[:at], made, *x.dims[at + 1 :]))
-
-
 def _running(b: Builder, x: Sym, dim: int, sign: Callable[[Sym], Sym]) -> tuple[Sym, None]:
     """Return the running maximum of what a sign makes of a tensor, with the sign taken back."""
     if not x.dims:
         return x, None
     x = sign(b.settle(x))
-    at, made, earlier = _earlier(b, x, dim)
+    at, made, visible = earlier(b, x, dim)
     old = b.dims(x)[at]
     wide = replace(x, dims=(*x.dims[:at], (), old, *x.dims[at + 1 :]))
-    mask = Sym(earlier, (made, old, *[()] * (len(x.dims) - at - 1)), torch.bool)
+    mask = Sym(visible, (made, old, *[()] * (len(x.dims) - at - 1)), torch.bool)
     seen = choose(b, mask, wide, b.scalar(-inf, x.dtype))
     return sign(largest(b, seen, at + 1)), None
 
@@ -98,7 +77,8 @@ def _cumprod(b: Builder, x: Sym, dim: int, dtype: torch.dtype | None = None) -> 
 
 lower_all(
     {
-        "logcumsumexp": lambda b, x, dim: pointwise(b, "log", _cumsum(b, exp(b, x), dim)),
+        "cumsum": running_total,
+        "logcumsumexp": lambda b, x, dim: pointwise(b, "log", running_total(b, exp(b, x), dim)),
         "cummax": lambda b, x, dim: _running(b, x, dim, lambda one: one),
         "cummin": lambda b, x, dim: _running(b, x, dim, lambda one: pointwise(b, "neg", one)),
     },

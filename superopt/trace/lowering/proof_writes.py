@@ -10,6 +10,7 @@ import torch
 
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.lowering.layout import along
 from superopt.trace.lowering.masks import choose, pointwise, scale
 from superopt.trace.lowering.proof_indices import one_hot, required
 from superopt.trace.lowering.proof_moves import WHOLE, inside, moved
@@ -17,15 +18,6 @@ from superopt.trace.lowering.reduce import total
 from superopt.trace.lowering.table import LOWERINGS, flat, held, lower
 
 __all__: list[str] = []
-
-
-@lower("select_scatter", for_proof=True)
-def _select_scatter(b: Builder, x: Sym, source: Sym, dim: int, index: int) -> Sym:
-    x = b.settle(x)
-    at = dim % len(x.dims)
-    here = b.apply("eq", b.index(b.dims(x)[at]), b.const(index % b.shape(x)[at]))
-    wide = replace(source, dims=(*source.dims[:at], (), *source.dims[at:]))
-    return choose(b, _along(here, b.dims(x)[at], len(x.dims) - at - 1), b.settle(wide), x)
 
 
 @lower("slice_scatter", for_proof=True)
@@ -51,7 +43,7 @@ def _slice_scatter(
         place = b.table(made, [places.index(i) if i in places else -1 for i in range(size)])
     else:
         raise UnsupportedError(f"writes to every {step}th of {size} places")
-    here = _along(inside(b, place, len(places)), made, len(x.dims) - at - 1)
+    here = along(inside(b, place, len(places)), made, len(x.dims) - at - 1)
     return choose(b, here, _read(b, source, at, made, place), x)
 
 
@@ -96,11 +88,6 @@ def _index_put(
 
 
 lower("index_put", for_proof=True)(_index_put)
-
-
-def _along(mask: int, dim: Dim, after: int) -> Sym:
-    """Return a mask along one dimension, which so many dimensions follow."""
-    return Sym(mask, (dim, *[()] * after), torch.bool)
 
 
 def _read(b: Builder, source: Sym, at: int, made: Dim, place: int) -> Sym:

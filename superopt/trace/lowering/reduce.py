@@ -9,14 +9,17 @@ from typing import Any
 
 import torch
 
+from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
 from superopt.trace.lowering.pointwise import truth
 from superopt.trace.lowering.table import check_rounds, flat, lower, lower_all, normal_dims, takes_integers
 
-__all__ = ["largest", "mean", "product", "smallest", "total", "zero_unless"]
+__all__ = ["earlier", "largest", "mean", "product", "running_total", "smallest", "total", "zero_unless"]
 
 _Dims = int | Sequence[int] | None
+_SHORT = 64  # positions of a running total, up to which a triangle of ones costs about as much
 _NO_REDUCTION, _SUM = 0, 2  # of a loss, as ATen numbers them; 1 is the mean
 
 
@@ -72,6 +75,33 @@ def _sum(
 ) -> Sym:
     check_rounds(x, dtype)
     return total(b, x, dim, keepdim)
+
+
+def earlier(b: Builder, x: Sym, dim: int) -> tuple[int, Dim, int]:
+    """Return a dimension, one like it for the results, and the mask of what each result reads."""
+    at = dim % len(x.dims)
+    old = b.dims(x)[at]
+    made = b.axes.dim(b.axes.extent(old))
+    b.axes.meet(old + made)
+    return at, made, b.apply("le", b.index(old), b.index(made))
+
+
+def running_total(b: Builder, x: Sym, dim: int, dtype: torch.dtype | None = None) -> Sym:
+    """Return the sums of all elements up to each along a dimension."""
+    check_rounds(x, dtype)
+    if not x.dims:
+        return x
+    x = b.settle(x)
+    at, made, mask = earlier(b, x, dim)
+    value = picked(b, x.value, b.dims(x)[at], mask)
+    return replace(x, value=value, dims=(*x.dims[:at], made, *x.dims[at + 1 :]))
+
+
+@lower("cumsum")
+def _cumsum(b: Builder, x: Sym, dim: int, dtype: torch.dtype | None = None) -> Sym:
+    if x.dims and b.shape(x)[dim] > _SHORT:
+        raise UnsupportedError(f"a running total along more than {_SHORT} positions")
+    return running_total(b, x, dim, dtype)
 
 
 @lower("max")

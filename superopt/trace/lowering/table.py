@@ -163,8 +163,8 @@ unsupported(
     "normal",
     "multinomial",
 )
-unsupported("a running total along an axis", "cumsum", "cumprod", "cummax", "logcumsumexp")
-unsupported("a sliding window over an axis", "convolution", "unfold", "im2col")
+unsupported("a running product or maximum along an axis", "cumprod", "cummax", "logcumsumexp")
+unsupported("a sliding window over an axis", "convolution", "im2col")
 unsupported("a diagonal makes one axis of two", "diagonal", "diag_embed", "trace")
 unsupported("reverses or rotates an axis", "flip", "roll")
 unsupported(

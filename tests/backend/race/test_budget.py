@@ -154,10 +154,21 @@ class Slow:
 
 
 @pytest.mark.parametrize(
-    ("before_us", "why"), [(3.0, "too short"), (105.0, "Inductor is at the floor"), (500.0, None)]
+    ("before_us", "cheapest", "why"),
+    [
+        (3.0, 1.0, "too short"),
+        (105.0, 100.0, "Inductor is at the floor"),
+        (105.0, 40.0, None),  # of the program as it is written, but not of an equal one
+        (440.0, 40.0, None),
+    ],
 )
 def test_what_cannot_win_is_not_searched(
-    before_us: float, why: str | None, region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
+    before_us: float,
+    cheapest: float,
+    why: str | None,
+    region: Region,
+    target: Target,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried = []
 
@@ -166,17 +177,26 @@ def test_what_cannot_win_is_not_searched(
         return replace(self.blank, why="no kernels")
 
     monkeypatch.setattr(region_race, "Opponents", lambda *unused, **named: Slow(before_us))
+    monkeypatch.setattr(region_race, "cheapest_us", lambda *unused: cheapest)
     monkeypatch.setattr(RegionRace, "_try", no_kernels)
     contest = RegionRace(replace(region, floor_us=100.0), target, ledger(budget_s=60.0))
     for search in (False, True):
         found = contest.tried(9.0, None, search=search)
     if why is None:
         assert tried == [False, True]
-        assert contest.gain_us == 400.0
+        assert contest.gain_us == before_us - (40.0 if before_us < 110.0 else 100.0)
     else:
         assert not tried
         assert found.why.startswith(why)
         assert not found.open
+
+
+def test_the_cheapest_equal_program_counts(target: Target) -> None:
+    graph = functional(lambda x, w: (x @ w).sum(-1), ones(512, 256), ones(256, 512))
+    kinds = kinds_of(graph, "cpu")
+    [piece] = pieces_of(graph, kinds)
+    collapsing = region_of(subgraph_of(piece, kinds), target, ledger())
+    assert region_race.cheapest_us(collapsing, target, 5.0) < 0.5 * collapsing.floor_us
 
 
 def test_a_floor_of_a_busy_moment_is_not_believed(

@@ -72,7 +72,7 @@ def test_one_matmul_is_searched_where_it_waits_for_memory(rows: int, columns: in
 
 def test_what_is_no_algebra_cuts() -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
-        return torch.cumsum(x @ w, 0) @ w
+        return torch.cumprod(x @ w, 0) @ w
 
     assert [names(piece) for piece in pieces(function, ones(4, 8), ones(8, 8))] == [["mm"], ["mm"]]
 
@@ -80,7 +80,7 @@ def test_what_is_no_algebra_cuts() -> None:
 def test_a_way_around_through_the_outside_parts_a_group() -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         first = torch.relu(x @ w)
-        return torch.sigmoid(first @ w) + torch.cumsum(first, 0)
+        return torch.sigmoid(first @ w) + torch.cumprod(first, 0)
 
     parts = [names(piece) for piece in pieces(function, ones(4, 8), ones(8, 8))]
     assert parts == [["mm", "relu", "mm", "sigmoid"], ["add"]]
@@ -104,7 +104,7 @@ def test_a_result_that_is_read_in_parts_leaves_whole(parted: Callable[[Tensor], 
     def function(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         made = x @ w
         left, right = parted(made)
-        return left.cumsum(0), right.cumsum(1), made.relu() @ v
+        return left.cumprod(0), right.cumprod(1), made.relu() @ v
 
     graph = functional(function, ones(4, 8), ones(8, 8), ones(8, 8))
     kinds = kinds_of(graph, "cpu")
@@ -152,7 +152,7 @@ def test_the_first_layer_is_like_the_others() -> None:
 def test_what_comes_before_belongs_to_its_only_reader() -> None:
     def function(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
         shared = x.sigmoid()
-        return torch.cumsum(x.tanh() @ w * shared, 0) @ v * shared.exp()
+        return torch.cumprod(x.tanh() @ w * shared, 0) @ v * shared.exp()
 
     found = [names(piece) for piece in pieces(function, ones(4, 8), ones(8, 8), ones(8, 8))]
     assert found == [["sigmoid"], ["tanh", "mm", "mul"], ["mm", "exp", "mul"]]
@@ -161,7 +161,7 @@ def test_what_comes_before_belongs_to_its_only_reader() -> None:
 def test_a_norm_belongs_to_what_reads_it_and_a_sum_to_what_it_adds_up() -> None:
     def layers(x: Tensor, norm: Tensor, up: Tensor, down: Tensor) -> Tensor:
         for _ in range(2):
-            x = x + torch.cumsum(F.silu(F.rms_norm(x, (8,), norm) @ up) @ down, 0)
+            x = x + torch.cumprod(F.silu(F.rms_norm(x, (8,), norm) @ up) @ down, 0)
         return F.rms_norm(x, (8,), norm)
 
     cut = pieces(layers, ones(4, 8), ones(8), ones(8, 16), ones(16, 8))
@@ -172,11 +172,24 @@ def test_a_norm_belongs_to_what_reads_it_and_a_sum_to_what_it_adds_up() -> None:
     assert names(sums) == ["mm", "sum"]
 
 
+def test_a_mean_begins_a_layer_only_where_it_scales_what_it_is_taken_of() -> None:
+    def pooled(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).mean(-1) * 2
+
+    def normed(x: Tensor, w: Tensor) -> Tensor:
+        y = x @ w
+        return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6)) @ w
+
+    given = ones(4, 8), ones(8, 8)
+    assert [names(piece) for piece in pieces(pooled, *given)] == [["mm", "mean", "mul"]]
+    assert [names(piece)[0] for piece in pieces(normed, *given)] == ["mm", "pow"]
+
+
 def test_a_cast_belongs_to_what_reads_it() -> None:
     def layers(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
         for _ in range(3):
             normed = F.rms_norm(x.float(), (8,)).bfloat16()
-            x = x + torch.cumsum(F.silu(normed @ up) @ down, 0)
+            x = x + torch.cumprod(F.silu(normed @ up) @ down, 0)
         return x
 
     inputs = [one.bfloat16() for one in (ones(4, 8), ones(8, 16), ones(16, 8))]
