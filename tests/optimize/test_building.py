@@ -20,7 +20,7 @@ from superopt.targets.cpu import CpuTarget
 from superopt.targets.cuda import CudaTarget
 from superopt.trace import trace
 from superopt.tune.halving import halve
-from superopt.verify.floats import compare as floats
+from superopt.verify.floats.compare import compare_floats as real
 
 GIB = 1 << 30
 
@@ -152,8 +152,9 @@ def test_what_is_beaten_already_is_not_checked(
     quick: OptimizeOptions, monkeypatch, beat_us: float, chosen: bool
 ) -> None:
     checked: list[object] = []
-    real = floats.compare_floats
-    monkeypatch.setattr(floats, "compare_floats", lambda *a, **k: checked.append(a) or real(*a, **k))
+    monkeypatch.setattr(
+        "superopt.funnel.check.compare_floats", lambda *a, **k: checked.append(a) or real(*a, **k)
+    )
     limits = {"deadline": time.monotonic() + 60.0, "beat_us": beat_us, "tune": False}
     state = state_of(replace(quick, guarded=False), **limits)
     goal = state.traced.graph

@@ -271,7 +271,7 @@ def test_a_fault_in_the_check_in_floats(one, random, monkeypatch, caplog, fault:
         checked.append(candidate)
         failing(fault)()
 
-    monkeypatch.setattr("superopt.verify.floats.compare.compare_floats", fail)
+    monkeypatch.setattr("superopt.funnel.check.compare_floats", fail)
     inputs = random((6, 32), (32,))
     best = superopt.optimize(norm, *inputs, options=one)
     is_refused(best, inputs, "it could not be checked in floats")
@@ -289,7 +289,7 @@ def test_who_can_be_checked_is_chosen_after_one_who_cannot(one, random, monkeypa
         checked.append(arguments)
         return failing("memory")() if len(checked) == 1 else compare_floats(*arguments, **named)
 
-    monkeypatch.setattr("superopt.verify.floats.compare.compare_floats", once)
+    monkeypatch.setattr("superopt.funnel.check.compare_floats", once)
     inputs = random((6, 32), (32,))
     best = superopt.optimize(norm, *inputs, options=replace(one, graphs=2))
     is_right(best, inputs)

@@ -99,7 +99,10 @@ def _of_two(dice: Dice) -> Drawn:
         "kl_div": lambda x, y: F.kl_div(x, y, reduction=reduction, log_target=log_target),
         "smooth_l1": lambda x, y: F.smooth_l1_loss(x, y, reduction=reduction, beta=abs(a)),
         "huber": lambda x, y: F.huber_loss(x, y, reduction=reduction, delta=abs(a) or 1.0),
-        "bce": lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction=reduction),
+        # A sigmoid that half precision rounds to 1 would be judged by PyTorch's limit of the logarithm, -100.
+        "bce": lambda x, y: F.binary_cross_entropy(
+            x.sigmoid() * 0.75 + 0.125, y.sigmoid(), reduction=reduction
+        ),
         "mse": lambda x, y: F.mse_loss(x, y, reduction=reduction),
     }
     broadcast = {
