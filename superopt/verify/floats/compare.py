@@ -54,6 +54,7 @@ __all__ = [
     "FACTOR",
     "FLOOR",
     "ONLY_FINITE",
+    "SMALL_DRAWS",
     "compare_floats",
     "compare_many",
     "find_counterexample",
@@ -73,6 +74,9 @@ FLOOR = 4.0
 
 DRAWS = 8
 """Draws of the inputs by which a candidate is judged that errs too much on the first one."""
+
+SMALL_DRAWS = 64
+"""As many draws where all inputs are small, since the largest errors of few rows vary most."""
 
 _HOPELESS = 16.0  # an error of this many times what is allowed is no bad luck
 # Distributions on which equal functions may differ by rounding alone.
@@ -172,6 +176,7 @@ class _Comparison:
         # A tensor of few elements holds few of the numbers at which it is aimed.
         sizes = [one.numel() for one in tensors_of(inputs)]
         self.is_small = bool(sizes) and min(sizes) < _FEW and sum(sizes) < _LARGE
+        self.draws = SMALL_DRAWS if sum(sizes) < _LARGE else DRAWS
 
     @property
     def reports(self) -> list[FloatReport]:
@@ -271,7 +276,7 @@ class _Comparison:
         """Report on a distribution, after several draws for candidates that err too much on the first."""
         unlucky = [at for at, several in enumerate(errors) if several and self._is_unlucky(name, several)]
         drawn_before = len(errors[0]) if errors else 0
-        for draw in range(drawn_before, DRAWS if unlucky else 0):
+        for draw in range(drawn_before, self.draws if unlucky else 0):
             drawn = sample(name, inputs, seed=seed + draw, focus=self.focus)
             self._compare(name, drawn, seed + draw, unlucky, errors)
         for at, several in enumerate(errors):
