@@ -1,4 +1,5 @@
 import os
+import select
 import threading
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -95,6 +96,14 @@ def terminals() -> Iterator[tuple[TextIO, int]]:
     os.close(reader)
 
 
+def read_whole(reader: int) -> str:
+    """Return what was written to a terminal; it arrives in parts."""
+    read = b""
+    while select.select([reader], [], [], 0.5)[0]:
+        read += os.read(reader, 65536)
+    return read.decode()
+
+
 def test_one_line_on_a_terminal_is_drawn_while_nothing_reports(
     monkeypatch: pytest.MonkeyPatch, terminals: tuple[TextIO, int]
 ) -> None:
@@ -130,7 +139,7 @@ def test_one_line_on_a_terminal_is_written_over_and_cleared(
         show("too soon to be shown")
         clock(1.0)
         show("floats")
-    drawn = os.read(reader, 65536).decode().split("\r")
+    drawn = read_whole(reader).split("\r")
     assert [text.rstrip() for text in drawn if text.strip()] == ["0 s · tracing the programs", "1 s · floats"]
     assert len(drawn[3]) >= len("0 s · tracing the programs")
     assert drawn[-2].strip() == ""
