@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_any, tree_map
 
+from superopt.dtypes import torch_dtypes
 from superopt.errors import InputError
 from superopt.verify.floats.compare import (
     DISTRIBUTIONS,
@@ -106,7 +107,7 @@ def _worst_error(report: FloatReport) -> float | None:
 
     Cancellation costs half of the digits in programs that people write; who loses more has lost the result.
     """
-    dtype = getattr(torch, report.dtype.replace(" ", "_"), None)
+    dtype = torch_dtypes().get(report.dtype)
     limit = sqrt(torch.finfo(dtype).eps) if dtype is not None else 0.0
     failed = [item for item in report.distributions if item.name in _MODERATE and item.ratio > 1]
     failed = [item for item in failed if not item.skipped and not item.nonfinite]

@@ -287,3 +287,15 @@ def test_a_function_of_a_number_whose_value_is_not_known() -> None:
         return torch.where(x >= 0.5, torch.nn.functional.gelu(x), least)
 
     assert equivalent(bounded, chosen, torch.randn(4, 5)).outcome != "different"
+
+
+def test_an_identity_that_loses_some_digits_stays_one() -> None:
+    def by_sigmoid(x):
+        return 2 * torch.sigmoid(2 * x) - 1
+
+    for dtype in (torch.float32, torch.float64):
+        assert equivalent(torch.tanh, by_sigmoid, f32(4, 8, dtype=dtype)).equal
+    assert (
+        equivalent(torch.tanh, lambda x: by_sigmoid(x + 1e4) - 1 + torch.tanh(x), f32(4, 8)).outcome
+        != "equal"
+    )
