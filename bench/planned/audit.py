@@ -4,6 +4,7 @@ Every kernel of the best candidates of each plan is compiled for a named device,
 its instructions are read. What the best kernels written by hand would not do is a finding, of a closed set.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 from superopt.bench.harness.records import Record, first_line
 from superopt.bench.kernels.cases import Case
 from superopt.bench.planned.loaded import Loaded
+from superopt.cache.keys import canonical_json, versions
 from superopt.candidates import Candidate
 from superopt.codegen.statements import Compute, KernelProgram, Load, lower_block
 from superopt.codegen.triton.choices import exact_axes
@@ -21,6 +23,7 @@ from superopt.dtypes import DTYPES, HALVES
 from superopt.errors import SuperoptError
 from superopt.ir import Call, Graph, value_axes
 from superopt.precision import half_of
+from superopt.targets import config_json
 from superopt.targets.cuda import CudaTarget
 from superopt.tune.pool import Outcome, TritonJob, compile_all
 
@@ -46,6 +49,7 @@ _SMALL = 1 << 20  # bytes that a kernel reads and writes
 _WGMMA_FROM = 90
 _REGISTERS = 65536  # of a multiprocessor
 _JOB_S = 120.0
+_WAY = 2  # of judging kernels: raised where a record of the same kernels changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,40 +65,70 @@ class _Kernel:
 
 
 def audit(
-    loaded: Iterable[Loaded],
+    loaded: Loaded,
     target: CudaTarget,
     *,
     best: int,
     workers: int,
+    known: Record | None = None,
     tell: Callable[[str], None] = lambda message: None,
-) -> dict[str, Record]:
-    """Return the record of each case: its floor, its best kernels, and what is wrong with them."""
-    cases: dict[str, Record] = {}
+) -> Record:
+    """Return the record of a case: its floor, its best kernels, and what is wrong with them.
+
+    `known` is what an earlier audit said of the case: where its kernels are still the same, they are not
+    compiled again.
+    """
+    regions = []
     jobs: list[tuple[TritonJob | str, _Kernel]] = []
-    for one in loaded:
-        regions = []
-        for at, work in enumerate(one.work):
-            kept = _distinct(work.candidates)[:best]
-            regions.append([_candidate_record(candidate, target) for candidate in kept])
-            jobs += [(_job(kernel, target), kernel) for kernel in _kernels(one.case, at, kept, target)]
-        floors = [target.floor_us(work.goal) for work in one.work]
-        total = None if None in floors else sum(us for us in floors if us is not None)
-        cases[one.case.name] = {"floor_us": total, "regions": regions}
+    for at, work in enumerate(loaded.work):
+        kept = _distinct(work.candidates)[:best]
+        regions.append([_candidate_record(candidate, target) for candidate in kept])
+        jobs += [(_job(kernel, target), kernel) for kernel in _kernels(loaded.case, at, kept, target)]
+    floors = [target.floor_us(work.goal) for work in loaded.work]
+    total = None if None in floors else sum(us for us in floors if us is not None)
+    record: Record = {"kernels": _digest(jobs, target), "floor_us": total, "regions": regions}
+    if known is not None and known.get("kernels") == record["kernels"]:
+        return record | {"regions": _predicted_anew(known["regions"], regions)}
     different = {_text(job): job for job, _ in jobs if not isinstance(job, str)}
-    tell(f"compiling {len(different)} of {len(jobs)} kernels of {len(cases)} cases for {target.name}")
+    tell(f"{loaded.case.name}: compiling {len(different)} of {len(jobs)} kernels for {target.name}")
     outcomes = compile_all(list(different.values()), workers=workers, limit_seconds=_JOB_S)
     made = dict(zip(different, outcomes, strict=True))
     for job, kernel in jobs:
         outcome = job if isinstance(job, str) else made[_text(job)]
-        record = _kernel_record(kernel, outcome, target)
-        cases[kernel.case.name]["regions"][kernel.region][kernel.place]["kernels"][kernel.number] |= record
-    return cases
+        found = _kernel_record(kernel, outcome, target)
+        regions[kernel.region][kernel.place]["kernels"][kernel.number] |= found
+    return record
+
+
+def _digest(jobs: Sequence[tuple[TritonJob | str, _Kernel]], target: CudaTarget) -> str:
+    """Return what stands for all kernels of a case, their compiler, and the way they are judged."""
+    parts = [f"{_WAY}", target.name, versions()["compiler"]]
+    parts += [job if isinstance(job, str) else _text(job) for job, _ in jobs]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _predicted_anew(known: Sequence[Any], regions: Sequence[Any]) -> list[list[Record]]:
+    """Return what was known of the same kernels, with the times that are predicted now."""
+    return [
+        [
+            now
+            | {
+                "kernels": [
+                    kernel | {"predicted_us": one["predicted_us"]}
+                    for kernel, one in zip(before["kernels"], now["kernels"], strict=True)
+                ]
+            }
+            for before, now in zip(candidates, found, strict=True)
+        ]
+        for candidates, found in zip(known, regions, strict=True)
+    ]
 
 
 def _text(job: TritonJob) -> str:
     """Return all that a compiled kernel depends on: several candidates share kernels."""
     source = job.source
-    return f"{source.text}\n{source.config}\n{sorted((job.numbers or {}).items())}"
+    config = canonical_json(config_json(source.config))
+    return f"{source.text}\n{config}\n{sorted((job.numbers or {}).items())}"
 
 
 def summary(cases: Mapping[str, Record]) -> str:
