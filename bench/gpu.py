@@ -342,7 +342,7 @@ def _audit(cases: list[Case], settings: "Settings", options: argparse.Namespace)
         if options.json is not None:
             write_results(document, options.json)
     if not any(name in found for name in asked):
-        raise InputError(f"no case has a plan in {str(settings.folder)!r}; `python -m bench.plans` makes them")
+        raise InputError(f"no case has a plan in {str(settings.folder)!r}; `python -m bench.plans` makes it")
     text = summary({name: found[name] for name in asked if name in found})
     print(text, end="")
     return 0 if text.endswith("fine\n") else 1
