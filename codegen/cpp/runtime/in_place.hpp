@@ -153,7 +153,10 @@ template <class A, class B>
 void pairs_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                   index_t c_row) {
     constexpr index_t some = 16 * pair_rows;
-    const index_t breadth = least(pair_breadth, m_count), deep = pair_panels / breadth * 2;
+    // It is better to have few columns in a panel than a sum in parts.
+    const bool is_long = k_count > pair_panels / pair_breadth * 2;
+    const index_t breadth = least(is_long ? pair_breadth / 2 : pair_breadth, m_count);
+    const index_t deep = pair_panels / breadth * 2;
     const index_t row = 2 * pairs_of(least(deep, k_count)) + 64;
     Scratch scratch;
     uint32_t* const panels = reinterpret_cast<uint32_t*>(scratch.floats(panels_room(least(deep, k_count), breadth)));
