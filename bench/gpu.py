@@ -310,7 +310,7 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def _audit(cases: list[Case], settings: "Settings", options: argparse.Namespace) -> int:
     """Audit the kernels of all cases that have a plan; return 1 where there is a finding."""
-    from superopt.bench.planned.audit import FINDINGS, audit, summary
+    from superopt.bench.planned.audit import EXCEPTIONS, FINDINGS, audit, summary
     from superopt.bench.planned.loaded import load_case
     from superopt.targets import pick_target
     from superopt.targets.cuda import CudaTarget
@@ -322,7 +322,8 @@ def _audit(cases: list[Case], settings: "Settings", options: argparse.Namespace)
     check_out(options.json, resume=options.resume)
     found = resumed(options.json, resume=options.resume)["cases"]
     about = {**machine(), "device": target.device_name, "target": target.name}
-    document = begin("gpu-audit", {"best": options.best}, about, found) | {"findings": FINDINGS}
+    document = begin("gpu-audit", {"best": options.best}, about, found)
+    document |= {"findings": FINDINGS, "exceptions": EXCEPTIONS}
     suffix = _audited_for(settings.dtype, target.name)
     asked = {case.name + suffix: case for case in cases}
     for name, case in asked.items():
