@@ -140,10 +140,13 @@ def _moments(
     """Return the variance and the mean."""
     x = b.settle(x)
     chosen = normal_dims(dim, len(x.dims))
+    lost = Fraction(1 if correction is None else correction)
+    if b.axes.extent(flat([b.dims(x)[at] for at in chosen])) < lost:
+        raise UnsupportedError("a variance of fewer elements than its correction")
     middle = mean(b, x, chosen, keepdim=True)
     squares = total(b, pointwise(b, "square", sub(b, x, middle)), chosen, keepdim)
     count = b.size(flat([b.dims(x)[at] for at in chosen]))
-    freedom = b.apply("sub", count, b.const(Fraction(1 if correction is None else correction)))
+    freedom = b.apply("sub", count, b.const(lost))
     variance = scale(b, "div", squares, Sym(freedom, (), x.dtype))
     return variance, replace(middle, dims=_without(b, x, chosen, keepdim))
 
