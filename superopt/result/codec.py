@@ -7,7 +7,7 @@ muGraphs that run are proven equal to their regions again. What a result knows b
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +32,7 @@ from superopt.result.result import Result
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target, pick_target
 from superopt.tune import Measurement
+from superopt.typed import typed_fields
 from superopt.verify.floats.report import DistributionReport, FloatReport
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_PLAIN: Mapping[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), bool: (bool,)}
 _KEYS = (
     *("target", "device", "versions", "seed", "source", "inputs", "program", "regions"),
     *("winner", "measurements", "floats", "verdicts", "phases_ms"),
@@ -230,14 +230,12 @@ def _floats(data: Any) -> FloatReport | None:
 
 
 def _typed(kind: type[T], data: Mapping[str, Any]) -> T:
-    """Return a record whose texts, numbers and truths are such, or raise InputError."""
-    made = kind(**data)
-    for one in fields(kind):  # type: ignore[arg-type]
-        value, wanted = getattr(made, one.name), _PLAIN.get(one.type)
-        bad = wanted is not None and type(value) not in wanted
-        if bad or (type(value) in (int, float) and not value >= 0):
-            raise InputError(f"{one.name} is {value!r}; the file is damaged")
-    return made
+    """Return a record of fields of their types, its numbers not below 0, or raise InputError."""
+    found = typed_fields(kind, data, data)
+    for name, value in found.items():
+        if type(value) in (int, float) and not value >= 0:
+            raise InputError(f"{name} is {value!r}; the file is damaged")
+    return kind(**found)
 
 
 def _interval(data: Any) -> tuple[float, float] | None:
