@@ -67,13 +67,13 @@ def keep(found: Decision, region: Region, ledger: Ledger) -> None:
     if before is not None and (options.budget_s == 0 or _is_better_known(before, found, options)):
         return
     if before is not None and _is_renewed(before, found):
-        next_epoch()  # graphs that Inductor keeps were made without it
+        next_epoch()  # the graphs that Inductor has cached lack these kernels
     data = {name: getattr(found, name) for name in _KEPT}
     cache.put(region.key, Record(data, found.operators))
 
 
 def _is_better_known(before: Record, found: Decision, options: BackendOptions) -> bool:
-    """Whether a large budget decided meanwhile what a smaller one decides now."""
+    """Whether the recorded decision had a large budget, and the new one has not."""
     return bool(before.data.get("final")) and not (found.final or options.retry)
 
 
@@ -157,7 +157,7 @@ def epoch() -> int:
 
 
 def next_epoch() -> None:
-    """Make what Inductor keeps from now on, and what it kept so far, different things."""
+    """Change Inductor's key, so that the graphs it has cached so far are not found again."""
     Cache.open().put(_epoch_key(), Record({"epoch": epoch() + 1}, "backend"))
 
 

@@ -284,7 +284,7 @@ def _bounded(
         return [nodes]
     at = min(places, key=lambda place: (live[place], abs(place - len(nodes) / 2)))
     thin = min(at, len(nodes) - at) < len(nodes) // 8
-    if thin:  # a cut near an end would hardly help
+    if thin:  # cuts near an end leave the other part too large
         middle = [place for place in places if len(nodes) // 4 <= place <= 3 * len(nodes) // 4] or places
         at = min(middle, key=lambda place: (live[place], abs(place - len(nodes) / 2)))
     return [part for half in (nodes[:at], nodes[at:]) for part in _bounded(half, kinds, streams)]

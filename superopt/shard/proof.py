@@ -290,7 +290,7 @@ class _Devices:
     def _reduced(self, value: int, device: str, how: str) -> int:
         if device in self.held[value]:
             return self.emit("sum" if how == SUM else "max", value, axes=(device,))
-        # All devices have the same, which is counted once for each of them.
+        # All devices have the same value, so the sum over devices counts it once for each of them.
         return self.emit("mul", value, self.emit("size", axes=(device,))) if how == SUM else value
 
     def compared(

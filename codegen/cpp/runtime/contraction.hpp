@@ -238,7 +238,7 @@ inline void add_turned(index_t rows, index_t columns, const float* from, index_t
         }
 }
 
-// One panel of B, packed, met by all rows; what it has less than WIDTH columns is done vector by vector.
+// All rows are multiplied with one packed panel of B; a panel of less than WIDTH columns goes vector by vector.
 template <int WIDTH>
 void contract_panel(index_t m_count, index_t k_count, Matrix<float> a, const float* panel, index_t columns, float* c,
                     index_t c_row) {
@@ -249,7 +249,7 @@ void contract_panel(index_t m_count, index_t k_count, Matrix<float> a, const flo
         contract_rows<tall, 1>(m_count, k_count, a, b.at(0, n), least(lanes, columns - n), c + n, c_row);
 }
 
-// Many rows: blocks of B that fit the second cache are packed, and met by all rows.
+// Many rows: blocks of B that fit the second cache are packed, and all rows are multiplied with each.
 template <class B>
 inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                             index_t c_row) {
@@ -283,7 +283,7 @@ struct Panels {
     static index_t room_of(index_t rows, index_t columns) {
         return ((rows + broad - 1) / broad) * ((columns + deeper - 1) / deeper) * block(rows, columns);
     }
-    // Whether they hold a matrix already; else they are about to.
+    // Whether the panels hold a matrix already; else they are noted as holding it, and the caller fills them.
     bool hold(index_t m_count, index_t k_count, Matrix<float> a) {
         const bool known = of == a.data && rows == m_count && columns == k_count;
         of = a.data, rows = m_count, columns = k_count;
@@ -359,7 +359,7 @@ inline void contract_streams(index_t n_count, index_t k_count, Matrix<float> a, 
         if (k < k_count) contract_streams<1>(n_count, k_count - k, a.at(0, k), b.at(k, 0), c);
 }
 
-// Whether what must be copied or turned around is less that way: all of B is more than it seems, being far away.
+// Whether to compute C transposed: where that copies less. Copies of B count twice, as B comes from far memory.
 template <class B>
 inline bool is_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<B> b) {
     return b.row == 1 && b.column != 1 && m_count > few && k_count >= deep &&
@@ -391,7 +391,7 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
     }
 }
 
-// A in another format is copied first, as much as is met at a time.
+// A in another format is copied first, one block at a time.
 template <class A, class B>
 inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                      index_t c_row, Panels* kept = nullptr) {

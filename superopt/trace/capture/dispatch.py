@@ -23,7 +23,7 @@ from superopt.trace.capture.tape import Meta, Tape, leaves, map_leaves
 __all__ = ["capture"]
 
 
-# Decomposed, the scale of attention would come as two square roots and eps rounded to float32.
+# PyTorch's decompositions would make two square roots of attention's scale, and round eps to float32.
 _WHOLE: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": attention,
     "rms_norm": rms_norm,
@@ -114,7 +114,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.for_proof = for_proof
-        self.apart = 0  # operators that are being taken apart, each within the one before
+        self.apart = 0  # how many operators are being taken apart, each within another one
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -128,7 +128,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default:
             return self.recorder.make(args[0])
-        if func._can_decompose():  # no autograd was there to do so: the function is in inference mode
+        if func._can_decompose():  # autograd does so elsewhere, but is off in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
         if func._opname in DECOMPOSED and (self.for_proof or self.apart or not func._schema.is_mutable):
@@ -155,7 +155,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not writes:
             result = map_leaves(_on_meta, result)
         if device is not None:
-            kwargs["device"] = device  # the meta device, where that of an input was asked for
+            kwargs["device"] = device  # a request for the device of an input
         self.recorder.record(str(func), func, args, kwargs, result, writes)
         return result
 

@@ -23,7 +23,7 @@ __all__ = ["defined_less_often"]
 
 _ROOTS = frozenset({"sqrt", "rsqrt"}) | LOGARITHMS
 _TRIALS = 96
-_ACCIDENTS = 2  # trials that divide by zero by chance
+_ACCIDENTS = 2  # as many trials may divide by zero by chance
 
 
 def defined_less_often(left: Graph, right: Graph, links: Iterable[tuple[str, str]], seed: int) -> bool:
@@ -46,8 +46,8 @@ def defined_less_often(left: Graph, right: Graph, links: Iterable[tuple[str, str
         return [np.broadcast_to(one, (_TRIALS, *one.shape[1:])) for one in found]
 
     lost = np.zeros(_TRIALS, dtype=np.bool_)
-    # What no real numbers make negative is no square here in half of the trials, and undefined: such a hole
-    # of the second program says something only if it stays without those of that kind.
+    # A value that is never negative for real numbers is no square in half of the trials, so its root is
+    # undefined there. A hole of the second program counts only if it stays once such roots are defined.
     for own, other, sure in zip(holes(left), holes(right), holes(_without_sure_roots(right)), strict=True):
         lost |= (other & sure & ~own).any(axis=tuple(range(1, own.ndim)))
     return int(lost.sum()) > _ACCIDENTS

@@ -21,7 +21,7 @@ class Facts:
         self.left, self.right, self.links = aligned.left, aligned.right, aligned.links
         names = _Names()
         for graph in self.graphs:
-            tensorless = tensorless_values(graph)  # these values are computed exactly
+            tensorless = tensorless_values(graph)  # these values are computed exactly, in any field
             for at, step in graph.numbered:
                 if step.op in OPS and not tensorless[at]:
                     OPS[step.op].scalar(names, *[None] * OPS[step.op].arity)
