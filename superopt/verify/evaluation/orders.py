@@ -230,6 +230,8 @@ def nonnegative_values(graph: Graph) -> tuple[bool, ...]:
             known.append(OPS[step.op].mask or bool(OPS[step.op].scalar(scalars, *args)))
         elif step.op == "const":
             known.append((step.value or 0) >= 0)
+        elif step.op == "max" and 0 in (graph.sizes[axis] for axis in step.axes):
+            known.append(False)  # the largest of no numbers is minus infinity
         else:
             known.append(all(args))  # sums, maxima and views; sizes, indices and infinity have no operands
     return tuple(known)

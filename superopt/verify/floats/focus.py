@@ -17,7 +17,8 @@ from superopt.trace.capture.tape import Call
 from superopt.trace.run import TORCH_DTYPES
 from superopt.trace.traced import Traced
 from superopt.verify.floats.inversion import Invert, inversion_of
-from superopt.verify.floats.ranges import ANYTHING, TRUTH, Range, range_of_dtype, range_of_step
+from superopt.verify.floats.ranges import ANYTHING, TRUTH, range_of_dtype, range_of_step
+from superopt.verify.ranges import Range
 
 __all__ = ["COMPARED", "Comparison", "Focus", "focus_of", "names_of"]
 
