@@ -57,6 +57,11 @@ class Range:
         return Range(low, high, low_open, high_open, self.total and other.total)
 
     @property
+    def number(self) -> float | None:
+        """Its only number; None where it has several."""
+        return float(self.low) if self.low == self.high else None
+
+    @property
     def positive(self) -> bool:
         """Whether all its numbers are greater than 0."""
         return self.low > 0 or (self.low == 0 and self.low_open)
