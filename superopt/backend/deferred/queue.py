@@ -192,7 +192,7 @@ def _is_of_here(item: Pending) -> bool:
 
 
 def _item_of(key: Key, record: Record | None) -> Pending | None:
-    """Return the item of a record, or None where it is none of this version."""
+    """Return the item of a record, or None where the record is damaged or of another version."""
     if record is None or record.data.get("version") != _VERSION:
         return None
     try:
