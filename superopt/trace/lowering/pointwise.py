@@ -239,6 +239,7 @@ lower_all(
         "clamp_min": lambda b, x, low: _between(b, x, low, None),
         "clamp_max": lambda b, x, high: _between(b, x, None, high),
         "hardtanh": lambda b, x, min_val=-1, max_val=1: _between(b, x, min_val, max_val),
+        "softshrink": lambda b, x, lambd=0.5: sub(b, x, _between(b, x, -lambd, lambd)),
         "masked_fill": lambda b, x, mask, value: choose(b, truth(b, mask), held(b, value, x.dtype), x),
         "logical_not": lambda b, x: pointwise(b, "not", truth(b, x)),
         "logical_and": lambda b, x, y: _logical(b, "and", x, y),
