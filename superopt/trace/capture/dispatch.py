@@ -97,7 +97,9 @@ def _bind(function: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> l
         bound = signature.bind(*inputs)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "nothing"
-        raise InputError(f"{name} takes ({takes}) but got {len(inputs)} inputs: {error}") from error
+        raise InputError(
+            f"{name} takes ({takes}) but got {len(inputs)} {'input' if len(inputs) == 1 else 'inputs'}: {error}"
+        ) from error
     names: list[str] = []
     for parameter, value in bound.arguments.items():
         if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
