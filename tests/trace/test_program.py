@@ -263,3 +263,13 @@ def test_random_numbers_that_no_input_makes(function: Callable[..., Any]) -> Non
     expected = function(x)
     torch.manual_seed(7)
     torch.testing.assert_close(traced.run(x), expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (4, 0)])
+@pytest.mark.parametrize(
+    "function",
+    [torch.mean, lambda x: F.mse_loss(x, x + 1), lambda x: F.huber_loss(x * 0, x), lambda x: (x * 2).mean(0)],
+)
+def test_a_mean_of_nothing_is_no_number(function, shape: tuple[int, int]) -> None:
+    x = torch.randn(shape)
+    assert torch.allclose(trace(function, x).run(x), function(x), equal_nan=True)

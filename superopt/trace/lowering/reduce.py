@@ -46,7 +46,10 @@ def mean(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
     x = b.settle(x)
     chosen = normal_dims(dims, len(x.dims))
     covers = b.covers(x.value)
-    axes = tuple(axis for axis in flat([b.dims(x)[dim] for dim in chosen]) if axis in covers)
+    every = flat([b.dims(x)[dim] for dim in chosen])
+    if b.axes.extent(every) == 0:
+        raise UnsupportedError("a mean of no elements, which is no number")
+    axes = tuple(axis for axis in every if axis in covers)
     value = b.apply("div", b.reduce("sum", x.value, axes), b.size(axes))
     return Sym(value, _without(b, x, chosen, keepdim), x.dtype)
 
