@@ -19,7 +19,6 @@ from superopt.candidates.codec import (
     checked_graph,
     checked_names,
     dropped_from_json,
-    dropped_json,
     member,
     number,
 )
@@ -96,7 +95,7 @@ def _region_json(region: RegionCandidates) -> dict[str, Any]:
         "goal": print_graph(region.goal),
         "chosen": None if region.chosen is None else region.chosen.id,
         "candidates": [candidate_json(one) for one in region.candidates],
-        "dropped": [dropped_json(one) for one in region.dropped],
+        "dropped": [asdict(one) for one in region.dropped],
         "floor_us": region.floor_us,
         "recalled": region.recalled,
     }
