@@ -18,9 +18,9 @@ from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
 from superopt.backend.region_plan import plan_of
 from superopt.cache import Cache, Key, Record, key_of, versions
+from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError, SuperoptError, first_line
 from superopt.ir import print_graph
-from superopt.typed import typed_fields
 
 __all__ = [
     "epoch",

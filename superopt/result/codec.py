@@ -23,6 +23,7 @@ from superopt.candidates.codec import (
     number,
 )
 from superopt.candidates.order import RankedBy
+from superopt.candidates.typed import typed_fields
 from superopt.errors import GraphError, InputError, reason_of
 from superopt.fate import Kind
 from superopt.files import replace_text
@@ -31,7 +32,6 @@ from superopt.result.result import Result
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target, pick_target
 from superopt.tune import Measurement
-from superopt.typed import typed_fields
 from superopt.verify.floats.report import DistributionReport, FloatReport
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from superopt.backend.deferred.portable import Unportable, data_of
 from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
 from superopt.cache import Cache, Key, Record, key_of, versions
+from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError
 from superopt.rivals.inductor import PASS
 from superopt.targets import pick_target
-from superopt.typed import typed_fields
 
 __all__ = [
     "LARGE_S",

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
+from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError
-from superopt.typed import typed_fields
 
 
 @dataclass(frozen=True)
