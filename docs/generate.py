@@ -303,7 +303,7 @@ def command_line() -> str:
         parts.append(f"```text\n{_usage(name, parser)}\n```")
         rows = [
             _row(action)
-            for action in parser._actions
+            for action in sorted(parser._actions, key=lambda one: bool(one.option_strings))
             if action.help != argparse.SUPPRESS and action.dest not in ("help", "command")
         ]
         if rows:

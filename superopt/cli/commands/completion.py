@@ -12,7 +12,7 @@ __all__ = ["add_command"]
 
 _EPILOG = """\
 examples:
-  source <(superopt completion bash)              for this session; add the line to ~/.bashrc to keep it
+  source <(superopt completion bash)    for this session; ~/.bashrc keeps it
   source <(superopt completion zsh)
   superopt completion fish > ~/.config/fish/completions/superopt.fish
 """

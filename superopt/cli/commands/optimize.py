@@ -22,7 +22,7 @@ __all__ = ["add_command", "show"]
 _EPILOG = """\
 examples:
   superopt optimize gated-mlp --size M=8 K=2048 N=2048 --dtype f32
-  superopt optimize model.py:norm --inputs "f32[16,4096] f32[4096]" --show-source
+  superopt optimize model.py:norm --inputs "f32[16,4096] f32[4096]"
   superopt optimize rmsnorm-linear --device cuda:90 -o plan.json
 
 What is slower than PyTorch here, or less accurate, is never taken: then PyTorch's own program is

@@ -19,14 +19,16 @@ __all__ = ["add_command"]
 
 _EPILOG = """\
 examples:
-  superopt optimize rmsnorm-linear --device cuda:90 -o plan.json     on any machine
-  superopt tune plan.json                                            where the device is
-  superopt tune --pending --minutes 30      regions for which torch.compile's budget was too small
+  superopt optimize mha --device cuda:90 -o plan.json   on any machine
+  superopt tune plan.json                               where the device is
+  superopt tune --pending --minutes 30                  what torch.compile left
 
-A plan needs neither egglog nor z3. Without the original, PyTorch races with a stand-in: the program as it
-was traced, in the dtypes of its tensors. Exit code 1: PyTorch's own program is the fastest.
-With --pending, what is found is kept, and the next start of the program has it. Ctrl-C loses the region
-under way only, which waits as before.
+Racing a plan needs neither egglog nor z3. Where the original function is not at hand, PyTorch races with a
+stand-in: the program as it was traced, in the dtypes of its tensors. Exit code 1: PyTorch's own program is
+the fastest.
+
+With --pending, what is found is kept, and the program has it when it starts again. Ctrl-C loses only the
+region under way, which stays pending.
 """
 
 
