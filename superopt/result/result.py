@@ -10,6 +10,7 @@ from superopt.candidates.order import RankedBy
 from superopt.ir import Graph, Program, Region
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target
+from superopt.trace.eager import Eager
 from superopt.tune import Measurement
 from superopt.verify.floats.report import FloatReport
 
@@ -45,6 +46,7 @@ class Result:
     ratio: float | None = None  # the best of PyTorch's times over ours, where the two raced alone
     interval: tuple[float, float] | None = None  # the interval in which that ratio surely lies
     unsettled: str = ""  # why ours is not taken though it may be faster
+    eager: Eager | None = None  # what PyTorch does for the program; None where that is not known
 
     @property
     def name(self) -> str:

@@ -58,7 +58,9 @@ def parse_age(text: str) -> timedelta:
     """Return the time that `30d` means."""
     match = _AGE.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age; write a number and s, m, h, d or w, as in 30d")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an age; write a number and s, m, h, d or w, as in 30d"
+        )
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
