@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _FEWER = 0.9  # a program with less than this share of the arithmetic is said to do less
-_MOSTLY = 0.5  # share of the bytes, above which inputs are named as most of them
+_MOSTLY = 0.6  # share of the bytes, above which inputs are named as most of them
 _NAMED = 2  # inputs that are named so
 _LONG_US = 10_000.0  # from which on times are said in ms
 _NEAR_FLOOR = 1.25  # a program within this many times the least possible time leaves little to win
@@ -63,13 +63,13 @@ def why_faster(result: Result) -> str:
     if done < _FEWER * asked:
         parts.append(f"{asked / done:.1f} times less arithmetic" if done else "no arithmetic is left")
     moved = sum(map(moved_bytes, programs))
-    most = _most_of(programs[0]) if len(chosen) == 1 else None
-    if most is not None:
-        all_of_it, share = _megabytes(moved, most.bytes)
-        parts.append(f"{share} of the {all_of_it} that it moves are {most.names}")
-    elif eager is not None and moved < _FEWER * eager.bytes:
+    if eager is not None and moved < _FEWER * eager.bytes:
         before, now = _megabytes(eager.bytes, moved)
         parts.append(f"it moves {now} instead of {before}")
+    elif len(chosen) == 1 and (most := _most_of(programs[0])) is not None:
+        all_of_it, share = _megabytes(moved, most.bytes)
+        some = "nearly all" if all_of_it.startswith(f"{share} ") else share
+        parts.append(f"{some} of the {all_of_it} that it moves are {most.names}")
     if not parts:
         parts.append("the same work, in kernels made for these sizes")
     text = "; ".join(parts)

@@ -15,6 +15,7 @@ import superopt
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.cli.screen import Table, Text
 from superopt.cli.summary import summary
+from superopt.fate import Fate, Kind
 from superopt.frontier.tensors.bound import graph_bound
 from superopt.ir import fuse
 from superopt.result.result import Result
@@ -98,8 +99,7 @@ def as_written(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Candid
 
 def with_chosen(result: Result, candidate: Candidate) -> Result:
     [region] = result.regions
-    assert region.chosen is not None
-    one = replace(candidate, fate=region.chosen.fate)
+    one = replace(candidate, fate=Fate("choose", Kind.CHOSEN))
     return replace(result, regions=(replace(region, candidates=(one,)),))
 
 
@@ -127,7 +127,7 @@ def test_why_it_is_faster_counts_operators_of_pytorch(planned: Callable[..., Res
     why = why_faster(one_kernel)
     assert "3 operators became 1 kernel" in why  # a layer norm is one, whatever its algebra
     assert "pass" not in why  # the kernel itself reads x once for each sum and once to normalize
-    assert "it moves 131.1 instead of 458.8 kB" in why
+    assert "it moves 131.1 instead of 459.0 kB" in why
     unknown = why_faster(replace(one_kernel, eager=None))
     assert "operators" not in unknown
     assert "instead of" not in unknown
