@@ -265,6 +265,8 @@ def _megabytes(whole: int, share: int) -> tuple[str, str]:
 
 def _time(us: float) -> str:
     value, unit = (us / 1e3, "ms") if us >= _LONG_US else (us, "µs")
+    if value < 1:
+        return f"{value:.1g} {unit}"
     return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
 
 

@@ -1,5 +1,6 @@
 """The few lines that `superopt optimize` prints: true to the result, and the same from an earlier run."""
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def test_why_it_is_faster_counts_what_the_program_does(planned: Callable[..., Re
     why = why_faster(with_chosen(result, as_written(delayed_norm_linear, *SHAPES)))
     assert "7 operators became 1 kernel" in why
     assert "One pass over x instead of two" in why
-    assert "524.3 of the 574.5 kB that it moves are w" in why
+    assert "it moves 574.5 instead of 689.5 kB" in why
     assert why.endswith(".")
     result = planned(rowsum, (32, 512), (512, 512), superopt=50.0, eager=100.0)
     least = min(result.regions[0].candidates, key=lambda one: graph_bound(one.graph).flops)
@@ -238,6 +239,22 @@ def test_the_same_again_is_recalled_and_says_so(
                 run("optimize", f"{norm}:norm_linear", *INPUTS, *other)
         with pytest.raises(AssertionError, match="it races"):  # it holds tensors of its own
             run("optimize", f"{norm}:Held", "--inputs", "f32[8,64]", *INPUTS[2:])
+
+
+def test_a_result_that_cannot_be_saved_is_printed_all_the_same(
+    run: Run, norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("superopt.result.codec.replace_text", full)
+    ran = run("optimize", f"{norm}:norm_linear", *INPUTS, "--plan", "-o", tmp_path / "result.json")
+    assert ran.code == 2
+    assert "a plan for" in ran.out
+    assert "-o result.json keeps it" in ran.out
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("superopt: error: cannot write")
+    assert last.endswith("No space left on device")
 
 
 def test_a_kept_result_that_is_damaged_is_not_used(norm: str, tmp_path: Path) -> None:

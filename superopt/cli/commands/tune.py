@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.cli import options
-from superopt.cli.commands.optimize import show
+from superopt.cli.commands.optimize import save_and_show
 from superopt.cli.live import LiveLine
 from superopt.cli.pending import run_pending
 from superopt.cli.scratch import own_scratch
@@ -85,8 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         if best.interrupted and not best.measurements:
             raise KeyboardInterrupt
-        best.save(out)
-    show(best, arguments, out)
+    save_and_show(best, arguments, out)
     if best.interrupted:
         return 130
     return 0 if best.winner == "superopt" else 1
