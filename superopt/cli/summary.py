@@ -5,7 +5,7 @@ from pathlib import Path
 
 from superopt.cli.screen import Block, Table, Text
 from superopt.result import Result
-from superopt.result.why import agreement, best_rival, why_faster, why_not_faster
+from superopt.result.why import agreement, best_rival, how_fast, why_faster, why_not_faster
 
 __all__ = ["summary"]
 
@@ -45,8 +45,8 @@ def _headline(result: Result) -> str:
         kept = "PyTorch's program" if result.winner == "eager" else result.winner
         return f"{name}: {kept} stays; nothing that was found is surely faster"
     against = "a stand-in for the original" if result.stood_in else best_rival(result)
-    between = "" if result.interval is None else " ({:.2f} to {:.2f})".format(*result.interval)
-    return f"{name}: {result.speedup:.2f} times as fast as {against}{between}"
+    times, between = how_fast(result)
+    return f"{name}: {times} as fast as {against}{between}"
 
 
 def _race(result: Result) -> Table:

@@ -27,11 +27,10 @@ from superopt.candidates.order import RankedBy
 from superopt.errors import GraphError, InputError, reason_of
 from superopt.fate import Kind
 from superopt.files import replace_text
-from superopt.ir import parse_program, print_graph, print_program
+from superopt.ir import Eager, parse_program, print_graph, print_program
 from superopt.result.result import Result
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target, pick_target
-from superopt.trace.eager import Eager
 from superopt.tune import Measurement
 from superopt.verify.floats.report import DistributionReport, FloatReport
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from superopt.candidates.candidate import RegionCandidates, all_summed
 from superopt.candidates.floors import of_program
 from superopt.candidates.order import RankedBy
-from superopt.ir import Graph, Program, Region
+from superopt.ir import Eager, Graph, Program, Region
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target
-from superopt.trace.eager import Eager
 from superopt.tune import Measurement
 from superopt.verify.floats.report import FloatReport
 

@@ -10,15 +10,15 @@ from math import prod
 
 from superopt.dtypes import DTYPES
 from superopt.frontier.tensors.bound import graph_bound
-from superopt.ir import value_axes, value_names
+from superopt.ir import Eager, value_axes, value_names
 from superopt.ir.mugraph import Call, Kernel, MuGraph, walk
 from superopt.result.result import Result
 from superopt.rivals.rivals import PEERS
-from superopt.trace.eager import Eager
 
 __all__ = [
     "agreement",
     "best_rival",
+    "how_fast",
     "moved_bytes",
     "what_is_left",
     "why_faster",
@@ -27,7 +27,9 @@ __all__ = [
 
 _FEWER = 0.9  # a program with less than this share of the arithmetic is said to do less
 _MOSTLY = 0.6  # share of the bytes, above which inputs are named as most of them
-_NAMED = 2  # inputs that are named so
+_SPREAD = 2.0  # highest over lowest ratio, above which a single ratio says little
+_NEARLY_ALL = 0.9  # the same, where more inputs are named rather than fewer
+_NAMED = 3  # inputs that are named so
 _LONG_US = 10_000.0  # from which on times are said in ms
 _NEAR_FLOOR = 1.25  # a program within this many times the least possible time leaves little to win
 _APART = 1.1  # times that two times of one program differ before a reader is told why
@@ -49,6 +51,16 @@ def best_rival(result: Result) -> str:
     return "eager PyTorch" if best == "eager" else best
 
 
+def how_fast(result: Result) -> tuple[str, str]:
+    """Return how many times as fast the kernels surely are, and in which interval that lies."""
+    if result.interval is None:
+        return f"{result.speedup:.2f} times", ""
+    low, high = result.interval
+    if high <= _SPREAD * low:
+        return f"{result.speedup:.2f} times", f" ({low:.2f} to {high:.2f})"
+    return f"at least {low:.2f} times", f" (up to {high:.2f}: the machine was busy)"
+
+
 def why_faster(result: Result) -> str:
     """Return what the chosen kernels do less of than PyTorch's operators; nothing if not known."""
     chosen = [(one, one.chosen) for one in result.regions if one.chosen is not None]
@@ -63,15 +75,16 @@ def why_faster(result: Result) -> str:
     if done < _FEWER * asked:
         parts.append(f"{asked / done:.1f} times less arithmetic" if done else "no arithmetic is left")
     moved = sum(map(moved_bytes, programs))
-    if eager is not None and moved < _FEWER * eager.bytes:
+    saves = eager is not None and moved < _FEWER * eager.bytes
+    if eager is not None and saves:
         before, now = _megabytes(eager.bytes, moved)
         parts.append(f"it moves {now} instead of {before}")
-    elif len(chosen) == 1 and (most := _most_of(programs[0])) is not None:
+    if not parts:
+        parts.append("the same work, in kernels made for these sizes")
+    if not saves and len(chosen) == 1 and (most := _most_of(programs[0])) is not None:
         all_of_it, share = _megabytes(moved, most.bytes)
         some = "nearly all" if all_of_it.startswith(f"{share} ") else share
         parts.append(f"{some} of the {all_of_it} that it moves are {most.names}")
-    if not parts:
-        parts.append("the same work, in kernels made for these sizes")
     text = "; ".join(parts)
     return text[:1].upper() + text[1:] + "."
 
@@ -237,10 +250,12 @@ def _most_of(mugraph: MuGraph) -> _Most | None:
     total = sum(size for _, size in traffic)
     of_each = {at: sum(size for value, size in traffic if value == at) for at in range(len(inputs))}
     largest = sorted(of_each, key=lambda at: -of_each[at])
-    for count in range(1, _NAMED + 1):
-        some = sorted(largest[:count])
-        if (share := sum(of_each[at] for at in some)) > _MOSTLY * total:
-            return _Most(share, " and ".join(inputs[at].name for at in some))
+    for share in (_NEARLY_ALL, _MOSTLY):
+        for count in range(1, _NAMED + 1):
+            some = sorted(largest[:count])
+            if (moved := sum(of_each[at] for at in some)) > share * total:
+                names = [inputs[at].name for at in some]
+                return _Most(moved, " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))))
     return None
 
 

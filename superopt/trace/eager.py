@@ -1,21 +1,11 @@
-"""Eager: what PyTorch itself does for a traced function: its operators, and what they read and write."""
+"""Eager: counts what PyTorch itself does for a traced function."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import prod
 
+from superopt.ir import Eager
 from superopt.trace.capture.tape import Meta, Tape, is_view, refs
 
-__all__ = ["Eager", "eager_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Eager:
-    """The work of plain PyTorch: each operator reads its operands from memory and writes its results."""
-
-    operators: int  # that compute something; views do not
-    bytes: int  # that all of them read and write
-    reads: Mapping[str, int] = field(default_factory=dict)  # how many of them read an input, by its name
+__all__ = ["eager_of"]
 
 
 def eager_of(tape: Tape) -> Eager | None:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from superopt.errors import InputError, TraceError
-from superopt.ir import Graph, Opaque, Program, Region
+from superopt.ir import Eager, Graph, Opaque, Program, Region
 from superopt.trace.algebra import OpaqueCall, build
 from superopt.trace.capture.dispatch import capture
 from superopt.trace.capture.tape import Meta, Ref, is_view, map_leaves, results_of
-from superopt.trace.eager import Eager, eager_of
+from superopt.trace.eager import eager_of
 from superopt.trace.regions import cut
 from superopt.trace.run import TORCH_DTYPES, run_graph
 

@@ -53,13 +53,17 @@ LONGEST_S = {"search": 4.0, "optimize": 25.0, "backend": 15.0}
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
+_PYTHONS = ("psm_", "sem.", "torch_")  # names that Python and PyTorch give
+
+
 def _shared() -> set[str]:
     """Return the names in shared memory that no process uses: those that are used have an owner."""
     used = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             used |= set(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
-    return {one.name for one in Path("/dev/shm").iterdir()} - used
+    there = {one.name for one in Path("/dev/shm").iterdir() if one.name.startswith(_PYTHONS)}
+    return there - used
 
 
 class Place:

@@ -173,6 +173,18 @@ def test_the_summary_is_a_few_lines(planned: Callable[..., Result]) -> None:
     assert "The report: superopt report result.json; -v shows" in str(blocks[-1])
 
 
+def test_a_ratio_that_is_not_sure_is_a_least_one(planned: Callable[..., Result]) -> None:
+    won = planned(norm_linear, *SHAPES, superopt=50.0, eager=100.0)
+    assert (
+        "norm_linear: at least 6.70 times as fast as eager PyTorch (up to 531.90: the machine was busy)"
+        in (text_of(replace(won, ratio=390.0, interval=(6.7, 531.9))))
+    )
+    assert "390.00 times as fast as eager PyTorch (300.00 to 500.00)" in (
+        text_of(replace(won, ratio=390.0, interval=(300.0, 500.0)))
+    )
+    assert "2.00 times as fast as eager PyTorch\n" in text_of(won)
+
+
 def test_times_that_do_not_agree_are_explained(planned: Callable[..., Result]) -> None:
     won = planned(norm_linear, *SHAPES, superopt=50.0, eager=100.0)
     assert "The race of all programs gave 2.00; the ratio above is of a second race" in text_of(
