@@ -10,7 +10,8 @@ from math import prod
 
 from superopt.dtypes import DTYPES
 from superopt.frontier.tensors.bound import graph_bound
-from superopt.ir import Eager, value_axes, value_names
+from superopt.ir import Eager, Graph, tensorless_values, value_axes, value_names
+from superopt.ir.compose import compose, contract_products
 from superopt.ir.mugraph import Call, Kernel, MuGraph, walk
 from superopt.result.result import Result
 from superopt.rivals.rivals import PEERS
@@ -69,7 +70,8 @@ def why_faster(result: Result) -> str:
     programs = [candidate.mugraph for _, candidate in chosen]
     whole = len(chosen) == len(result.program.nodes)  # PyTorch computes nothing of it any more
     eager = result.eager if whole else None
-    parts = [] if eager is None else _less_work(result, eager, programs)
+    parts = [found] if eager is not None and (found := _passes(result, eager, programs)) else []
+    parts += _fewer_kernels(eager, [one.goal for one, _ in chosen], programs)
     done = sum(graph_bound(candidate.graph).flops for _, candidate in chosen)
     asked = sum(graph_bound(one.goal).flops for one, _ in chosen)
     if done < _FEWER * asked:
@@ -89,17 +91,24 @@ def why_faster(result: Result) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _less_work(result: Result, eager: Eager, programs: Sequence[MuGraph]) -> list[str]:
-    """Return how much fewer passes over an input there are, and how much fewer kernels than operators."""
-    parts = [found] if (found := _passes(result, eager, programs)) else []
+def _fewer_kernels(eager: Eager | None, goals: Sequence[Graph], programs: Sequence[MuGraph]) -> list[str]:
+    """Return into how many kernels the operators of PyTorch went, or the steps where these are not known."""
+    count = sum(map(_steps, goals)) if eager is None else eager.operators
     kernels = [kernel for mugraph in programs for kernel in mugraph.kernels]
+    if count <= len(kernels):
+        return []
     calls = sum(isinstance(kernel, Call) for kernel in kernels)
-    if eager.operators > len(kernels):
-        own = len(kernels) - calls
-        after = _counted(own, "kernel") if own or not calls else ""
-        after += (" and " if after else "") + _counted(calls, "library call") if calls else ""
-        parts.append(f"{_counted(eager.operators, 'operator')} became {after}")
-    return parts
+    own = len(kernels) - calls
+    after = _counted(own, "kernel") if own or not calls else ""
+    after += (" and " if after else "") + _counted(calls, "library call") if calls else ""
+    return [f"{_counted(count, 'operator' if eager is not None else 'step')} became {after}"]
+
+
+def _steps(goal: Graph) -> int:
+    """Return how many steps of the algebra a graph has, with those that people write as one."""
+    composed = contract_products(compose(goal))
+    closed = tensorless_values(composed)
+    return sum(not closed[value] and step.op not in ("rename", "select") for value, step in composed.numbered)
 
 
 def why_not_faster(result: Result) -> list[str]:
