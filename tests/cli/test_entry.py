@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,8 +125,20 @@ def test_bash_completes(run: Run) -> None:
             ["bash", "-c", f"{script}\n{call}"], capture_output=True, text=True, check=True
         )
         assert (set(ended.stdout.split()), ended.stderr) == (expected, "")
-    assert "bashcompinit" in run("completion", "zsh").out
     assert "-l no-torch-compile" in run("completion", "fish").out
+
+
+def test_zsh_completes_whether_or_not_its_completion_is_on(run: Run, tmp_path: Path) -> None:
+    script = run("completion", "zsh").out
+    assert script.index("compinit -i") < script.index("bashcompinit") < script.index("complete -o default")
+    zsh = shutil.which("zsh")
+    if zsh is not None:
+        (tmp_path / "script").write_text(script)
+        for before in ("", "autoload -Uz compinit && compinit -i -D; "):
+            command = f"{before}source {tmp_path / 'script'}; print ${{_comps[superopt]}}"
+            ended = subprocess.run([zsh, "-f", "-c", command], capture_output=True, text=True, check=True)
+            assert "_superopt" in ended.stdout
+            assert ended.stderr == ""
 
 
 def test_rules_check(run: Run) -> None:

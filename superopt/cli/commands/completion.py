@@ -32,7 +32,10 @@ _superopt() {
 }
 complete -o default -F _superopt superopt
 """
-_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i -D; }
+autoload -Uz bashcompinit && bashcompinit
+"""
 
 
 def add_command(commands: Any) -> None:
