@@ -31,6 +31,7 @@ _MOSTLY = 0.6  # share of the bytes, above which inputs are named as most of the
 _SPREAD = 2.0  # highest over lowest ratio, above which a single ratio says little
 _NEARLY_ALL = 0.9  # the same, where more inputs are named rather than fewer
 _NAMED = 3  # inputs that are named so
+_CALL_US = 4.0  # what calling a program takes at most, besides its kernels
 _LONG_US = 10_000.0  # from which on times are said in ms
 _NEAR_FLOOR = 1.25  # a program within this many times the least possible time leaves little to win
 _APART = 1.1  # times that two times of one program differ before a reader is told why
@@ -160,11 +161,13 @@ def agreement(result: Result) -> list[str]:
     if ours is not None and known and len(known) == len(kernels) == len(result.program.nodes):
         alone = sum(known)
         if max(alone, ours.median_us) > _APART * min(alone, ours.median_us):
-            why = "other programs did not empty the caches there, or the machine was less busy"
-            said.append(
-                f"Raced among the candidates it took {_time(alone)}:"
-                f" {why if alone < ours.median_us else 'the machine was busier then'}."
-            )
+            if alone > ours.median_us:
+                why = ": the machine was busier then"
+            elif ours.median_us - alone < _CALL_US:
+                why = ", without what calling the whole program takes"
+            else:
+                why = ": other programs did not empty the caches there, or the machine was less busy"
+            said.append(f"Raced among the candidates it took {_time(alone)}{why}.")
     return said
 
 
