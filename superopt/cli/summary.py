@@ -5,7 +5,7 @@ from pathlib import Path
 
 from superopt.cli.screen import Block, Table, Text
 from superopt.result import Result
-from superopt.result.why import agreement, best_rival, how_fast, why_faster, why_not_faster
+from superopt.result.why import agreement, headline, why_faster, why_not_faster
 
 __all__ = ["summary"]
 
@@ -14,7 +14,7 @@ _LONG_US = 10_000.0  # from which on times are printed in ms
 
 def summary(result: Result, out: Path | None, *, recalled: datetime | None = None) -> list[Block]:
     """Return what a user wants to know at first; `recalled` is when an earlier run measured it."""
-    blocks: list[Block] = [Text(_headline(result), "bold")]
+    blocks: list[Block] = [Text(headline(result), "bold")]
     if recalled is not None:
         when = recalled.astimezone().strftime("%Y-%m-%d %H:%M")
         blocks.append(Text(f"measured on {when}, proven equal again now; --fresh races anew", "dim"))
@@ -32,21 +32,6 @@ def summary(result: Result, out: Path | None, *, recalled: datetime | None = Non
     ]
     blocks.append(Text(_further(result, out), "dim"))
     return blocks
-
-
-def _headline(result: Result) -> str:
-    name = result.name
-    if result.winner is None:
-        took = (
-            f"{result.predicted_us:.1f} µs predicted" if result.predicted_us is not None else "no prediction"
-        )
-        return f"{name}: a plan for {result.target.name}, {took}; nothing was measured"
-    if result.winner != "superopt":
-        kept = "PyTorch's program" if result.winner == "eager" else result.winner
-        return f"{name}: {kept} stays; nothing that was found is surely faster"
-    against = "a stand-in for the original" if result.stood_in else best_rival(result)
-    times, between = how_fast(result)
-    return f"{name}: {times} as fast as {against}{between}"
 
 
 def _race(result: Result) -> Table:

@@ -19,6 +19,7 @@ from superopt.rivals.rivals import PEERS
 __all__ = [
     "agreement",
     "best_rival",
+    "headline",
     "how_fast",
     "moved_bytes",
     "what_is_left",
@@ -61,6 +62,23 @@ def how_fast(result: Result) -> tuple[str, str]:
     if high <= _SPREAD * low:
         return f"{result.speedup:.2f} times", f" ({low:.2f} to {high:.2f})"
     return f"at least {low:.2f} times", f" (up to {high:.2f}: the machine was busy)"
+
+
+def headline(result: Result) -> str:
+    """Return in one line what came of it."""
+    name = result.name
+    if result.winner is None:
+        took = (
+            f"{result.predicted_us:.1f} µs predicted" if result.predicted_us is not None else "no prediction"
+        )
+        return f"{name}: a plan for {result.target.name}, {took}; nothing was measured"
+    if result.winner != "superopt":
+        eager = "PyTorch's stand-in for the original" if result.stood_in else "PyTorch's program"
+        kept = eager if result.winner == "eager" else result.winner
+        return f"{name}: {kept} stays; nothing that was found is surely faster"
+    against = "a stand-in for the original" if result.stood_in else best_rival(result)
+    times, between = how_fast(result)
+    return f"{name}: {times} as fast as {against}{between}"
 
 
 def why_faster(result: Result) -> str:
