@@ -14,7 +14,7 @@ _LONG_US = 10_000.0  # from which on times are printed in ms
 
 def summary(result: Result, out: Path | None, *, recalled: datetime | None = None) -> list[Block]:
     """Return what a user wants to know at first; `recalled` is when an earlier run measured it."""
-    blocks: list[Block] = [Text(headline(result), "bold")]
+    blocks: list[Block] = [Text(headline(result), "bold", wraps=True)]
     if recalled is not None:
         when = recalled.astimezone().strftime("%Y-%m-%d %H:%M")
         blocks.append(Text(f"measured on {when}, proven equal again now; --fresh races anew", "dim"))
@@ -27,10 +27,10 @@ def summary(result: Result, out: Path | None, *, recalled: datetime | None = Non
     if result.interrupted:
         blocks.append(Text("Interrupted: this is the best so far.", "yellow"))
     blocks += [
-        Text(f"{node.target} stays as PyTorch runs it: {node.reason}", "yellow")
+        Text(f"{node.target} stays as PyTorch runs it: {node.reason}", "yellow", wraps=True)
         for node in result.program.opaque
     ]
-    blocks.append(Text(_further(result, out), "dim"))
+    blocks.append(Text(_further(result, out), "dim", wraps=True))
     return blocks
 
 
@@ -51,7 +51,7 @@ def _number(value: float) -> str:
 
 def _further(result: Result, out: Path | None) -> str:
     if out is None:
-        page = "-o result.json keeps it, for superopt report and superopt export"
+        page = "-o result.json keeps it for superopt report and export"
     elif result.winner is None:
         page = f"The plan: superopt tune {out}, where the device is"
     else:

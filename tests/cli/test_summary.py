@@ -170,6 +170,7 @@ def test_the_summary_is_a_few_lines(planned: Callable[..., Result]) -> None:
     assert said.startswith("norm_linear: 2.00 times as fast as eager PyTorch (1.90 to 2.10)")
     assert "The race of all" not in said
     assert len(blocks) <= 8
+    assert all(one.wraps or len(one.text) < 80 for one in blocks if isinstance(one, Text))
     assert "The report: superopt report result.json; -v shows" in str(blocks[-1])
 
 
