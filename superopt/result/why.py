@@ -226,7 +226,7 @@ def _passes(result: Result, eager: Eager, programs: Sequence[MuGraph]) -> str:
     best, saved = "", 0
     for name, before in eager.reads.items():
         now = once.get(name, 0)
-        if now and (less := (before - now) * elements[name]) > saved:
+        if now and (less := (before - now) * elements.get(name, 0)) > saved:
             best, saved = f"{_counted(now, 'pass', 'passes')} over {name} instead of {_word(before)}", less
     return best
 

@@ -412,3 +412,22 @@ def test_whatever_is_missing_or_wrong_is_refused_or_the_rest_shows(change) -> No
 
 
 # -- drawings
+
+
+@pytest.mark.parametrize(
+    "eager",
+    [
+        {"operators": -1, "bytes": 1, "reads": {}},
+        {"operators": 1, "bytes": "many", "reads": {}},
+        {"operators": 1, "bytes": 1, "reads": {"x": -1}},
+        {"operators": 1, "bytes": 1, "reads": {"x": 0.5}},
+        {"operators": 1, "bytes": 1, "reads": ["x"]},
+        {"operators": 1, "bytes": 1, "reads": {}, "more": 1},
+        {"operators": 1},
+        7,
+    ],
+)
+def test_what_pytorch_does_is_read_with_care(eager) -> None:
+    with pytest.raises(InputError, match="damaged"):
+        result_from_json({**measured(), "eager": eager})
+    assert result_from_json({**measured(), "eager": None}).eager is None
