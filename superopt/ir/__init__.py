@@ -42,6 +42,7 @@ from superopt.ir.mugraph import (
     print_mugraph,
 )
 from superopt.ir.program import (
+    Eager,
     Opaque,
     Program,
     Region,
@@ -65,6 +66,7 @@ __all__ = [
     "Axis",
     "Block",
     "Call",
+    "Eager",
     "FusionChoices",
     "Graph",
     "Growth",
