@@ -14,7 +14,7 @@ from superopt.codegen.statements import (
     Statement,
     Store,
 )
-from superopt.ir import REDUCTIONS, Step, mask_values, value_axes
+from superopt.ir import REDUCTIONS, Graph, Step, mask_values, value_axes
 
 __all__ = [
     "LEAVES",
@@ -27,6 +27,7 @@ __all__ = [
     "Shift",
     "Walk",
     "make_plan",
+    "viewed",
 ]
 
 LEAVES = frozenset({"const", "infinity", "size", "index"})
@@ -34,6 +35,15 @@ LEAVES = frozenset({"const", "infinity", "size", "index"})
 
 VIEWS = frozenset({"rename", "select"})
 """Steps that read other places of a value, and compute nothing."""
+
+
+def viewed(graph: Graph, value: int) -> int:
+    """Return the value behind renames and selections: what is read where a view of it is asked for."""
+    step = graph.step_of(value)
+    while step is not None and step.op in VIEWS:
+        value = step.inputs[0]
+        step = graph.step_of(value)
+    return value
 
 
 @dataclass(slots=True)
@@ -129,7 +139,7 @@ class _Planner:
 
     def body(self, statements: tuple[Statement, ...]) -> list[Item]:
         items: list[Item] = []
-        first = 0  # items before it are tensorless: a loop or a fill came after them
+        first = 0  # a statement joins no nest before this item, since a loop or a fill came between
         for one in statements:
             if isinstance(one, LoopStatement):
                 items.append(Walk(one.axis, self.body(one.body), one.reaches))
@@ -167,7 +177,7 @@ class _Planner:
                     s.value for s in item.statements if isinstance(s, Compute) and s.step.op in REDUCTIONS
                 }
                 direct = {one.value} if isinstance(one, Store) else set(one.step.inputs)
-                apart = reduces | {i for i in reads if i not in direct}  # other places of a value
+                apart = reduces | {i for i in reads if i not in direct}  # or read at other places
                 earliest = at + 1 if apart & reads & item.made else at
                 break
         reduced = (
@@ -191,11 +201,7 @@ class _Planner:
 
     def source(self, value: int) -> int:
         """Return the value behind renames and selections."""
-        step = self.graph.step_of(value)
-        while step is not None and step.op in VIEWS:
-            value = step.inputs[0]
-            step = self.graph.step_of(value)
-        return value
+        return viewed(self.graph, value)
 
     def _contraction(self, one: Compute) -> Contraction | None:
         """Return how the micro-kernel computes a step, or None where plain loops must."""
@@ -219,7 +225,7 @@ class _Planner:
         return Contraction(one, a, b, m, n, k, tuple(around))
 
     def find_met_again(self, body: list[Item]) -> None:
-        """Note which contractions read an A that was read before and has not changed: it is packed once."""
+        """Note which contractions read an operand A again before it changes: A is packed once for all."""
         rescaled = {
             value for one, _ in self.program.flat() if isinstance(one, Move) for value, _ in one.rescales
         }

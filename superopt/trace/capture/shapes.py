@@ -1,6 +1,6 @@
 """Shapes, strides and dtypes of the common operators' results.
 
-PyTorch's own kernels for the meta device would do, but the Python ones among them import sympy
+PyTorch's own kernels for the meta device compute the same, but those written in Python import sympy
 and Dynamo on their first call, which takes over a second. A rule here returns None for any use
 it does not know, also a wrong one: then PyTorch decides, and words the error.
 """
@@ -111,7 +111,7 @@ def _unary(x: Tensor, *options: Any, **named: Any) -> Tensor | None:
     return _elementwise(x) if numbers and x.is_floating_point() else None
 
 
-def _binary(x: Any, y: Any, **options: Any) -> Tensor | None:
+def _binary(x: Any, y: Any, *_factors: Any, **options: Any) -> Tensor | None:
     return _elementwise(x, y) if options.get("rounding_mode") is None else None
 
 

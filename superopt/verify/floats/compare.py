@@ -85,7 +85,7 @@ _SPARED = DIRECTED[-1]  # the distribution that is left out where the others hav
 _FEW, _LARGE = 16, 2**16  # elements of a small input, and of the inputs of a program that is not small
 _COVERING = 2  # draws of a directed distribution that may show nothing new before it is left
 _NOTHING = 2.0**-44  # the share of the largest input that is left where it cancels in float64
-_LACKING = 4  # inputs of which numbers are left out, one in each draw
+_LACKING_INPUTS = 4  # inputs of which numbers are left out, one in each draw
 _PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
 
@@ -95,8 +95,6 @@ def compare_floats(
     inputs: Sequence[Any],
     *,
     eager: Function | None = None,
-    factor: float = FACTOR,
-    floor: float = FLOOR,
     distributions: Iterable[str] | None = None,
     seed: int = 0,
     focus: Focus | None = None,
@@ -112,8 +110,6 @@ def compare_floats(
         eager or reference,
         [candidate],
         inputs,
-        factor=factor,
-        floor=floor,
         distributions=distributions,
         seed=seed,
         focus=focus,
@@ -127,8 +123,6 @@ def compare_many(
     candidates: Sequence[Function],
     inputs: Sequence[Any],
     *,
-    factor: float = FACTOR,
-    floor: float = FLOOR,
     distributions: Iterable[str] | None = None,
     seed: int = 0,
     focus: Focus | None = None,
@@ -141,7 +135,7 @@ def compare_many(
     sorts_out_nan = focus is not None and focus.sorts_out_nan
     focus = None if focus is None or focus.is_empty else focus
     names = list(DISTRIBUTIONS if distributions is None else distributions)
-    comparison = _Comparison(exact, eager, candidates, factor, floor, focus, inputs)
+    comparison = _Comparison(exact, eager, candidates, focus, inputs)
     if focus is not None:
         comparison.judge_directed(inputs, seed)
         names = [name for name in names if name not in DIRECTED]
@@ -162,13 +156,10 @@ class _Comparison:
         exact: Function,
         eager: Function,
         candidates: Sequence[Function],
-        factor: float,
-        floor: float,
         focus: Focus | None,
         inputs: Sequence[Any],
     ) -> None:
         self.exact, self.eager, self.candidates = exact, eager, candidates
-        self.factor, self.floor = factor, floor
         self.focus = focus
         self.watch = None if focus is None else Watch(focus, unit_of(tensors_of(inputs)))
         self.found: list[list[DistributionReport]] = [[] for _ in candidates]
@@ -182,7 +173,7 @@ class _Comparison:
     def reports(self) -> list[FloatReport]:
         """The verdicts."""
         uncovered = () if self.watch is None else self.watch.coverage.uncovered
-        return [FloatReport(self.dtype, self.factor, tuple(found), uncovered) for found in self.found]
+        return [FloatReport(self.dtype, FACTOR, tuple(found), uncovered) for found in self.found]
 
     def judge(self, name: str, inputs: Sequence[Any], seed: int) -> None:
         """Judge all candidates on one distribution."""
@@ -206,21 +197,24 @@ class _Comparison:
 
     def judge_missing(self, inputs: Sequence[Any], seed: int) -> None:
         """Judge all candidates where one input after another lacks numbers."""
-        errors = self._blank()
         floats = sum(one.dtype.is_floating_point for one in tensors_of(inputs))
-        for draw in range(min(floats, _LACKING)):
-            drawn = sample(MISSING, inputs, seed=seed + draw, focus=self.focus)
-            self._compare(MISSING, drawn, seed + draw, self._everyone, errors)
-        for at, several in enumerate(errors):
-            self.found[at] += [self._judged(MISSING, several)] if several else []
+        seeds = range(seed, seed + min(floats, _LACKING_INPUTS))
+        self._judge_drawn(MISSING, ((sample(MISSING, inputs, seed=at, focus=self.focus), at) for at in seeds))
 
     def judge_found(self, draws: Iterable[Sequence[Any]], seed: int) -> None:
         """Judge all candidates on inputs that show comparisons as no distribution did."""
+        self._judge_drawn(FOUND, ((drawn, seed) for drawn in draws))
+
+    def _judge_drawn(self, name: str, draws: Iterable[tuple[Sequence[Any], int]]) -> None:
+        """Judge all candidates on some draws, each with the seed of the random numbers of the program."""
         errors = self._blank()
-        for drawn in draws:
-            self._compare(FOUND, drawn, seed, self._everyone, errors)
-        for at, several in enumerate(errors):
-            self.found[at] += [self._judged(FOUND, several)] if several else []
+        for drawn, seed in draws:
+            self._compare(name, drawn, seed, self._everyone, errors)
+        self._report(name, errors)
+
+    def _report(self, name: str, errors: Sequence[list[Errors]]) -> None:
+        for found, several in zip(self.found, errors, strict=True):
+            found += [self._judged(name, several)] if several else []
 
     def _blank(self) -> list[list[Errors]]:
         return [[] for _ in self.candidates]
@@ -270,7 +264,7 @@ class _Comparison:
         return met
 
     def _judged(self, name: str, several: Sequence[Errors]) -> DistributionReport:
-        return judged(name, several, self.factor, self.floor)
+        return judged(name, several, FACTOR, FLOOR)
 
     def _close(self, name: str, errors: Sequence[list[Errors]], inputs: Sequence[Any], seed: int) -> None:
         """Report on a distribution, after several draws for candidates that err too much on the first."""
@@ -279,8 +273,7 @@ class _Comparison:
         for draw in range(drawn_before, self.draws if unlucky else 0):
             drawn = sample(name, inputs, seed=seed + draw, focus=self.focus)
             self._compare(name, drawn, seed + draw, unlucky, errors)
-        for at, several in enumerate(errors):
-            self.found[at] += [self._judged(name, several)] if several else []
+        self._report(name, errors)
 
     def _is_unlucky(self, name: str, errors: Sequence[Errors]) -> bool:
         found = self._judged(name, errors)
