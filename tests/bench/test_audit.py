@@ -41,7 +41,7 @@ def findings_of(first: int) -> set[tuple[str, str]]:
 ALLOWED = {
     # The 16 parts of one row are multiplied and added up in registers; it is the slowest of five ways.
     ("matmul-matmul/decode-1", "vectors"),
-    # Two warps multiply tiles of 64 x 64 in parts of the sum; wgmma needs four. It is the second of five ways.
+    # Two warps multiply tiles of 64 x 64 in parts of the sum; wgmma needs four. It is the second of five.
     ("lora/decode-1", "old"),
 }
 
