@@ -21,6 +21,7 @@ _SHORT_S = 0.05
 class Opponents:
     """What there is to beat in a region: at most PyTorch without a compiler, at least its library calls.
 
+    `eager` is the region as eager PyTorch has it, with composite operators in one piece.
     `options` are Inductor's. With any, its code may do without the library calls, which then are no bound.
     """
 
@@ -30,8 +31,11 @@ class Opponents:
         draw: Callable[[], Sequence[tuple[Tensor, ...]]],
         target: Target,
         options: Mapping[str, Any],
+        *,
+        eager: fx.GraphModule | None = None,
     ) -> None:
         self._module = module
+        self._eager = module if eager is None else eager
         self._draw = draw
         self._target = target
         self._options = options
@@ -60,7 +64,8 @@ class Opponents:
     def contender(self, rival: Rival) -> Function:
         """Return a rival as a function of the region's inputs, made the first time."""
         if rival.name not in self._made:
-            self._made[rival.name] = rival.make(self._module, self.copies, self._options)
+            module = self._eager if rival is EAGER else self._module
+            self._made[rival.name] = rival.make(module, self.copies, self._options)
         return self._made[rival.name]
 
     def against(self, ours: Function, rival: Rival, *, seconds: float) -> HeadToHead:
