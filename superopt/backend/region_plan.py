@@ -1,9 +1,9 @@
-"""Region plan: a region's kernels, or PyTorch's operators, and `superopt::region`, by which compiled graphs call them.
+"""Region plan: a region's kernels, or operators of PyTorch, and the operator by which graphs call them.
 
-The operator is opaque to Inductor, and its results are fresh and contiguous. All it needs is a plan's text,
-which travels in the graph that Inductor compiles and caches, so that such a graph runs in another process.
-The text is data: there kernels are written anew from muGraphs and configurations. Where they cannot be, the
-goal itself is computed by torch.
+The operator, `superopt::region`, is opaque to Inductor. Its results are fresh and contiguous. All it needs is
+a plan's text, which travels in the graph that Inductor compiles and caches, so that such a graph runs in
+another process. The text is data: there kernels are written anew from muGraphs and configurations. Where
+they cannot be, the goal itself is computed by torch.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Composites: operators of PyTorch that Inductor takes apart, put together again as eager PyTorch runs them.
 
 Inductor computes a softmax or a layer norm from its exponentials and sums. Eager PyTorch has one kernel for
-each, which may be faster. A node of Inductor's graph remembers the operator that it was a part of. What the
-operator was called with is read off the parts, and is believed only if the call is equal to the parts as algebra.
+each, which may be faster. A node of Inductor's graph remembers the operator that it was a part of. What that
+was called with is read off the parts, and believed only if the call is equal to the parts as algebra.
 """
 
 import logging
