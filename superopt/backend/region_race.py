@@ -34,7 +34,7 @@ from superopt.rivals.rivals import EAGER, INDUCTOR, LIBRARY_CALLS, Function, Riv
 from superopt.targets import Target
 from superopt.tune.measure import HeadToHead
 
-__all__ = ["LEAST_S", "WIN", "RegionRace"]
+__all__ = ["LEAST_S", "WIN", "RegionRace", "even"]
 
 log = logging.getLogger("superopt")
 
@@ -64,6 +64,11 @@ _ELSEWHERE_S = 0.3  # seconds of a race at these sizes
 _FAILED = ("out of memory", "failed")
 _APART = 1.4  # Inductor's code of what eager PyTorch has one kernel for takes about this many times as long
 _NEAR = 1.5  # kernels race eager PyTorch too where its time was within this many times theirs
+
+
+def even() -> float:
+    """Return the least speed that is no loss against a rival, for kernels that were faster before."""
+    return min(WIN, 1.0)
 
 
 class RegionRace:
@@ -284,7 +289,7 @@ class RegionRace:
         raced = self._raced(known, ours, plan)
         if raced.taken and rival.most_us < _NEAR * (raced.after_us or inf):
             speed = self._race(ours, EAGER).speed_of("superopt")
-            if speed < 1.0:
+            if speed < even():
                 return replace(raced, taken=False, plan=None, why=f"{speed:.2f} times the speed of eager")
         if raced.taken and (why := self._slower_elsewhere(ours)):
             return replace(raced, taken=False, plan=None, why=why)

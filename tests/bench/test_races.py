@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from superopt.bench import races
-from superopt.bench.races import counts, main, outcome
+from superopt.bench.races import command as races
+from superopt.bench.races.command import counts, main, outcome
 from superopt.rivals.final import FinalRace
 from superopt.tune import Measurement
 from superopt.tune.measure import HeadToHead

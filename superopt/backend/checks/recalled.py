@@ -16,6 +16,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.operators import eager_module
 from superopt.backend.region import Region
 from superopt.backend.region_plan import calling
+from superopt.backend.region_race import even
 from superopt.errors import kind_and_line
 from superopt.rivals.inductor import alone
 from superopt.rivals.opponents import Opponents
@@ -61,7 +62,7 @@ def _checked(known: Decision, region: Region, target: Target, ledger: Ledger) ->
     raced, name = _raced(ours, copies, region, target, ledger)
     speed = raced.speed_of("superopt")
     log.info("%s: %.2f times the speed of %s now", known.operators, speed, name)
-    if speed >= 1.0 or not raced.sure:
+    if speed >= even() or not raced.sure:
         return known
     why = f"{known.why} when it was raced, but {speed:.2f} times the speed of {name} on this machine now"
     return replace(known, taken=False, plan=None, open=True, why=why)

@@ -19,6 +19,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.inductor_time import NODES, kernels_of
 from superopt.backend.pieces import Piece, reads_of
 from superopt.backend.region import Region
+from superopt.backend.region_race import even
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import kind_and_line
 from superopt.rivals.aten import Kind, is_attention, is_matmul, kinds_of, tensors_in, value_of
@@ -205,7 +206,7 @@ def _bytes(node: fx.Node) -> int:
 def _is_lost(raced: HeadToHead) -> bool:
     """Whether a graph is slower with its regions, or may be by more than noise."""
     speed = raced.speed_of("with")
-    return speed < 1.0 and (raced.sure or speed < _LEAST_SPEED)
+    return speed < even() and (raced.sure or speed < _LEAST_SPEED)
 
 
 def _gain(decision: Decision) -> float:

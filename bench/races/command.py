@@ -135,7 +135,3 @@ def _run(options: argparse.Namespace) -> int:
         f" {document['found']} of {document['faster']} faster programs were found"
     )
     return 1 if document["wrong"] else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
