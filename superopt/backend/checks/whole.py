@@ -100,7 +100,9 @@ class WholeRace:
 
     def _dear(self, taken: Taken) -> dict[str, str]:
         """Return the regions that may gain less than what could be fused across their borders costs."""
-        found = {}
+        found: dict[str, str] = {}
+        if not even():  # whatever is raced is taken
+            return found
         kinds = kinds_of(self.graph, self.target.torch_device)
         for region, decision in taken:
             gain = (decision.before_us or 0.0) - (decision.after_us or 0.0)
@@ -173,22 +175,22 @@ class WholeRace:
 def border_us(region: Region, kinds: Mapping[fx.Node, Kind], target: Target) -> float:
     """Return how long it takes to write and read again what Inductor could fuse across a region's border.
 
-    That are tensors between operators neither of which is a library's.
+    What is meant are tensors between operators of no library. What others read too is written anyway.
     """
     members = set(region.subgraph.piece.nodes)
     fused = {node for node in members if not _is_called(node)}
-    crossing: dict[fx.Node, None] = {}
-    for node in region.subgraph.piece.nodes:
-        for read in reads_of(node, kinds):
-            if node in fused and read not in members and kinds[read] == "compute" and not _is_called(read):
-                crossing[read] = None
-    for result in region.subgraph.results:
-        readers = {user for user in result.node.users if user not in members and user.op == "call_function"}
-        if result.node in fused and any(
-            kinds[user] == "compute" and not _is_called(user) for user in readers
-        ):
-            crossing[result.node] = None
-    moved = sum(2 * _bytes(node) for node in crossing)
+    entering = {
+        read
+        for node in fused
+        for read in reads_of(node, kinds)
+        if read not in members and kinds[read] == "compute" and not _is_called(read)
+    }
+    moved = sum(_bytes(node) * (1 if set(node.users) - members else 2) for node in entering)
+    for node in fused.intersection(result.node for result in region.subgraph.results):
+        readers = [user for user in node.users if user not in members]
+        fusable = [user for user in readers if kinds[user] == "compute" and not _is_called(user)]
+        if fusable:
+            moved += _bytes(node) * (2 if fusable == readers else 1)
     device = target.cost_device()
     rate = device.l2_gbs if moved < device.l2_bytes else device.memory_gbs
     return moved / (rate * 1e3)
