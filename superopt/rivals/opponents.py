@@ -14,7 +14,8 @@ from superopt.tune.measure import HeadToHead
 
 __all__ = ["Opponents"]
 
-_LONG_US = 2000.0  # one call is enough to time a function slower than this
+_LONG_US = 2000.0  # the shorter of a few calls is enough to time a function slower than this
+_LONG_CALLS = 2
 _SHORT_S = 0.05
 
 
@@ -76,14 +77,16 @@ class Opponents:
         )
 
     def _most_us(self) -> float:
-        """Return the time of plain PyTorch: one call's, or the median of several if they are short."""
+        """Return the time of plain PyTorch: the shorter of two calls, or the median of several short ones."""
         eager = self.contender(EAGER)
-        start = time.perf_counter()
-        with torch.no_grad():
-            eager(*self.copies[-1])
-            self._target.synchronize()
-        once_us = (time.perf_counter() - start) * 1e6
-        return once_us if once_us > _LONG_US else self._us(EAGER)
+        calls = []
+        for _ in range(_LONG_CALLS):
+            start = time.perf_counter()
+            with torch.no_grad():
+                eager(*self.copies[-1])
+                self._target.synchronize()
+            calls.append((time.perf_counter() - start) * 1e6)
+        return min(calls) if min(calls) > _LONG_US else self._us(EAGER)
 
     def _us(self, rival: Rival) -> float:
         contenders = {rival.name: self.contender(rival)}
