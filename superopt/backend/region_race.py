@@ -223,8 +223,8 @@ class RegionRace:
         if self.fused and (found := self._by_operators()).taken:
             self.found = found
         made = self.blank if self.settled else self._try(search)
-        if not made.taken and (found := self._by_operators()).taken:
-            return found
+        if not made.taken and (found := self._by_operators()).why:
+            return found if found.taken or not made.why else replace(made, open=made.open or found.open)
         return made if made.taken or not (self.found and self.found.taken) else self.found
 
     def _by_operators(self) -> Decision:
@@ -246,8 +246,9 @@ class RegionRace:
         if self.options.verify and not self.inputs.compared(ours, rival.copies[0]).ok:
             return known
         found = self._judged(known, self._race(ours, INDUCTOR), plan)
-        if not found.taken or self._slower_elsewhere(ours):
-            return known
+        if found.taken and (why := self._slower_elsewhere(ours)):
+            return replace(found, taken=False, plan=None, why=why)
+        self.operators_raced = not found.open  # a quieter moment may tell
         return replace(found, why=f"{found.why}, by PyTorch's own operators")
 
     def _try(self, search: bool) -> Decision:
