@@ -118,7 +118,7 @@ def _alone(traced: Traced, kernels: Mapping[str, Kernel], run: Callable[..., Any
 
 
 def as_kernel(goal: Graph, candidate: Candidate, kernel: Kernel) -> Kernel:
-    """Return the kernel of a candidate as a kernel of its region: with what it reads besides, made of weights.
+    """Return the kernel of a candidate as a kernel of its region, with what it keeps of the weights.
 
     Where that cannot be kept, PyTorch computes the region as its graph says.
     """
