@@ -262,7 +262,7 @@ class Optimized:
     def _mind(self, kernel: Kernel) -> None:
         """Be told when a kernel keeps nothing any more that is made of weights."""
         if isinstance(kernel, KeptKernel) and self.function is not None:
-            kernel.kept.on_end = self._keep_nothing
+            kernel.kept.give_up_with(self._keep_nothing)
 
     def _keep_nothing(self, why: str) -> None:
         """Leave all calls but the present one to the original."""

@@ -1,5 +1,6 @@
 """Kept: tensors that are made of weights once, and again when a weight has changed."""
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -21,6 +22,7 @@ Whole = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 _DTYPES = torch_dtypes()
 _RESTLESS = 8  # calls that tensors should serve at the least
 _PATIENCE = 3  # times in a row that they may serve fewer
+_MOST = 128  # layers that one kernel keeps tensors for
 
 
 def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
@@ -43,49 +45,84 @@ def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+class _Made:
+    """What was made of some weights, and how many calls it served."""
+
+    __slots__ = ("calls", "owners", "sources", "tensors")
+
+    def __init__(self, sources: Sources, tensors: tuple[Tensor, ...] | None, owners: Any) -> None:
+        self.sources = sources
+        self.tensors = tensors  # None: nothing that kernels could read
+        self.owners = owners  # weak references to the weights
+        self.calls = 0
+
+
 class Kept:
-    """Tensors made of weights, looked after: whoever asks for them gets those of the weights as they are."""
+    """Tensors made of weights, looked after: whoever asks for them gets those of the weights as they are.
+
+    One kernel may serve many layers: what was made is kept for the weights of each, as long as they live.
+    """
 
     def __init__(self, once: Graph) -> None:
         self.once = once
         self.sources = tuple(port.name for port in once.inputs)
         self.names = tuple(output.port.name for output in once.outputs)
         self.why = ""  # why no tensors are kept any more
-        self.on_end: Callable[[str], None] | None = None  # is told so
-        # The weights, and what was made of them; None: nothing that kernels could read.
-        self._state: tuple[Sources, tuple[Tensor, ...] | None] | None = None
-        self._calls = 0  # since the tensors were made
-        self._short = 0  # times in a row that they served a few calls only
+        self._on_end: Callable[[str], None] | None = None
+        self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
+        self._short = 0  # times in a row that tensors served a few calls only
+
+    def give_up_with(self, tell: Callable[[str], None]) -> None:
+        """From now on give up where weights change with nearly every call, and tell why.
+
+        Until then, as long as kernels are tried, tensors are made however often weights change.
+        """
+        self._on_end, self._short = tell, 0
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all that is kept."""
+        return sum(one.nbytes for made in self._made.values() for one in made.tensors or ())
 
     def of(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """Return the tensors that are made of these weights; None where nothing is kept."""
-        state = self._state
-        if state is not None and state[0].same(given):
-            self._calls += 1
-            return state[1]
-        return None if self.why else self._made(given)
+        made = self._made.get(tuple(map(id, given)))
+        if made is not None and made.sources.same(given):
+            made.calls += 1
+            return made.tensors
+        return None if self.why else self._make(given)
 
-    def _made(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-        if self._state is not None:
-            self._short = self._short + 1 if self._calls < _RESTLESS else 0
-            self._state = None
-        if self._short >= _PATIENCE:
-            return self._ended("the weights change with nearly every call")
+    def _make(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        key = tuple(map(id, given))
+        self._drop(key)
+        if len(self._made) >= _MOST:
+            self._drop(next(iter(self._made)))
         if not all(map(can_be_watched, given)):
             return self._ended("of some weights it cannot be told when they change")
         sources = Sources(given)  # made first: what is written from here on is seen in the next call
         if not sources.counted:
             return self._ended("too many tensors share the memory of a weight")
-        made: tuple[Tensor, ...] | None = None
+        if self._on_end is not None and self._short >= _PATIENCE:
+            return self._ended("the weights change with nearly every call")
+        if given[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            return None  # the graph would read these tensors when the weights are others
+        tensors: tuple[Tensor, ...] | None = None
         with suppress(InputError, GraphError):
-            made = made_once(self.once, dict(zip(self.sources, given, strict=True)))
-        self._state, self._calls = (sources, made), 0
-        return made
+            tensors = made_once(self.once, dict(zip(self.sources, given, strict=True)))
+        owners = tuple(weakref.ref(one, lambda _: self._drop(key)) for one in given)
+        self._made[key] = _Made(sources, tensors, owners)
+        return tensors
+
+    def _drop(self, key: tuple[int, ...]) -> None:
+        made = self._made.pop(key, None)
+        if made is not None:
+            self._short = self._short + 1 if made.calls < _RESTLESS else 0
 
     def _ended(self, why: str) -> None:
         self.why = why
-        if self.on_end is not None:
-            self.on_end(why)
+        self._made.clear()
+        if self._on_end is not None:
+            self._on_end(why)
 
 
 class KeptKernel:

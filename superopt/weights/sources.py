@@ -5,32 +5,27 @@ numpy or by code in other languages. So the numbers themselves are looked at too
 of a small weight, and of a large one so many, far apart, that no update of a whole weight passes unseen.
 """
 
-from collections.abc import Callable, Sequence
-from operator import attrgetter, is_
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from superopt.weights.writes import Writes, writes_to
+from superopt.weights.forms import Forms
+from superopt.weights.writes import writes_to
 
 __all__ = ["Sources", "can_be_watched"]
 
 _WHOLE = 2048  # bytes of a weight that is looked at whole
-_SAMPLED = 24  # numbers of a larger one that are looked at
+_SAMPLED = 12  # numbers of a larger one that are looked at
 _PLAIN = (Tensor, torch.nn.Parameter)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _bytes = np.ndarray.tobytes
-_GETTERS: tuple[Callable[[Any], Any], ...] = (
-    attrgetter("_version"),
-    Tensor.data_ptr,
-    Tensor.stride,
-    attrgetter("shape"),
-    attrgetter("dtype"),
-    Writes.count,
-)
+_version = attrgetter("_version")
+_address = Tensor.data_ptr
 
 
 def can_be_watched(tensor: Tensor) -> bool:
@@ -45,27 +40,30 @@ def can_be_watched(tensor: Tensor) -> bool:
 
 
 class Sources:
-    """Weights as they were at one time; the weights stay alive as long as they are compared with."""
+    """Weights as they were at one time; whoever has it makes sure that it is asked of the same tensors."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = tuple(tensors)
-        writes = writes_to(self._tensors)
+        self._writes = writes_to(tensors)
+        self._noted = tuple(one.noted for one in self._writes)
+        self._written = [one.count() for one in self._writes]
+        self.counted = min(self._written) >= 0
         # An alias of each keeps its memory, so that other numbers cannot come to lie at the same address.
-        self._aliases = tuple(one.detach() for one in self._tensors)
-        asked: list[tuple[Any, ...]] = [self._tensors] * (len(_GETTERS) - 1) + [writes]
-        self._told = [(get, of, list(map(get, of))) for get, of in zip(_GETTERS, asked, strict=True)]
-        self.counted = all(one.count() >= 0 for one in writes)
+        self._aliases = tuple(one.detach() for one in tensors)
+        self._versions = list(map(_version, tensors))
+        self._addresses = list(map(_address, tensors))
+        self._forms = Forms(tensors)
         self._views = tuple(_sampled(one) for one in self._aliases if one.is_cpu and one.numel())
         self._numbers = list(map(_bytes, self._views))
 
     def same(self, given: Sequence[Tensor]) -> bool:
-        """Whether these tensors are the weights, and hold the numbers that they held."""
-        if not all(map(is_, given, self._tensors)):
-            return False
-        for get, of, told in self._told:
-            if list(map(get, of)) != told:
-                return False
-        return list(map(_bytes, self._views)) == self._numbers
+        """Whether the weights hold the numbers that they held, and lie where they lay."""
+        return (
+            list(map(_version, given)) == self._versions
+            and list(map(_address, given)) == self._addresses
+            and self._forms.same(given)
+            and (not any(self._noted) or [one.count() for one in self._writes] == self._written)
+            and list(map(_bytes, self._views)) == self._numbers
+        )
 
 
 def _sampled(tensor: Tensor) -> "np.ndarray[Any, Any]":

@@ -5,6 +5,7 @@ watched, what its `data` gives is kept, so that the counts of these aliases, and
 Fused optimizers count no writes either: their steps are counted here.
 """
 
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ __all__ = ["Writes", "writes_to"]
 
 _MOST = 32  # aliases of a tensor; of one that gives more it is no longer told that it is the same
 
+_OURS = 3  # references to an alias that only the list of aliases has, as counted while it is looked at
+
 _watched: dict[int, "Writes"] = {}  # by the id of the tensor
 _original: Any = vars(torch._C.TensorBase)["data"]
 _hooks: list[object] = []
@@ -25,27 +28,49 @@ _hooks: list[object] = []
 class Writes:
     """The writes to one tensor, since it is watched, that its `_version` does not count."""
 
-    __slots__ = ("aliases", "lost", "owner", "steps")
+    __slots__ = ("lost", "noted", "owner")
 
     def __init__(self, tensor: Tensor) -> None:
         key = id(tensor)
-        self.aliases: list[Tensor] = []
-        self.steps = 0  # of optimizers
+        # Aliases, whose writes PyTorch counts, and numbers of writes; nothing as long as there are none.
+        self.noted: list[Tensor | int] = []
         self.lost = False  # whether there are aliases whose writes nobody counts
         self.owner = weakref.ref(tensor, lambda _: _watched.pop(key, None))
 
     def count(self) -> int:
         """Return a number that grows with each write; -1 where writes cannot be counted any more."""
-        if self.lost:
-            return -1
-        return self.steps + sum(one._version for one in self.aliases)
+        return -1 if self.lost else sum(map(_count, self.noted))
 
     def note(self, alias: Tensor) -> None:
         """Keep an alias, so that its count is known as long as the tensor is watched."""
-        if len(self.aliases) >= _MOST or alias.is_inference():
+        if len(self.noted) >= _MOST:
+            self.forget()
+        if len(self.noted) >= _MOST or alias.is_inference():
             self.lost = True
+            self.noted.append(0)
         else:
-            self.aliases.append(alias)
+            self.noted.append(alias)
+
+    def step(self) -> None:
+        """Count one write."""
+        if self.noted and isinstance(self.noted[-1], int):
+            self.noted[-1] += 1
+        else:
+            self.noted.append(1)
+
+    def forget(self) -> None:
+        """Let aliases go that nobody else has, and no view of them; the writes to them stay counted."""
+        total, left = self.count(), []
+        for one in self.noted:
+            if isinstance(one, Tensor) and (sys.getrefcount(one) > _OURS or one._use_count() > 1):
+                left.append(one)
+        gone = total - sum(map(_count, left))
+        if not self.lost:
+            self.noted[:] = [*([gone] if gone else []), *left]
+
+
+def _count(one: Tensor | int) -> int:
+    return one if isinstance(one, int) else one._version
 
 
 def writes_to(tensors: Sequence[Tensor]) -> tuple[Writes, ...]:
@@ -59,6 +84,7 @@ def writes_to(tensors: Sequence[Tensor]) -> tuple[Writes, ...]:
         known = _watched.get(id(one))
         if known is None or known.owner() is not one:
             known = _watched[id(one)] = Writes(one)
+        known.forget()
         found.append(known)
     return tuple(found)
 
@@ -76,7 +102,7 @@ def _stepped(optimizer: torch.optim.Optimizer, *unused: object) -> None:
         for one in group["params"]:
             known = _watched.get(id(one))
             if known is not None:
-                known.steps += 1
+                known.step()
 
 
 _data = property(_get, _original.__set__, _original.__delete__, _original.__doc__)

@@ -114,9 +114,7 @@ def build(quick) -> Callable[..., Watched]:
             name: Counted(target.make(one, target.default_configs(one))) for name, one in mugraphs.items()
         }
         assert counted
-        kernels = {
-            one.goal.name: as_kernel(one.goal, one.chosen, counted[one.goal.name]) for one in regions
-        }
+        kernels = {one.goal.name: as_kernel(one.goal, one.chosen, counted[one.goal.name]) for one in regions}
         best = Optimized(
             function,
             Result(

@@ -199,8 +199,9 @@ def test_a_change_is_seen(scores, change: Callable[[Scores], None]) -> None:
 
 def test_nothing_is_made_again_without_a_change(scores) -> None:
     module, watched, x = scores
-    made = [kernel.kept._state for kernel in watched.best._kernels.values()]
-    assert made and all(made)
+    made = [kernel.kept._made.copy() for kernel in watched.best._kernels.values()]
+    assert made
+    assert all(made)
     module.state_dict()
     module.l.weight.data.norm()
     copy.deepcopy(module)
@@ -208,7 +209,7 @@ def test_nothing_is_made_again_without_a_change(scores) -> None:
     watched.ours(torch.randn(8, 64))
     for before, kernel in zip(made, watched.best._kernels.values(), strict=True):
         assert isinstance(kernel, KeptKernel)
-        assert kernel.kept._state is before
+        assert kernel.kept._made == before
 
 
 def test_an_alias_that_is_written_later_is_seen(scores) -> None:
@@ -266,9 +267,21 @@ def test_numbers_that_are_not_finite_are_computed_as_by_pytorch(scores) -> None:
 
 
 def test_other_sizes_read_the_same_tensors(scores) -> None:
-    module, watched, x = scores
+    module, watched, _x = scores
     for rows in (1, 2, 9, 300):
         watched.computes(torch.randn(rows, 64))
     module.l.weight.data.mul_(2)
     for rows in (1, 2, 9, 300):
         watched.computes(torch.randn(rows, 64))
+
+
+def test_what_is_kept_goes_with_the_weights(scores) -> None:
+    module, watched, x = scores
+    kept = [kernel.kept for kernel in watched.best._kernels.values()]
+    size = sum(one.bytes for one in kept)
+    assert size > 0
+    for _ in range(3):
+        module.l.weight = nn.Parameter(torch.randn(48, 64))
+        for _ in range(9):
+            watched.ours(x)
+        assert sum(one.bytes for one in kept) <= size
