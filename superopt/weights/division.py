@@ -40,6 +40,7 @@ __all__ = [
     "is_small",
     "once_values",
     "run_part",
+    "weight_bytes",
 ]
 
 Weights = Literal["live", "default", "frozen"]
@@ -55,6 +56,12 @@ class Divided:
 
     once: Graph
     run: Graph
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of what is made once."""
+        ports = [output.port for output in self.once.outputs]
+        return sum(prod(self.once.shape(port)) * DTYPES[port.dtype].bytes for port in ports)
 
 
 def check_weights(weights: str) -> None:
@@ -135,6 +142,13 @@ def _largest(graph: Graph, sources: Sequence[Port]) -> Port:
 def _dtype(graph: Graph, sources: Sequence[Port]) -> str:
     """Return the dtype in which a tensor is kept: that of the largest tensor that it is made from."""
     return _largest(graph, sources).dtype
+
+
+def weight_bytes(graph: Graph) -> int:
+    """Return the bytes of the constant tensors that a graph reads."""
+    read = {i for step in graph.steps for i in step.inputs} | {output.value for output in graph.outputs}
+    used = [port for at, port in enumerate(graph.inputs) if port.constant and at in read]
+    return sum(prod(graph.shape(port)) * DTYPES[port.dtype].bytes for port in used)
 
 
 def divided(graph: Graph, values: Sequence[int]) -> Divided:

@@ -48,13 +48,14 @@ def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
 class _Made:
     """What was made of some weights, and how many calls it served."""
 
-    __slots__ = ("calls", "owners", "sources", "tensors")
+    __slots__ = ("calls", "cuda", "owners", "sources", "tensors")
 
     def __init__(self, sources: Sources, tensors: tuple[Tensor, ...] | None, owners: Any) -> None:
         self.sources = sources
         self.tensors = tensors  # None: nothing that kernels could read
         self.owners = owners  # weak references to the weights
         self.calls = 0
+        self.cuda = any(one.is_cuda for one in tensors or ())
 
 
 class Kept:
@@ -89,7 +90,7 @@ class Kept:
         made = self._made.get(tuple(map(id, given)))
         if made is not None and made.sources.same(given):
             made.calls += 1
-            return made.tensors
+            return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
         return None if self.why else self._make(given)
 
     def _make(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
@@ -105,7 +106,7 @@ class Kept:
         if self._on_end is not None and self._short >= _PATIENCE:
             return self._ended("the weights change with nearly every call")
         if given[0].is_cuda and torch.cuda.is_current_stream_capturing():
-            return None  # the graph would read these tensors when the weights are others
+            return None  # a graph that is replayed would read these tensors when the weights are others
         tensors: tuple[Tensor, ...] | None = None
         with suppress(InputError, GraphError):
             tensors = made_once(self.once, dict(zip(self.sources, given, strict=True)))
