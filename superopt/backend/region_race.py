@@ -199,7 +199,9 @@ class RegionRace:
 
     def _cheapest(self) -> float:
         """Return the floor of the cheapest equal graph that a short search finds, as the region's own."""
-        self.floor_us = min(self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S))
+        self.floor_us = min(
+            self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S, self.options.weights)
+        )
         self.blank = replace(self.blank, floor_us=self.floor_us or None)
         return self.floor_us
 
@@ -358,6 +360,7 @@ class RegionRace:
             graphs=_GRAPHS[self.options.preset],
             torch_compile=False,
             cache=self.options.cache,
+            weights=self.options.weights,
             search=SearchOptions(seconds=_SEARCHING * self.seconds)
             if search or self._is_attention
             else _UNSEARCHED,

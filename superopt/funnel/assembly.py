@@ -11,7 +11,7 @@ from superopt.candidates.candidate import Candidate
 from superopt.candidates.parts import region_name
 from superopt.candidates.sizes import resized
 from superopt.dtypes import INTEGERS
-from superopt.ir import Graph, Opaque, Program, Region, check_program, extents
+from superopt.ir import Graph, Opaque, Program, Region, check_program, extents, live_graph, stabilize
 from superopt.targets import Kernel, OrderedKernel
 from superopt.trace.capture.tape import Ref
 from superopt.trace.run import TORCH_DTYPES, run_graph
@@ -128,7 +128,7 @@ def as_kernel(goal: Graph, candidate: Candidate, kernel: Kernel) -> Kernel:
 
     def whole(known: dict[str, Tensor]) -> dict[str, Tensor]:
         sizes = extents(goal, [known[port.name].shape for port in goal.inputs])
-        return _as_torch(resized(goal, sizes), known)
+        return _as_torch(live_graph(stabilize(resized(goal, sizes), ())), known)
 
     return KeptKernel(goal, parts, kernel, whole)
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -23,6 +23,7 @@ from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import InputError
 from superopt.rivals.inductor import PASS
 from superopt.targets import pick_target
+from superopt.weights.division import Weights
 
 __all__ = [
     "LARGE_S",
@@ -44,7 +45,7 @@ LARGE_S = 120.0
 MOST_ITEMS = 256
 """The most regions that wait; the regions with the least to gain give way."""
 
-_VERSION = 1
+_VERSION = 2
 _MOST_BYTES = 1 << 20  # the most that one region's record may take
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -63,6 +64,7 @@ class Pending:
     verify: bool
     inductor: Mapping[str, Any]
     region: Mapping[str, Any]  # see `portable`
+    weights: Weights = "default"
 
     @property
     def device(self) -> str:
@@ -74,7 +76,15 @@ class Pending:
     @property
     def options(self) -> BackendOptions:
         """The settings by which it is decided."""
-        return BackendOptions(LARGE_S, self.preset, None, self.verify, True, False, self.inductor)
+        return BackendOptions(
+            LARGE_S,
+            self.preset,
+            verify=self.verify,
+            cache=True,
+            retry=False,
+            inductor=self.inductor,
+            weights=self.weights,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the record's data."""
@@ -89,6 +99,7 @@ class Pending:
             "verify": self.verify,
             "inductor": dict(self.inductor),
             "region": dict(self.region),
+            "weights": self.weights,
         }
 
 
@@ -123,6 +134,7 @@ def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
         options.verify,
         inductor,
         data,
+        options.weights,
     )
     with Cache.open() as cache:
         if is_done(cache, region.key):
@@ -214,8 +226,11 @@ def _item_of(key: Key, record: Record | None) -> Pending | None:
         "verify": bool,
         "inductor": dict,
         "region": dict,
+        "weights": str,
     }
     if any(not isinstance(data.get(name), kind) for name, kind in kinds.items()):
+        return None
+    if data["weights"] not in get_args(Weights):
         return None
     if not 1 <= data["threads"] <= 4096 or not isfinite(data["gain_us"]):
         return None
