@@ -1,7 +1,7 @@
 """Schedules: the graphs that a search found as candidates, in the ways they are estimated to run fastest."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.driver import Found
@@ -11,6 +11,8 @@ from superopt.targets import Target
 from superopt.weights.division import Weights, divided, once_values
 
 __all__ = ["schedules"]
+
+_LIVE = 2  # ways without anything that is made once, beside those with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +38,51 @@ def schedules(
     """Return the best ways to run the best graphs of a region on a target, and why others are dropped.
 
     Twice as many ways are kept as graphs are tried, the original graph among them; as many as graphs where
-    estimates are times. What may be made of weights once is not part of a way.
+    estimates are times. Where tensors are made of weights once, some ways do without: what is made may be
+    less accurate than what is computed, and weights may be such that nothing can be kept.
     """
     tried = [*found[:graphs], *(one for one in found[graphs:] if one.is_original)]
-    ways = [way for one in tried for way in _ways(one, weights)]
     device = target.cost_device()
     keep = graphs if device.timed else 2 * graphs
-    ranked = rank(ways, device, keep=keep, misfit=target.misfit)
-    candidates = [
-        Candidate(
-            one.id,
-            ways[one.number - 1].found.graph,
-            one.mugraph,
-            schedule=one.name,
-            verdict=ways[one.number - 1].found.verdict,
-            library=one.library,
-            once=ways[one.number - 1].once,
-            predicted_us=one.estimate.us,
-        )
-        for one in ranked.kept
+    values = [_once(one, weights) for one in tried]
+    whole = [_Way(one, one.graph) for one in tried]
+    first = [
+        _Way(one, divided(one.graph, once).run, once) if once else way
+        for one, once, way in zip(tried, values, whole, strict=True)
     ]
-    return RegionCandidates(goal, tuple(candidates), ranked.dropped)
+    if not any(values):
+        return _ranked(goal, whole, target, keep)
+    best = _ranked(goal, first, target, keep)
+    live = _ranked(goal, whole, target, min(_LIVE, keep), mark=", weights live")
+    known = {str(one.mugraph) for one in best.candidates}
+    others = [one for one in live.candidates if str(one.mugraph) not in known]
+    return replace(best, candidates=(*best.candidates, *others), dropped=(*best.dropped, *live.dropped))
 
 
-def _ways(found: Found, weights: Weights) -> list[_Way]:
-    """Return a graph without what is made of weights once, and the original one whole as well.
+def _once(found: Found, weights: Weights) -> tuple[int, ...]:
+    """Return the values of a graph that are made once; a graph with split axes runs whole."""
+    return () if found.splits else once_values(found.graph, weights)
 
-    A graph with split axes runs whole.
-    """
-    once = () if found.splits else once_values(found.graph, weights)
-    whole = [_Way(found, found.graph)] if found.is_original or not once else []
-    return [*([_Way(found, divided(found.graph, once).run, once)] if once else []), *whole]
+
+def _ranked(goal: Graph, ways: Sequence[_Way], target: Target, keep: int, mark: str = "") -> RegionCandidates:
+    """Return the best of some ways; a mark tells their names and ids from those of other ways."""
+    ranked = rank(ways, target.cost_device(), keep=keep, misfit=target.misfit)
+    candidates = []
+    for one in ranked.kept:
+        way = ways[one.number - 1]
+        candidates.append(
+            Candidate(
+                one.id + (".live" if mark else ""),
+                way.found.graph,
+                one.mugraph,
+                schedule=one.name + mark,
+                verdict=way.found.verdict,
+                library=one.library,
+                once=way.once,
+                predicted_us=one.estimate.us,
+            )
+        )
+    dropped = tuple(
+        replace(one, id=f"{one.id}.live", name=one.name + mark) if mark else one for one in ranked.dropped
+    )
+    return RegionCandidates(goal, tuple(candidates), dropped)
