@@ -19,6 +19,7 @@ from superopt.tune import Measurement
 from superopt.weights.division import divided
 
 __all__ = [
+    "READ",
     "VERSION",
     "candidate_from_json",
     "candidate_json",
@@ -33,6 +34,9 @@ __all__ = [
 
 VERSION = 3
 """The version of the data; version 1 had no ids and fates, version 2 nothing that is made of weights once."""
+
+READ = (2, VERSION)
+"""The versions that are read: a file of version 2 lacks nothing."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
@@ -121,7 +125,7 @@ def candidate_from_json(data: Any, target: Target) -> Candidate:
 
 def _once(graph: Graph, data: Any) -> tuple[int, ...]:
     """Return the values of a graph that a candidate says are made once, or raise InputError."""
-    found = member(data, "once", list, "a candidate")
+    found = [] if data.get("once") is None else member(data, "once", list, "a candidate")
     if not all(type(one) is int for one in found) or sorted(set(found)) != found:
         raise InputError(f"what is made once is {found!r}; it is numbers of values in order")
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from superopt.candidates.candidate import RegionCandidates
 from superopt.candidates.codec import (
+    READ,
     VERSION,
     candidate_from_json,
     candidate_json,
@@ -218,7 +219,7 @@ def _checked(data: Any, place: str) -> Mapping[str, Any]:
         raise InputError(
             f"{place!r} is not a result of superopt; `superopt optimize TARGET -o FILE` makes one"
         )
-    if data.get("version") != VERSION:
+    if data.get("version") not in READ:
         raise InputError(
             f"{place}: version {data.get('version')!r} is not known; this superopt reads version {VERSION}"
         )
