@@ -99,12 +99,15 @@ class Kept:
         if len(self._made) >= _MOST:
             self._drop(next(iter(self._made)))
         if not all(map(can_be_watched, given)):
-            return self._ended("of some weights it cannot be told when they change")
+            self._ended("of some weights it cannot be told when they change")
+            return None
         sources = Sources(given)  # made first: what is written from here on is seen in the next call
         if not sources.counted:
-            return self._ended("too many tensors share the memory of a weight")
+            self._ended("too many tensors share the memory of a weight")
+            return None
         if self._on_end is not None and self._short >= _PATIENCE:
-            return self._ended("the weights change with nearly every call")
+            self._ended("the weights change with nearly every call")
+            return None
         if given[0].is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # a graph that is replayed would read these tensors when the weights are others
         tensors: tuple[Tensor, ...] | None = None

@@ -60,13 +60,20 @@ class Writes:
 
     def forget(self) -> None:
         """Let aliases go that nobody else has, and no view of them; the writes to them stay counted."""
-        total, left = self.count(), []
-        for one in self.noted:
-            if isinstance(one, Tensor) and (sys.getrefcount(one) > _OURS or one._use_count() > 1):
-                left.append(one)
-        gone = total - sum(map(_count, left))
-        if not self.lost:
-            self.noted[:] = [*([gone] if gone else []), *left]
+        if self.lost:
+            return
+        left = [
+            one
+            for one in self.noted
+            if isinstance(one, Tensor) and (sys.getrefcount(one) > _OURS or _shared(one))
+        ]
+        gone = self.count() - sum(map(_count, left))
+        self.noted[:] = [*([gone] if gone else []), *left]
+
+
+def _shared(alias: Any) -> bool:
+    """Whether views of an alias are left, or that cannot be told."""
+    return not hasattr(alias, "_use_count") or alias._use_count() > 1
 
 
 def _count(one: Tensor | int) -> int:
