@@ -77,6 +77,10 @@ class Optimized:
     library code other than modules of PyTorch's keeps to itself; files, clocks, the environment, and what
     Python counts or draws anew at each call. What the function does besides computing its result, it does
     not do.
+
+    Where kernels read what was made of weights (`OptimizeOptions.weights`), it is made anew when a weight has
+    changed. Not seen are: a few numbers of a weight of over 2 KB that numpy, another language or a tensor of
+    the same memory that was there before writes; on a GPU, whatever these write.
     """
 
     # What its result says.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import superopt
 from superopt import OptimizeOptions, SearchOptions
 from superopt.errors import InputError
+from superopt.export import export_module
 from superopt.result.codec import read_result
 
 
@@ -80,6 +81,15 @@ def test_a_file_is_read_and_sees_changes(module: Score, file: Path) -> None:
         module.l.weight.data.mul_(-2)
     module.l.weight.data[5, 6] = 1000
     torch.testing.assert_close(best(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_module_has_nothing_that_is_made_once(file: Path) -> None:
+    result = read_result(file)
+    [region] = result.regions
+    with pytest.raises(InputError, match="made of weights once"):
+        export_module(result)
+    live = next(one for one in region.candidates if not one.once)
+    assert "def " in export_module(result, candidate=live.id)
 
 
 def test_a_file_of_version_2_is_read(file: Path) -> None:
