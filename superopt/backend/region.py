@@ -19,7 +19,7 @@ from superopt.rivals.aten import bytes_of, flops_of, listed
 from superopt.rivals.inductor import PASS, alone
 from superopt.targets import Target
 from superopt.trace import Traced, trace
-from superopt.weights.division import Weights, run_part
+from superopt.weights.division import run_part
 
 __all__ = [
     "OpaqueError",
@@ -77,11 +77,14 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     return Region(subgraph, traced, goal, program.outputs, key, target.floor_us(goal) or 0.0)
 
 
-def cheapest_us(region: Region, target: Target, seconds: float, weights: Weights) -> float:
-    """Return the floor of the cheapest graphs equal to a region that a search of so many seconds finds."""
-    found = search(region.traced.program, options=SearchOptions(seconds=seconds, weights=weights))
+def cheapest_us(region: Region, target: Target, seconds: float) -> float:
+    """Return the floor of the cheapest graphs equal to a region that a search of so many seconds finds.
+
+    Whatever may be made of its weights once takes no time, so that it is a floor under every policy.
+    """
+    found = search(region.traced.program, options=SearchOptions(seconds=seconds, weights="frozen"))
     return sum(
-        least_us(target, [run_part(graph.graph, weights) for graph in part.found if not graph.splits]) or 0.0
+        least_us(target, [run_part(graph.graph, "frozen") for graph in part.found if not graph.splits]) or 0.0
         for part in found.regions
     )
 

@@ -199,9 +199,7 @@ class RegionRace:
 
     def _cheapest(self) -> float:
         """Return the floor of the cheapest equal graph that a short search finds, as the region's own."""
-        self.floor_us = min(
-            self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S, self.options.weights)
-        )
+        self.floor_us = min(self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S))
         self.blank = replace(self.blank, floor_us=self.floor_us or None)
         return self.floor_us
 
