@@ -26,7 +26,6 @@ __all__ = [
     "checked_graph",
     "checked_names",
     "dropped_from_json",
-    "dropped_json",
     "member",
     "number",
     "runnable_json",
@@ -134,11 +133,6 @@ def _once(graph: Graph, data: Any) -> tuple[int, ...]:
     except GraphError as error:
         raise InputError(f"what is made once cannot be: {error}") from error
     return tuple(found)
-
-
-def dropped_json(dropped: Dropped) -> dict[str, Any]:
-    """Return a schedule that was cut as plain data."""
-    return asdict(dropped)
 
 
 def dropped_from_json(data: Any) -> tuple[Dropped, ...]:
