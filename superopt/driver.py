@@ -21,6 +21,7 @@ from superopt.frontier.tensors.universe import Universe, universe_of
 from superopt.ir import REDUCTIONS, Graph, MuGraph, Program, Region, Split, cut_graph, fuse, release_shifts
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
+from superopt.weights.division import Weights, check_weights, run_part
 
 __all__ = [
     "Found",
@@ -29,6 +30,7 @@ __all__ = [
     "Search",
     "SearchOptions",
     "SearchStatistics",
+    "bound_of",
     "search",
 ]
 
@@ -43,6 +45,7 @@ class SearchOptions:
     seconds: float = 60.0
     prune: Literal["egraph", "z3", "none"] = "egraph"
     max_graphs: int = 16
+    weights: Weights = "default"  # what a module's weights are made into once costs a call nothing
     split: bool = True
     rows: int = 200_000
     seed: int | None = None  # the seed of the tests of equality; None draws a fresh one
@@ -176,6 +179,7 @@ def _check_options(options: SearchOptions) -> None:
         raise InputError(f"seconds is {options.seconds!r}; give a time above 0")
     if options.prune not in ("egraph", "z3", "none"):
         raise InputError(f"prune is {options.prune!r}; choose egraph, z3 or none")
+    check_weights(options.weights)
     if options.resume and options.checkpoint is None:
         raise InputError("resume needs the folder of the checkpoints to resume from: give checkpoint")
 
@@ -295,7 +299,7 @@ class _Run:
         """Return a region as it came: there is no time left for it, unless another reason is given."""
         why = why or ("interrupted" if self.interrupted else f"seconds limit ({self.options.seconds:g} s)")
         original = canonical(graph)
-        found = Found(original, graph_bound(original), None, is_original=True)
+        found = Found(original, bound_of(original, (), self.options.weights), None, is_original=True)
         statistics = SearchStatistics(0, 0, 0, 0, 0, 1, (), {}, {})
         return RegionSearch(graph, _verified(graph, (found,), self.options.seed), statistics, (why,))
 
@@ -319,7 +323,7 @@ class _Run:
                 self.interrupted |= exploration.stopped == "interrupted"
         with clock.phase("derive"), interrupts_noted(self):
             self.report("derive", graph.name)
-            universe = universe_of(space, exploration, machine)
+            universe = universe_of(space, exploration, machine, self.options.weights)
             found, graphs = self._derive(attempt, universe, machine)
             reached = None not in universe.roots
         with clock.phase("verify"), interrupts_noted(self):
@@ -391,11 +395,19 @@ class _Run:
                 merged = canonical(merged)
                 graphs.setdefault(str(merged), (merged, left))
         found = [
-            Found(graph, graph_bound(graph, machine), None, left, text == str(original))
+            Found(graph, bound_of(graph, left, self.options.weights), None, left, text == str(original))
             for text, (graph, left) in graphs.items()
         ]
         found.sort(key=lambda one: (round(one.bound.us, 6), len(one.graph.steps), str(one.graph)))
         return _selected(found, self.options.max_graphs), len(found)
+
+
+def bound_of(graph: Graph, splits: Sequence[Split], weights: Weights) -> Bound:
+    """Return the bound of a graph, without what is made of its weights once.
+
+    A graph with split axes is one that no part is taken from.
+    """
+    return graph_bound(graph if splits else run_part(graph, weights), Machine())
 
 
 def _selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:

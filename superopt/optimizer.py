@@ -115,16 +115,19 @@ def candidates_of(
     An earlier search may have been for another target, or with other options; it comes from `cache`.
     """
     with clock.phase("recall"):
-        goals = recall_search(cache, program, options.search) if cache else None
+        goals = recall_search(cache, program, options.searching) if cache else None
     found = None
     if goals is None:
         with clock.phase("search"):
-            found = search(program, options=options.search)
+            found = search(program, options=options.searching)
             goals = [(one.goal, one.found) for one in found.regions]
         if cache:
-            keep_search(cache, found, options.search)
+            keep_search(cache, found, options.searching)
     with clock.phase("schedule"):
-        return [schedules(goal, graphs, target, graphs=options.graphs) for goal, graphs in goals], found
+        return [
+            schedules(goal, graphs, target, graphs=options.graphs, weights=options.weights)
+            for goal, graphs in goals
+        ], found
 
 
 def race(

@@ -1,11 +1,12 @@
 """Options: every setting of `superopt.optimize` and `superopt optimize`, and the presets."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from superopt.driver import SearchOptions
 from superopt.errors import InputError
 from superopt.verify.seeds import fresh_seed
+from superopt.weights.division import Weights, check_weights
 
 __all__ = ["PRESETS", "OptimizeOptions", "Preset"]
 
@@ -42,9 +43,16 @@ class OptimizeOptions:
     limit_seconds: float = 60.0  # seconds to compile a muGraph and to run it for the first time
     cache: bool = True  # use and keep what earlier runs found best
     recall: bool = False  # give back what an identical earlier call measured, and race nothing
+    # What may be made of weights ahead of the calls: nothing ("live"), small tensors, or ("frozen") any.
+    weights: Weights = "default"
     # Of inputs and of float tests: nobody has used the numbers that it draws.
     seed: int = field(default_factory=fresh_seed, compare=False)
     search: SearchOptions = _SEARCH
+
+    @property
+    def searching(self) -> SearchOptions:
+        """The settings of the search, with this policy for weights."""
+        return replace(self.search, weights=self.weights)
 
     def check(self) -> None:
         """Refuse settings that make no sense."""
@@ -52,6 +60,7 @@ class OptimizeOptions:
             raise InputError(f"seconds is {self.seconds!r}; give a time above 0")
         if not self.limit_seconds > 0:
             raise InputError(f"limit_seconds is {self.limit_seconds!r}; give a time above 0")
+        check_weights(self.weights)
         if self.graphs < 1:
             raise InputError(f"graphs is {self.graphs!r}; give at least 1")
         if self.preset not in PRESETS:

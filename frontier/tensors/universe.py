@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from superopt.frontier.engine.interface import Exploration, Keys
 from superopt.frontier.tensors.bound import Machine, operator_us
 from superopt.frontier.tensors.derive import Arc
+from superopt.frontier.tensors.once import with_once_costs
 from superopt.frontier.tensors.space import TensorSpace
 from superopt.rules.terms import COMMUTATIVE, OPERATORS
 from superopt.verify.field.residues import mix
+from superopt.weights.division import Weights
 
 __all__ = ["Universe", "universe_of"]
 
@@ -38,8 +40,13 @@ class Universe:
         return sum(map(len, self.arcs))
 
 
-def universe_of(space: TensorSpace, exploration: Exploration, machine: Machine) -> Universe:
-    """Return the universe of an exploration that is finished, or was stopped."""
+def universe_of(
+    space: TensorSpace, exploration: Exploration, machine: Machine, weights: Weights = "live"
+) -> Universe:
+    """Return the universe of an exploration that is finished, or was stopped.
+
+    What is made of constant tensors once costs nothing, as far as the policy for weights lets it be kept.
+    """
     # The space has not seen the states of a level that was cut off, nor of the last one of other processes.
     space.note(exploration.rows[len(space.rows) :].tolist())
     known = len(exploration.rows)  # a limit on rows may cut off states that the space has seen
@@ -91,7 +98,10 @@ def universe_of(space: TensorSpace, exploration: Exploration, machine: Machine) 
         builder.add(tensor, OPERATORS[code], attr, found_args)
     builder.add_wholes()
     roots = tuple(tensors[state] for state in found if state is not None)
-    return Universe(tuple(tuple(arcs.values()) for arcs in builder.arcs), roots, count)
+    made = tuple(tuple(arcs.values()) for arcs in builder.arcs)
+    if weights != "live":
+        made = with_once_costs(made, builder.constant_leaves(), builder.bytes_of, weights)
+    return Universe(made, roots, count)
 
 
 def _tensors(prints: Keys, classes: NDArray[np.int64], masks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -200,6 +210,21 @@ class _ArcBuilder:
     def _is_outer(self, args: tuple[int, ...]) -> bool:
         masks = [self.masks[arg] for arg in args]
         return len(masks) == 2 and bool(masks[0] & ~masks[1]) and bool(masks[1] & ~masks[0])
+
+    def constant_leaves(self) -> dict[int, bool]:
+        """Return for each leaf that is a tensor whether it is constant; other leaves read no tensor."""
+        goal, found = self.space.goal, dict[int, bool]()
+        first = len(goal.graph.inputs)
+        for tensor in self.leaves:
+            for arc in self.arcs[tensor].values():
+                position = goal.leaves[arc.attr].position if arc.op == "leaf" else None
+                if position is not None and position < first:
+                    found[tensor] = goal.graph.inputs[position].constant
+        return found
+
+    def bytes_of(self, tensor: int) -> float:
+        """Return the bytes of a tensor, were it in fp32."""
+        return 4 * self._volume(self.masks[tensor])
 
     def _volume(self, mask: int) -> float:
         return float(prod(extent for bit, extent in enumerate(self.extents) if mask >> bit & 1))

@@ -21,7 +21,7 @@ from superopt.backend.deferred.mode import mode_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import OpaqueError, Region, region_of
 from superopt.backend.region_plan import REGION, plan_of
-from superopt.backend.subgraph import NumberError, masks_leaving, subgraph_of
+from superopt.backend.subgraph import NumberError, Subgraph, masks_leaving, subgraph_of
 from superopt.backend.warm_up import WarmUp
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
@@ -73,7 +73,15 @@ class RegionPass(CustomGraphPass):
         if not all(before):  # a pass without an identity: Inductor must not cache what it may have changed
             return None
         told = (
-            *(versions(), parts, options.budget_s, options.preset, options.verify, options.cache),
+            *(
+                versions(),
+                parts,
+                options.budget_s,
+                options.preset,
+                options.verify,
+                options.cache,
+                options.weights,
+            ),
             *(left, before, mode_of(options) != "off"),
         )
         return hashlib.sha256(repr(told).encode()).digest()
@@ -159,7 +167,7 @@ class RegionPass(CustomGraphPass):
         bad = dict.fromkeys(masks_leaving(piece, kinds), "it makes truth values that are read elsewhere")
         try:
             if not bad:
-                return [region_of(subgraph_of(piece, kinds), target, self.ledger)]
+                return [region_of(self._subgraph(piece, kinds), target, self.ledger)]
         except (OpaqueError, NumberError) as error:
             if isinstance(error, NumberError):
                 bad = dict.fromkeys(error.nodes, str(error))
@@ -188,6 +196,14 @@ class RegionPass(CustomGraphPass):
             found += self._regions(smaller, kinds, target, title, rounds - 1)
         return found
 
+    def _subgraph(self, piece: Piece, kinds: dict[fx.Node, Kind]) -> Subgraph:
+        """Return a piece as a subgraph that knows which of its inputs are weights, unless these stay live."""
+        found = subgraph_of(piece, kinds)
+        if self.ledger.options.weights == "live":
+            return found
+        weights = weights_of(piece.nodes[0].graph)
+        return replace(found, constant=tuple(at for at, one in enumerate(found.inputs) if one in weights))
+
     def _note_outside(self, several: Iterable[tuple[fx.Node, str]]) -> None:
         """Note operators that no region will have, with the reason; only makers of tensors count."""
         made = (one for one in several if one[0].target is not operator.getitem)
@@ -199,6 +215,21 @@ class RegionPass(CustomGraphPass):
 
     def _note(self, piece: Piece, why: str, title: str) -> None:
         self.ledger.decisions.append(Decision(listed(piece.nodes), "", False, why, graph=title))
+
+
+def weights_of(graph: fx.Graph) -> set[fx.Node]:
+    """Return the inputs of a graph that PyTorch says are the same tensors in each call: a module's own.
+
+    Where calls are replayed by CUDA graphs nobody would see that a weight has changed: then none are. Nor
+    are they in training, which changes them.
+    """
+    context = torch._guards.TracingContext.try_get()
+    known = getattr(getattr(context, "fw_metadata", None), "static_input_indices", None)
+    replayed = torch._inductor.config.triton.cudagraphs and _device(graph) == "cuda"
+    if not known or replayed or _role(graph) != "inference":
+        return set()
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    return {inputs[at] for at in known if at < len(inputs)}
 
 
 def passes_of(given: Any) -> tuple[Any, ...]:
@@ -228,6 +259,7 @@ def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx
     """Replace a region by a call of a plan, and note the nodes of its results."""
     subgraph = region.subgraph
     found = plan_of(plan)
+    found.settle()
     order = {node: at for at, node in enumerate(graph.nodes)}
     given = region.in_order(found.inputs, subgraph.inputs)
     inputs = [moved.get(node, node) for node in given]

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from superopt.errors import InputError
 from superopt.options import PRESETS
+from superopt.weights.division import Weights
 
 __all__ = ["BackendOptions", "mode_options", "read_options"]
 
@@ -21,6 +22,8 @@ _MEANINGS = {
     "retry": "whether to look again at regions for which earlier runs had no time",
     "tune": "what becomes of the regions that the budget leaves: off, later (`superopt tune --pending`),"
     " or background, a process of low priority beside the program",
+    "weights": "what may be made of weights once, before all calls: nothing (live), small tensors (default),"
+    " or any that makes calls faster (frozen)",
     "inductor": "a dict of options for Inductor, which compiles all the rest",
 }
 
@@ -40,6 +43,7 @@ _VALID: Mapping[str, Callable[[Any], bool]] = {
     "cache": _is_flag,
     "retry": _is_flag,
     "tune": lambda value: value in (None, "off", "later", "background"),
+    "weights": lambda value: value in get_args(Weights),
     "inductor": lambda value: isinstance(value, Mapping),
 }
 
@@ -56,6 +60,7 @@ class BackendOptions:
     retry: bool = False
     inductor: Mapping[str, Any] = field(default_factory=dict)
     tune: str | None = None
+    weights: Weights = "default"
 
 
 def read_options(given: Any) -> BackendOptions:

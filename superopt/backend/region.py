@@ -1,7 +1,7 @@
 """Region: a piece of a graph as algebra, traced once, with the key by which its decision is kept."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -13,11 +13,13 @@ from superopt.cache import Key, key_of, program_text, versions
 from superopt.candidates.floors import least_us
 from superopt.driver import SearchOptions, search
 from superopt.errors import SuperoptError
-from superopt.ir import Graph
+from superopt.ir import Graph, Port
+from superopt.ir import Region as ProgramRegion
 from superopt.rivals.aten import bytes_of, flops_of, listed
 from superopt.rivals.inductor import PASS, alone
 from superopt.targets import Target
 from superopt.trace import Traced, trace
+from superopt.weights.division import run_part
 
 __all__ = [
     "OpaqueError",
@@ -31,7 +33,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_RECORDS = 5  # the version of decisions in the cache
+_RECORDS = 6  # the version of decisions in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
         "backend": _RECORDS,
         "preset": ledger.options.preset,
         "verify": ledger.options.verify,
+        "weights": ledger.options.weights,
         "inductor": {
             name: str(value) for name, value in sorted(ledger.options.inductor.items()) if name != PASS
         },
@@ -75,9 +78,15 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
 
 
 def cheapest_us(region: Region, target: Target, seconds: float) -> float:
-    """Return the floor of the cheapest graphs equal to a region that a search of so many seconds finds."""
-    found = search(region.traced.program, options=SearchOptions(seconds=seconds))
-    return sum(least_us(target, [graph.graph for graph in part.found]) or 0.0 for part in found.regions)
+    """Return the floor of the cheapest graphs equal to a region that a search of so many seconds finds.
+
+    Whatever may be made of its weights once takes no time, so that it is a floor under every policy.
+    """
+    found = search(region.traced.program, options=SearchOptions(seconds=seconds, weights="frozen"))
+    return sum(
+        least_us(target, [run_part(graph.graph, "frozen") for graph in part.found if not graph.splits]) or 0.0
+        for part in found.regions
+    )
 
 
 def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
@@ -88,7 +97,19 @@ def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
         raise OpaqueError({node.target: node.reason for node in program.opaque})
     if len(program.regions) != 1:
         raise SuperoptError(f"it is {len(program.regions)} regions")
-    return traced
+    return _marked(traced, {traced.input_names[at] for at in subgraph.constant})
+
+
+def _marked(traced: Traced, names: Collection[str]) -> Traced:
+    """Return a program some of whose inputs are constant."""
+
+    def marked(ports: Sequence[Port]) -> tuple[Port, ...]:
+        return tuple(replace(port, constant=port.name in names) for port in ports)
+
+    [region] = traced.program.regions
+    nodes = (ProgramRegion(replace(region.graph, inputs=marked(region.graph.inputs))),)
+    program = replace(traced.program, inputs=marked(traced.program.inputs), nodes=nodes)
+    return replace(traced, program=program)
 
 
 class OpaqueError(SuperoptError):

@@ -9,7 +9,7 @@ they cannot be, the goal itself is computed by torch.
 import json
 import logging
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,12 +19,14 @@ from superopt.backend.operators import Operators
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
 from superopt.candidates.parts import parts_of
-from superopt.candidates.proof import proven
+from superopt.candidates.proof import proven, proven_by_graph
 from superopt.candidates.sizes import resized
 from superopt.errors import InputError, first_line
+from superopt.funnel.assembly import as_kernel
 from superopt.ir import Graph, extents, print_graph, release_shifts
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
 from superopt.trace.run import TORCH_DTYPES, run_graph
+from superopt.weights.kept import KeptKernel
 
 if TYPE_CHECKING:
     from superopt.backend.region import Region
@@ -33,7 +35,7 @@ __all__ = ["REGION", "RegionPlan", "calling", "kept_plan", "plan_of"]
 
 log = logging.getLogger("superopt")
 
-VERSION = 1
+VERSION = 2
 
 
 class RegionPlan:
@@ -133,6 +135,10 @@ class RegionPlan:
             known.update(kernel(**{name: known[name] for name in names}))
         return [known[name] for name in self.outputs]
 
+    def settle(self) -> None:
+        """From now on the plan is part of a program, and its weights are those of the program's layers."""
+        settle((kernel for kernel, _ in self._kernels or ()), self.goal.name)
+
     def by_torch(self, known: dict[str, Tensor]) -> list[Tensor]:
         """Compute a region as its graph says, in float32."""
         goal = self._resized(known)
@@ -144,15 +150,20 @@ class RegionPlan:
     def make(self) -> list[tuple[Kernel, tuple[str, ...]]]:
         """Return the kernels with the names of what they read."""
         target = pick_target(self._target)
-        return self._in_order(
-            {name: target.make(one.mugraph, one.configs) for name, one in self._parts.items()}
-        )
+        kernels = {
+            name: as_kernel(one.graph, one, target.make(one.mugraph, one.configs))
+            for name, one in self._parts.items()
+        }
+        settle(kernels.values(), self.goal.name)
+        return self._in_order(kernels)
 
     def _in_order(self, kernels: Mapping[str, Kernel]) -> list[tuple[Kernel, tuple[str, ...]]]:
-        return [
-            (kernels[name], tuple(port.name for port in one.mugraph.graph.inputs))
-            for name, one in self._parts.items()
-        ]
+        found = []
+        for name, one in self._parts.items():
+            kernel = kernels[name]
+            graph = one.graph if isinstance(kernel, KeptKernel) else one.mugraph.graph
+            found.append((kernel, tuple(port.name for port in graph.inputs)))
+        return found
 
     def prove(self) -> None:
         """Raise InputError unless the kernels compute the goal, by its algebra."""
@@ -164,7 +175,12 @@ class RegionPlan:
         if goals is None or {one.name for one in goals} != set(parts):
             raise InputError(f"{self.goal.name}: the parts of a plan are not those of its goal")
         for one in goals:
-            if proven(one, parts[one.name].mugraph) is None:
+            part = parts[one.name]
+            if part.once:
+                verdict = proven_by_graph(one, part.graph, part.mugraph, part.once)
+            else:
+                verdict = proven(one, part.mugraph)
+            if verdict is None:
                 raise InputError(f"{one.name}: a plan computes something else")
 
     def shapes(self, tensors: Sequence[Tensor]) -> list[tuple[Any, torch.dtype]]:
@@ -183,6 +199,13 @@ class RegionPlan:
 
     def _resized(self, known: dict[str, Tensor]) -> Graph:
         return resized(self.goal, extents(self.goal, [known[name].shape for name in self.inputs]))
+
+
+def settle(kernels: Iterable[Kernel], name: str) -> None:
+    """Let kernels give up what they make of weights, where these change with nearly every call."""
+    for kernel in kernels:
+        if isinstance(kernel, KeptKernel):
+            kernel.kept.give_up_with(lambda why: log.warning("%s: %s; torch computes it", name, why))
 
 
 # -- the operator by which a compiled graph calls a plan

@@ -405,6 +405,7 @@ class RegionRace:
             graphs=_GRAPHS[self.options.preset],
             torch_compile=False,
             cache=self.options.cache,
+            weights=self.options.weights,
             search=SearchOptions(seconds=_SEARCHING * self.seconds)
             if search or self._is_attention
             else _UNSEARCHED,

@@ -42,6 +42,7 @@ class Subgraph:
     inputs: tuple[fx.Node, ...]
     results: tuple[Result, ...]
     symbols: tuple[sympy.Symbol, ...]
+    constant: tuple[int, ...] = ()  # the places of inputs that are weights
 
     def example(self, sizes: Mapping[sympy.Symbol, int] | None = None) -> tuple[Tensor, ...]:
         """Return inputs without data, at the sizes that were seen or at other sizes of some symbols."""

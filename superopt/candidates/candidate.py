@@ -9,6 +9,7 @@ from superopt.ir import Graph, MuGraph
 from superopt.schedule import Dropped
 from superopt.targets import Configs, KernelReport
 from superopt.tune import Measurement
+from superopt.weights.division import Divided, divided
 
 __all__ = ["SCHEDULED", "Candidate", "RegionCandidates", "all_summed", "as_compiled", "total_us"]
 
@@ -29,6 +30,7 @@ class Candidate:
     variant: str = ""  # how its configurations differ from the default ones, for people to read
     verdict: Any = None
     library: bool = False  # matmuls are calls of a library
+    once: tuple[int, ...] = ()  # values of the graph that are made of weights once; the kernels read them
     wide: tuple[int, ...] = ()  # kernels that may not round operands to fp16 in any configuration
     sources: tuple[str, ...] = ()
     kernels: tuple[KernelReport, ...] = ()
@@ -39,6 +41,16 @@ class Candidate:
     def name(self) -> str:
         """What people read in place of the id."""
         return ", ".join(part for part in (self.schedule or self.id, self.variant) if part)
+
+    @property
+    def parts(self) -> Divided | None:
+        """The graph as what is made once and what runs in each call; None where all of it runs."""
+        return divided(self.graph, self.once) if self.once else None
+
+    @property
+    def run(self) -> Graph:
+        """The graph of which the kernels are made."""
+        return self.graph if not self.once else divided(self.graph, self.once).run
 
     @property
     def us(self) -> float:

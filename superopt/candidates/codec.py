@@ -16,8 +16,10 @@ from superopt.ir import Block, Graph, MuGraph, parse_graph, parse_mugraph, print
 from superopt.schedule import Dropped
 from superopt.targets import KernelReport, Target, config_json
 from superopt.tune import Measurement
+from superopt.weights.division import divided
 
 __all__ = [
+    "READ",
     "VERSION",
     "candidate_from_json",
     "candidate_json",
@@ -29,8 +31,11 @@ __all__ = [
     "runnable_json",
 ]
 
-VERSION = 2
-"""The version of the data; version 1 had names in place of ids, and reasons in place of fates."""
+VERSION = 3
+"""The version of the data; version 1 had no ids and fates, version 2 nothing that is made of weights once."""
+
+READ = (2, VERSION)
+"""The versions that are read: a file of version 2 lacks nothing."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
@@ -64,6 +69,7 @@ def runnable_json(candidate: Candidate) -> dict[str, Any]:
     """Return what it takes to prove a candidate and to make its kernels."""
     return {
         "graph": print_graph(candidate.graph),
+        "once": list(candidate.once),
         "mugraph": print_mugraph(candidate.mugraph),
         "configs": [None if one is None else config_json(one) for one in candidate.configs],
     }
@@ -86,6 +92,7 @@ def candidate_from_json(data: Any, target: Target) -> Candidate:
     )
     if configs:
         _check_configs(mugraph, configs)
+    once = _once(graph, data)
     median = number(data, "median_us")
     timing = None
     if median is not None:
@@ -106,12 +113,26 @@ def candidate_from_json(data: Any, target: Target) -> Candidate:
         schedule=str(data.get("schedule", "")),
         variant=str(data.get("variant", "")),
         library=bool(data.get("library")),
+        once=once,
         wide=tuple(one for one in data.get("wide") or () if type(one) is int),
         sources=tuple(map(str, data.get("sources") or ())),
         kernels=tuple(_report(one) for one in data.get("kernels") or ()),
         predicted_us=number(data, "predicted_us"),
         measurement=timing,
     )
+
+
+def _once(graph: Graph, data: Any) -> tuple[int, ...]:
+    """Return the values of a graph that a candidate says are made once, or raise InputError."""
+    found = [] if data.get("once") is None else member(data, "once", list, "a candidate")
+    if not all(type(one) is int for one in found) or sorted(set(found)) != found:
+        raise InputError(f"what is made once is {found!r}; it is numbers of values in order")
+    try:
+        if found:
+            divided(graph, found)
+    except GraphError as error:
+        raise InputError(f"what is made once cannot be: {error}") from error
+    return tuple(found)
 
 
 def dropped_from_json(data: Any) -> tuple[Dropped, ...]:

@@ -31,7 +31,7 @@ def with_floors(
     """Return regions with the floor of the cheapest graph that was found for each."""
 
     def floor(region: RegionCandidates) -> float | None:
-        graphs = dict.fromkeys([region.goal, *(one.graph for one in region.candidates)])
+        graphs = dict.fromkeys([region.goal, *(one.run for one in region.candidates)])
         return least_us(target, graphs, cold=cold)
 
     return tuple(replace(one, floor_us=floor(one)) for one in regions)

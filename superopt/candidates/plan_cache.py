@@ -95,7 +95,7 @@ class PlanCache:
         for data in saved if isinstance(saved, list) else ():
             try:
                 candidate = candidate_from_json(data, self._target)
-                verdict = proven_by_graph(goal, candidate.graph, candidate.mugraph)
+                verdict = proven_by_graph(goal, candidate.graph, candidate.mugraph, candidate.once)
             except SuperoptError as error:
                 log.warning("cache: a plan of %s is not used: %s", goal.name, error)
                 continue
@@ -123,7 +123,9 @@ class PlanCache:
                 "measured": self._measured,
                 "kept": _KEPT if self._measured else "all",
                 "search": {
-                    name: str(value) for name, value in asdict(self._options.search).items() if name != "seed"
+                    name: str(value)
+                    for name, value in asdict(self._options.searching).items()
+                    if name != "seed"
                 },
             },
             **{**versions(), **self._target.key_parts()},

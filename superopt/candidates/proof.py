@@ -10,6 +10,8 @@ from superopt.errors import GraphError
 from superopt.ir import Graph, MuGraph, Split, Step, check_graph, live_graph
 from superopt.ir.rewrite import Emit, rewritten
 from superopt.schedule.recipe import prepared
+from superopt.verify.verdict import combined
+from superopt.weights.division import divided
 
 __all__ = ["proven", "proven_by_graph"]
 
@@ -19,13 +21,29 @@ def proven(goal: Graph, mugraph: MuGraph) -> Any:
     return _verdict(goal, mugraph.graph, lambda: _by_parts(mugraph.graph, mugraph.splits))
 
 
-def proven_by_graph(goal: Graph, graph: Graph, mugraph: MuGraph) -> Any:
+def proven_by_graph(goal: Graph, graph: Graph, mugraph: MuGraph, once: tuple[int, ...] = ()) -> Any:
     """Return the verdict that a muGraph, said to run a graph, is equal to a goal, or None.
+
+    Where some values of the graph are made of weights once, the graph must be equal to the goal, and the
+    muGraph to the part of the graph that runs in each call: together they compute the graph.
 
     To the field a logarithm is a function like any other, which no shift passes. There the graph must be
     equal to the goal, and the muGraph's the very one that follows from it.
     """
-    return _proof(goal, graph, mugraph.graph, mugraph.splits)
+    if not once:
+        return _proof(goal, graph, mugraph.graph, mugraph.splits)
+    verdict = _verdict(goal, graph, lambda: graph)
+    if verdict is None or not _says_what_is_constant(goal, graph):
+        return None
+    run = divided(graph, once).run
+    last = _proof(run, run, mugraph.graph, mugraph.splits)
+    return None if last is None else combined([verdict, last])
+
+
+def _says_what_is_constant(goal: Graph, graph: Graph) -> bool:
+    """Whether only such inputs are constant in a graph as are in its goal: a file might say otherwise."""
+    constant = {port.name for port in goal.inputs if port.constant}
+    return constant.issuperset(port.name for port in graph.inputs if port.constant)
 
 
 @lru_cache(maxsize=256)  # many schedules run the same graph

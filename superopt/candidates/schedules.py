@@ -1,36 +1,88 @@
 """Schedules: the graphs that a search found as candidates, in the ways they are estimated to run fastest."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.driver import Found
-from superopt.ir import Graph
+from superopt.ir import Graph, Split
 from superopt.schedule import rank
 from superopt.targets import Target
+from superopt.weights.division import Weights, divided, once_values
 
 __all__ = ["schedules"]
 
+_LIVE = 2  # ways without anything that is made once, beside those with it
 
-def schedules(goal: Graph, found: Sequence[Found], target: Target, *, graphs: int) -> RegionCandidates:
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A graph that was found, to be run whole, or but for what is made of weights once."""
+
+    found: Found
+    graph: Graph
+    once: tuple[int, ...] = ()
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return self.found.splits
+
+    @property
+    def is_original(self) -> bool:
+        return self.found.is_original and not self.once
+
+
+def schedules(
+    goal: Graph, found: Sequence[Found], target: Target, *, graphs: int, weights: Weights = "live"
+) -> RegionCandidates:
     """Return the best ways to run the best graphs of a region on a target, and why others are dropped.
 
     Twice as many ways are kept as graphs are tried, the original graph among them; as many as graphs where
-    estimates are times.
+    estimates are times. Where tensors are made of weights once, some ways do without: what is made may be
+    less accurate than what is computed, and weights may be such that nothing can be kept.
     """
     tried = [*found[:graphs], *(one for one in found[graphs:] if one.is_original)]
     device = target.cost_device()
     keep = graphs if device.timed else 2 * graphs
-    ranked = rank(tried, device, keep=keep, misfit=target.misfit)
-    candidates = [
-        Candidate(
-            one.id,
-            tried[one.number - 1].graph,
-            one.mugraph,
-            schedule=one.name,
-            verdict=tried[one.number - 1].verdict,
-            library=one.library,
-            predicted_us=one.estimate.us,
-        )
-        for one in ranked.kept
+    values = [_once(one, weights) for one in tried]
+    whole = [_Way(one, one.graph) for one in tried]
+    first = [
+        _Way(one, divided(one.graph, once).run, once) if once else way
+        for one, once, way in zip(tried, values, whole, strict=True)
     ]
-    return RegionCandidates(goal, tuple(candidates), ranked.dropped)
+    if not any(values):
+        return _ranked(goal, whole, target, keep)
+    best = _ranked(goal, first, target, keep)
+    live = _ranked(goal, whole, target, min(_LIVE, keep), mark=", weights live")
+    known = {str(one.mugraph) for one in best.candidates}
+    others = [one for one in live.candidates if str(one.mugraph) not in known]
+    return replace(best, candidates=(*best.candidates, *others), dropped=(*best.dropped, *live.dropped))
+
+
+def _once(found: Found, weights: Weights) -> tuple[int, ...]:
+    """Return the values of a graph that are made once; a graph with split axes runs whole."""
+    return () if found.splits else once_values(found.graph, weights)
+
+
+def _ranked(goal: Graph, ways: Sequence[_Way], target: Target, keep: int, mark: str = "") -> RegionCandidates:
+    """Return the best of some ways; a mark tells their names and ids from those of other ways."""
+    ranked = rank(ways, target.cost_device(), keep=keep, misfit=target.misfit)
+    candidates = []
+    for one in ranked.kept:
+        way = ways[one.number - 1]
+        candidates.append(
+            Candidate(
+                one.id + (".live" if mark else ""),
+                way.found.graph,
+                one.mugraph,
+                schedule=one.name + mark,
+                verdict=way.found.verdict,
+                library=one.library,
+                once=way.once,
+                predicted_us=one.estimate.us,
+            )
+        )
+    dropped = tuple(
+        replace(one, id=f"{one.id}.live", name=one.name + mark) if mark else one for one in ranked.dropped
+    )
+    return RegionCandidates(goal, tuple(candidates), dropped)

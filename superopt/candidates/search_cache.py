@@ -14,13 +14,13 @@ from superopt.cache import Cache, Key, Record, key_of, program_text, versions
 from superopt.cache.keys import version_of
 from superopt.candidates.codec import checked_graph, member
 from superopt.candidates.parts import parts_of, region_name
-from superopt.driver import Found, RegionSearch, Search, SearchOptions
+from superopt.driver import Found, RegionSearch, Search, SearchOptions, bound_of
 from superopt.errors import GraphError, InputError
-from superopt.frontier.tensors.bound import Machine, graph_bound
 from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, Program, Split, release_shifts
 from superopt.ir.extents import whole_dims
 from superopt.verify.graphs.many import equal_to_all
+from superopt.weights.division import Weights
 
 __all__ = ["keep_search", "recall_search"]
 
@@ -42,7 +42,7 @@ def recall_search(cache: Cache, program: Program, options: SearchOptions) -> Par
         if record is None:
             return None
         try:
-            found += _parts(region.graph, record.data)
+            found += _parts(region.graph, record.data, options.weights)
         except (InputError, GraphError) as error:
             log.warning("cache: a search of %s is not used: %s", region.graph.name, error)
             return None
@@ -82,7 +82,7 @@ def _part_json(part: RegionSearch, region: str) -> dict[str, Any]:
     }
 
 
-def _parts(region: Graph, data: Any) -> Parts:
+def _parts(region: Graph, data: Any, weights: Weights) -> Parts:
     """Return the parts of a region with the graphs that a record has, or raise InputError."""
     saved = {
         region.name + member(one, "part", str, "a search"): member(one, "graphs", list, "a search")
@@ -91,10 +91,10 @@ def _parts(region: Graph, data: Any) -> Parts:
     goals = parts_of(release_shifts(region), saved)
     if goals is None or [goal.name for goal in goals] != list(saved):
         raise InputError("its parts are not those of the program")
-    return [(goal, _found(goal, saved[goal.name])) for goal in goals]
+    return [(goal, _found(goal, saved[goal.name], weights)) for goal in goals]
 
 
-def _found(goal: Graph, saved: Sequence[Any]) -> tuple[Found, ...]:
+def _found(goal: Graph, saved: Sequence[Any], weights: Weights) -> tuple[Found, ...]:
     # A program's text does not depend on the name of its function.
     graphs = [replace(checked_graph(member(one, "graph", str, "a search")), name=goal.name) for one in saved]
     splits = [_splits(member(one, "splits", list, "a search")) for one in saved]
@@ -103,9 +103,9 @@ def _found(goal: Graph, saved: Sequence[Any]) -> tuple[Found, ...]:
     verdicts = equal_to_all(goal, graphs)
     if not graphs or not all(verdict.equal for verdict in verdicts):
         raise InputError("a graph computes something else")
-    original, machine = canonical(goal), Machine()
+    original = canonical(goal)
     return tuple(
-        Found(graph, graph_bound(graph, machine), verdict, halves, graph == original)
+        Found(graph, bound_of(graph, halves, weights), verdict, halves, graph == original)
         for graph, verdict, halves in zip(graphs, verdicts, splits, strict=True)
     )
 

@@ -3,12 +3,15 @@
 import argparse
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 from superopt.errors import InputError
+from superopt.weights.division import Weights
 
 __all__ = [
     "add_progress",
     "add_race",
+    "add_weights",
     "minutes",
     "parse_sizes",
     "positive",
@@ -30,6 +33,16 @@ def add_race(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-torch-compile", action="store_true", help="race against eager PyTorch only")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print every candidate with its outcome, and each step"
+    )
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """Add what may be made of weights ahead of the calls."""
+    parser.add_argument(
+        "--weights",
+        choices=get_args(Weights),
+        default="default",
+        help="what a module's weights may be made into once: nothing (live), small tensors, or (frozen) any",
     )
 
 

@@ -38,6 +38,12 @@ def choose(result: Result, region: int | None, candidate: str | None) -> Choice:
     goal, name = chosen.goal, _identifier(chosen.goal.name)
     _check_names(goal)
     _check_names(one.mugraph.graph)
+    if one.once:
+        others = ", ".join(other.id for other in chosen.candidates if not other.once) or "none"
+        raise InputError(
+            f"region {number}: candidate {one.name!r} reads tensors that are made of weights once, which no"
+            f' module has; optimize with weights="live", or choose a candidate that does without: {others}'
+        )
     if _tensors(goal) != _tensors(one.mugraph.graph):
         raise InputError(
             f"region {number}: candidate {one.name!r} takes or gives other tensors than its goal"

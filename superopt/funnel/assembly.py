@@ -7,15 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from superopt.candidates.candidate import Candidate
 from superopt.candidates.parts import region_name
+from superopt.candidates.sizes import resized
 from superopt.dtypes import INTEGERS
-from superopt.ir import Graph, Opaque, Program, Region, check_program
+from superopt.ir import Graph, Opaque, Program, Region, check_program, extents, live_graph, stabilize
 from superopt.targets import Kernel, OrderedKernel
 from superopt.trace.capture.tape import Ref
 from superopt.trace.run import TORCH_DTYPES, run_graph
 from superopt.trace.traced import Traced
+from superopt.weights.kept import KeptKernel
 
-__all__ = ["Alone", "assemble", "in_parts", "known_tensors"]
+__all__ = ["Alone", "as_kernel", "assemble", "in_parts", "known_tensors"]
 
 
 def assemble(traced: Traced, kernels: Mapping[str, Kernel]) -> Callable[..., Any]:
@@ -112,6 +115,22 @@ def _alone(traced: Traced, kernels: Mapping[str, Kernel], run: Callable[..., Any
         return None
     picked = tuple(outputs.index(name) for name in names if name)
     return Alone(kernel, run, len(traced.input_names), held, order, picked)
+
+
+def as_kernel(goal: Graph, candidate: Candidate, kernel: Kernel) -> Kernel:
+    """Return the kernel of a candidate as a kernel of its region, with what it keeps of the weights.
+
+    Where that cannot be kept, PyTorch computes the region as its graph says.
+    """
+    parts = candidate.parts
+    if parts is None:
+        return kernel
+
+    def whole(known: dict[str, Tensor]) -> dict[str, Tensor]:
+        sizes = extents(goal, [known[port.name].shape for port in goal.inputs])
+        return _as_torch(live_graph(stabilize(resized(goal, sizes), ())), known)
+
+    return KeptKernel(goal, parts, kernel, whole)
 
 
 def in_parts(traced: Traced, goals: Iterable[Graph]) -> Traced:

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from superopt.candidates.candidate import Candidate, as_compiled
 from superopt.fate import Kind
+from superopt.funnel.assembly import as_kernel
 from superopt.funnel.state import Context, failed, said
 from superopt.targets import Kernel
+from superopt.weights.kept import KeptKernel
 
 __all__ = ["build"]
 
@@ -54,7 +56,10 @@ def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | 
             target.prepare(mugraph, configs, limit_seconds=limit, children=children)
             state.first_runs.check(mugraph, configs, limit_seconds=max(state.seconds_left, 0.0))
         with nullcontext() if target.threadsafe else _LOCK:
-            kernel = target.make(mugraph, configs)
+            compiled = target.make(mugraph, configs)
+            kernel = as_kernel(context.goal, candidate, compiled)
+            if isinstance(kernel, KeptKernel) and (why := kernel.refusal(context.tensors)):
+                return candidate.ended("build", Kind.REFUSED, why), None
             made = kernel(**context.tensors)
             target.synchronize()
             bad = _not_finite(made, context.tensors)
@@ -62,7 +67,7 @@ def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | 
         return failed(candidate, "build", said(error)), None
     if bad:
         return failed(candidate, "build", bad), None
-    made_of = target.compiled(kernel)
+    made_of = target.compiled(compiled)
     kernels = tuple(
         as_compiled(one, made_of[number]) if number in made_of else one
         for number, one in enumerate(candidate.kernels)

@@ -18,6 +18,7 @@ from superopt.targets import Kernel, OrderedKernel, Target
 from superopt.tune import Measurement, measure_together
 from superopt.tune.halving import halve
 from superopt.tune.measure import bytes_of
+from superopt.weights.kept import KeptKernel, made_once
 
 __all__ = ["by_time", "copies_for", "race", "raced"]
 
@@ -50,7 +51,7 @@ def raced(candidates: Sequence[Candidate], context: Context, seconds: float) -> 
     ranked = []
     for one in candidates:
         timing = found.get(one.id)
-        floor = _least_us(state.target, goal, one.graph) if timing is not None else None
+        floor = _least_us(state.target, goal, one.run) if timing is not None else None
         if timing is not None and beaten(timing.median_us, floor):
             said = f"{timing.median_us:.2f} µs, but its data takes {floor:.2f} µs"
             one = failed(one, "race", said, Kind.REFUSED)
@@ -69,8 +70,11 @@ def _times(
     state = context.state
     deadline = time.monotonic() + seconds
     tensors = context.tensors
-    copies = _cloned(tuple(tensors.values()))
-    runs = {id: _called(context.kernels[id], tuple(tensors)) for id in candidates}
+    # A kernel is timed without the tensors that it keeps: they are inputs like others, in copies like others.
+    kept = {id: _kept(context.kernels[id], tensors) for id in candidates}
+    known = tensors | {f"{id} {name}": one for id, found in kept.items() for name, one in found.items()}
+    copies = _cloned(tuple(known.values()), copies_for(tuple(tensors.values())))
+    runs = {id: _called(context.kernels[id], tuple(known), id) for id in candidates}
 
     def measure(ids: tuple[str, ...], repeats: int) -> dict[str, Measurement]:
         left = max(deadline - time.monotonic(), 0.0)
@@ -123,10 +127,23 @@ def _least_us(target: Target, goal: Graph, graph: Graph) -> float | None:
     return least_us(target, (goal, graph), kept=True) if target.clears_caches else None
 
 
-def _called(kernel: Kernel, names: tuple[str, ...]) -> Callable[..., Any]:
+def _kept(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a kernel reads that is made of weights."""
+    if not isinstance(kernel, KeptKernel):
+        return {}
+    found = made_once(kernel.kept.once, tensors)
+    return dict(zip(kernel.kept.names, found, strict=True))
+
+
+def _called(kernel: Kernel, names: tuple[str, ...], id: str) -> Callable[..., Any]:
     """Return a kernel as a function of tensors, in the order of the input names `names`."""
-    if isinstance(kernel, OrderedKernel) and kernel.inputs == names:
-        return lambda *tensors: kernel.in_order(tensors)
+    if isinstance(kernel, KeptKernel):
+        places = [names.index(one if one in names else f"{id} {one}") for one in kernel.reads]
+        inner = kernel.kernel
+        return lambda *tensors: inner.in_order([tensors[at] for at in places])
+    if isinstance(kernel, OrderedKernel):
+        places = [names.index(one) for one in kernel.inputs]
+        return lambda *tensors: kernel.in_order([tensors[at] for at in places])
     return lambda *tensors: kernel(**dict(zip(names, tensors, strict=True)))
 
 
@@ -140,8 +157,8 @@ def copies_for(tensors: Sequence[Tensor]) -> int:
     return max(2, min(_MOST_COPIES, _COPY_BYTES // max(bytes_of(tensors), 1)))
 
 
-def _cloned(tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-    """Return copies of tensors with their strides, enough that no cache holds all."""
+def _cloned(tensors: tuple[Tensor, ...], count: int) -> list[tuple[Tensor, ...]]:
+    """Return so many copies of tensors with their strides."""
 
     def clone(tensor: Tensor) -> Tensor:
         if 0 in tensor.stride():
@@ -149,4 +166,4 @@ def _cloned(tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         fresh = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
         return fresh.copy_(tensor)
 
-    return [tensors] + [tuple(map(clone, tensors)) for _ in range(copies_for(tensors) - 1)]
+    return [tensors] + [tuple(map(clone, tensors)) for _ in range(count - 1)]

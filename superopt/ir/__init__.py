@@ -1,7 +1,7 @@
 """The intermediate representation: graphs of tensor algebra on named axes, and their text form."""
 
 from superopt.ir.check import check_graph
-from superopt.ir.cut import cut_graph, tensorless_values
+from superopt.ir.cut import cut_graph, only_used, tensorless_values
 from superopt.ir.extents import extents, fitting_extents, measured_axes
 from superopt.ir.graph import (
     COMMUTATIVE,
@@ -99,6 +99,7 @@ __all__ = [
     "measured_axes",
     "merge_axes",
     "needed_order",
+    "only_used",
     "operands_first",
     "operations_of",
     "parse_graph",

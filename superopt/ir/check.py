@@ -30,6 +30,7 @@ def check_graph(graph: Graph) -> Graph:
     _require(bool(graph.outputs), graph, "there is no output")
     for output in graph.outputs:
         _check_port(graph, output.port, known)
+        _require(not output.port.constant, graph, f"output {output.port.name!r} is constant; only inputs are")
         _require(
             0 <= output.value < len(axes),
             graph,

@@ -22,7 +22,7 @@ from superopt.ir.graph import (
     value_axes,
 )
 
-__all__ = ["cut_graph", "tensorless_values"]
+__all__ = ["cut_graph", "only_used", "tensorless_values"]
 
 _LEAST_SHARE = 0.2  # each side has at least this share of the reductions
 
@@ -100,7 +100,7 @@ def _split(
         )
     named = {output.port.name for output in kept}
     extra = tuple(Output(port, value) for value, port in sorted(ports.items()) if port.name not in named)
-    head = _only(replace(graph, name=f"{graph.name}.0", outputs=(*kept, *extra)))
+    head = only_used(replace(graph, name=f"{graph.name}.0", outputs=(*kept, *extra)))
 
     inputs = (*graph.inputs, *(ports[value] for value in sorted(ports)))
     position = {value: value for value in range(first)}
@@ -114,11 +114,11 @@ def _split(
     outputs = tuple(
         replace(output, value=position[output.value]) for output in graph.outputs if output not in kept
     )
-    tail = _only(Graph(f"{graph.name}.1", graph.axes, inputs, tuple(steps), outputs))
+    tail = only_used(Graph(f"{graph.name}.1", graph.axes, inputs, tuple(steps), outputs))
     return check_graph(head), check_graph(tail)
 
 
-def _only(graph: Graph) -> Graph:
+def only_used(graph: Graph) -> Graph:
     """Return the graph without inputs, steps and axes that it does not use."""
     graph = live_graph(graph)
     used = {i for step in graph.steps for i in step.inputs} | {output.value for output in graph.outputs}

@@ -87,6 +87,7 @@ class Port:
     dtype: str
     dims: tuple[tuple[str, ...], ...]
     strides: tuple[int, ...] | None = None  # strides in elements; None where the tensor is contiguous
+    constant: bool = False  # the function holds the tensor itself, as a weight: calls do not bring it
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -347,4 +348,4 @@ def print_port(port: Port) -> str:
     text = f"{port.name}: {port.dtype}[{', '.join(dims)}]"
     if port.strides is not None:
         text += f" strides({', '.join(map(str, port.strides))})"
-    return text
+    return f"{text} constant" if port.constant else text

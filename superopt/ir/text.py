@@ -10,7 +10,8 @@
     out y: f16[m, k] = t9
 
 A dimension that is a product of axes stands in parentheses, `[b, s, (h d)]`; one of extent 1 that
-no axis owns is `1`; strides follow as `strides(1, 4096)`.
+no axis owns is `1`; strides follow as `strides(1, 4096)`. A tensor that the function holds itself, such as
+a weight, is `constant`: `in w: f16[k, n] constant`.
 """
 
 import re
@@ -25,6 +26,7 @@ __all__ = ["parse_graph", "parse_port"]
 _NAME = r"[A-Za-z_][A-Za-z0-9_.]*"
 _PORT = re.compile(
     rf"(?P<name>{_NAME}): (?P<dtype>\w+)\[(?P<dims>[^\]]*)\](?: strides\((?P<strides>[-\d, ]*)\))?"
+    r"(?P<constant> constant)?"
 )
 _STEP = re.compile(rf"(?P<name>{_NAME}) = (?P<op>\w+)(?:\[(?P<attrs>[^\]]*)\])?\((?P<inputs>[^)]*)\)")
 
@@ -89,6 +91,7 @@ def parse_port(text: str, line: int) -> Port:
         match["dtype"],
         tuple(dims),
         None if strides is None else tuple(int(stride) for stride in strides.split(",") if stride.strip()),
+        constant=match["constant"] is not None,
     )
 
 

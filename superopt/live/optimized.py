@@ -16,7 +16,7 @@ from superopt.codegen.signature import form_of
 from superopt.driver import Search
 from superopt.errors import InputError, SuperoptError, first_line
 from superopt.funnel import RETUNING, Context, Limits, State, run
-from superopt.funnel.assembly import Alone, assemble, in_parts
+from superopt.funnel.assembly import Alone, as_kernel, assemble, in_parts
 from superopt.funnel.predict import predicted
 from superopt.ir import Graph, Program
 from superopt.live.arguments import (
@@ -42,6 +42,7 @@ from superopt.tune import Measurement
 from superopt.verify.floats.compare import compare_floats, tensors_of
 from superopt.verify.floats.report import FloatReport
 from superopt.verify.verdict import Verdict
+from superopt.weights.kept import KeptKernel
 
 __all__ = ["Optimized"]
 
@@ -76,6 +77,10 @@ class Optimized:
     library code other than modules of PyTorch's keeps to itself; files, clocks, the environment, and what
     Python counts or draws anew at each call. What the function does besides computing its result, it does
     not do.
+
+    Where kernels read what was made of weights (`OptimizeOptions.weights`), it is made anew when a weight has
+    changed. Not seen are: a few numbers of a weight of over 2 KB that numpy, another language or a tensor of
+    the same memory that was there before writes; on a GPU, whatever these write.
     """
 
     # What its result says.
@@ -119,6 +124,7 @@ class Optimized:
         self.fused = assemble(traced, kernels) if kernels else None
         self._compiled = compiled
         self._kernels = dict(kernels)
+        self._not_kept = ""  # why the original computes: nothing made of weights is kept any more
         self._open_axes = result.open_axes
         self._whole: Program | None = None  # the program as it was traced, not in parts
         self._made: dict[object, Kernel] = {}
@@ -132,6 +138,8 @@ class Optimized:
             goals = [one.goal for one in result.regions]
             self._binding = Binding(function, traced, goals, self.target.torch_device)
             self._away = self._binding.traced is None
+        for kernel in kernels.values():
+            self._mind(kernel)
         self.recalled: datetime | None = None  # when an identical call measured it; None: this one did
         self._told = False  # whether the log says that the original computes, and why
         self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
@@ -252,8 +260,19 @@ class Optimized:
                 self._begin()
             elif not self._away:
                 log.warning("%s: %s; the original computes", self._name, binding.why)
-            self._away = binding.traced is None
+            self._away = binding.traced is None or bool(self._not_kept)
             binding.watch = watch  # set last: other threads read it first
+
+    def _mind(self, kernel: Kernel) -> None:
+        """Be told when a kernel keeps nothing any more that is made of weights."""
+        if isinstance(kernel, KeptKernel) and self.function is not None:
+            kernel.kept.give_up_with(self._keep_nothing)
+
+    def _keep_nothing(self, why: str) -> None:
+        """Leave all calls but the present one to the original."""
+        if not self._not_kept:
+            log.warning("%s: %s; the original computes", self._name, why)
+        self._not_kept, self._away = why, True
 
     def _call_for(self, key: object, inputs: tuple[Any, ...]) -> Function:
         """Return what computes inputs like these, and note it."""
@@ -382,7 +401,7 @@ class Optimized:
     ) -> Kernel:
         """Return the kernel of a region for the sizes of a program, made where there is none yet."""
         goal = next(one.graph for one in traced.program.regions if one.graph.name == name)
-        mugraph = mugraph_for(chosen.mugraph, goal)
+        mugraph = mugraph_for(chosen.mugraph, resized(chosen.run, goal.sizes))
         place = bucket(mugraph)
         if place == bucket(chosen.mugraph):
             return self._kernels[name]
@@ -392,8 +411,11 @@ class Optimized:
             made.append(f"{name} by {'tuned' if self.options.retune else 'default'} configurations")
             tuned = None
             if self.options.retune:
-                tuned = self._tuned(goal, Candidate(name, chosen.graph, mugraph, configs), traced, inputs)
-            self._made[key] = tuned or self.target.make(mugraph, configs)
+                again = Candidate(name, chosen.graph, mugraph, configs, once=chosen.once)
+                tuned = self._tuned(goal, again, traced, inputs)
+            made_now = tuned or as_kernel(goal, chosen, self.target.make(mugraph, configs))
+            self._made[key] = made_now
+            self._mind(made_now)
         return self._made[key]
 
     def _tuned(

@@ -24,7 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module
 
-__all__ = ["Reached", "Same", "form", "reach"]
+from superopt.weights.forms import form
+
+__all__ = ["Reached", "Same", "reach"]
 
 _PLAIN = frozenset(
     {int, bool, float, complex, str, bytes, type(None), type(Ellipsis)}
@@ -92,12 +94,6 @@ def reach(function: Any) -> Reached:
         if walk.names == names and walk.by_any_name == by_any_name:
             return walk.found
         names, by_any_name = walk.names, walk.by_any_name
-
-
-def form(tensor: Tensor) -> tuple[object, ...]:
-    """Return what must agree for a program to read another tensor in the place of this one."""
-    kind = Tensor if type(tensor) is nn.Parameter else type(tensor)
-    return kind, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg()
 
 
 class _Walk:

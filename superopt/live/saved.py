@@ -9,6 +9,7 @@ from typing import Any
 from superopt.candidates.candidate import SCHEDULED, Candidate, RegionCandidates
 from superopt.candidates.proof import proven_by_graph
 from superopt.errors import InputError, SuperoptError
+from superopt.funnel.assembly import as_kernel
 from superopt.live.binding import traced_alike
 from superopt.live.optimized import Optimized
 from superopt.options import OptimizeOptions
@@ -70,7 +71,8 @@ def program_of(
         for one in regions:
             if one.chosen is not None:
                 try:
-                    kernels[one.goal.name] = target.make(one.chosen.mugraph, one.chosen.configs)
+                    made = target.make(one.chosen.mugraph, one.chosen.configs)
+                    kernels[one.goal.name] = as_kernel(one.goal, one.chosen, made)
                 except SuperoptError as error:
                     log.warning("%s: the original computes %s: %s", place, one.goal.name, error)
     compiled = None
@@ -137,7 +139,7 @@ def proven_regions(result: Result, place: str, *, most: int) -> list[RegionCandi
     for region in result.regions:
         good: list[Candidate] = []
         for one in region.candidates:
-            verdict = proven_by_graph(region.goal, one.graph, one.mugraph)
+            verdict = proven_by_graph(region.goal, one.graph, one.mugraph, one.once)
             if verdict is None:
                 log.warning("%s: %s of %s computes something else", place, one.name, region.goal.name)
             else:
@@ -152,7 +154,7 @@ def _proven(region: RegionCandidates, target: Target, place: str) -> RegionCandi
     if chosen is None:
         return region
     configs = chosen.configs or target.default_configs(chosen.mugraph)
-    verdict = proven_by_graph(region.goal, chosen.graph, chosen.mugraph)
+    verdict = proven_by_graph(region.goal, chosen.graph, chosen.mugraph, chosen.once)
     if verdict is None:
         raise InputError(f"{place}: the kernel of {region.goal.name} computes something else than its region")
     try:

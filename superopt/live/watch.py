@@ -1,14 +1,15 @@
 """Watch: whether all that a function reads besides its arguments is still what it was."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from superopt.live.reach import Reached, form
+from superopt.live.reach import Reached
+from superopt.weights.forms import Forms, form
 
 __all__ = ["Watch", "value_of"]
 
@@ -38,7 +39,8 @@ class Watch:
         if reached.items or reached.picks or reached.cells:
             checks += _same_values(reached)
         if tensors:
-            checks.append(_Forms(tuple(tensors.values())).same)
+            watched = tuple(tensors.values())
+            checks.append(partial(Forms(watched).same, watched))
         if reached.arrays:
             checks.append(lambda: all(array.tobytes() == held for array, held in reached.arrays))
         values = tuple(reads)
@@ -141,31 +143,3 @@ class _Objects:
 
     def same(self) -> bool:
         return list(map(id, self._now())) == self._ids
-
-
-class _Forms:
-    """The shapes, strides, dtypes and devices of tensors, which change while these stay the same."""
-
-    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
-        self._tensors = tensors
-        self._forms = [form(one) for one in tensors]
-        self._guards: dict[object, Callable[..., bool]] = {}
-        self._last: Callable[..., bool] = lambda *tensors: False
-
-    def same(self) -> bool:
-        return self._last(*self._tensors) or self._same_here()
-
-    def _same_here(self) -> bool:
-        """Look by what PyTorch has for it, which sees modes too: so there is one for each."""
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        guard = self._guards.get(modes)
-        if guard is not None and guard(*self._tensors):
-            self._last = guard
-            return True
-        if [form(one) for one in self._tensors] != self._forms:
-            return False
-        guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-        if guards is not None and hasattr(guards, "TensorGuards"):
-            made = guards.TensorGuards(*self._tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-            self._last = self._guards[modes] = made.check
-        return True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from superopt.candidates.candidate import RegionCandidates
 from superopt.candidates.codec import (
+    READ,
     VERSION,
     candidate_from_json,
     candidate_json,
@@ -33,6 +34,7 @@ from superopt.rivals.rivals import PEERS
 from superopt.targets import Target, pick_target
 from superopt.tune import Measurement
 from superopt.verify.floats.report import DistributionReport, FloatReport
+from superopt.weights.division import weight_bytes
 
 if TYPE_CHECKING:
     from superopt.trace.traced import Traced
@@ -97,9 +99,19 @@ def _region_json(region: RegionCandidates) -> dict[str, Any]:
         "chosen": None if region.chosen is None else region.chosen.id,
         "candidates": [candidate_json(one) for one in region.candidates],
         "dropped": [asdict(one) for one in region.dropped],
+        "weights": _weights_json(region),
         "floor_us": region.floor_us,
         "recalled": region.recalled,
     }
+
+
+def _weights_json(region: RegionCandidates) -> dict[str, int]:
+    """Return the bytes of weights that a call reads, as written and now, and those that are kept."""
+    chosen = region.chosen
+    parts = chosen.parts if chosen is not None else None
+    before = weight_bytes(region.goal)
+    after = weight_bytes(chosen.run) if chosen is not None else before
+    return {"read_before": before, "read_after": after, "kept": parts.kept_bytes if parts else 0}
 
 
 def write_json(data: Mapping[str, Any], path: Path) -> None:
@@ -208,7 +220,7 @@ def _checked(data: Any, place: str) -> Mapping[str, Any]:
         raise InputError(
             f"{place!r} is not a result of superopt; `superopt optimize TARGET -o FILE` makes one"
         )
-    if data.get("version") != VERSION:
+    if data.get("version") not in READ:
         raise InputError(
             f"{place}: version {data.get('version')!r} is not known; this superopt reads version {VERSION}"
         )

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.fate import Kind
-from superopt.ir import Program, describe_shifts
+from superopt.ir import Graph, Program, describe_shifts
 from superopt.result.result import Result
 from superopt.result.why import headline
+from superopt.weights.division import Divided, weight_bytes
 
 __all__ = ["explained"]
 
@@ -52,6 +53,8 @@ def _region(region: RegionCandidates, *, planned: bool) -> Iterator[str]:
     yield f"region {region.goal.name}{floor}{recalled}"
     for line in describe_shifts(region.goal):
         yield f"  exponential {line}"
+    if region.chosen is not None and (parts := region.chosen.parts) is not None:
+        yield f"  {_weights(region.goal, parts)}"
     shown = region.dropped[:_MOST_DROPPED]
     names = [*(one.name for one in region.candidates), *(one.name for one in shown)]
     width = max(map(len, names), default=0)
@@ -63,6 +66,18 @@ def _region(region: RegionCandidates, *, planned: bool) -> Iterator[str]:
         yield f"  {dropped.name:{width}} {'dropped':34}  {dropped.fate}"
     if len(region.dropped) > _MOST_DROPPED:
         yield f"  {len(region.dropped) - _MOST_DROPPED} more were dropped"
+
+
+def _weights(goal: Graph, parts: Divided) -> str:
+    """Return in words what is made of weights once, and how much of them a call reads."""
+    count, kept = len(parts.once.outputs), parts.kept_bytes
+    before, after = weight_bytes(goal), weight_bytes(parts.run)
+    made = f"{count} tensor{'s' if count > 1 else ''} of {_size(kept)}"
+    return f"made of weights once: {made}; a call reads {_size(after)} of weights, before {_size(before)}"
+
+
+def _size(count: int) -> str:
+    return f"{count:,} bytes" if count < 10_000 else f"{count / 1024:,.0f} KiB"
 
 
 def _time(candidate: Candidate) -> str:

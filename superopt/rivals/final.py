@@ -167,7 +167,7 @@ def _floor_us(state: State, regions: Sequence[RegionCandidates]) -> float | None
         return None
     floors = {
         one.goal.name: least_us(
-            state.target, (one.goal, *([one.chosen.graph] if one.chosen else [])), kept=True
+            state.target, (one.goal, *([one.chosen.run] if one.chosen else [])), kept=True
         )
         for one in regions
     }

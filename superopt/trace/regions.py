@@ -167,13 +167,15 @@ class _Cutter:
 
     def _raw_port(self, value: int) -> Port:
         dims, dtype = self.algebra.raw[value]
-        strides = None
-        for source in (*self.algebra.tape.inputs, *self.algebra.tape.constants):
-            meta = self.algebra.tape.metas[source.index]
-            if self.algebra.tensors[source.index].value == value and not meta.contiguous:
-                strides = meta.strides
+        strides, constant = None, False
+        tape = self.algebra.tape
+        for source in (*tape.inputs, *tape.constants):
+            if self.algebra.tensors[source.index].value == value:
+                constant = any(source is one for one in tape.constants)
+                if not tape.metas[source.index].contiguous:
+                    strides = tape.metas[source.index].strides
         name = dtype_text(dtype)
-        return Port(self.raw_names[value], name, self._dims(dims), strides)
+        return Port(self.raw_names[value], name, self._dims(dims), strides, constant)
 
     def _opaque(self, name: str, opaque: OpaqueCall) -> Opaque:
         inputs = tuple(dict.fromkeys(self.names[index] for index, _ in opaque.inputs))

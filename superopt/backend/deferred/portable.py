@@ -59,7 +59,10 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
     """Return a subgraph as plain data, or raise Unportable."""
     nodes = list(subgraph.module.graph.nodes)
     number = {node: at for at, node in enumerate(nodes)}
-    inputs = [_input_data(value_of(node)) for node in subgraph.inputs]
+    inputs = [
+        _input_data(value_of(node)) | {"constant": at in subgraph.constant}
+        for at, node in enumerate(subgraph.inputs)
+    ]
     steps: list[dict[str, Any]] = []
     for node in nodes:
         if node.op == "placeholder":
@@ -210,6 +213,7 @@ class _Reader:
             tuple(self.nodes[: len(self.inputs)]),
             (),
             tuple(sorted(free, key=lambda one: str(one))),
+            tuple(at for at, one in enumerate(self.inputs) if one.get("constant") is True),
         )
 
     def _symbols(self, shapes: Any) -> dict[str, Any]:

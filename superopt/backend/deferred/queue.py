@@ -24,6 +24,7 @@ from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError
 from superopt.rivals.inductor import PASS
 from superopt.targets import pick_target
+from superopt.weights.division import Weights
 
 __all__ = [
     "LARGE_S",
@@ -45,7 +46,7 @@ LARGE_S = 120.0
 MOST_ITEMS = 256
 """The most regions that wait; the regions with the least to gain give way."""
 
-_VERSION = 1
+_VERSION = 2
 _MOST_BYTES = 1 << 20  # the most that one region's record may take
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -64,6 +65,7 @@ class Pending:
     verify: bool
     inductor: Mapping[str, Any]
     region: Mapping[str, Any]  # see `portable`
+    weights: Weights = "default"
 
     @property
     def device(self) -> str:
@@ -75,7 +77,15 @@ class Pending:
     @property
     def options(self) -> BackendOptions:
         """The settings by which it is decided."""
-        return BackendOptions(LARGE_S, self.preset, None, self.verify, True, False, self.inductor)
+        return BackendOptions(
+            LARGE_S,
+            self.preset,
+            verify=self.verify,
+            cache=True,
+            retry=False,
+            inductor=self.inductor,
+            weights=self.weights,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the record's data."""
@@ -116,6 +126,7 @@ def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
         options.verify,
         inductor,
         data,
+        options.weights,
     )
     with Cache.open() as cache:
         if is_done(cache, region.key):

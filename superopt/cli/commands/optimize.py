@@ -50,6 +50,7 @@ def add_command(commands: Any) -> None:
     )
     add_inputs(parser)
     options.add_race(parser)
+    options.add_weights(parser)
     parser.add_argument(
         "--device",
         default="auto",
@@ -89,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     chosen = OptimizeOptions(
         target=arguments.device,
         preset=arguments.preset,
+        weights=arguments.weights,
         measure=not arguments.plan,
         seconds=arguments.seconds,
         graphs=arguments.graphs,

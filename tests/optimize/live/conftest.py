@@ -5,6 +5,7 @@ than plain PyTorch looks on, and compares with the function itself.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -17,13 +18,14 @@ from superopt.candidates import RegionCandidates
 from superopt.candidates.schedules import schedules
 from superopt.driver import search
 from superopt.fate import Kind
-from superopt.funnel.assembly import in_parts
+from superopt.funnel.assembly import as_kernel, in_parts
 from superopt.ir import Program, print_program
 from superopt.optimizer import without_data
 from superopt.result import Result
 from superopt.result.codec import returned
 from superopt.targets import pick_target
 from superopt.trace import trace
+from superopt.weights.division import Weights
 
 
 class Counted:
@@ -96,22 +98,23 @@ def build(quick) -> Callable[..., Watched]:
     """Makes the program as written into kernels, without a race."""
     target, known = pick_target("cpu"), dict[str, list[RegionCandidates]]()
 
-    def planned(program: Program) -> list[RegionCandidates]:
+    def planned(program: Program, weights: Weights) -> list[RegionCandidates]:
         plans = []
-        for one in search(program, options=quick.search).regions:
-            chosen = schedules(one.goal, one.found, target, graphs=1).candidates[0]
+        for one in search(program, options=replace(quick.search, weights=weights)).regions:
+            chosen = schedules(one.goal, one.found, target, graphs=1, weights=weights).candidates[0]
             plans.append(RegionCandidates(one.goal, (chosen.ended("choose", Kind.CHOSEN),)))
         return plans
 
-    def built(function: Callable[..., Any], *inputs: Any) -> Watched:
+    def built(function: Callable[..., Any], *inputs: Any, weights: Weights = "live") -> Watched:
         traced = trace(function, *inputs, live="cpu")
-        text = print_program(traced.program)
-        regions = known[text] = known.get(text) or planned(traced.program)
+        text = weights + print_program(traced.program)
+        regions = known[text] = known.get(text) or planned(traced.program, weights)
         mugraphs = {one.goal.name: one.chosen.mugraph for one in regions}
-        kernels = {
+        counted = {
             name: Counted(target.make(one, target.default_configs(one))) for name, one in mugraphs.items()
         }
-        assert kernels
+        assert counted
+        kernels = {one.goal.name: as_kernel(one.goal, one.chosen, counted[one.goal.name]) for one in regions}
         best = Optimized(
             function,
             Result(
@@ -128,7 +131,7 @@ def build(quick) -> Callable[..., Watched]:
             kernels=kernels,
             options=quick,
         )
-        return Watched(best, list(kernels.values()))
+        return Watched(best, list(counted.values()))
 
     return built
 

@@ -1,0 +1,206 @@
+"""Division: a graph as what is made of its constant inputs once, and what runs in each call.
+
+    in x: f32[m, k]                          in g: f32[k] constant        in x: f32[m, k]
+    in g: f32[k] constant                    in w: f32[k, n] constant     in rest_v4: f32[k, n] constant
+    in w: f32[k, n] constant       becomes   t2 = mul(g, w)         and   t2 = contract[k](x, rest_v4)
+    t3 = mul(g, w)                           out rest_v4 = t2             out out: f32[m, n] = t2
+    t4 = contract[k](x, t3)
+    out out: f32[m, n] = t4
+
+Both parts follow from the graph and the numbers of the values that are made once, so that a graph that is
+equal to a goal needs no further proof when it runs in parts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal, get_args
+
+from superopt.dtypes import DTYPES, FLOATS
+from superopt.errors import GraphError, InputError
+from superopt.ir import (
+    Graph,
+    Output,
+    Port,
+    Step,
+    check_graph,
+    made_from,
+    mask_values,
+    only_used,
+    tensorless_values,
+    value_axes,
+)
+
+__all__ = [
+    "Divided",
+    "Weights",
+    "check_weights",
+    "constant_values",
+    "divided",
+    "is_small",
+    "once_values",
+    "run_part",
+    "weight_bytes",
+]
+
+Weights = Literal["live", "default", "frozen"]
+"""What may be made of weights ahead of the calls: nothing, small tensors, or whatever makes calls faster."""
+
+_SMALL = 256 << 10  # bytes of a tensor that is kept beside the weights that it is made from
+_VIEWS = ("rename", "select")
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """A graph in two: what is made once, and what runs in each call."""
+
+    once: Graph
+    run: Graph
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of what is made once."""
+        ports = [output.port for output in self.once.outputs]
+        return sum(prod(self.once.shape(port)) * DTYPES[port.dtype].bytes for port in ports)
+
+
+def check_weights(weights: str) -> None:
+    """Refuse a policy that does not exist."""
+    if weights not in get_args(Weights):
+        raise InputError(f"weights is {weights!r}; choose {', '.join(get_args(Weights))}")
+
+
+def is_small(count: float) -> bool:
+    """Whether a tensor of so many bytes may be kept without being asked for."""
+    return count <= _SMALL
+
+
+def constant_values(graph: Graph) -> tuple[bool, ...]:
+    """Return for each value whether it is made of constant inputs, and of no others."""
+    tensorless = tensorless_values(graph)
+    constant = [port.constant for port in graph.inputs]
+    for value, step in graph.numbered:
+        held = all(constant[i] or tensorless[i] for i in step.inputs)
+        constant.append(held and not tensorless[value])
+    return tuple(constant)
+
+
+def once_values(graph: Graph, weights: Weights) -> tuple[int, ...]:
+    """Return the values of a graph that are made once under a policy, each as late as that is possible.
+
+    Masks are made in each call, since kernels make use of knowing that they are masks; so is what a result
+    is by itself, since results are fresh tensors.
+    """
+    if weights == "live":
+        return ()
+    constant, masks = constant_values(graph), mask_values(graph)
+    leaving = {output.value for output in graph.outputs}
+    found: set[int] = set()
+    seen: set[int] = set()
+    pending = list(leaving)
+    while pending:
+        value = pending.pop()
+        step = graph.step_of(value)
+        if value in seen or step is None:
+            continue
+        seen.add(value)
+        takes = constant[value] and value not in leaving and step.op not in _VIEWS and not masks[value]
+        if takes and _can_be_kept(graph, value, weights):
+            found.add(value)
+        else:
+            pending += step.inputs
+    return tuple(sorted(found))
+
+
+def _can_be_kept(graph: Graph, value: int, weights: Weights) -> bool:
+    """Whether a value is one of floats, the same at all sizes of other tensors, and not too large to keep."""
+    sources = _sources(graph, value)
+    if any(port.dtype not in FLOATS for port in sources):
+        return False
+    axes = frozenset[str]().union(*(port.axes for port in sources))
+    steps = [step for one in _made_from(graph, value) if (step := graph.step_of(one)) is not None]
+    if any(step.op in ("size", "index") and not axes.issuperset(step.axes) for step in steps):
+        return False
+    sizes = graph.sizes
+    count = prod(sizes[axis] for axis in value_axes(graph)[value])
+    return weights == "frozen" or is_small(count * DTYPES[_dtype(graph, sources)].bytes)
+
+
+def _made_from(graph: Graph, value: int) -> set[int]:
+    return made_from([value], lambda one: step.inputs if (step := graph.step_of(one)) else ())
+
+
+def _sources(graph: Graph, value: int) -> list[Port]:
+    """Return the inputs that a value is made from."""
+    return [graph.inputs[one] for one in sorted(_made_from(graph, value)) if one < len(graph.inputs)]
+
+
+def _largest(graph: Graph, sources: Sequence[Port]) -> Port:
+    return max(sources, key=lambda port: prod(graph.shape(port)))
+
+
+def _dtype(graph: Graph, sources: Sequence[Port]) -> str:
+    """Return the dtype in which a tensor is kept: that of the largest tensor that it is made from."""
+    return _largest(graph, sources).dtype
+
+
+def weight_bytes(graph: Graph) -> int:
+    """Return the bytes of the constant tensors that a graph reads."""
+    read = {i for step in graph.steps for i in step.inputs} | {output.value for output in graph.outputs}
+    used = [port for at, port in enumerate(graph.inputs) if port.constant and at in read]
+    return sum(prod(graph.shape(port)) * DTYPES[port.dtype].bytes for port in used)
+
+
+def divided(graph: Graph, values: Sequence[int]) -> Divided:
+    """Return a graph in parts, the first of which makes these values; raise GraphError where it cannot."""
+    constant = constant_values(graph)
+    first = len(graph.inputs)
+    for value in values:
+        if not first <= value < first + len(graph.steps) or not constant[value]:
+            raise GraphError(f"graph {graph.name!r}: value {value} is not made of constant inputs alone")
+    ports = {value: _kept_port(graph, value) for value in values}
+    once = replace(
+        graph,
+        name=f"{graph.name}_once",
+        outputs=tuple(Output(replace(ports[value], constant=False), value) for value in ports),
+    )
+    inputs = (*graph.inputs, *ports.values())
+    position = {value: value for value in range(first)}
+    position |= {value: first + at for at, value in enumerate(ports)}
+    steps: list[Step] = []
+    for value, step in graph.numbered:
+        if value not in position:
+            position[value] = len(inputs) + len(steps)
+            steps.append(step.reading(position[i] for i in step.inputs))
+    outputs = tuple(replace(output, value=position[output.value]) for output in graph.outputs)
+    run = replace(graph, inputs=inputs, steps=tuple(steps), outputs=outputs)
+    return Divided(check_graph(only_used(once)), check_graph(only_used(run)))
+
+
+def _kept_port(graph: Graph, value: int) -> Port:
+    """Return a value as a tensor that is kept: laid out as the largest tensor that it is made from."""
+    sources = _sources(graph, value)
+    like = _largest(graph, sources)
+    axes = value_axes(graph)[value]
+    order = [axis.name for axis in graph.axes if axis.name in axes and axis.name not in like.axes]
+    order += [axis for axis in _in_memory(like) if axis in axes]
+    names = {port.name for port in graph.inputs} | {output.port.name for output in graph.outputs}
+    name = f"{graph.name}_v{value}"
+    while name in names:
+        name += "_"
+    dims = tuple((axis,) for axis in order)
+    return Port(name, _dtype(graph, sources), dims, constant=True)
+
+
+def _in_memory(port: Port) -> tuple[str, ...]:
+    """Return the axes of a tensor from the largest stride to the smallest one."""
+    if port.strides is None:
+        return port.axes
+    ranked = sorted(zip(port.strides, port.dims, strict=True), key=lambda pair: -abs(pair[0]))
+    return tuple(axis for _, dim in ranked for axis in dim)
+
+
+def run_part(graph: Graph, weights: Weights) -> Graph:
+    """Return the part of a graph that runs in each call under a policy."""
+    values = once_values(graph, weights)
+    return divided(graph, values).run if values else graph

@@ -1,0 +1,42 @@
+"""Forms: what must stay the same of tensors for kernels to read them: shapes, strides, dtypes and devices."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Forms", "form"]
+
+
+def form(tensor: Tensor) -> tuple[object, ...]:
+    """Return what must agree for a program to read another tensor in the place of this one."""
+    kind = Tensor if type(tensor) is nn.Parameter else type(tensor)
+    return kind, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg()
+
+
+class Forms:
+    """The forms of tensors at one time; it keeps none of them alive."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._forms = [form(one) for one in tensors]
+        self._guards: dict[object, Callable[..., bool]] = {}
+        self._last: Callable[..., bool] = lambda *tensors: False
+
+    def same(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether the form of no tensor has changed."""
+        return self._last(*tensors) or self._same_here(tensors)
+
+    def _same_here(self, tensors: Sequence[Tensor]) -> bool:
+        """Look by what PyTorch has for it, which sees modes too: so there is one for each."""
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        guard = self._guards.get(modes)
+        if guard is not None and guard(*tensors):
+            self._last = guard
+            return True
+        if [form(one) for one in tensors] != self._forms:
+            return False
+        guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+        if guards is not None and hasattr(guards, "TensorGuards"):
+            made = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            self._last = self._guards[modes] = made.check
+        return True

@@ -1,0 +1,191 @@
+"""Kept: tensors that are made of weights once, and again when a weight has changed."""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superopt.dtypes import torch_dtypes
+from superopt.errors import GraphError, InputError
+from superopt.ir import Graph
+from superopt.trace.run import run_graph
+from superopt.weights.division import Divided
+from superopt.weights.sources import Sources, can_be_watched
+
+__all__ = ["Kept", "KeptKernel", "made_once"]
+
+Whole = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
+
+_DTYPES = torch_dtypes()
+_RESTLESS = 8  # calls that tensors should serve at the least
+_PATIENCE = 3  # times in a row that they may serve fewer
+_MOST = 128  # layers that one kernel keeps tensors for
+
+
+def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """Return what a graph makes of weights, computed in float64 and rounded once.
+
+    Raises InputError where a number is not finite: then kernels compute other things than PyTorch does.
+    """
+    with torch.no_grad(), torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+        plain = {port.name: tensors[port.name].detach() for port in once.inputs}
+        made = run_graph(once, plain, torch.float64)
+        found = []
+        for output in once.outputs:
+            tensor = made[output.port.name].to(_DTYPES[output.port.dtype]).contiguous()
+            if not bool(torch.isfinite(tensor).all()):
+                raise InputError(f"{once.name}: {output.port.name} is not finite")
+            known = {one.data_ptr() for one in plain.values()}
+            found.append(tensor.clone() if tensor.data_ptr() in known else tensor)
+    if any(one.is_cuda for one in found):
+        torch.cuda.current_stream().synchronize()  # later calls may come on other streams
+    return tuple(found)
+
+
+class _Made:
+    """What was made of some weights, and how many calls it served."""
+
+    __slots__ = ("calls", "cuda", "owners", "sources", "tensors")
+
+    def __init__(self, sources: Sources, tensors: tuple[Tensor, ...] | None, owners: Any) -> None:
+        self.sources = sources
+        self.tensors = tensors  # None: nothing that kernels could read
+        self.owners = owners  # weak references to the weights
+        self.calls = 0
+        self.cuda = any(one.is_cuda for one in tensors or ())
+
+
+class Kept:
+    """Tensors made of weights, looked after: whoever asks for them gets those of the weights as they are.
+
+    One kernel may serve many layers: what was made is kept for the weights of each, as long as they live.
+    """
+
+    def __init__(self, once: Graph) -> None:
+        self.once = once
+        self.sources = tuple(port.name for port in once.inputs)
+        self.names = tuple(output.port.name for output in once.outputs)
+        self.why = ""  # why no tensors are kept any more
+        self._on_end: Callable[[str], None] | None = None
+        self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
+        self._short = 0  # times in a row that tensors served a few calls only
+
+    def give_up_with(self, tell: Callable[[str], None]) -> None:
+        """From now on give up where weights change with nearly every call, and tell why.
+
+        Until then, as long as kernels are tried, tensors are made however often weights change.
+        """
+        self._on_end, self._short = tell, 0
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all that is kept."""
+        return sum(one.nbytes for made in self._made.values() for one in made.tensors or ())
+
+    def of(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        """Return the tensors that are made of these weights; None where nothing is kept."""
+        made = self._made.get(tuple(map(id, given)))
+        if made is not None and made.sources.same(given):
+            made.calls += 1
+            return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
+        return None if self.why else self._make(given)
+
+    def _make(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        key = tuple(map(id, given))
+        self._drop(key)
+        if len(self._made) >= _MOST:
+            self._drop(next(iter(self._made)))
+        if not all(map(can_be_watched, given)):
+            self._ended("of some weights it cannot be told when they change")
+            return None
+        sources = Sources(given)  # made first: what is written from here on is seen in the next call
+        if not sources.counted:
+            self._ended("too many tensors share the memory of a weight")
+            return None
+        if self._on_end is not None and self._short >= _PATIENCE:
+            self._ended("the weights change with nearly every call")
+            return None
+        if given[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            return None  # a graph that is replayed would read these tensors when the weights are others
+        tensors: tuple[Tensor, ...] | None = None
+        with suppress(InputError, GraphError):
+            tensors = made_once(self.once, dict(zip(self.sources, given, strict=True)))
+        owners = tuple(weakref.ref(one, lambda _: self._drop(key)) for one in given)
+        self._made[key] = _Made(sources, tensors, owners)
+        return tensors
+
+    def _drop(self, key: tuple[int, ...]) -> None:
+        made = self._made.pop(key, None)
+        if made is not None:
+            self._short = self._short + 1 if made.calls < _RESTLESS else 0
+
+    def _ended(self, why: str) -> None:
+        self.why = why
+        self._made.clear()
+        if self._on_end is not None:
+            self._on_end(why)
+
+
+class KeptKernel:
+    """The kernel of a region's part that runs in each call, as a kernel of the whole region.
+
+    `whole` computes the region where nothing can be kept.
+    """
+
+    def __init__(self, goal: Graph, parts: Divided, kernel: Any, whole: Whole) -> None:
+        self.inputs = tuple(port.name for port in goal.inputs)
+        self.outputs = tuple(output.port.name for output in goal.outputs)
+        self.kernel = kernel
+        self.kept = Kept(parts.once)
+        self.reads = tuple(port.name for port in parts.run.inputs)
+        self._whole = whole
+        known = (*self.inputs, *self.kept.names)
+        self._from = tuple(known.index(name) for name in self.kept.sources)
+        self._order = tuple(known.index(name) for name in self.reads)
+
+    def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
+        """Compute the region."""
+        return dict(zip(self.outputs, self.in_order([tensors[name] for name in self.inputs]), strict=True))
+
+    def refusal(self, tensors: Mapping[str, Tensor]) -> str:
+        """Return why nothing can be kept of these weights; empty where it can."""
+        if self.kept.of([tensors[name] for name in self.kept.sources]) is not None:
+            return ""
+        return self.kept.why or "what is made of the weights is not finite"
+
+    def in_order(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Compute the region from tensors in the order of its inputs."""
+        kept = self.kept.of([given[at] for at in self._from])
+        if kept is None:
+            return self._computed_whole(given)
+        found: Sequence[Tensor] = self.kernel.in_order(self._arranged(given, kept))
+        return found
+
+    def prepared(self, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+        """Return what computes the region from tensors of these shapes, strides and dtypes."""
+        taken, order, of = self._from, self._order, self.kept.of
+        kept = of([given[at] for at in taken])
+        if kept is None:
+            return self.in_order
+        run = self.kernel.prepared(self._arranged(given, kept))
+
+        def run_with_kept(given: Sequence[Tensor]) -> Sequence[Tensor]:
+            kept = of([given[at] for at in taken])
+            if kept is None:
+                return self._computed_whole(given)
+            known = (*given, *kept)
+            found: Sequence[Tensor] = run([known[at] for at in order])
+            return found
+
+        return run_with_kept
+
+    def _arranged(self, given: Sequence[Tensor], kept: Sequence[Tensor]) -> list[Tensor]:
+        known = (*given, *kept)
+        return [known[at] for at in self._order]
+
+    def _computed_whole(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
+        made = self._whole(dict(zip(self.inputs, given, strict=True)))
+        return [made[name] for name in self.outputs]

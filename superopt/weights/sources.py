@@ -1,0 +1,81 @@
+"""Sources: the weights that something was made from, and whether they still are what they were.
+
+PyTorch counts most writes to a tensor (`_version`), and `writes` counts others; but nobody counts those by
+numpy or by code in other languages. So the numbers themselves are looked at too, where they lie on a CPU: all
+of a small weight, and of a large one so many, far apart, that no update of a whole weight passes unseen.
+"""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from superopt.weights.forms import Forms
+from superopt.weights.writes import writes_to
+
+__all__ = ["Sources", "can_be_watched"]
+
+_WHOLE = 2048  # bytes of a weight that is looked at whole
+_SAMPLED = 12  # numbers of a larger one that are looked at
+_PLAIN = (Tensor, torch.nn.Parameter)
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_bytes = np.ndarray.tobytes
+_version = attrgetter("_version")
+_address = Tensor.data_ptr
+
+
+def can_be_watched(tensor: Tensor) -> bool:
+    """Whether it can be told that a tensor has changed: others may write to shared memory at any time."""
+    if type(tensor) not in _PLAIN or tensor.is_inference() or tensor.is_meta:
+        return False
+    if tensor.layout != torch.strided or tensor.is_neg() or tensor.is_conj():
+        return False
+    if tensor.is_cuda:  # its memory always says that it is shared
+        return True
+    return not tensor.is_shared()  # type: ignore[no-untyped-call]
+
+
+class Sources:
+    """Weights as they were at one time; whoever has it makes sure that it is asked of the same tensors."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._writes = writes_to(tensors)
+        self._noted = tuple(one.noted for one in self._writes)
+        self._written = [one.count() for one in self._writes]
+        self.counted = min(self._written) >= 0
+        # An alias of each keeps its memory, so that other numbers cannot come to lie at the same address.
+        self._aliases = tuple(one.detach() for one in tensors)
+        self._versions = list(map(_version, tensors))
+        self._addresses = list(map(_address, tensors))
+        self._forms = Forms(tensors)
+        self._views = tuple(_sampled(one) for one in self._aliases if one.is_cpu and one.numel())
+        self._numbers = list(map(_bytes, self._views))
+
+    def same(self, given: Sequence[Tensor]) -> bool:
+        """Whether the weights hold the numbers that they held, and lie where they lay."""
+        return (
+            list(map(_version, given)) == self._versions
+            and list(map(_address, given)) == self._addresses
+            and self._forms.same(given)
+            and (not any(self._noted) or [one.count() for one in self._writes] == self._written)
+            and list(map(_bytes, self._views)) == self._numbers
+        )
+
+
+def _sampled(tensor: Tensor) -> "np.ndarray[Any, Any]":
+    """Return some numbers of a tensor as a view of its memory, which shows what they are later on."""
+    dims = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    ordered = tensor.permute(dims).view(_INTEGERS[tensor.element_size()])
+    if ordered.is_contiguous():
+        flat = ordered.view(-1)
+        few = flat.numel() * flat.element_size() <= _WHOLE
+        # Steps of an odd length come to all columns of a matrix.
+        return flat[:: 1 if few else -(-flat.numel() // _SAMPLED) | 1].numpy()
+    each = max(round(_SAMPLED ** (1 / ordered.dim())), 2)
+    for dim, size in enumerate(ordered.shape):
+        ordered = ordered[(slice(None),) * dim + (slice(None, None, max(size // each, 1)),)]
+    return ordered.numpy()

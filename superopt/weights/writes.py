@@ -1,0 +1,115 @@
+"""Writes: those to a tensor that PyTorch does not count in its `_version`.
+
+`tensor.data` is another tensor of the same memory, with a count of its own. From the time that a tensor is
+watched, what its `data` gives is kept, so that the counts of these aliases, and of their views, are known.
+Fused optimizers count no writes either: their steps are counted here.
+"""
+
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+__all__ = ["Writes", "writes_to"]
+
+_MOST = 32  # aliases of a tensor; of one that gives more it is no longer told that it is the same
+
+_OURS = 3  # references to an alias that only the list of aliases has, as counted while it is looked at
+
+_watched: dict[int, "Writes"] = {}  # by the id of the tensor
+_original: Any = vars(torch._C.TensorBase)["data"]
+_hooks: list[object] = []
+
+
+class Writes:
+    """The writes to one tensor, since it is watched, that its `_version` does not count."""
+
+    __slots__ = ("lost", "noted", "owner")
+
+    def __init__(self, tensor: Tensor) -> None:
+        key = id(tensor)
+        # Aliases, whose writes PyTorch counts, and numbers of writes; nothing as long as there are none.
+        self.noted: list[Tensor | int] = []
+        self.lost = False  # whether there are aliases whose writes nobody counts
+        self.owner = weakref.ref(tensor, lambda _: _watched.pop(key, None))
+
+    def count(self) -> int:
+        """Return a number that grows with each write; -1 where writes cannot be counted any more."""
+        return -1 if self.lost else sum(map(_count, self.noted))
+
+    def note(self, alias: Tensor) -> None:
+        """Keep an alias, so that its count is known as long as the tensor is watched."""
+        if len(self.noted) >= _MOST:
+            self.forget()
+        if len(self.noted) >= _MOST or alias.is_inference():
+            self.lost = True
+            self.noted.append(0)
+        else:
+            self.noted.append(alias)
+
+    def step(self) -> None:
+        """Count one write."""
+        if self.noted and isinstance(self.noted[-1], int):
+            self.noted[-1] += 1
+        else:
+            self.noted.append(1)
+
+    def forget(self) -> None:
+        """Let aliases go that nobody else has, and no view of them; the writes to them stay counted."""
+        if self.lost:
+            return
+        left = [
+            one
+            for one in self.noted
+            if isinstance(one, Tensor) and (sys.getrefcount(one) > _OURS or _shared(one))
+        ]
+        gone = self.count() - sum(map(_count, left))
+        self.noted[:] = [*([gone] if gone else []), *left]
+
+
+def _shared(alias: Any) -> bool:
+    """Whether views of an alias are left, or that cannot be told."""
+    return not hasattr(alias, "_use_count") or alias._use_count() > 1
+
+
+def _count(one: Tensor | int) -> int:
+    return one if isinstance(one, int) else one._version
+
+
+def writes_to(tensors: Sequence[Tensor]) -> tuple[Writes, ...]:
+    """Watch tensors from now on; return the record of each."""
+    if vars(torch.Tensor).get("data") is not _data:
+        torch.Tensor.data = _data  # type: ignore[assignment]
+    if not _hooks:
+        _hooks.append(register_optimizer_step_post_hook(_stepped))
+    found = []
+    for one in tensors:
+        known = _watched.get(id(one))
+        if known is None or known.owner() is not one:
+            known = _watched[id(one)] = Writes(one)
+        known.forget()
+        found.append(known)
+    return tuple(found)
+
+
+def _get(self: Tensor) -> Tensor:
+    alias: Tensor = _original.__get__(self)
+    known = _watched.get(id(self))
+    if known is not None:
+        known.note(alias)
+    return alias
+
+
+def _stepped(optimizer: torch.optim.Optimizer, *unused: object) -> None:
+    for group in optimizer.param_groups:
+        for one in group["params"]:
+            known = _watched.get(id(one))
+            if known is not None:
+                known.step()
+
+
+_data = property(_get, _original.__set__, _original.__delete__, _original.__doc__)

@@ -1,0 +1,151 @@
+"""Regions that keep what is made of weights: for each layer its own, and never of weights as they were."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from superopt.backend import budget
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.region import Region
+from superopt.backend.region_plan import RegionPlan, kept_plan
+from superopt.backend.region_plan import plan_of as read
+from superopt.candidates import RegionCandidates
+from superopt.candidates.schedules import schedules
+from superopt.driver import SearchOptions, search
+from superopt.errors import InputError
+from superopt.fate import Kind
+from superopt.targets import pick_target
+from superopt.weights.kept import KeptKernel
+
+from .conftest import Host, troubles
+
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
+
+def close(found: Tensor, wanted: Tensor) -> None:
+    """Compare results of several layers, each of which adds sums over 48 numbers."""
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+class Scores(nn.Module):
+    """Layers whose projections are summed, one after the other, each with an operator that is no algebra."""
+
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 48) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for one in self.layers:
+            x = x + one(x).sum(-1, keepdim=True).sort(0).values
+        return x
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Take every region, by the best graph of a search; return the plans as they are made."""
+    target, made = pick_target("cpu"), list[str]()
+
+    def choose(region: Region, ledger: Ledger) -> Decision:
+        weights = ledger.options.weights
+        found = search(region.traced.program, options=SearchOptions(weights=weights, max_graphs=4)).regions
+        parts = []
+        for one in found:
+            best = schedules(one.goal, one.found, target, graphs=1, weights=weights).candidates[0]
+            parts.append(RegionCandidates(one.goal, (best.ended("choose", Kind.CHOSEN),)))
+        chosen = {one.goal.name: one.chosen for one in parts if one.chosen is not None}
+        plan = kept_plan(RegionPlan(region.goal, target.name, chosen))
+        read(plan).prove()
+        made.append(plan)
+        return Decision("", "", True, "a test", plan=plan)
+
+    monkeypatch.setattr(budget, "known_decision", choose)
+    return made
+
+
+def kept(plan: str) -> list[KeptKernel]:
+    kernels = [kernel for kernel, _ in read(plan)._kernels or ()]
+    return [one for one in kernels if isinstance(one, KeptKernel)]
+
+
+@pytest.fixture
+def compiled(plans: list[str]) -> tuple[Scores, Callable[[Tensor], Tensor], Tensor]:
+    torch.manual_seed(0)
+    module, host = Scores().eval(), Host()
+    run = torch.compile(module, backend=host)
+    x = torch.randn(8, 32)
+    with torch.no_grad():
+        for _ in range(9):
+            close(run(x), module(x))
+    assert host.calls == 3
+    return module, run, x
+
+
+@torch.no_grad()
+def test_layers_of_one_plan_keep_their_own(compiled, plans, warnings_logged) -> None:
+    module, run, x = compiled
+    assert len(set(plans)) == 2  # the first layer reads the input as it comes
+    [kernel] = kept(plans[-1])
+    assert len(kernel.kept._made) == 2
+    close(run(-x), module(-x))
+    assert not troubles(warnings_logged)
+
+
+CHANGES: list[Callable[[Scores], object]] = [
+    lambda module: module.layers[0].weight.mul_(2),
+    lambda module: module.layers[1].weight.data.mul_(2),
+    lambda module: module.layers[0].weight.data[3, 5].fill_(100),
+    lambda module: setattr(module.layers[0].weight, "data", torch.randn(48, 32)),
+    lambda module: setattr(module.layers[1], "weight", nn.Parameter(torch.randn(48, 32))),
+    lambda module: module.load_state_dict({k: v * 3 for k, v in module.state_dict().items()}),
+    lambda module: module.load_state_dict({k: v * 3 for k, v in module.state_dict().items()}, assign=True),
+    lambda module: module.layers[0].bias.detach().numpy().fill(7),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=map(str, range(len(CHANGES))))
+@torch.no_grad()
+def test_a_change_is_seen(compiled, change: Callable[[Scores], object]) -> None:
+    module, run, x = compiled
+    before = run(x)
+    change(module)
+    for _ in range(3):
+        close(run(x), module(x))
+    assert not torch.allclose(before, run(x))
+
+
+@torch.no_grad()
+def test_weights_that_change_with_every_call_are_computed_by_torch(compiled, warnings_logged) -> None:
+    module, run, x = compiled
+    for _ in range(9):
+        module.layers[0].weight.mul_(0.9)
+        close(run(x), module(x))
+    assert any("change with nearly every call" in one for one in troubles(warnings_logged))
+
+
+@torch.no_grad()
+def test_live_weights_are_no_constants(plans: list[str]) -> None:
+    module, host, x = Scores(1).eval(), Host(weights="live"), torch.randn(8, 32)
+    close(torch.compile(module, backend=host)(x), module(x))
+    assert host.calls == 1
+    assert plans
+    assert not kept(plans[0])
+
+
+def test_training_keeps_nothing(plans: list[str]) -> None:
+    module, x = Scores(1), torch.randn(8, 32)
+    run = torch.compile(module, backend=Host())
+    for _ in range(3):
+        close(run(x), module(x))
+        with torch.no_grad():
+            module.layers[0].weight.data.mul_(1.5)
+    assert not any(map(kept, plans))
+
+
+def test_a_plan_that_claims_to_make_something_else_is_refused(compiled, plans) -> None:
+    text = plans[0].replace('\\"once\\"', '"once"')
+    wrong = text.replace("sum[n]", "max[n]", 1) if "sum[n]" in text else text.replace("contract", "max", 1)
+    assert wrong != text
+    with pytest.raises(InputError):
+        RegionPlan.read(wrong).prove()

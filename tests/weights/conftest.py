@@ -1,0 +1,13 @@
+"""What the tests of weights share: a cache of their own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Leaves the user's cache alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
