@@ -1,6 +1,6 @@
 """Schedules: the graphs that a search found as candidates, in the ways they are estimated to run fastest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.driver import Found
@@ -11,8 +11,17 @@ from superopt.targets import Target
 __all__ = ["schedules"]
 
 
-def schedules(goal: Graph, found: Sequence[Found], target: Target, *, graphs: int) -> RegionCandidates:
+def schedules(
+    goal: Graph,
+    found: Sequence[Found],
+    target: Target,
+    *,
+    graphs: int,
+    late: Callable[[], bool] = lambda: False,
+) -> RegionCandidates:
     """Return the best ways to run the best graphs of a region on a target, and why others are dropped.
+
+    Once it is `late`, only the first way that fits is tried for each graph.
 
     Twice as many ways are kept as graphs are tried, the original graph among them; as many as graphs where
     estimates are times.
@@ -20,7 +29,7 @@ def schedules(goal: Graph, found: Sequence[Found], target: Target, *, graphs: in
     tried = [*found[:graphs], *(one for one in found[graphs:] if one.is_original)]
     device = target.cost_device()
     keep = graphs if device.timed else 2 * graphs
-    ranked = rank(tried, device, keep=keep, misfit=target.misfit)
+    ranked = rank(tried, device, keep=keep, misfit=target.misfit, late=late)
     candidates = [
         Candidate(
             one.id,
