@@ -192,7 +192,7 @@ def test_what_cannot_win_is_not_searched(
 
 
 def test_the_cheapest_equal_program_counts(target: Target) -> None:
-    graph = functional(lambda x, w: (x @ w).sum(-1), ones(512, 256), ones(256, 512))
+    graph = functional(lambda x, w: (x @ w).sum(-1), ones(4096, 256), ones(256, 4096))
     kinds = kinds_of(graph, "cpu")
     [piece] = pieces_of(graph, kinds)
     collapsing = region_of(subgraph_of(piece, kinds), target, ledger())
