@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from superopt.bench.harness.records import launch_record
@@ -71,9 +72,11 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = options.inductor_cache
     inductor()
-    peers, absent = ready(
-        {name: lambda make=PEERS[name]: step(make(model)) for name in peers_of(options)}, tuple
-    )
+
+    def peer(name: str) -> Callable[[], Any]:
+        return step(PEERS[name](model))
+
+    peers, absent = ready({name: partial(peer, name) for name in peers_of(options)}, tuple)
     steps = {"eager": step(model), "inductor": inductor, **peers, "superopt": ours}
     record |= launch_record(times_together(steps, [()], seconds=options.seconds), "superopt", "eager")
     record["speedup"] = round(record["ratios"]["inductor"], 3)

@@ -36,7 +36,7 @@ def _openvino(model: Any) -> Program:
     import torch
 
     hint = _PRECISIONS[str(next(model.parameters()).dtype)]
-    options = {"device": "CPU", "config": {"INFERENCE_PRECISION_HINT": hint}}
+    options: dict[str, Any] = {"device": "CPU", "config": {"INFERENCE_PRECISION_HINT": hint}}
     return torch.compile(model, backend="openvino", options=options)
 
 
