@@ -97,7 +97,8 @@ def _bind(function: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> l
         bound = signature.bind(*inputs)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "nothing"
-        raise InputError(f"{name} takes ({takes}) but got {len(inputs)} inputs: {error}") from error
+        given = "1 input" if len(inputs) == 1 else f"{len(inputs)} inputs"
+        raise InputError(f"{name} takes ({takes}) but got {given}: {error}") from error
     names: list[str] = []
     for parameter, value in bound.arguments.items():
         if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
