@@ -339,7 +339,7 @@ class RegionRace:
         told = f"{'at least ' if known.before_is_least else ''}{speed:.2f} times Inductor's speed"
         if speed < WIN:
             return replace(known, why=f"{told}, {WIN} is needed")
-        if not raced.sure:  # a quieter moment may tell
+        if WIN and not raced.sure:  # a quieter moment may tell; any kernels are wanted where WIN is 0
             return replace(known, why=f"{told}, but ahead in {raced.share:.0%} of the rounds only", open=True)
         return replace(known, taken=True, plan=plan, why=told)
 
