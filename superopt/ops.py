@@ -8,10 +8,11 @@ To add an operator, add one record to `OPS`; the tests run every record through 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from math import log, pi, sqrt
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["OPS", "Op", "Scalars"]
+__all__ = ["OPS", "Op", "Scalars", "uses_of"]
 
 T = TypeVar("T")
 
@@ -229,3 +230,26 @@ _RECORDS = (
 
 OPS: dict[str, Op] = {op.name: op for op in _RECORDS}
 """Every scalar operator by name."""
+
+
+class _Noted:
+    """Scalars that only note which operations are called, and the named functions among them."""
+
+    def __init__(self) -> None:
+        self.primitives: set[str] = set()
+        self.functions: set[str] = set()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        self.primitives.add(name)
+        return lambda *args: None
+
+    def function(self, name: str, *args: None) -> None:
+        self.functions.add(name)
+
+
+@cache
+def uses_of(op: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the operations of `Scalars` that define an operator, and the functions that it calls by name."""
+    noted = _Noted()
+    OPS[op].scalar(noted, *[None] * OPS[op].arity)
+    return frozenset(noted.primitives), frozenset(noted.functions)

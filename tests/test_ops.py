@@ -7,7 +7,7 @@ from math import inf
 import pytest
 import torch
 
-from superopt.ops import OPS, Op
+from superopt.ops import OPS, Op, uses_of
 from superopt.trace.run import TorchScalars
 
 SCALARS = TorchScalars(torch.float64, torch.device("cpu"))
@@ -142,3 +142,16 @@ def test_a_wrong_record_is_found(fact: str) -> None:
 def test_facts_are_all_tested() -> None:
     told = {"name", "arity", "scalar", "flops", "sign", "torch", "triton", "cpp"}
     assert set(TRUE_OF) == set(Op.__dataclass_fields__) - told
+
+
+@pytest.mark.parametrize(
+    ("name", "primitives", "functions"),
+    [
+        ("add", {"add"}, set()),
+        ("div", {"inv", "mul"}, set()),
+        ("log", set(), {"log"}),
+        ("sigmoid", {"const", "add", "neg", "exp", "inv"}, set()),
+    ],
+)
+def test_what_a_definition_uses(name: str, primitives: set[str], functions: set[str]) -> None:
+    assert uses_of(name) == (primitives, functions)

@@ -1,6 +1,6 @@
 """One case of `bench.gpu` raced: its candidates among each other, and the best of them against PyTorch.
 
-Candidates are made, raced and checked in floats by the same contest that `superopt tune` holds. What it
+Candidates are made, raced and checked in floats by the same stages as in `superopt tune`. What it
 finds best then meets every rival, in turns, on inputs that no cache holds, and loses where it is slower.
 """
 
@@ -60,7 +60,7 @@ def run_case(
     }
     if not all(work.candidates for work in loaded.work):
         return record | {"error": f"no candidate ran: {_first_reason(record)}"}
-    # What the contest may take at most; it ends as soon as every candidate has its rounds.
+    # The most seconds of the race, which ends as soon as every candidate has its rounds.
     longest = max(2 * seconds, _CONTEST_S) * len(loaded.work)
     best = _best(loaded, settings, longest, clock, tell)
     for plan in best.regions:
@@ -124,7 +124,7 @@ def _chosen_json(one: Candidate) -> Record:
 def _best(
     loaded: Loaded, settings: Settings, seconds: float, clock: Clock, tell: Callable[[str], None]
 ) -> Optimized:
-    """Return what the contest of all candidates gives; their first runs were guarded before."""
+    """Return the outcome of the race of all candidates, whose guarded first runs are over."""
     options = OptimizeOptions(
         target=loaded.target.name,
         seconds=seconds,

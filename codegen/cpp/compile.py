@@ -115,7 +115,7 @@ class Compiler:
 
 
 _ENDED: set[Compiler] = set()  # compilers that ended in time at least once in this process
-_HANGING: set[Compiler] = set()  # late at first, and so not tried again
+_HANGING: set[Compiler] = set()  # compilers that did not end at their first try, and are not tried again
 
 
 @functools.cache
@@ -290,7 +290,7 @@ class _Build:
                 self._run(name, command, children, scratch)
             except _EndedError:
                 raise
-            except CompileError:  # perhaps for a damaged file
+            except CompileError:  # a damaged file, perhaps
                 link.unlink()
                 header.unlink(missing_ok=True)
             else:
@@ -324,7 +324,7 @@ class _Build:
 
 
 def _shared_by(code: str) -> list[str]:
-    """Return what is compiled apart of the contractions in a kernel: nothing in other formats of B."""
+    """Return the parts with a kernel's contractions that are compiled apart; none for other formats of B."""
     found = _CALL.findall(code)
     calls = [_FORMAT.findall(operands) for _, operands in found]
     formats = {b for _, b in calls} | {a for a, _ in calls if a != "float"}

@@ -18,7 +18,7 @@ _ROW = 512  # positions of an axis that lies contiguous in memory
 _LANES = 16  # lanes of the widest vectors
 _REUSE = 256  # positions of a longer tile, a multiple of the lanes of a vector
 _RUNNING = 96  # positions of a tile whose accumulators are rescaled as the kernel goes on
-_ROWS = 192  # positions of that tile and of tiles of the first kind together, where a kernel has both
+_ROWS = 192  # positions of such a tile times those of axes that are one tile because of `FEW`
 _MOST = 24  # configurations that are tried
 _SMALL = 32768  # element operations that one thread does sooner than two
 _SPILLED = 10 * 32768  # floats of scratch memory that a program may take at most
@@ -55,7 +55,7 @@ class CppConfig:
 
     @property
     def rounding(self) -> tuple[()]:
-        """What decides how products are rounded: nothing does, the processor and the program decide."""
+        """Nothing: the processor and the program decide how products are rounded, not the configuration."""
         return ()
 
 
@@ -211,7 +211,7 @@ def _distance(a: CppConfig, b: CppConfig) -> int:
 
 
 def _little(program: KernelProgram, sizes: Mapping[str, int]) -> bool:
-    """Whether there is less to do than it takes to start threads."""
+    """Whether the kernel takes less time than starting threads does."""
     axes = value_axes(program.graph)
     work = [
         axes[one.value].union(*(axes[i] for i in one.step.inputs))
@@ -261,7 +261,7 @@ class _Memory:
 
 
 def _shared_volume(readings: Collection[tuple[str, ...]], axis: str, sizes: Mapping[str, int]) -> int:
-    """Return how much all programs along an axis read alike, where that is more than a few rows."""
+    """Return the volume that all programs along an axis read in common; vectors do not count."""
     alike = [axes for axes in readings if axis not in axes and len(axes) > 1]
     return sum(prod(max(1, sizes[one]) for one in axes) for axes in alike)
 
@@ -272,7 +272,7 @@ def _streams(readings: Collection[tuple[str, ...]], axis: str) -> bool:
 
 
 def _equal_tiles(size: int, longest: int) -> int:
-    """Return a tile length, no longer than so much, of which a whole number is hardly more than the size."""
+    """Return a tile length of at most `longest` so that whole tiles hardly exceed the size."""
     length = -(-size // -(-size // longest))
     return min(-(-length // _LANES) * _LANES, longest // _LANES * _LANES)
 

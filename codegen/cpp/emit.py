@@ -225,7 +225,7 @@ class Emitter(Tiles):
         return item.walks is not None and rows > FEW and self.place(item.a).type == "float"
 
     def walk(self, item: Walk) -> None:
-        """Print a loop along an axis, as far as a mask lets anything through."""
+        """Print a loop along an axis, which ends where a mask hides the rest."""
         name = self.names.axes[item.axis]
         base, tile = f"{name}_base", f"{name}_tile"
         start, end = "0", self.end(item.axis)
@@ -286,7 +286,7 @@ class Emitter(Tiles):
             self.line(f"{rest}{at(one.value)}, {row}{kept});")
 
     def pairs(self, one: Compute) -> bool:
-        """Whether a contraction multiplies in bf16: processors do so pair by pair, where they can."""
+        """Whether a contraction multiplies in bf16, on processors that multiply pairs of numbers."""
         memory = {tensor.value: tensor.dtype for tensor in self.program.loads}
         steps = ((found.value, found.step) for found, _ in self.program.flat() if isinstance(found, Compute))
         return product_dtype(self.graph, one.step, operand_dtypes(self.graph, steps, memory)) == "bf16"

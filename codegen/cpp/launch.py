@@ -120,7 +120,7 @@ class _Made:
     shape: tuple[int, ...]
     value: int
     name: str | None
-    empty: Callable[[], TorchTensor]  # memory for one
+    empty: Callable[[], TorchTensor]  # makes memory for one
 
 
 def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTensor]:
@@ -197,7 +197,7 @@ class CppMuGraph:
 
     def prepared(self, given: Sequence[TorchTensor]) -> Prepared:
         """Return what runs the kernels on tensors of these shapes, strides and dtypes, on these threads."""
-        if any(one.is_neg() for one in given):  # their memory holds them with the other sign
+        if any(one.is_neg() for one in given):  # the memory of such a tensor holds the negated numbers
             return lambda given: self.in_order([one.resolve_neg() for one in given])
         for port, one in zip(self.graph.inputs, given, strict=True):
             if not one.is_cpu or type(one) not in (TorchTensor, torch.nn.Parameter):

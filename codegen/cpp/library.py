@@ -16,7 +16,7 @@ from superopt.ir.mugraph import Call, MuGraph
 __all__ = ["LibraryKernel", "LibraryRun", "spread"]
 
 LibraryRun = Callable[[list[TorchTensor], dict[str, TorchTensor]], None]
-"""Adds what a library computes to the values, and to the results the values that leave."""
+"""Runs a library kernel: adds its values to the list, and those that are outputs to the dict."""
 
 
 class LibraryKernel:
@@ -63,7 +63,7 @@ class LibraryKernel:
     def _seen(
         self, value: int, stride: Sequence[int] | None, sizes: Mapping[str, int]
     ) -> Callable[[TorchTensor], TorchTensor]:
-        """Return what shows a tensor with one dimension for each axis."""
+        """Return a function that views a tensor with one dimension for each axis."""
         if value >= len(self._graph.inputs) or stride is None:
             return lambda tensor: tensor
         port = self._graph.inputs[value]

@@ -1,4 +1,4 @@
-"""Loop bounds: where a loop starts and stops that a mask bounds."""
+"""Loop bounds: where a loop starts and ends if a mask bounds it."""
 
 from superopt.codegen.cpp.source import times
 from superopt.codegen.cpp.tiles import Tiles
@@ -13,7 +13,7 @@ def reach_start(tiles: Tiles, reach: Reach, tile: str) -> str:
 
 
 def reach_end(tiles: Tiles, reach: Reach, end: str) -> str:
-    """Return the end of what the mask lets through, at most a given one."""
+    """Return the end of the positions that the mask lets through, at most a given end."""
     return f"least({end}, {_extreme(tiles, reach, 1)})"
 
 
@@ -45,7 +45,7 @@ def _extreme(tiles: Tiles, reach: Reach, offset: int) -> str:
 
 
 def _position(tiles: Tiles, axis: str, *, last: bool) -> tuple[str, int]:
-    """Return the first or the last position of an axis here, as text and what to add."""
+    """Return the first or the last position of an axis in this tile, as text and a number to add."""
     base = tiles.base(axis)
     if axis in tiles.single:
         assert base is not None, "a program has one position of such an axis"

@@ -13,11 +13,11 @@ from superopt.ops import OPS
 __all__ = ["print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
-_LONG = 8  # a reduction of steps with so many flops needs no turns: nothing waits for its additions
+_LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
 def print_nest(tiles: Tiles, nest: Nest) -> None:
-    """Print a nest at the tiles's place."""
+    """Print a nest among the lines of a kernel."""
     _NestPrinter(tiles, nest).print()
 
 
@@ -86,7 +86,7 @@ class _NestPrinter:
                     self._finish(one, targets)
 
     def _declares(self, operands: list[int]) -> bool:
-        """Whether names stand outside the innermost loop, where another nest may have them too."""
+        """Whether a nest declares names outside its innermost loop, as another nest may too."""
         return self.vector is None or any(
             self.vector not in self.tiles.place(value).strides for value in operands
         )
@@ -311,7 +311,7 @@ class _NestPrinter:
 
 
 def _moved(degree: Fraction, old: str, name: str) -> str:
-    """Return the exponent of the factor that makes up for a move."""
+    """Return the exponent of the factor by which sums are rescaled when a shift moves."""
     if abs(degree) == 1:
         return f"{old} - {name}_new" if degree < 0 else f"{name}_new - {old}"
     return f"{constant(degree).within(2)} * ({name}_new - {old})"

@@ -139,7 +139,7 @@ class _Planner:
 
     def body(self, statements: tuple[Statement, ...]) -> list[Item]:
         items: list[Item] = []
-        first = 0  # items before it are tensorless: a loop or a fill came after them
+        first = 0  # a statement joins no nest before this item, since a loop or a fill came between
         for one in statements:
             if isinstance(one, LoopStatement):
                 items.append(Walk(one.axis, self.body(one.body), one.reaches))
@@ -177,7 +177,7 @@ class _Planner:
                     s.value for s in item.statements if isinstance(s, Compute) and s.step.op in REDUCTIONS
                 }
                 direct = {one.value} if isinstance(one, Store) else set(one.step.inputs)
-                apart = reduces | {i for i in reads if i not in direct}  # other places of a value
+                apart = reduces | {i for i in reads if i not in direct}  # or read at other places
                 earliest = at + 1 if apart & reads & item.made else at
                 break
         reduced = (
@@ -225,7 +225,7 @@ class _Planner:
         return Contraction(one, a, b, m, n, k, tuple(around))
 
     def find_met_again(self, body: list[Item]) -> None:
-        """Note which contractions read an A that was read before and has not changed: it is packed once."""
+        """Note which contractions read an operand A again before it changes: A is packed once for all."""
         rescaled = {
             value for one, _ in self.program.flat() if isinstance(one, Move) for value, _ in one.rescales
         }

@@ -107,7 +107,7 @@ class Tiles:
         return self.names.outputs[tensor.name] if tensor.port else self.names.values[tensor.value]
 
     def enter(self, axis: str, end: str) -> None:
-        """Note that from here on an axis is walked along tile by tile, to some end."""
+        """Note that a loop over the tiles of an axis begins, which ends at some position."""
         self.walked.append(axis)
         if axis in self.tiled:
             name = self.names.axes[axis]

@@ -88,7 +88,7 @@ def default_config(
     """Return one sane configuration for these sizes, on a device with so much shared memory or more."""
     inner = 64 if is_half(program) else 32
     aligned = all(sizes[axis] % 16 == 0 for axis in _shape(program).rows[-1:])
-    # Rows that do not align take more registers than the estimate says.
+    # Rows that are not aligned take more registers than the estimate says.
     found = [
         _config(program, sizes, rows, columns, min(inner, columns), warps, stages)
         for rows, columns, warps, stages in _FROM_LARGE_TO_SMALL
@@ -133,7 +133,7 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
         if stages == USUAL_STAGES:
             if _programs(program, config, sizes) >= MANY_PROGRAMS:
                 yield from (replace(config, persistent=count) for count in (1, 2))
-            if not is_half(program):  # products on tensor cores that are nearly as accurate as fp32
+            if not is_half(program):  # also products on tensor cores that are nearly as accurate as fp32
                 yield replace(config, precision="tf32x3")
                 yield from [replace(config, precision="tf32")] if tf32 else []
         if config.group > 1:

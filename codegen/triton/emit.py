@@ -51,7 +51,7 @@ class _Emitter(Frame, Reductions):
 
     def __init__(self, program: KernelProgram, config: TritonConfig, plain: frozenset[str]) -> None:
         super().__init__(lower_for_triton(program), config, plain)
-        self.holding: int | None = None  # a mask that holds everywhere in the loop that is being printed
+        self.holding: int | None = None  # the mask that holds everywhere in the loop being printed
 
     def source(self) -> TritonSource:
         body = self._statements(self.program.statements)
@@ -150,7 +150,7 @@ class _Emitter(Frame, Reductions):
         places = self.mentioned(self.place_definitions(axis, lambda: f"{counter} + "))
         self.mentions.found |= outside
         reach = f"{start}, {end}, {self.block[axis]}"
-        # Triton asks ahead for what feeds a product; other loops must say so.
+        # Triton prefetches the operands of a product by itself; other loops must ask for stages.
         ahead = self.config.num_stages > 1 and self._only_loads(loop)
         ranged = f"tl.range({reach}, num_stages={self.config.num_stages})" if ahead else f"range({reach})"
         head = f"for {counter} in {ranged}:"
@@ -165,7 +165,7 @@ class _Emitter(Frame, Reductions):
         )
 
     def _only_hides(self, mask: int, loop: LoopStatement) -> bool:
-        """Return whether a loop uses a mask only as `_unmasked` leaves it out."""
+        """Return whether a loop uses a mask only in steps from which `_unmasked` removes it."""
         computes = [one for one in loop.body if isinstance(one, Compute)]
         readers = [one.value for one in computes if mask in one.step.inputs]
         inside = any(one.value == mask for one in computes)
@@ -328,7 +328,7 @@ class _Emitter(Frame, Reductions):
         return Held(result, axes, "f32", lanes)
 
     def _move(self, lines: Lines, move: Move) -> None:
-        """A running shift anew; what was added up under the old one is brought to the new one."""
+        """Print the new value of a running shift, and rescale the sums made under the old one."""
         old, made = self.held[move.value], self._elementwise(move.step, dict(move.factors))
         comment = self.comment(move.step)
         if not move.rescales:

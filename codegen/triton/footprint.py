@@ -63,7 +63,7 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
             if filled and not loops:
                 continue
             if statement.value in products and statement.accumulates:
-                if statement.value in scaled:  # the operands of a turn are multiplied first
+                if statement.value in scaled:  # the operands of a turn are scaled first
                     fresh = max(fresh, elements(statement.value) * 4)
                 continue  # the accumulator itself
             size = elements(statement.value)

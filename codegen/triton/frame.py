@@ -66,7 +66,7 @@ class Frame(Tiles):
         return (*single, *reversed(tiled))
 
     def repeated(self, body: list[str]) -> list[str]:
-        """Return the body, for one place on the grid after the other where programs are persistent."""
+        """Return the body, in a loop over places on the grid where programs are persistent."""
         grid = self.grid_order()
         if not self.persistent or not grid:
             return body
@@ -124,7 +124,7 @@ class Frame(Tiles):
         return self.config.group > 1 and len(tiled) == 2
 
     def _group_lines(self, slow: str, fast: str, *, last: bool) -> list[str]:
-        """Return where a program stands when so many tiles of the slow axis take turns with the fast one."""
+        """Return the lines that say where a program stands if tiles of the slow axis run in groups."""
         names = self.unique
         within, width, first, count = (names.take(one) for one in ("within", "width", "first", "count"))
         number, group = self._programs(slow), self.config.group
@@ -179,7 +179,7 @@ class Frame(Tiles):
         return [(place, positions), *([(mask, within)] if self.masked(axis) else [])]
 
     def mentioned(self, definitions: Sequence[_Definition]) -> list[str]:
-        """Return the lines that define what is mentioned, by what was printed or by a later definition."""
+        """Return the definitions whose names the printed lines, or later definitions, mention."""
         lines: list[str] = []
         for name, line in reversed(definitions):
             if name in self.mentions.found:

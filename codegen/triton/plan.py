@@ -211,7 +211,7 @@ def contractions(
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
     """Yield the free axes of the two operands, the one of earlier results first, and the inner axes."""
     axes = value_axes(program.graph)
-    parts = [split.outer for split in program.splits]  # a program is in one of each
+    parts = [split.outer for split in program.splits]  # a program is within one part of each split
     stored = [axis for tensor in program.stores for axis in tensor.axes]
     order = list(dict.fromkeys([*parts, *stored, *(axis.name for axis in program.graph.axes)]))
     for statement, _ in program.flat():

@@ -66,7 +66,7 @@ class Products(Tiles):
         return hidden
 
     def scale(self, lines: Lines, value: int) -> None:
-        """Print a tile that is complete once more, its rows scaled, for the products that read it so."""
+        """Print a complete tile a second time with scaled rows, for the products that read scaled rows."""
         done: set[tuple[str, ...]] = set()
         for made, product in self.plan.products.items():
             if value not in (product.lhs, product.rhs) or product.inner in done:
@@ -82,7 +82,7 @@ class Products(Tiles):
 
     def _scaled(self, lines: Lines, value: int, inner: tuple[str, ...]) -> tuple[Held, Held]:
         """Print the powers of two that divide rows, and the rows in fp16; return these, and the powers."""
-        # What lies beyond the end has no say in the size of a row.
+        # Lanes beyond the end must not count for the size of a row.
         hidden = [axis for axis in inner if self.masked(axis) and self.lanes(value, axis) != Lanes.ZERO]
         held = self._without(self.read(value), hidden)
         number = as_float(held.expression)

@@ -41,7 +41,7 @@ class Reductions(Products):
         self.held[value] = Held(atom(name), axes, "f32", lanes)
 
     def accumulator_axes(self, value: int) -> tuple[str, ...]:
-        """Return the axes of an accumulator: where it is small, lanes add up on their own until the end."""
+        """Return the axes of an accumulator; a small one keeps its lanes apart until the loop ends."""
         step = self.graph.step_at(value)
         axes = self.plan.tile_axes(self.axes[value])
         wide = self._factor_axes(step)
@@ -71,7 +71,7 @@ class Reductions(Products):
         return self.plan.tile_axes(frozenset[str]().union(*(self.axes[i] for i in step.inputs)))
 
     def _factor(self, step: Step) -> Expression:
-        """Return what a reduction adds up, or takes the maximum of, before it does."""
+        """Return the values that a reduction adds up, or takes the maximum of."""
         axes = self._factor_axes(step)
         if step.op == "contract":
             a, b = step.inputs
@@ -89,7 +89,7 @@ class Reductions(Products):
         )
 
     def _folded(self, value: int, factor: Expression) -> str:
-        """Return a reduction of what it adds up over the axes within the tile, the innermost first."""
+        """Return the reduction of these values over the axes within the tile, the innermost first."""
         step = self.graph.step_at(value)
         axes, text = self._factor_axes(step), factor.text
         for axis in reversed(axes):

@@ -119,13 +119,13 @@ class Grid:
         if op in ("sum", "max"):
             dim = 3 + attr
             if op == "max":
-                reduced = field.max_over(a, dim, keepdims=True)
+                reduced = field.max_over(a, dim)
             else:
                 weights = field.weights(self.names[attr], self.shape[attr])
                 weights = weights.reshape(
                     field.levels, field.trials, 1, *(-1 if i == attr else 1 for i in range(len(self.shape)))
                 )
-                reduced = field.sum_mod(field.mul(a, weights), dim, keepdims=True)
+                reduced = field.sum_mod(field.mul(a, weights), dim)
             return np.broadcast_to(reduced, a.shape).reshape(args[0].shape)
         return self._access(*self.goal.accesses[attr], a).reshape(args[0].shape)
 

@@ -18,6 +18,7 @@ from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
 from superopt.backend.region_plan import plan_of
 from superopt.cache import Cache, Key, Record, key_of, versions
+from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError, SuperoptError, first_line
 from superopt.ir import print_graph
 
@@ -35,18 +36,11 @@ __all__ = [
 
 log = logging.getLogger("superopt")
 
-_KEPT: Mapping[str, type | tuple[type, ...]] = {
-    "taken": bool,
-    "why": str,
-    "before_us": (int, float, type(None)),
-    "before_is_least": bool,
-    "after_us": (int, float, type(None)),
-    "verdict": str,
-    "plan": (str, type(None)),
-    "open": bool,
-    "final": bool,
-    "budget_s": (int, float),
-}
+# The fields of a decision that later processes read.
+_KEPT = (
+    *("taken", "why", "before_us", "before_is_least", "after_us"),
+    *("verdict", "plan", "open", "final", "budget_s"),
+)
 
 
 def known_decision(region: Region, ledger: Ledger) -> Decision | None:
@@ -73,13 +67,13 @@ def keep(found: Decision, region: Region, ledger: Ledger) -> None:
     if before is not None and (options.budget_s == 0 or _is_better_known(before, found, options)):
         return
     if before is not None and _is_renewed(before, found):
-        next_epoch()  # graphs that Inductor keeps were made without it
+        next_epoch()  # the graphs that Inductor has cached lack these kernels
     data = {name: getattr(found, name) for name in _KEPT}
     cache.put(region.key, Record(data, found.operators))
 
 
 def _is_better_known(before: Record, found: Decision, options: BackendOptions) -> bool:
-    """Whether a large budget decided meanwhile what a smaller one decides now."""
+    """Whether the recorded decision had a large budget, and the new one has not."""
     return bool(before.data.get("final")) and not (found.final or options.retry)
 
 
@@ -90,12 +84,14 @@ def _is_renewed(before: Record, found: Decision) -> bool:
 
 
 def recorded(cache: Cache, key: Key) -> Mapping[str, Any] | None:
-    """Return what the cache has of the decision on a region, as it is; a plan in it is not proven yet."""
+    """Return what the cache keeps of the decision on a region; its plan is not proven yet."""
     record = cache.get(key)
     if record is None:
         return None
-    sound = all(isinstance(record.data.get(name), kind) for name, kind in _KEPT.items())
-    return record.data if sound else None
+    try:
+        return typed_fields(Decision, record.data, _KEPT)
+    except InputError:
+        return None
 
 
 def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOptions) -> Decision | None:
@@ -103,7 +99,7 @@ def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOpt
     data = recorded(cache, region.key)
     if data is None:
         return None
-    found = replace(blank, recalled=True, **{name: data[name] for name in _KEPT})
+    found = replace(blank, recalled=True, **data)
     budget_s = options.budget_s
     more = found.budget_s == 0 if budget_s is None else budget_s > found.budget_s
     if found.open and (more or options.retry):
@@ -161,7 +157,7 @@ def epoch() -> int:
 
 
 def next_epoch() -> None:
-    """Make what Inductor keeps from now on, and what it kept so far, different things."""
+    """Change Inductor's key, so that the graphs it has cached so far are not found again."""
     Cache.open().put(_epoch_key(), Record({"epoch": epoch() + 1}, "backend"))
 
 

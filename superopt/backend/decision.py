@@ -95,7 +95,7 @@ class Ledger:
     spent_s: float = 0.0
     inductor_s: float = 0.0  # the seconds that Inductor is expected to take for the graphs so far
     saved_s: float = 0.0  # the share of these that Inductor saves, as it need not compile what is taken
-    node_s: float = 0.0  # the seconds that Inductor took to prepare a node
+    node_s: float = 0.0  # the seconds that Inductor took to prepare each node
     entered: float | None = None  # when the graph under way was handed to Inductor, by this thread's own time
     searched: int = 0  # regions that were searched or tuned, not recalled
     graphs: int = 0
@@ -118,7 +118,7 @@ class Ledger:
         return max(self.budget_s - self.spent_s, 0.0)
 
     def arrived(self, graph: fx.Graph, *, joint: bool, alone: float = 1.0) -> None:
-        """Count the seconds in which Inductor prepared the graph that comes by now, and will compile it."""
+        """Count the seconds in which Inductor prepared this graph, and in which it will compile it."""
         if self.entered is not None:
             prepared_s = time.thread_time() - self.entered
             self.inductor_s += prepared_s

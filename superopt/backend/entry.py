@@ -33,7 +33,7 @@ log = logging.getLogger("superopt")
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of torch.compile that has options: these, how they were read, and what was decided since."""
+    """A call of torch.compile with options: the options, how they were read, and the decisions since."""
 
     options: Mapping[str, Any]
     read: BackendOptions
@@ -41,7 +41,7 @@ class _Call:
 
 
 _CALLS: dict[int, _Call] = {}
-"""By the identity of what torch.compile made of its arguments, as long as that lives."""
+"""Calls by the identity of the object that torch.compile made of its arguments, as long as it lives."""
 
 
 def compile_graph(
@@ -58,7 +58,8 @@ def compile_graph(
     """
     ledger = _ledger_now(options, mode)
     mode_now = mode_of(ledger.options)
-    key = graph_key(module, inputs, ledger.options) if mode_now != "off" else None  # before it is compiled
+    # Compiling may change the graph, so its key is taken before.
+    key = graph_key(module, inputs, ledger.options) if mode_now != "off" else None
     compiled, ours = _compiled(module, inputs, ledger)
     return compiled if key is None else _deferred(compiled, ours, key, ledger, mode_now)
 
@@ -108,7 +109,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
         made = torch.compile(model, backend=compile_here, **isolated)(*_detached(inputs))
     try:
         _run_backward(made)
-    except RuntimeError as error:  # of a model whose gradients PyTorch cannot compute
+    except RuntimeError as error:  # PyTorch cannot compute the gradients of every model
         log.warning("the backward pass is not explained: %s", first_line(error))
     return ledger.text()
 
@@ -158,7 +159,7 @@ def _compiled(
 
 
 def _begin(warm_up: WarmUp, module: fx.GraphModule, inputs: Sequence[Any], options: BackendOptions) -> None:
-    """Begin with what regions will need, where there may be some that are worth it."""
+    """Start background work that regions will need, if the graph may have regions worth it."""
     if options.budget_s == 0 or not multiplies(module):
         return
     try:
@@ -189,7 +190,7 @@ def _ledger_now(options: Mapping[str, Any] | None, mode: str | None) -> Ledger:
     Without options, each graph has its own.
     """
     settings = read_options(options)
-    if mode is not None:  # what Inductor is told for the graph, it is told for each region
+    if mode is not None:  # Inductor's options for the graph hold for each region as well
         settings = replace(settings, inductor=mode_options(mode))
     owner = _caller() if options else None
     if options is None or owner is None:

@@ -68,7 +68,7 @@ class RegionPass(CustomGraphPass):
             return None
         left = epoch() if options.cache else 0
         before = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
-        if not all(before):  # Inductor keeps no graph that such a pass may have changed
+        if not all(before):  # a pass without an identity: Inductor must not cache what it may have changed
             return None
         told = (
             *(versions(), parts, options.budget_s, options.preset, options.verify, options.cache),
@@ -182,7 +182,7 @@ class RegionPass(CustomGraphPass):
         return found
 
     def _note_outside(self, several: Iterable[tuple[fx.Node, str]]) -> None:
-        """Note operators that no region will have, each with the reason; what makes no tensor is none."""
+        """Note operators that no region will have, with the reason; only makers of tensors count."""
         made = (one for one in several if one[0].target is not operator.getitem)
         self.ledger.outside.update(
             f"{operator_name(node) or node.target}: {why}"

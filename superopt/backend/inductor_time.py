@@ -1,7 +1,7 @@
 """Inductor time: about how long Inductor compiles a graph, before it does.
 
-It lowers a graph node by node, which takes little, and compiles kernels, which takes most of the time: a few
-that any model needs, and more for the operators that it fuses. What many layers have alike it compiles once.
+Inductor lowers a graph node by node, which takes little time, and compiles kernels, which takes most of it: a
+few kernels that any model needs, and more for the operators that it fuses. Equal layers share their kernels.
 """
 
 from collections.abc import Container
@@ -13,7 +13,7 @@ from superopt.rivals.aten import MATMULS, VIEWS, is_attention, operator_name, va
 __all__ = ["kernels_of", "node_seconds"]
 
 _FEW, _MANY = (1.0, 0.33), (4.5, 0.07)  # kernels of a graph, and how many more for each fused operator
-_LEAST_NODES = 60  # a smaller graph is counted as this large: what is done once for a graph weighs more in it
+_LEAST_NODES = 60  # a smaller graph counts as this large, for the work that every graph takes once
 _JOINT = 2.5  # nodes prepared for a forward graph and its backward graph, for each node of the forward graph
 _LIBRARY_OPERATORS = MATMULS | {"convolution"}  # operators that Inductor calls a library for
 

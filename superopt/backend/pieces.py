@@ -30,7 +30,7 @@ _NORMS = frozenset({"native_layer_norm", "_fused_rms_norm"})
 _FEW_ROWS = 16  # operations for each byte, below which a matmul waits for memory, as libraries may too long
 # A matmul that reads so much, as the head of a language model, is worth a search by itself.
 _LONG_BYTES = 1 << 20
-_NEVER = 1000  # counted as live where a cut would separate a tuple from its items
+_NEVER = 1000  # the count of live tensors that forbids a cut, between a tuple and its items
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ def _is_tail(nodes: Sequence[fx.Node]) -> bool:
 
 
 def _is_norm(nodes: Sequence[fx.Node]) -> bool:
-    """Whether nodes are only casts, or one reduction that only scales: not worth a search by themselves."""
+    """Whether nodes are only casts, or one norm: neither is worth a search by itself."""
     if all(map(_is_cast, nodes)):
         return True
     if _heavy(nodes) != 1 or any(map(is_matmul, nodes)):
@@ -258,7 +258,7 @@ def _begins_layer(nodes: Sequence[fx.Node]) -> bool:
 
 
 def _scales(average: fx.Node, nodes: Sequence[fx.Node]) -> bool:
-    """Whether what an average is taken of is scaled or moved by it, before anything else is heavy."""
+    """Whether an average scales or shifts the values that it is taken of, before any other heavy operator."""
     sizes = [_size(value_of(one)) for one in average.all_input_nodes]
     after = takewhile(lambda one: one is average or not heavy(one), nodes[nodes.index(average) :])
     return any(_size(value_of(one)) in sizes for one in after if one is not average)
@@ -284,7 +284,7 @@ def _bounded(
         return [nodes]
     at = min(places, key=lambda place: (live[place], abs(place - len(nodes) / 2)))
     thin = min(at, len(nodes) - at) < len(nodes) // 8
-    if thin:  # a cut near an end would hardly help
+    if thin:  # cuts near an end leave the other part too large
         middle = [place for place in places if len(nodes) // 4 <= place <= 3 * len(nodes) // 4] or places
         at = min(middle, key=lambda place: (live[place], abs(place - len(nodes) / 2)))
     return [part for half in (nodes[:at], nodes[at:]) for part in _bounded(half, kinds, streams)]

@@ -41,7 +41,7 @@ class Region:
     subgraph: Subgraph
     traced: Traced
     goal: Graph
-    names: tuple[str, ...]  # the goal's output that each result is
+    names: tuple[str, ...]  # for each result, the name of the goal's output that it is
     key: Key
     floor_us: float
 
@@ -114,7 +114,7 @@ def at_other_sizes(subgraph: Subgraph) -> tuple[tuple[Tensor, ...], Traced] | No
         example = subgraph.example(_others(subgraph, apart))
         try:
             return example, traced_algebra(subgraph, example)
-        except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
+        except (SuperoptError, RuntimeError):  # superopt's own, or PyTorch's where shapes do not match
             continue
     return None
 

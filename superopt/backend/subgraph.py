@@ -120,7 +120,7 @@ class _Builder:
                 self._copy(node)
             except NumberError as error:
                 unread[node] = str(error)
-                self.copies[node] = self.graph.placeholder(node.name)  # to try its readers as well
+                self.copies[node] = self.graph.placeholder(node.name)  # so that its readers are tried as well
         if unread:
             raise NumberError("; ".join(dict.fromkeys(unread.values())), unread)
         results = tuple(
@@ -158,7 +158,7 @@ class _Builder:
         if found is not None:
             return found
         if not isinstance(value_of(node), Tensor | tuple | list):
-            return cast(fx.Node, self._size(value_of(node)))  # a number may take the node's place
+            return cast(fx.Node, self._size(value_of(node)))  # a node is replaced by its number
         args, kwargs = map_arg((node.args, dict(node.kwargs)), self._copy)
         target: Any = node.target
         if target is torch.ops.prims.convert_element_type.default:

@@ -15,7 +15,10 @@ from superopt.trace.run import TORCH_DTYPES
 __all__ = ["WarmUp", "multiplies", "prepare_machine"]
 
 _FIRST_RUN_S = 60.0  # the most seconds that compiling a kernel and its first run may take
-_BESIDE_COMPILERS, _BESIDE_A_PROCESS = 0.6, 0.8  # where processors share what computes
+_BESIDE_COMPILERS, _BESIDE_A_PROCESS = (
+    0.6,
+    0.8,
+)  # the speed of this thread while compilers, or a process, share the processors
 # Parts of the names of operators that multiply matrices.
 _PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")
 
@@ -39,7 +42,7 @@ class WarmUp:
         """Begin to compile what kernels share that read tensors like some."""
         read = {one.dtype for one in tensors if isinstance(one, Tensor)}
         names = {name for name, dtype in TORCH_DTYPES.items() if dtype in read}
-        target.cost_device()  # whose rates are measured the first time, while nothing else runs
+        target.cost_device()  # measures the CPU's rates the first time, before anything else runs
         self._work = threading.Thread(target=target.prepare_shared, args=(names, self._children), daemon=True)
         self._work.start()
 
@@ -50,7 +53,7 @@ class WarmUp:
 
     @property
     def alone(self) -> float:
-        """What share of its time another thread would have taken so far without what was begun."""
+        """The share of the elapsed time that this thread would need without the background work."""
         return _BESIDE_COMPILERS if self.busy else _BESIDE_A_PROCESS if self._first_runs is not None else 1.0
 
     def first_runs(self, target: Target) -> FirstRuns:

@@ -24,7 +24,6 @@ __all__ = [
     "checked_graph",
     "checked_names",
     "dropped_from_json",
-    "dropped_json",
     "member",
     "number",
     "runnable_json",
@@ -113,11 +112,6 @@ def candidate_from_json(data: Any, target: Target) -> Candidate:
         predicted_us=number(data, "predicted_us"),
         measurement=timing,
     )
-
-
-def dropped_json(dropped: Dropped) -> dict[str, Any]:
-    """Return a schedule that was cut as plain data."""
-    return asdict(dropped)
 
 
 def dropped_from_json(data: Any) -> tuple[Dropped, ...]:

@@ -17,7 +17,6 @@ from superopt.candidates.codec import (
     candidate_from_json,
     candidate_json,
     dropped_from_json,
-    dropped_json,
 )
 from superopt.candidates.parts import parts_of, region_name
 from superopt.candidates.proof import proven_by_graph
@@ -85,7 +84,7 @@ class PlanCache:
                 for part in parts
             },
             "dropped": {
-                part.goal.name: [] if self._measured else [dropped_json(one) for one in part.dropped]
+                part.goal.name: [] if self._measured else [asdict(one) for one in part.dropped]
                 for part in parts
             },
         }

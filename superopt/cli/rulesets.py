@@ -21,9 +21,10 @@ __all__ = ["add_actions", "check_file"]
 _EXAMPLES = """\
 examples:
   superopt rules discover --size 2 -o rules.json
-  superopt rules discover --size 3 --operators add,relu,matmul,concat_cols -o rules.json --workers 2
+  superopt rules discover --size 3 --operators add,matmul -o rules.json
   superopt rules show rules.json
-  superopt rules apply rules.json "a[m, k] w[k, n] v[k, p]: matmul(a, w), matmul(a, v)"
+  superopt rules apply rules.json \\
+      "a[m,k] b[k,n] c[k,n]: add(matmul(a,b), matmul(a,c))"
 """
 _UNKNOWN = 3  # the exit code of an answer that is neither yes nor no
 
@@ -42,7 +43,9 @@ def add_actions(actions: Any) -> None:
     )
     discover.add_argument("--operators", metavar="A,B", help="only these operators (default: all)")
     discover.add_argument("--workers", type=workers, default=1, metavar="N", help="processes (default 1)")
-    discover.add_argument("--seed", type=whole, default=0, help="of the numbers that graphs are tried with")
+    discover.add_argument(
+        "--seed", type=whole, default=0, metavar="SEED", help="of the numbers that graphs are tried with"
+    )
     discover.add_argument("-o", "--output", metavar="FILE", required=True, help="the file of rules to write")
     discover.add_argument("--json", action="store_true", help="print JSON")
     discover.set_defaults(run=_discover)

@@ -38,28 +38,28 @@ __all__ = ["TileConfig", "config_us"]
 _LATENCY_S = 0.7e-6  # seconds that a read from a GPU's memory takes, and the start of a program
 _CACHE_LATENCY_S = 0.25e-6  # seconds that a read from the cache takes
 _TURN_S = 0.04e-6  # seconds for the branch, addresses and barriers of one turn of a loop
-_SECTOR = 64  # bytes: memory hands out two sectors of a cache line at a time
-_MATRIX_SIDES = 8, 16  # positions that a matrix product of tiles has at least on its two sides
-# Instructions of a warp, as counted in the machine code of 45 kernels of few rows: in a turn of a loop, with
-# a copy of 512 bytes, with a copy of a tile by a descriptor, for which each warp waits, with a product of
-# 16 x 8 x 16 numbers, with 16 x 16 numbers of the operand that all warps read, and with an operation on 32.
+_SECTOR = 64  # bytes: two sectors of a cache line, which memory delivers together
+_MATRIX_SIDES = 8, 16  # the fewest positions on the two sides of a matrix product of tiles
+# Instructions of a warp, counted in the machine code of 45 kernels of few rows: for a turn of a loop, a copy
+# of 512 bytes, a copy of a tile by a descriptor (each warp waits for it), a product of 16 x 8 x 16 numbers,
+# 16 x 16 numbers of the operand that all warps read, and an operation on 32 numbers.
 _TURN, _COPY, _DESCRIBED, _PRODUCT, _OPERAND, _OPERATION = 34.0, 2.7, 17.0, 2.4, 2.2, 2.0
 _COPIED = 512  # bytes
 _COPIED_LANE = 4  # bytes that each thread copies ahead at least; it waits for fewer
 _SCHEDULERS = 4  # schedulers of a core; each issues at most one instruction per clock
 _ISSUING = 0.6  # the share of that rate which real kernels reach
 _SPECIAL = 16  # special functions that a core takes per clock
-# The share of a shorter time that the longest does not hide, and the share where it is instructions that a
-# core issues: of two kernels that wait for memory alike the simpler is better.
+# The share of each shorter time that the longest time does not hide, and that share for the time of issuing
+# instructions: of two kernels that wait for memory equally long the simpler one is better.
 _UNHIDDEN, _EXPOSED = 0.1, 0.2
-_SCALED = 3  # operations on a number of an operand whose rows are scaled: size, maximum, product
+_SCALED = 3  # operations per number of an operand whose rows are scaled: absolute value, maximum, product
 _WIDE_ROWS = 64  # rows of a product that four warps compute together
 _BYTES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes of a number that a matrix unit reads
 _BUSY_WARPS = 8  # warps that keep all units of a core busy; instructions of one warp overlap, too
 _MOST_PROGRAMS = 32  # programs that a core holds at a time, at most
 _LANE_BYTES = 255 * 4  # registers of a thread
 _LANE_OVERHEAD = 40 * 4  # bytes of registers that a thread needs for addresses and the like
-_CACHE_SHARE = 0.75  # the share of the cache that the tensors of a wave may count on
+_CACHE_SHARE = 0.75  # the share of the cache that keeps the tensors of a wave
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class TileConfig:
     precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # how fp32 numbers are multiplied
     # Operands that may be of any size are rounded to fp16 as they are; else their rows are scaled first.
     half_products: bool = True
-    descriptors: bool = False  # tiles are copied by tensor descriptors, which takes no instructions
+    descriptors: bool = False  # whether tensor descriptors copy tiles, without instructions of the warps
 
 
 def config_us(program: KernelProgram, config: TileConfig, device: Device) -> float:
@@ -102,7 +102,7 @@ class _Program:
     exps: float = 0.0
     shared: float = 0.0  # bytes between shared memory and the matrix units
     turns: int = 0  # turns of all loops
-    waits: int = 0  # turns that wait for a tile too small to be copied ahead
+    waits: int = 0  # turns that wait for a tile which is too small to be copied ahead
     issued: float = 0.0  # instructions of all its warps
 
 
@@ -122,7 +122,7 @@ class _Model:
         self.dtypes = operand_dtypes(self.graph, steps, memory)
         self.made = {one.value: self._turns(loops) for one, loops in program.flat() if isinstance(one, Load)}
         for one, loops in program.flat():
-            if isinstance(one, Compute):  # the turns in which it is complete
+            if isinstance(one, Compute):  # the turns after which its value is complete
                 self.made[one.value] = self._turns(axis for axis in loops if axis not in one.accumulates)
         self.masks = find_masks(self.graph, self.sizes)
         self.programs = prod(self._count(axis) for axis in program.grid)
@@ -139,12 +139,12 @@ class _Model:
         rounds = ceil(self.programs / device.cores)  # programs that the busiest core runs
         active = min(self.resident, rounds)  # programs that it runs at a time
         waves = ceil(rounds / active)
-        # One program alone on a core: on either kind of units, and waiting for memory.
+        # The times of one program alone on a core: on matrix units, on vector units, and waiting for memory.
         matrix = device.cores * max(work.matrix_s, work.shared / (device.shared_gbs * 1e9))
         vector = device.cores * (work.vector / device.vector_flops + work.exps / device.exp_per_s)
         issued = device.cores * work.issued / _issue_rate(device)
         alone, together = _busy(config.warps), _busy(active * config.warps)
-        # A loop asks for what it needs so many turns ahead: no turn is shorter than its part of that.
+        # A loop requests tiles some turns ahead: each turn takes at least its share of the latency.
         arrival = work.turns * _LATENCY_S / max(config.stages - 1, 1) + work.waits * _CACHE_LATENCY_S
         turns = 2 * _LATENCY_S + work.turns * _TURN_S
         # Units overlap where programs share a core, memory and arithmetic where there are stages, too.
@@ -234,7 +234,9 @@ class _Model:
         inner = prod(map(self._tile, step.axes)) / 16
         if min(sides) >= _WIDE_ROWS and self.device.capability == "90":
             return _PRODUCT * 4 * inner * max(sides) / _WIDE_ROWS
-        shared = min(sides) / 16  # of the operand that all warps read; up to 8 rows are columns
+        shared = (
+            min(sides) / 16
+        )  # the side of the operand that all warps read; up to 8 rows are columns of the instruction
         products = ceil(shared) * ceil(max(sides) / 8) if shared > 0.5 else ceil(max(sides) / 16)
         alike = max(self.config.warps / products, 1.0)
         return inner * (_PRODUCT * products * alike + _OPERAND * shared * self.config.warps)
@@ -250,7 +252,7 @@ class _Model:
         return operands + turns * len(scaled) * prod(map(self._tile, self.axes[one.value]))
 
     def _multiplied(self, step: Step) -> tuple[str, int]:
-        """Return the rate at which a contraction multiplies, and how often; never for the vector units."""
+        """Return the rate at which a contraction multiplies, and how often; 0 times on the vector units."""
         dtype = product_dtype(self.graph, step, self.dtypes)
         if dtype in ("f32", "f64"):
             return "tf32", {"ieee": 0, "tf32": 1, "tf32x3": 3}[self.config.precision]
@@ -277,7 +279,7 @@ class _Model:
         return prod(self._used(axis) for axis in tensor.axes) * DTYPES[tensor.dtype].bytes
 
     def _sectors(self, tensor: Tensor) -> float:
-        """Return by how much whole sectors are more than what a tile needs of them."""
+        """Return how many times the bytes of a tile its whole sectors have."""
         strides = {axis: place for place, axis in enumerate(reversed(tensor.axes))}
         if tensor.port is not None and tensor.port.strides is not None:
             strides = axis_strides(tensor.port, tensor.port.strides, self.sizes)
@@ -325,7 +327,7 @@ class _Model:
         if distinct <= room:
             held = again or tensor.port is None
             return 0.0 if held else min(distinct, asked)
-        # The programs of a wave read together what they share; the next wave finds little of it left.
+        # The programs of a wave read a shared tensor together; the next wave finds little of it in the cache.
         share, left = 1.0, wave
         for axis in self._launch_order():
             together = max(min(self._count(axis), left), 1)

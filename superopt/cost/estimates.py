@@ -38,7 +38,7 @@ _DRAW = 2.0  # a core can draw twice its equal share of the memory rate while mo
 
 
 def drawn(device: Device, share: float) -> float:
-    """Return what share of the rate of memory some of the cores draw: those of a CPU all only together."""
+    """Return the share of the memory rate that some cores draw; only all cores of a CPU draw all of it."""
     if share >= 1:
         return 1.0
     many = _DRAW * share
@@ -157,7 +157,7 @@ def _kernel(
     kernel = mugraph.kernels[number]
     if isinstance(kernel, Block):
         return _Kernel(lower_block(mugraph, number), device, sizes, masks).cost(number)
-    # A library spreads its work as is best.
+    # A library is taken to spread its work over all cores.
     stored = mugraph.stores(kernel)
     grid = tuple(value_axes(mugraph.graph)[stored[0]]) if stored else ()
     kernels = (
@@ -254,7 +254,7 @@ class _Kernel:
         return read, memory, cached
 
     def _most_tiles(self, axes: set[str]) -> int:
-        """Return how many of the largest tiles lie along these axes: so often is what lacks them repeated."""
+        """Return how many of the largest tiles lie along axes; steps that lack the axes repeat for each."""
         return max(ceil(_volume(axes, self.sizes) / LARGEST_TILE), 1)
 
     def _arithmetic(self) -> tuple[float, int, int, int]:
@@ -305,7 +305,7 @@ class _Kernel:
         return product_dtype(self.graph, step, self.dtypes)
 
     def _narrow(self) -> list[tuple[frozenset[str], int]]:
-        """Return groups of grid axes that a tile takes several positions of, and how many; never of parts."""
+        """Return groups of grid axes, parts left out, of which a tile has several positions, and how many."""
         groups: list[tuple[frozenset[str], int]] = []
         left = set(self.program.grid) - {split.outer for split in self.program.splits}
         for one in self.computed:

@@ -1,6 +1,6 @@
 """Memory: whether a program fits into this machine, asked before anything is allocated.
 
-A system that promises more memory than it has ends the process that takes it at its word.
+A system may promise more memory than it has, and ends the process that then uses it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from superopt.ir import Graph, Program, tensorless_values, value_axes
 
 __all__ = ["available_bytes", "check_memory", "needed_bytes"]
 
-_COPIES = 2  # the inputs exist at least twice, so that no call finds its own in the cache
+_COPIES = 2  # the inputs exist at least twice, so that no call finds its inputs in the cache
 _GB = 1e9
 
 

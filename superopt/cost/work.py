@@ -124,13 +124,13 @@ class Mask:
 
     axes: frozenset[str]
     share: float
-    least: float  # not more than that share, for a mask that keeps what lies between what it keeps
+    least: float  # a lower bound of that share: for a mask that keeps an interval, the part surely inside
 
 
 def find_masks(graph: Graph, sizes: Mapping[str, int]) -> tuple[Mask, ...]:
     """Return the masks of indices along two axes or more, as causal attention has one.
 
-    What they do not keep need not be computed: about half of the work along the mask's two axes.
+    Positions that a mask does not keep need not be computed: for a causal mask about half of the work.
     """
     if not any(step.op == "index" for step in graph.steps):
         return ()

@@ -26,7 +26,7 @@ class Choice:
     device: str | None
     median_us: float | None
     goal: Graph
-    graph: Graph  # the graph that the muGraph is said to compute
+    graph: Graph  # the graph that the muGraph must be proven to compute
     mugraph: MuGraph
     configs: Configs
 

@@ -194,7 +194,7 @@ def _plain_matmul(a: Expression, b: Expression, kept: Sequence[str]) -> bool:
 
 
 def _letters(axes: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each axis, one of its name's where that is free."""
+    """Return a letter for each axis, where possible a letter of the axis's name."""
     alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     found: dict[str, str] = {axis: axis for axis in axes if len(axis) == 1 and axis in alphabet}
     for axis in axes:

@@ -28,7 +28,7 @@ class Launcher:
     """The lines of one launcher, printed kernel by kernel; what a kernel call looks like is the target's."""
 
     device = '"cpu"'
-    around = ""  # the `with` block around the kernels, given the first tensor
+    around = ""  # the `with` statement around the kernels; it is formatted with the first tensor
 
     def __init__(self, name: str, mugraph: MuGraph, *, taken: tuple[str, ...] = ()) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class Launcher:
     def text(self) -> list[str]:
         """Return the whole function."""
         for output in self.graph.outputs:
-            if output.port.name not in self.results:  # an input that leaves as it came
+            if output.port.name not in self.results:  # an input that is also an output, unchanged
                 held = self.held[output.value]
                 entering = entered(self.graph.inputs[output.value], held.variable, self.sizes)
                 text = left_text(entering, held.axes, output.port, self.sizes)

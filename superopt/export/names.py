@@ -21,7 +21,7 @@ class Names:
         self._taken = {*_MODULE, *dir(builtins), *keyword.kwlist, *keyword.softkwlist, *taken}
 
     def take(self, wanted: str) -> str:
-        """Return a free name, the wanted one if it is."""
+        """Return a free name: the wanted one, if nothing has it yet."""
         name = re.sub(r"\W", "_", wanted, flags=re.ASCII)
         while name in self._taken:
             name += "_"
@@ -30,7 +30,7 @@ class Names:
 
 
 def plain_text(text: str) -> str:
-    """Return a text without what could end a comment or a string."""
+    """Return a text without characters that could end a comment or a string."""
     return " ".join(re.sub(r"[^A-Za-z0-9 _.,:;+()\[\]/=*-]", " ", text).split())
 
 

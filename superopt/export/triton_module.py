@@ -89,7 +89,7 @@ def _follows_sizes(program: KernelProgram, source: TritonSource) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return the name of a kernel that does without tensor descriptors."""
+    """Return the name of a kernel's version without tensor descriptors."""
     return f"{name}_plain"
 
 
@@ -100,7 +100,9 @@ class _TritonLauncher(Launcher):
 
     def __init__(self, name: str, mugraph: MuGraph, *, taken: tuple[str, ...] = ()) -> None:
         super().__init__(name, mugraph, taken=taken)
-        self.counts: dict[str, None] = {}  # element counts that offsets of 32 bits must reach
+        self.counts: dict[
+            str, None
+        ] = {}  # element counts of tensors, which offsets of 32 bits must be able to address
 
     def text(self) -> list[str]:
         """Return the whole function."""

@@ -12,7 +12,6 @@ configurations that scale them.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from math import prod
 
 import torch
 from torch import Tensor
@@ -25,10 +24,10 @@ from superopt.fate import Kind
 from superopt.funnel.predict import predicted
 from superopt.funnel.state import Context
 from superopt.funnel.write import write
-from superopt.ir import Graph, MuGraph, Step, value_axes
+from superopt.ir import Graph, MuGraph, Step, operations_of
 from superopt.precision import OperandRounding, half_of, mixed_product, multiplied_in, wide_values
 from superopt.schedule.recipe import prepared
-from superopt.trace.run import TORCH_DTYPES, Evaluation, Value, run_graph
+from superopt.trace.run import TORCH_DTYPES, Evaluation, Value, blank_inputs, run_graph
 from superopt.verify.floats.compare import compare_many
 from superopt.verify.floats.focus import focus_of
 
@@ -137,7 +136,7 @@ def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection
             _run(goal, torch.float64),
             _run_rounded(written, everything, {}),
             [_run_rounded(small, dict(mugraph.rounded), multiplied)],
-            _inputs(goal),
+            blank_inputs(goal),
             distributions=_DISTRIBUTIONS,
             seed=seed,
         )
@@ -229,7 +228,7 @@ def _one_thread() -> Iterator[None]:
 def _faults(goal: Graph, graphs: Sequence[Graph], seed: int) -> dict[Graph, str]:
     """Return how graphs err more than a goal of small sizes; an accurate graph has no entry."""
 
-    exact, inputs = _run(goal, torch.float64), _inputs(goal)
+    exact, inputs = _run(goal, torch.float64), blank_inputs(goal)
     small: dict[Graph, Graph] = {}
     for graph in graphs:
         with suppress(InputError):  # the parts of an axis do not divide the small sizes
@@ -267,13 +266,6 @@ def _run(graph: Graph, dtype: torch.dtype) -> Run:
     return run
 
 
-def _inputs(goal: Graph) -> list[Tensor]:
-
-    return [
-        torch.empty(goal.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in goal.inputs
-    ]
-
-
 def _small(goal: Graph) -> Graph | None:
     """Return a goal with its long axes cut by halves until a run is cheap, or None where it cannot be."""
     kept = {old for step in goal.steps for old, new in step.mapping if isinstance(new, int)}
@@ -282,7 +274,7 @@ def _small(goal: Graph) -> Graph | None:
             goal,
             {axis: _cut(size, most) for axis, size in goal.sizes.items() if axis not in kept},
         )
-        if _operations(small) <= _MOST_OPERATIONS:
+        if operations_of(small) <= _MOST_OPERATIONS:
             return small
     return None
 
@@ -291,11 +283,3 @@ def _cut(size: int, most: int) -> int:
     while size > most and size % 2 == 0:
         size //= 2
     return min(size, most)
-
-
-def _operations(graph: Graph) -> int:
-    sizes, axes = graph.sizes, value_axes(graph)
-    return sum(
-        prod(sizes[axis] for axis in axes[value].union(*(axes[i] for i in step.inputs)))
-        for value, step in graph.numbered
-    )

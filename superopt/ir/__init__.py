@@ -18,6 +18,7 @@ from superopt.ir.graph import (
     made_from,
     needed_order,
     operands_first,
+    operations_of,
     print_graph,
     print_step,
     step_axes,
@@ -41,6 +42,7 @@ from superopt.ir.mugraph import (
     print_mugraph,
 )
 from superopt.ir.program import (
+    Eager,
     Opaque,
     Program,
     Region,
@@ -64,6 +66,7 @@ __all__ = [
     "Axis",
     "Block",
     "Call",
+    "Eager",
     "FusionChoices",
     "Graph",
     "Growth",
@@ -97,6 +100,7 @@ __all__ = [
     "merge_axes",
     "needed_order",
     "operands_first",
+    "operations_of",
     "parse_graph",
     "parse_mugraph",
     "parse_program",

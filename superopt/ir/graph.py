@@ -32,6 +32,7 @@ __all__ = [
     "made_from",
     "needed_order",
     "operands_first",
+    "operations_of",
     "print_graph",
     "print_port",
     "print_step",
@@ -215,6 +216,15 @@ def value_axes(graph: Graph) -> tuple[frozenset[str], ...]:
     for step in graph.steps:
         axes.append(step_axes(step, tuple(axes[i] for i in step.inputs)))
     return tuple(axes)
+
+
+def operations_of(graph: Graph) -> int:
+    """Return about how many operations one run of a graph takes: one for each point of each step."""
+    sizes, axes = graph.sizes, value_axes(graph)
+    return sum(
+        prod(sizes[axis] for axis in axes[value].union(*(axes[i] for i in step.inputs)))
+        for value, step in graph.numbered
+    )
 
 
 def arity(op: str) -> int | None:

@@ -7,7 +7,7 @@ muGraphs that run are proven equal to their regions again. What a result knows b
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,15 +19,15 @@ from superopt.candidates.codec import (
     checked_graph,
     checked_names,
     dropped_from_json,
-    dropped_json,
     member,
     number,
 )
 from superopt.candidates.order import RankedBy
+from superopt.candidates.typed import typed_fields
 from superopt.errors import GraphError, InputError, reason_of
 from superopt.fate import Kind
 from superopt.files import replace_text
-from superopt.ir import parse_program, print_graph, print_program
+from superopt.ir import Eager, parse_program, print_graph, print_program
 from superopt.result.result import Result
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target, pick_target
@@ -49,7 +49,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_PLAIN: Mapping[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), bool: (bool,)}
 _KEYS = (
     *("target", "device", "versions", "seed", "source", "inputs", "program", "regions"),
     *("winner", "measurements", "floats", "verdicts", "phases_ms"),
@@ -88,6 +87,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "ranked_by": None if result.ranked_by is None else asdict(result.ranked_by),
         "interrupted": result.interrupted,
         "stood_in": result.stood_in,
+        "eager": None if result.eager is None else asdict(result.eager),
     }
 
 
@@ -96,7 +96,7 @@ def _region_json(region: RegionCandidates) -> dict[str, Any]:
         "goal": print_graph(region.goal),
         "chosen": None if region.chosen is None else region.chosen.id,
         "candidates": [candidate_json(one) for one in region.candidates],
-        "dropped": [dropped_json(one) for one in region.dropped],
+        "dropped": [asdict(one) for one in region.dropped],
         "floor_us": region.floor_us,
         "recalled": region.recalled,
     }
@@ -184,6 +184,7 @@ def _result(data: Mapping[str, Any], place: str) -> Result:
         ratio=number(data, "ratio"),
         interval=_interval(data.get("interval")),
         unsettled=str(data.get("unsettled") or ""),
+        eager=None if data.get("eager") is None else _typed(Eager, _eager(data["eager"])),
     )
 
 
@@ -230,14 +231,12 @@ def _floats(data: Any) -> FloatReport | None:
 
 
 def _typed(kind: type[T], data: Mapping[str, Any]) -> T:
-    """Return a record whose texts, numbers and truths are such, or raise InputError."""
-    made = kind(**data)
-    for one in fields(kind):  # type: ignore[arg-type]
-        value, wanted = getattr(made, one.name), _PLAIN.get(one.type)
-        bad = wanted is not None and type(value) not in wanted
-        if bad or (type(value) in (int, float) and not value >= 0):
-            raise InputError(f"{one.name} is {value!r}; the file is damaged")
-    return made
+    """Return a record of fields of their types, its numbers not below 0, or raise InputError."""
+    found = typed_fields(kind, data, data)
+    for name, value in found.items():
+        if type(value) in (int, float) and not value >= 0:
+            raise InputError(f"{name} is {value!r}; the file is damaged")
+    return kind(**found)
 
 
 def _interval(data: Any) -> tuple[float, float] | None:
@@ -246,6 +245,13 @@ def _interval(data: Any) -> tuple[float, float] | None:
     if not isinstance(data, list) or len(data) != 2 or any(type(one) not in (int, float) for one in data):
         raise InputError(f"interval is {data!r}; the file is damaged")
     return data[0], data[1]
+
+
+def _eager(data: Any) -> Mapping[str, Any]:
+    reads = {str(name): count for name, count in data["reads"].items()}
+    if any(type(count) is not int or count < 0 for count in reads.values()):
+        raise InputError(f"reads is {reads!r}; the file is damaged")
+    return {**data, "reads": reads}
 
 
 def _ranked_by(data: Any) -> RankedBy | None:

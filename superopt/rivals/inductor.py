@@ -1,4 +1,4 @@
-"""Hosting: Inductor as the compiler of everything, with patches of its settings."""
+"""Inductor: the compiler that hosts superopt's regions, with patches of its settings."""
 
 import ctypes
 import threading

@@ -113,7 +113,7 @@ def _with_passes(graph: fx.Graph, seen: _Recorder) -> list[Call]:
 
 
 def _origin(node: fx.Node) -> fx.Node:
-    """Return what a view shows."""
+    """Return the node that computes what a view shows."""
     while operator_name(node) in VIEWS or node.target is operator.getitem:
         node = node.all_input_nodes[0]
     return node

@@ -1,4 +1,4 @@
-"""What users call: reductions over the placements of parallel axes, and shardings of a PyTorch function."""
+"""API: what users call. Reductions over the placements of parallel axes, and shardings of a function."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def shard_program(
         graph = trace(function, *inputs).graph
     fixed = parse_pins(pins, machine) if isinstance(pins, str) else pins
     plans = plan_shardings(graph, machine, pins=fixed, memory=memory)
-    # What is proven is what is written.
+    # The proof is of the same tightened program that the module is written from.
     return ShardResult(plans, prove_sharded(tightened(plans.best.sharded), original=graph, seed=seed))
 
 

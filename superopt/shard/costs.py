@@ -86,7 +86,7 @@ class Costs:
     ) -> tuple[float, tuple[tuple[Move, Placement], ...]] | None:
         """Return the seconds of a change of placement, and its moves with the placement after each.
 
-        None where there is no way: nothing becomes partial again.
+        None where there is no way: a whole value never becomes partial again.
         """
         now = list(start)
         seconds = 0.0
@@ -130,7 +130,7 @@ class Costs:
                     note("all-gather", (dim,), old)
                 else:
                     many = self.layout.mesh.sizes[dim]
-                    # Each device keeps its own part and sends the others: as much as a gathering of parts.
+                    # Each device keeps its own part and sends the others: as many bytes as in an all-gather.
                     seconds += self._single("all-gather", dim, max(1, size() // many))
                     now[dim] = new
                     note("all-to-all", (dim,), old, new)

@@ -93,7 +93,7 @@ def prove_sharded(
             return ShardVerdict(Verdict(outcome, notes=(note,), seed=seed), fault)
     if original is not None:
         verdicts.append(equal_graphs(original, sharded.layout.graph, seed=seed))
-    tested = [one for one in verdicts if one.trials]  # the others take the same steps
+    tested = [one for one in verdicts if one.trials]  # without trials: both graphs take the same steps
     return ShardVerdict(combined(tested or verdicts))
 
 
@@ -118,7 +118,7 @@ def _checked(sharded: Sharded, at: int, seed: int) -> tuple[Verdict, Fault | Non
 
 
 def _alone(sharded: Sharded, at: int) -> tuple[_Devices, int, int]:
-    """Return the graph of one instruction on any operands that lie right: what it makes, and should make."""
+    """Return the graph of one instruction on well placed operands: what it makes, and what it should make."""
     layout, one = sharded.layout, sharded.instructions[at]
     masks = mask_values(layout.graph)
     operands = [sharded.instructions[i] for i in one.inputs]
@@ -130,7 +130,7 @@ def _alone(sharded: Sharded, at: int) -> tuple[_Devices, int, int]:
         axes = [*parts, *layout.pieces_of(operand.value)]
         dtype = "bool" if masks[operand.value] and not parts else "f32"
         ports.append(Port(f"value{operand.value}", dtype, tuple((axis,) for axis in axes)))
-    # A value that is read twice, once in parts and once whole, is taken as two values: that proves more.
+    # A value that is read in parts and as a whole counts as two values, which proves a stronger statement.
     names = [port.name for port in ports]
     ports = [
         replace(port, name=f"{name}_{k}") for k, (name, port) in enumerate(zip(names, ports, strict=True))
@@ -176,7 +176,7 @@ def _differs(sharded: Sharded, seed: int) -> bool:
             placement = tuple(None if is_partial(tag) else tag for tag in sharded.instructions[at].placement)
             pairs += devices.compared(made[at], originals[output.value], placement)
     except GraphError:
-        return True  # some device would read what it does not have
+        return True  # some device would read data that it does not have
     return devices.verdict(pairs, seed).different or devices.differ_in_numbers(pairs, seed)
 
 
@@ -290,13 +290,13 @@ class _Devices:
     def _reduced(self, value: int, device: str, how: str) -> int:
         if device in self.held[value]:
             return self.emit("sum" if how == SUM else "max", value, axes=(device,))
-        # All devices have the same, which is counted once for each of them.
+        # All devices have the same value, so the sum over devices counts it once for each of them.
         return self.emit("mul", value, self.emit("size", axes=(device,))) if how == SUM else value
 
     def compared(
         self, found: int, target: int, placement: Placement, device: tuple[int, ...] | None = None
     ) -> list[tuple[int, int]]:
-        """Return pairs of values that are equal if what devices have lies as it should.
+        """Return pairs of values that are equal if the devices' data lie as the placement says.
 
         The first of a pair is of the original, the second of all devices, or of one only.
         """

@@ -1,6 +1,6 @@
 """Runtime: the devices of a mesh as processes of torch.distributed, and the collectives between them.
 
-This file needs only torch: a module that is written out contains its text.
+This file needs only torch, since every exported module contains its text.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 __all__ = ["ProcessMesh", "ReductionStep"]
 
 ReductionStep: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...]]
-"""A collective, the dimensions along which it goes, and those at whose first place it is done only."""
+"""A collective, the dimensions along which it goes, and those of which only the first place takes part."""
 
 
 _reduce_scatter: Any = (

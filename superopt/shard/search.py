@@ -29,7 +29,7 @@ from superopt.shard.sharded import (
 __all__ = ["Plan", "Plans", "plan_shardings"]
 
 _NULLARY = frozenset({"const", "infinity", "size"})
-_WAYS = 4  # that lead to one state, each with a time and a memory that no other one beats
+_WAYS = 4  # the most ways to one state; no other way beats a kept one in both time and memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _Search:
         self.whole: Placement = (None,) * len(self.dims)
         self.complete = True
         self.pins = _checked_pins(layout, pins)
-        self.least = 0  # the bytes that no placement of any step undercut, where memory was short
+        self.least = 0  # the fewest bytes that any placement needed, where memory was too short
         self.nullary = {at for at, step in self.graph.numbered if step.op in _NULLARY}
         self.last_use = {i: at for at, step in self.graph.numbered for i in step.inputs}
         for output in self.graph.outputs:
@@ -172,7 +172,7 @@ class _Search:
     def _taken(
         self, live: dict[int, frozenset[Placement]], values: tuple[int, ...], operands: tuple[Placement, ...]
     ) -> tuple[float, int, dict[int, frozenset[Placement]]] | None:
-        """Return the seconds and bytes that it takes to have operands so, and what is live with them."""
+        """Return the seconds and bytes to bring operands into these placements, and the live values then."""
         having = dict(live)
         seconds, entering = 0.0, 0
         for value, wanted in zip(values, operands, strict=True):
@@ -343,7 +343,7 @@ def _keep(ways: list[_Way], new: _Way) -> bool:
     ways.append(new)
     if len(ways) <= _WAYS:
         return True
-    # The one with the least memory stays in any case.
+    # The way with the least memory always stays.
     ways.sort(key=lambda one: (one.peak, one.entered))
     ways.remove(max(ways[1:], key=lambda one: (one.seconds, one.peak)))
     return False

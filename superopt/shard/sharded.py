@@ -173,7 +173,7 @@ class Sharded:
 
     @property
     def moves(self) -> tuple[Instruction, ...]:
-        """The instructions that devices need each other for."""
+        """The instructions by which devices exchange data."""
         return tuple(one for one in self.instructions if one.kind not in ("enter", "step", "slice"))
 
     def placement_of(self, name: str) -> Placement:

@@ -85,7 +85,7 @@ class Reduction:
         )
 
     def _ring(self, whole: NDArray[np.int64]) -> tuple[float, float]:
-        """Return the seconds for each byte, and the latency, of a round in which all send to the next."""
+        """Return the seconds per byte, and the latency, of a round in which all send to the next device."""
         return self._flows(whole.ravel(), np.roll(whole, -1, axis=1).ravel())
 
     def _tree(self, whole: NDArray[np.int64], rounds: int, size: float) -> float:

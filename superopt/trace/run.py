@@ -19,7 +19,7 @@ from superopt.errors import GraphError
 from superopt.ir import Graph, Port, Step
 from superopt.ops import OPS
 
-__all__ = ["TORCH_DTYPES", "Evaluation", "TorchScalars", "Value", "dtype_name", "run_graph"]
+__all__ = ["TORCH_DTYPES", "Evaluation", "TorchScalars", "Value", "blank_inputs", "dtype_name", "run_graph"]
 
 TORCH_DTYPES = torch_dtypes()
 """The torch dtype of each dtype name of the IR."""
@@ -114,6 +114,13 @@ class Value:
     tensor: Tensor
     axes: tuple[str, ...]
     mask: bool = False
+
+
+def blank_inputs(graph: Graph) -> tuple[Tensor, ...]:
+    """Return tensors of the shapes and dtypes of a graph's inputs, without numbers."""
+    return tuple(
+        torch.empty(graph.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in graph.inputs
+    )
 
 
 def run_graph(

@@ -85,11 +85,11 @@ def make_kernel(request: Mapping[str, Any]) -> tuple[MuGraph, Kernel]:
     return mugraph, TritonMuGraph(mugraph, configs or None)
 
 
-def probe(mugraph: MuGraph, kernel: Kernel, device: Device, *, seed: int = 0) -> None:
+def probe(mugraph: MuGraph, kernel: Kernel, device: Device) -> None:
     """Run a kernel once, here, on random inputs; raise its fault."""
 
     graph = mugraph.graph
-    random = torch.Generator(device).manual_seed(seed)
+    random = torch.Generator(device).manual_seed(0)
 
     def shape(dims: Sequence[Sequence[str]]) -> tuple[int, ...]:
         return tuple(prod(graph.sizes[axis] for axis in dim) for dim in dims)

@@ -58,7 +58,6 @@ def test_the_hot_loop_is_the_one_that_works():
     assert found.matrix == {"mma.m16n8k8.tf32": 1, "wgmma.m64n256k16.f16": 2}
     assert found.types == {"tf32", "f16"}
     assert (found.loop, found.loop_matrix, found.loop_copies, found.loop_loads) == (6, 1, 1, 1)
-    assert found.loop_bytes == 32 * (16 + 8)
 
 
 def test_what_has_no_loop():

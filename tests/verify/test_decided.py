@@ -12,12 +12,15 @@ from torch import Tensor
 from superopt.bench.verdicts.pairs import constants_of, draw, parse
 from superopt.bench.verdicts.programs.growth import grow
 from superopt.bench.verdicts.programs.nodes import as_function
-from superopt.ir import Graph, Output, Port, value_axes
+from superopt.ir import Graph, Output, Port, parse_graph, value_axes
 from superopt.trace import trace
 from superopt.trace.run import run_graph
+from superopt.verify.evaluation.orders import nonnegative_values
 from superopt.verify.evaluation.tensorless import constants_of as rationals_of
 from superopt.verify.graphs.decided import decide_orders
-from superopt.verify.graphs.ranges import Range, ranges_of
+from superopt.verify.graphs.equality import equal_graphs
+from superopt.verify.graphs.ranges import ranges_of
+from superopt.verify.ranges import Range
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # odd programs warn of odd shapes
 
@@ -122,11 +125,35 @@ def test_what_order_leaves_open(name: str) -> None:
     assert decide_orders(graph_of(OPEN[name]), narrow=True) is None
 
 
+def test_the_largest_of_no_numbers_is_below_all() -> None:
+    """No range and no sign says otherwise, though a maximum of squares is elsewhere never negative."""
+    text = """graph over
+axes m=2 k={}
+in x: f32[m, k]
+y = square(x)
+z = max[k](y)
+zero = const[0]()
+one = const[1]()
+d = ge(z, zero)
+e = where(d, zero, one)
+s = sum[k](x)
+t = add(e, s)
+out o: f32[m] = t
+"""
+    some, none = parse_graph(text.format(3)), parse_graph(text.format(0))
+    assert decide_orders(some, narrow=True) is not None
+    assert nonnegative_values(some)[2]
+    assert decide_orders(none, narrow=True) is None
+    assert not nonnegative_values(none)[2]
+    never = parse_graph("graph zero\naxes m=2 k=0\nin x: f32[m, k]\ns = sum[k](x)\nout o: f32[m] = s\n")
+    assert not equal_graphs(none, never).equal  # one of them is 1, the other 0
+
+
 def test_ranges() -> None:
-    one, two = Range(Fraction(1), Fraction(2)), Range(Fraction(-2), Fraction(0), below=True)
-    assert one + two == Range(Fraction(-1), Fraction(2), below=True)
+    one, two = Range(Fraction(1), Fraction(2)), Range(Fraction(-2), Fraction(0), high_open=True)
+    assert one + two == Range(Fraction(-1), Fraction(2), high_open=True)
     assert one * two == Range(Fraction(-4), Fraction(0))
-    assert -two == Range(Fraction(0), Fraction(2), above=True)
+    assert -two == Range(Fraction(0), Fraction(2), low_open=True)
     assert (-two).positive
     assert not (one * Range(total=False)).total
     assert (one | two) == Range(Fraction(-2), Fraction(2))

@@ -2,7 +2,7 @@
 
 namespace superopt {
 
-// Of what is summed, so much is met at a time, by so many columns of what is packed: that stays in the second cache.
+// A block of the packed operand: positions of the sum, and columns. A block of this size stays in the second cache.
 constexpr index_t deep = 256, deeper = 1024, broad = 256;
 
 constexpr index_t few = 16;  // rows of A, for which nothing of B is copied
@@ -16,7 +16,7 @@ struct Matrix {
     Matrix turned() const { return {data, column, row}; }
 };
 
-// The same value in a register: what many products read must not be fetched again for each.
+// Keeps a value in a register, so that the compiler does not load it again for each product.
 INLINE inline Vec held(Vec value) {
 #if defined(__x86_64__)
     asm("" : "+x"(value));
@@ -120,7 +120,7 @@ inline Int lane_numbers() {
     return number;
 }
 
-#if !defined(__clang__)  // it has no shuffle by a computed vector
+#if !defined(__clang__)  // Clang has no shuffle by a computed vector
 // Lanes of two vectors, counted through both, become two other vectors.
 INLINE inline void deal(Vec& a, Vec& b, Int first, Int second) {
     const Vec old = a;
@@ -205,7 +205,7 @@ Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scratch& scr
 template <int WIDTH, class T>
 void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
     const auto at = [&](index_t i, index_t j) { return to + (j / WIDTH * (rows + 1) + i) * WIDTH + j % WIDTH; };
-    if (from.row == 1 && from.column != 1) {  // few columns at a time: theirs are the lines that are read on
+    if (from.row == 1 && from.column != 1) {  // few columns at a time, so that the cache keeps the lines that are read further
         for (index_t j = 0; j < columns; j += lanes)
             for (index_t i = 0; i < rows; i += lanes) {
                 const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
@@ -216,7 +216,7 @@ void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
         return;
     }
     for (index_t i = 0; i < rows; ++i) {
-        const T* const ahead = from.at(least(i + 8, rows - 1), 0).data;  // rows are too short for the hardware to guess
+        const T* const ahead = from.at(least(i + 8, rows - 1), 0).data;  // rows are too short for the hardware to prefetch
         along(columns, [&](index_t j, auto count, int) INLINE {
             __builtin_prefetch(ahead + j * from.column);
             store(at(i, j), load(from.at(i, j).data, from.column, count));
@@ -238,7 +238,7 @@ inline void add_turned(index_t rows, index_t columns, const float* from, index_t
         }
 }
 
-// One panel of B, packed, met by all rows; what it has less than WIDTH columns is done vector by vector.
+// All rows are multiplied with one packed panel of B; a panel of less than WIDTH columns goes vector by vector.
 template <int WIDTH>
 void contract_panel(index_t m_count, index_t k_count, Matrix<float> a, const float* panel, index_t columns, float* c,
                     index_t c_row) {
@@ -249,7 +249,7 @@ void contract_panel(index_t m_count, index_t k_count, Matrix<float> a, const flo
         contract_rows<tall, 1>(m_count, k_count, a, b.at(0, n), least(lanes, columns - n), c + n, c_row);
 }
 
-// Many rows: blocks of B that fit the second cache are packed, and met by all rows.
+// Many rows: blocks of B that fit the second cache are packed, and all rows are multiplied with each.
 template <class B>
 inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                             index_t c_row) {
@@ -270,7 +270,7 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
     }
 }
 
-// What was packed of the rows of A, where several contractions meet them and nothing writes there in between.
+// The packed rows of A, for several contractions that read the same A while nothing writes to it.
 struct Panels {
     float* data;
     index_t room;
@@ -283,7 +283,7 @@ struct Panels {
     static index_t room_of(index_t rows, index_t columns) {
         return ((rows + broad - 1) / broad) * ((columns + deeper - 1) / deeper) * block(rows, columns);
     }
-    // Whether they hold a matrix already; else they are about to.
+    // Whether the panels hold a matrix already; else they are noted as holding it, and the caller fills them.
     bool hold(index_t m_count, index_t k_count, Matrix<float> a) {
         const bool known = of == a.data && rows == m_count && columns == k_count;
         of = a.data, rows = m_count, columns = k_count;
@@ -291,8 +291,8 @@ struct Panels {
     }
 };
 
-// Many rows of A, and columns of B that lie along k: C is computed turned around, as rows of A become panels sooner
-// than those of B, which are read as they lie, or where they have another format as a copy of a few.
+// Many rows of A, and columns of B that lie along k: the transpose of C is computed, since A is packed into panels
+// faster than B. B is read where it lies or, in another format, a few columns at a time from a copy.
 template <class B>
 inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                             index_t c_row, Panels* kept) {
@@ -359,7 +359,7 @@ inline void contract_streams(index_t n_count, index_t k_count, Matrix<float> a, 
         if (k < k_count) contract_streams<1>(n_count, k_count - k, a.at(0, k), b.at(k, 0), c);
 }
 
-// Whether what must be copied or turned around is less that way: all of B is more than it seems, being far away.
+// Whether to compute C transposed: where that copies less. Copies of B count twice, as B comes from far memory.
 template <class B>
 inline bool is_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<B> b) {
     return b.row == 1 && b.column != 1 && m_count > few && k_count >= deep &&
@@ -391,7 +391,7 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
     }
 }
 
-// A in another format is copied first, as much as is met at a time.
+// A in another format is copied first, one block at a time.
 template <class A, class B>
 inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                      index_t c_row, Panels* kept = nullptr) {
@@ -410,8 +410,8 @@ inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A
     }
 }
 
-// Most of what a compiler does for a kernel is contraction, the same in all: where so told, kernels leave
-// it to what was compiled before.
+// Compiling the contractions takes most of the time to compile a kernel, and they are the same in all kernels.
+// With this macro, a kernel calls contractions that were compiled before.
 #define CONTRACTION(B) \
     void contract_floats<B>(index_t, index_t, index_t, Matrix<float>, Matrix<B>, float*, index_t, Panels*)
 #define PACKING(A) Matrix<float> packed<A>(index_t, index_t, Matrix<A>, Scratch&)

@@ -1,12 +1,12 @@
-// In place: products whose operands in bf16 are met where they lie in memory, and are not copied.
+// In place: products that read their operands in bf16 where these lie in memory, without a copy.
 
 namespace superopt {
 
 #if defined(HAS_PAIRS)
-// Panels that are met by many rows stay in the second cache: so many pairs, of so many columns.
+// Panels that many rows read must stay in the second cache: the most pairs, and the most columns, of one.
 constexpr index_t pair_panels = 1 << 17, pair_breadth = 128;
 
-// So many columns make whole vectors.
+// As many columns as make whole vectors.
 inline index_t padded(index_t columns) { return (columns + lanes - 1) / lanes * lanes; }
 
 // In each four lanes, the pairs that the first, or the last, four numbers of two vectors make.
@@ -73,7 +73,7 @@ struct Lines {
         const bf16* const second = first + row;
         for (int v = 0; v < VECTORS; v += 2) {
             const index_t at = v * lanes;
-            __builtin_prefetch(first + pair_width + at, 0, 2);  // the columns that are met next
+            __builtin_prefetch(first + pair_width + at, 0, 2);  // the columns that are read next
             __builtin_prefetch(second + pair_width + at, 0, 2);
             const Bits one = pairs_at(first + at), other = pairs_at(second + at);
             values[v] = interleaved<false>(one, other);

@@ -171,13 +171,13 @@ class TritonMuGraph:
         return (self._prepared.get(signature) or self._prepare(signature, given))(given)
 
     def prepared(self, given: Sequence[Tensor]) -> _Run:
-        """Return what does so for tensors of these forms; only where they start is looked at."""
+        """Return the call for tensors of these shapes, strides, dtypes and alignments."""
         run, aligned = self._prepare(signature_of(given), given), alignment_of(given)
         return lambda given: (run if alignment_of(given) == aligned else self.in_order)(given)
 
     def _prepare(self, signature: object, given: Sequence[Tensor]) -> _Run:
         """Return the call for a signature, made by the first thread that needs it."""
-        if any(one.is_neg() for one in given):  # their memory holds them with the other sign
+        if any(one.is_neg() for one in given):  # the memory of such a tensor holds the negated numbers
             return lambda given: self.in_order([one.resolve_neg() for one in given])
         with self._preparing:
             if signature not in self._prepared:

@@ -15,8 +15,6 @@ _OLD_MATRIX = re.compile(r"\b(mma)\.sync\.aligned\.(m\d+n\d+k\d+)\.row\.col\.(\w
 _LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.MULTILINE)
 _BRANCH = re.compile(r"^(?:@!?U?P\d+ )?BRA(?:\.\w+)*\s+(?:\S+, )*0x([0-9a-f]+)")
 _PREDICATE = re.compile(r"^@!?U?P[T\d]+\s+")
-_LANES = 32
-_WIDTHS = {"128": 16, "64": 8, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,6 @@ class MachineCode:
     loop_copies: int = 0  # asynchronous, from global to shared memory
     loop_tensor_copies: int = 0  # copies of whole tiles by a tensor descriptor
     loop_loads: int = 0  # loads that a register waits for
-    loop_bytes: int = 0  # bytes that a warp loads and copies from global memory, without tensor copies
     loop_barriers: int = 0
     loop_shuffles: int = 0
     loop_divides: int = 0  # divisions of integers, and calls
@@ -54,7 +51,6 @@ def read_machine_code(ptx: str, sass: str) -> MachineCode:
         loop_copies=_count(names, "LDGSTS"),
         loop_tensor_copies=_count(names, "UTMALDG"),
         loop_loads=_count(names, "LDG"),
-        loop_bytes=sum(_LANES * _width(name) for name in names if name.split(".")[0] in ("LDG", "LDGSTS")),
         loop_barriers=_count(names, "BAR"),
         loop_shuffles=_count(names, "SHFL"),
         loop_divides=sum(name.startswith(("I2F", "CALL")) for name in names),
@@ -85,8 +81,3 @@ def _heat(loop: list[str]) -> tuple[int, int, int]:
 
 def _count(names: list[str], *kinds: str) -> int:
     return sum(name.split(".")[0] in kinds for name in names)
-
-
-def _width(name: str) -> int:
-    """Return the bytes that a lane loads."""
-    return next((_WIDTHS[part] for part in name.split(".") if part in _WIDTHS), 4)

@@ -46,38 +46,38 @@ def signature_of(tensors: Sequence[Tensor]) -> tuple[object, ...]:
 
 @dataclass(slots=True)
 class Allocate:
-    """New memory in the next slot."""
+    """Fills the next slot with new memory."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
 
     def __call__(self, slots: Slots) -> None:
-        """Allocate it."""
+        """Allocate the memory."""
         slots.append(torch.empty(self.shape, dtype=self.dtype, device=self.device))
 
 
 @dataclass(slots=True)
 class View:
-    """A tensor of a slot seen otherwise, in the next slot."""
+    """Fills the next slot with a view of a slot's tensor."""
 
     slot: int
     seen: Callable[[Tensor], Tensor]
 
     def __call__(self, slots: Slots) -> None:
-        """Look at it."""
+        """Make the view."""
         slots.append(self.seen(slots[self.slot]))
 
 
 @dataclass(slots=True)
 class Library:
-    """A library call, whose results are in the next slots."""
+    """Fills the next slots with the results of a library call."""
 
     call: LibraryCall
     loaded: Mapping[int, int]  # value -> slot
 
     def __call__(self, slots: Slots) -> None:
-        """Call it."""
+        """Make the library call."""
         slots += self.call({value: slots[slot] for value, slot in self.loaded.items()})
 
 
@@ -122,14 +122,14 @@ class Launch:
     made: Any = None  # the kernel that Triton compiled, once it ran
 
     def __call__(self, slots: Slots) -> None:
-        """Launch it on the current stream of the current device."""
+        """Launch the kernel on the current stream of the current device."""
         arguments = self.arguments.copy()
         for at, slot in self.places:
             arguments[at] = slots[slot]
         for at, seen in self.descriptors:
             arguments[at] = seen(slots)
         if self.run is None:
-            with _first_launch:  # the compiler is no place for two threads
+            with _first_launch:  # Triton's compiler is not safe for two threads
                 made = self.kernel[(self.grid,)](*arguments, **self.options)
             if _is_compiled(made):
                 self.made, self.run = made, made[(self.grid, 1, 1)]

@@ -6,5 +6,5 @@ mode         whether work is deferred at all, and who works it off
 lock         one process tunes at a time
 work         pending regions decided with a large budget, by the same race as every other region
 helper       the process of low priority that works the queue off beside a program
-live         the program's side: it starts the helper, and takes up what was found between two calls
+live         the program's side: it starts the helper and, between two calls, takes up new kernels
 """

@@ -44,7 +44,7 @@ def main() -> None:
                 threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
                 work_through(regions)
     close_all()
-    os._exit(0)  # to take PyTorch down in good order takes long, where others want the processor
+    os._exit(0)  # an orderly end of PyTorch takes long, and others want the processor
 
 
 def _keep_temporary_files_in(folder: Path) -> None:
@@ -66,7 +66,7 @@ def _watch(parent: int, folder: Path) -> None:
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # to end soon, where that is allowed
     give_up()
-    for _ in range(2):  # what ends may have begun something as it was looked for
+    for _ in range(2):  # an ending process may have started another one meanwhile
         kill_descendants()
         _remove_temporary_folders()
         shutil.rmtree(folder, ignore_errors=True)

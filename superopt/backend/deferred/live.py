@@ -44,7 +44,7 @@ _AGAIN_S = 30.0  # seconds from the end of one helper to the start of the next; 
 _MOST_HELPERS = 12  # helpers that one program starts
 _PATIENCE_S = 120.0  # once some regions have better kernels, the others of the graph are waited for so long
 _MOST_REGIONS = 500  # regions that a helper is told of
-_SPARE = 2  # compilations of a function that are left to the user, below PyTorch's limit
+_SPARE = 2  # compilations of a function, below PyTorch's limit, that are left to the user
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Waiting:
     plans: dict[str, str | None] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
     stale: bool = False
-    settled: bool = False  # nothing is to be expected any more
+    settled: bool = False  # whether no better kernels can come any more
 
     def add(self, keys: Mapping[str, Key]) -> None:
         """Wait for regions, of the graph or of that of its gradients, and see that somebody works on them."""
@@ -247,7 +247,7 @@ class _Watch:
         with contextlib.suppress(OSError):
             helper.stdin.close()
         if helper.poll() is None:
-            helper.returncode = 0  # it ends alone: to wait for it would hold the program up
+            helper.returncode = 0  # the helper ends by itself; waiting for it would delay the program's end
 
 
 def _look_at(graphs: Sequence[Waiting]) -> None:

@@ -43,7 +43,7 @@ def tuning() -> Iterator[bool]:
         except OSError:
             yield False
             return
-        with contextlib.suppress(OSError):  # of a full disk: the number is for people only
+        with contextlib.suppress(OSError):  # a full disk, for example; only people read the number
             os.ftruncate(descriptor, 0)
             os.write(descriptor, str(os.getpid()).encode())
         _sweep(folder)

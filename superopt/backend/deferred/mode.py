@@ -14,7 +14,7 @@ __all__ = ["DEFAULT", "TUNE_VARIABLE", "Mode", "mode_of", "stays_as_it_is"]
 Mode = Literal["off", "later", "background"]
 
 DEFAULT: Mode = "later"
-"""Without an option: a library starts no process unasked. `docs/use-it-on-your-model.md` defends it."""
+"""The mode without an option: a library starts no process unasked."""
 
 TUNE_VARIABLE = "SUPEROPT_TUNE"
 _ORDER: tuple[Mode, ...] = ("off", "later", "background")

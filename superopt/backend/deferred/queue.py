@@ -8,7 +8,7 @@ file that cannot be written leaves the queue as it is.
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Any
 
@@ -20,6 +20,7 @@ from superopt.backend.deferred.portable import Unportable, data_of
 from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
 from superopt.cache import Cache, Key, Record, key_of, versions
+from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError
 from superopt.rivals.inductor import PASS
 from superopt.targets import pick_target
@@ -78,18 +79,10 @@ class Pending:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record's data."""
-        return {
-            "version": _VERSION,
-            "operators": self.operators,
-            "inputs": self.inputs,
-            "gain_us": self.gain_us,
-            "begun": self.begun,
-            "threads": self.threads,
-            "preset": self.preset,
-            "verify": self.verify,
-            "inductor": dict(self.inductor),
-            "region": dict(self.region),
-        }
+        return {"version": _VERSION, **{name: getattr(self, name) for name in _KEPT}}
+
+
+_KEPT = tuple(one.name for one in fields(Pending) if one.name != "key")
 
 
 def pending_key(key: Key) -> Key:
@@ -152,14 +145,13 @@ def is_done(cache: Cache, key: Key) -> bool:
     return data is not None and bool(data["final"])
 
 
-def pending_items(*, everywhere: bool = False) -> list[Pending]:
-    """Return what waits, the largest gain first: of this machine and these versions, or all.
+def pending_items() -> list[Pending]:
+    """Return what waits of this machine and these versions, the largest gain first.
 
     A record that cannot be read, as of another version, is left out; it gives way in time.
     """
     with Cache.open() as cache:
-        found = _sorted(cache)
-    return found if everywhere else [one for one in found if _is_of_here(one)]
+        return [one for one in _sorted(cache) if _is_of_here(one)]
 
 
 def put_back(item: Pending) -> None:
@@ -200,23 +192,11 @@ def _is_of_here(item: Pending) -> bool:
 
 
 def _item_of(key: Key, record: Record | None) -> Pending | None:
-    """Return the item of a record, or None where it is none of this version."""
+    """Return the item of a record, or None where the record is damaged or of another version."""
     if record is None or record.data.get("version") != _VERSION:
         return None
-    data = record.data
-    kinds: Mapping[str, type | tuple[type, ...]] = {
-        "operators": str,
-        "inputs": str,
-        "gain_us": (int, float),
-        "begun": int,
-        "threads": int,
-        "preset": str,
-        "verify": bool,
-        "inductor": dict,
-        "region": dict,
-    }
-    if any(not isinstance(data.get(name), kind) for name, kind in kinds.items()):
+    try:
+        item = Pending(key, **typed_fields(Pending, record.data, _KEPT))
+    except InputError:
         return None
-    if not 1 <= data["threads"] <= 4096 or not isfinite(data["gain_us"]):
-        return None
-    return Pending(key, *(data[name] for name in kinds))
+    return item if 1 <= item.threads <= 4096 and isfinite(item.gain_us) else None

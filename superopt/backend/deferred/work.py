@@ -26,7 +26,7 @@ __all__ = ["Outcome", "give_up", "work_off", "work_through"]
 
 _MOST_BEGUN = 3  # a region is given up after work on it has ended so many processes
 _AS_WRITTEN_S, _SEARCHED_S = 30.0, 40.0
-_LEAST_S = 8.0  # with fewer seconds left no region is begun
+_LEAST_S = 8.0  # no region is begun when fewer seconds are left
 _BETTER = 1.02  # a new plan takes the place of an old one if it is this many times as fast
 _HEAD_TO_HEAD_S = 1.5
 
@@ -115,7 +115,7 @@ def _restore() -> None:
 
 def _worked_off(item: Pending, seconds: float) -> Outcome:
     start = time.monotonic()
-    torch._dynamo.reset()  # of the regions before, whose rivals were compiled
+    torch._dynamo.reset()  # drops the compiled rivals of earlier regions
     torch.set_num_threads(item.threads)
     target = pick_target(item.device)
     ledger = Ledger(item.options)
@@ -130,7 +130,7 @@ def _worked_off(item: Pending, seconds: float) -> Outcome:
     found, ended = _decided(region, target, ledger, before, seconds)
     faster = found.taken and (before is None or found.plan != before.plan)
     with _SETTLING:
-        if _GIVEN_UP.is_set():  # its compilers may have been killed, and nothing be said of its kernels
+        if _GIVEN_UP.is_set():  # its compilers may have been killed, so failures say nothing of its kernels
             raise KeyboardInterrupt
         if faster or ended:
             keep(replace(found, open=False, final=ended, budget_s=LARGE_S), region, ledger)

@@ -1,8 +1,8 @@
 """CPU: what a kernel takes on a processor, from the loops that its C++ has.
 
 `layout` has the tiles and the strides of a kernel, `traffic` says from which cache each operand of each loop
-comes, `contraction` how long a product of matrices takes, and `kernel` adds up its loops; `library` is for
-calls of PyTorch. `rates` are the numbers.
+comes, `contraction` says how long a product of matrices takes, and `kernel` adds up the loops of a kernel.
+`library` has the times of PyTorch's calls, and `rates` the measured numbers that all of them use.
 """
 
 from superopt.codegen.cpp.config import default_config

@@ -12,13 +12,15 @@ from superopt.cost.cpu.rates import CALLED, CONVERT, GATHER, LOAD, REST, STORE, 
 
 __all__ = ["Shape", "contraction_time"]
 
-_CHAIN = 4  # products under way at a time, before the first of them is there to be added to
+_CHAIN = 4  # products that a core starts before the first of them is complete
 _DEEP = 256  # numbers of a sum that are packed at a time
 _SHALLOW = 64
-_TURN_LANES = 1.5  # times of a load and a store: a square of numbers is turned around on the way
-_FOLD = 8.0  # the sum of the lanes of a vector, where several are summed at a time
-_REACHED = 1.25  # times of the products alone that a block of registers takes, with its loop and its misses
-_BROADCAST = 0.5  # a number into all lanes, read from the first cache
+_TURN_LANES = 1.5  # as a multiple of a load and a store: a square block is transposed on the way
+_FOLD = 8.0  # the time to sum the lanes of a vector, where several vectors are summed together
+_REACHED = (
+    1.25  # the time of a block of registers, with its loop and cache misses, over that of its products alone
+)
+_BROADCAST = 0.5  # the time to read a number from the first cache into all lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Shape:
     a_half: bool = False  # A is in half precision
     b_half: bool = False
     pairs: bool = False  # the processor multiplies in bf16
-    packed_before: float = 0.0  # the share of calls that find A packed by a call before
+    packed_before: float = 0.0  # the share of calls that find A packed by an earlier call
 
 
 def contraction_time(shape: Shape, core: Core) -> float:
@@ -61,7 +63,7 @@ def _with_copied_rows(shape: Shape) -> Shape:
 
 
 def _is_turned(shape: Shape) -> bool:
-    """Whether C is computed turned around, so that only A is packed."""
+    """Whether C is computed transposed, so that only A is packed."""
     return (
         shape.b_along_k
         and not shape.b_along_n
@@ -136,7 +138,7 @@ def _copied(numbers: float, core: Core) -> float:
 
 
 def _packed(shape: Shape, core: Core) -> float:
-    """Many rows: B is packed, and met by all rows."""
+    """Many rows: B is packed, and all rows are multiplied with it."""
     vectors = shape.n * shape.k / core.lanes
     each = LOAD + STORE + (CONVERT if shape.b_half else 0)
     if not shape.b_along_n:
@@ -148,7 +150,7 @@ def _packed(shape: Shape, core: Core) -> float:
 
 
 def _turned(shape: Shape, core: Core) -> float:
-    """Many rows, and B along k: A is packed, and C computed turned around."""
+    """Many rows, and B contiguous along k: A is packed, and C is computed transposed."""
     padded = ceil(shape.m / core.lanes) * core.lanes
     packing = padded * shape.k / core.lanes * (LOAD + STORE) * (_TURN_LANES if shape.a_along_k else 1)
     time = packing * (1 - shape.packed_before)
@@ -159,7 +161,7 @@ def _turned(shape: Shape, core: Core) -> float:
 
 
 def _pairs(shape: Shape, core: Core) -> float:
-    """Operands in bf16, multiplied as pairs: both are copied where they do not lie as they are met."""
+    """Operands in bf16, multiplied as pairs: an operand is copied unless its layout suits the instruction."""
     packing = shape.n * shape.k / core.lanes * (LOAD + STORE) / 2
     if not shape.b_along_k:
         packing *= _TURN_LANES

@@ -25,15 +25,15 @@ from superopt.precision import operand_dtypes, product_dtype
 
 __all__ = ["KernelTime", "kernel_time"]
 
-_UNHIDDEN = 0.4  # the share of the shorter of two times, arithmetic's and memory's, that the longer leaves
-_ALONE = 0.4  # the share of a call's time that is left where no other thread is woken
-# A processor reads ahead within a page. Where a tile ends sooner, the next part is waited for: a sum of
-# squares over halves of rows took 2.2 times as long as over whole ones, columns of weights 3 times as long.
+_UNHIDDEN = 0.4  # the share of the shorter time, arithmetic's or memory's, that adds to the longer time
+_ALONE = 0.4  # the share of a call's overhead that remains where no other thread is woken
+# A processor reads ahead within a page. Where a tile ends sooner, the core waits for the next part: a sum of
+# squares took 2.2 times as long over halves of rows as over whole rows, and over columns of weights 3 times.
 _PAGE = 4096.0  # bytes
 _APART = 2.0
-_BLOCK = 1024.0  # bytes of a row of a matrix that few rows meet before they go on to the next row
-_AHEAD = 4 * _PAGE  # likewise for one row, and for many, for which the matrix is packed and asked for ahead
-_WRITTEN = 0.7  # the time of a byte that is written to memory, in times of a byte that is read
+_BLOCK = 1024.0  # bytes of a row of B that few rows of A use before they go on to the next row
+_AHEAD = 4 * _PAGE  # likewise for one row of A, and for many rows, for which B is packed and prefetched
+_WRITTEN = 0.7  # the time to write a byte to memory, over the time to read one
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class _Model:
         self.masks = find_masks(self.graph, self.at.sizes)
         self.tensorless = tensorless_values(self.graph)
         self.shared = {tensor.value: tensor for tensor in self.program.loads}
-        self.walked: list[str] = []  # the walks around what is looked at, the innermost first
-        self.apart: dict[str, float] = {}  # how many times as long the bytes of a tensor take that lie apart
+        self.walked: list[str] = []  # the axes of the walks around the current statement, the innermost first
+        self.apart: dict[str, float] = {}  # for each tensor, how many times as long its scattered bytes take
 
     def time(self) -> KernelTime:
         at, device, core = self.at, self.device, self.core
@@ -153,7 +153,9 @@ class _Model:
         lacks = [missed(whole, cache) for cache in (first, second, part)]
         sizes = distinct(whole)
         for name in sizes:
-            if name.isdigit() and int(name) not in self.shared:  # scratch memory is in the cache from before
+            if (
+                name.isdigit() and int(name) not in self.shared
+            ):  # scratch memory stays in the cache from one program to the next
                 lacks[2][name] = max(lacks[2][name] - sizes[name], 0.0)
             elif name.startswith("stored "):
                 lacks[2][name] *= _WRITTEN
@@ -185,7 +187,7 @@ class _Model:
         return sum(self._shift(one, moved) if isinstance(one, Shift) else self._time(one) for one in items)
 
     def _share(self, walk: Walk) -> float:
-        """Return the share of its turns that masks leave to a walk."""
+        """Return the share of a walk's turns that no mask skips."""
         if not walk.reaches:
             return 1.0
         axes = frozenset[str]().union(*(self.at.axes[reach.mask] for reach in walk.reaches))
@@ -208,7 +210,7 @@ class _Model:
         memory = {tensor.value: tensor.dtype for tensor in self.program.loads}
         steps = ((one.value, one.step) for one, _ in self.program.flat() if isinstance(one, Compute))
         dtype = product_dtype(self.graph, item.compute.step, operand_dtypes(self.graph, steps, memory))
-        # Axes that lie around, and follow in both operands those of the contraction, only make it longer.
+        # An outer axis that continues one of the contraction's axes in both operands only lengthens it.
         times = prod(at.extent(axis) for axis in item.around if axis not in at.single)
         shape = Shape(
             at.extent(item.m) if item.m else 1.0,

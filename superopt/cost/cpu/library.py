@@ -12,9 +12,9 @@ __all__ = ["library_us"]
 
 _CALL_US = 8.0  # microseconds of a call through PyTorch, with the views that it needs
 _SHARE = 0.75  # the share of the peak that a library reaches with many rows
-_BATCHED = 0.4  # the share of that which is left where there are many small products
-_WEIGHTS = 4.0  # the time of a byte of weights from memory, in times of one that is read along memory
-_HALF_ROWS = 12.0  # rows with which it reaches half of that
+_BATCHED = 0.4  # the share of that rate which many small products reach
+_WEIGHTS = 4.0  # the time of a byte of weights, over that of a byte that is read in order
+_HALF_ROWS = 12.0  # the number of rows at which it reaches half of its best rate
 
 
 def library_us(mugraph: MuGraph, number: int, device: Device) -> float:

@@ -1,8 +1,8 @@
 """Rates: how long a core takes for single operations, in times of one vector multiply-add at its peak.
 
-Where not said otherwise they were measured on an AMD EPYC of the fourth generation, with vectors of 512
-bits. Counted in multiply-adds, they hold roughly for other cores with vectors: the peak itself, and the
-rates of memory and of the last cache, are measured on each machine (`superopt.cost.host`).
+Unless a comment says otherwise, the rates were measured on an AMD EPYC of the fourth generation, with vectors
+of 512 bits. Counted in multiply-adds, they hold roughly for other cores with vectors. The peak itself, and
+the rates of memory and of the last cache, are measured on each machine (`superopt.cost.host`).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["Core", "core_of", "operation"]
 
 LOAD = 1.0  # a vector from the first cache
 STORE = 2.5
-ADD = 0.5  # an addition, a maximum or a comparison: other units than those of products do them
+ADD = 0.5  # an addition, a maximum or a comparison, which have units of their own
 DIVIDE = 6.5
 ROOT = 18.0
 EXP = 13.0
@@ -26,7 +26,7 @@ CONVERT = 1.5  # a vector in half precision, read or written
 ROW = 12.0  # the start of an innermost loop
 REST = 12.0  # a last vector that is not full
 SUM_LANES = 25.0  # the sum of the lanes of a vector
-MAX_LANES = 90.0  # their maximum: one lane after the other
+MAX_LANES = 90.0  # the maximum of the lanes of a vector, taken one after the other
 TURN = 20.0  # a turn of a loop over tiles
 PROGRAM = 150.0  # a program of the grid
 SCALAR = 4.0  # an operation on one number, which waits for the one before
@@ -40,7 +40,7 @@ class Core:
     lanes: int  # numbers of a vector in fp32
     registers: int  # vector registers
     fma_s: float  # seconds of a vector multiply-add
-    half_fma_s: float  # likewise of one in bf16, counted for as many products as one in fp32
+    half_fma_s: float  # likewise in bf16, for as many products as a vector in fp32 has
     caches: tuple[int, int, int]  # bytes of its own first and second cache, and of its part of the last one
     second_s: float  # seconds for a byte from the second cache
     last_s: float  # for a byte from the last one, while all cores read

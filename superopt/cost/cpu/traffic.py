@@ -1,8 +1,8 @@
 """Traffic: from which cache each operand of each loop comes.
 
-A cache holds what was touched last. An operand is found in a cache where all that the loops touch between
-two of its uses fits there; else it comes from the next larger one. Scratch memory is the same for every turn
-of a loop, a tensor is another part of memory for each turn along an axis of its own.
+A cache holds the bytes that were touched last. An operand is found in a cache if all bytes that the loops
+touch between two of its uses fit there; else it comes from the next larger cache. Scratch memory is the same
+in every turn of a loop; a tensor is another part of memory in each turn along one of its axes.
 """
 
 from collections.abc import Callable, Iterable, Mapping

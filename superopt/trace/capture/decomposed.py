@@ -1,4 +1,4 @@
-"""Operators that the algebra lacks, and PyTorch's own words for them in operators that it has."""
+"""Decomposed: operators that the algebra lacks, and PyTorch's definitions of them in operators it has."""
 
 from collections.abc import Callable
 from functools import cache
@@ -34,7 +34,7 @@ DECOMPOSED = frozenset(
 
 @cache
 def decomposition_of(operator: Any) -> Callable[..., Any]:
-    """Return the function of other operators that computes the same; importing them takes a second."""
+    """Return PyTorch's function that computes an operator by others; the first import takes a second."""
     from torch._decomp import decomposition_table
 
     found: Callable[..., Any] = decomposition_table.get(operator, operator)

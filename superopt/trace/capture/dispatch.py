@@ -7,6 +7,7 @@ All tensors are on the meta device, so huge sizes cost nothing and a call takes 
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from superopt.trace.capture.tape import Meta, Tape, leaves, map_leaves
 __all__ = ["capture"]
 
 
-# Decomposed, the scale of attention would come as two square roots and eps rounded to float32.
+# PyTorch's decompositions would make two square roots of attention's scale, and round eps to float32.
 _WHOLE: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": attention,
     "rms_norm": rms_norm,
@@ -51,9 +52,9 @@ def capture(
     except StaleError as stale:
         # Writes to views become operators on the tensors that the views are of.
         try:
-            return _captured(
-                function, torch.func.functionalize(function), inputs, name, live, for_proof=for_proof
-            )
+            other = torch.func.functionalize(function)
+            tape = _captured(function, other, inputs, name, live, for_proof=for_proof)
+            return replace(tape, rewritten=True)
         except TraceError:
             raise stale from None
 
@@ -115,7 +116,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.for_proof = for_proof
-        self.apart = 0  # operators that are being taken apart, each within the one before
+        self.apart = 0  # how many operators are being taken apart, each within another one
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -129,16 +130,20 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default:
             return self.recorder.make(args[0])
-        if func._can_decompose():  # no autograd was there to do so: the function is in inference mode
+        if func._can_decompose():  # autograd does so elsewhere, but is off in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
         if func._opname in DECOMPOSED and (self.for_proof or self.apart or not func._schema.is_mutable):
+            if not self.apart:
+                self.recorder.part_of = len(self.recorder.calls)
             self.apart += 1
             try:
                 with self:
                     return decomposition_of(func)(*args, **kwargs)
             finally:
                 self.apart -= 1
+                if not self.apart:
+                    self.recorder.part_of = None
         see = self.recorder.see
         args = tuple(map_leaves(lambda leaf: see(leaf) if isinstance(leaf, Tensor) else leaf, args))
         kwargs = {
@@ -156,7 +161,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not writes:
             result = map_leaves(_on_meta, result)
         if device is not None:
-            kwargs["device"] = device  # the meta device, where that of an input was asked for
+            kwargs["device"] = device  # a request for the device of an input
         self.recorder.record(str(func), func, args, kwargs, result, writes)
         return result
 

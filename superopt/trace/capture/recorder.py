@@ -19,10 +19,10 @@ __all__ = ["META", "Recorder", "StaleError", "location", "numbers_of"]
 META = torch.device("meta")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size)
 _DEPTH = 3  # levels of objects within objects that are searched for tensors
-_LONGEST_TABLE = 64  # positions of a dimension of a constant whose numbers a proof knows
+_LONGEST_TABLE = 64  # the longest dimension of a constant whose numbers a proof may use
 _LARGEST_TABLE = 256
 _PARTING = frozenset({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "unbind"})
-"""Operators whose results are parts of one tensor: to write into a part changes none of the others."""
+"""Operators whose results are separate parts of one tensor: writing into one part changes no other part."""
 
 _HIDDEN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 
@@ -60,7 +60,8 @@ class Recorder:
         self.inputs: list[Source] = []
         self.constants: list[Source] = []
         self.tables: list[Source] = []
-        self.read: list[Tensor] = []  # tensors whose values became numbers
+        self.read: list[Tensor] = []  # tensors whose values the function read as Python numbers
+        self.part_of: int | None = None  # the first call of an operator that is being taken apart
         self.fresh: set[int] = set()  # ids of tensors that the function makes of numbers
         self.keep: list[Any] = []  # every object whose id is a key below
         self.position: dict[int, int] = {}
@@ -174,14 +175,14 @@ class Recorder:
         return few and dtype_name(tensor.dtype) is not None and all(map(isfinite, numbers_of(tensor)))
 
     def _is_inlined(self, tensor: Tensor, title: str | None) -> bool:
-        """Whether a constant is a number of the program."""
+        """Whether a 0-d constant becomes a plain number of the program."""
         if tensor.dim() or tensor.device == META:
             return False
         if self.live is None or id(tensor) in self.fresh:
             return title is None
-        if tensor.device.type != self.live:  # PyTorch mixes such with tensors of other devices
+        if tensor.device.type != self.live:  # PyTorch mixes 0-d tensors with tensors of other devices
             return True
-        # Infinities make masks, whole numbers and outcomes shapes and choices: the algebra needs to know.
+        # The algebra must know infinities, which make masks, and integers and booleans, which make choices.
         return title is None and not (tensor.dtype.is_floating_point and isfinite(_item(tensor)))
 
     def is_written(self, tensor: Tensor) -> bool:
@@ -225,7 +226,7 @@ class Recorder:
         outputs = tuple(self.add(item) if isinstance(item, Tensor) else None for item in made)
         if getattr(function, "_opname", "") in _PARTING and _is_spread(args[0]):
             self.family |= dict.fromkeys(map(id, made), len(self.calls))
-        self.calls.append(Call(target, function, *template, outputs, mutated))
+        self.calls.append(Call(target, function, *template, outputs, mutated, self.part_of))
 
     def _ref(self, leaf: Any) -> Any:
         return Ref(self.position[id(leaf)]) if isinstance(leaf, Tensor) else leaf

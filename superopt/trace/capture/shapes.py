@@ -1,6 +1,6 @@
 """Shapes, strides and dtypes of the common operators' results.
 
-PyTorch's own kernels for the meta device would do, but the Python ones among them import sympy
+PyTorch's own kernels for the meta device compute the same, but those written in Python import sympy
 and Dynamo on their first call, which takes over a second. A rule here returns None for any use
 it does not know, also a wrong one: then PyTorch decides, and words the error.
 """

@@ -24,7 +24,8 @@ given outcomes the outputs are quotients as above, so the difference is a polyno
 coefficients. One of degree d, linear in each bit, that is not zero everywhere is not zero for at least one
 in 2^d of all outcomes. The degree is followed step by step; it is at most the number of bits that one
 element of an output depends on, which counts where trials were dismissed for orders that no real numbers
-have, and where a comparison looks at what other comparisons made. Indices and constants take no luck.
+have, and where a comparison reads results of other comparisons. Indices and constants are known, so that
+comparing them takes no luck.
 
 **Oracles.** A function the algebra does not know gives fresh numbers, except where two different
 arguments collide.
@@ -134,7 +135,7 @@ def error_bound(
     found = Bound(leaves, bases, bits, outcomes, degree, terms, reason)
     if sealed or leaves + bases < _POOR:
         return found
-    # Powers of a random base whose exponents no law relates, and roots, taken as numbers of their own.
+    # Powers of a random base with unrelated exponents, and roots, count as random numbers of their own.
     unrelated = error_bound(
         a,
         b,

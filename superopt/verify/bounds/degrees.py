@@ -36,12 +36,12 @@ class Ledger:
     collisions: float = 0.0  # degrees over p, of comparisons for equality
     oracles: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)  # count, degree, terms
     exponents: int = 0  # the largest degree of an exponent's numerator
-    exponent_factors: int = 0  # the degrees of all their denominators
+    exponent_factors: int = 0  # the degrees of the denominators of all exponents
     exponent_terms: int = 1
 
 
 class Degrees:
-    """Scalars[Quotient], and the structural steps; works on one level of the tower."""
+    """Follows degrees through scalar operators (as Scalars[Quotient]) and structural steps, on one level."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Degrees:
             if value.tensorless:
                 value = replace(value, bits=0, atoms={})
             if classes is not None and value.rational:
-                # The first of a class names it, so that steps inside composite operators match too.
+                # A class has the key of its first value, so that steps inside composite operators match too.
                 value = replace(value, key=self.classes.setdefault(classes[len(values)], value.key))
             values.append(value)
         return [values[output.value] for output in graph.outputs]
@@ -256,7 +256,7 @@ class Degrees:
         return self._outcome("equal", frozenset({a.key, b.key}), a, b)
 
     def _outcome(self, kind: str, keys: object, a: Quotient, b: Quotient) -> Quotient:
-        """Return a random bit: an order, or whether numbers are equal, which they are where drawn so."""
+        """Return the random bit of an order, or of an equality; drawn integers may be equal."""
         key, new = self._key((kind, keys))
         axes = a.axes | b.axes
         if a.tensorless and b.tensorless:
@@ -297,7 +297,7 @@ class Degrees:
             self.ledger.oracles.setdefault(name, []).append((self._count(axes), degree, terms))
         return Quotient(key, axes, 1, 1, {}, bits=self.outcomes(*args), atoms=joined_atoms(args))
 
-    # How it is done.
+    # How quotients are combined.
 
     def _made(
         self,
@@ -336,7 +336,7 @@ class Degrees:
         summed = frozenset(axes)
         factors, degree, terms, bits = self._expand(value, summed)
         key = self._key(("sum", summed, value.key))[0]
-        # One degree for each axis: the weights.
+        # The weights of each summed axis add one degree.
         left = None
         if value.exponential is not None:
             left = value.exponential - summed
@@ -357,7 +357,7 @@ class Degrees:
         )
 
     def _picked(self, value: Quotient, axes: frozenset[str]) -> Atoms:
-        """Return the random bits of a sum over axes along which masks leave one place: those there."""
+        """Return the random bits of a sum over axes where masks leave one place: the bits there."""
         atoms = value.atoms
         for axis in sorted(axes & value.picks.keys()):
             mask, to = value.picks[axis]

@@ -45,20 +45,20 @@ Factors: TypeAlias = dict[Factor, int]
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """A value as numerator over factors: degree, and number of different exponents, of the former."""
+    """A value as a numerator over named factors: the numerator's degree and its number of exponents."""
 
     key: Key
     axes: frozenset[str]
     degree: int
     terms: int
     factors: Factors
-    exponential: frozenset[str] | None = None  # the axes of the exponentials it is made of; None: it has none
+    exponential: frozenset[str] | None = None  # the axes of the exponentials it is made of, if of any
     rational: bool = False  # made by arithmetic and roots alone
     tensorless: bool = False  # made of indices and constants alone
     bits: int = 0  # the degree of the numerator in random bits
     atoms: "Atoms" = field(default_factory=dict)
     drawn: bool = False  # an input of integers, or a view of one
-    place: str | None = None  # the axis whose index it is, but for constants
+    place: str | None = None  # the axis whose index it is, plus or times constants
     picks: "Picks" = field(default_factory=dict)
 
 

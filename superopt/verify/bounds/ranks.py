@@ -33,7 +33,7 @@ class Choices:
 
     count: int = 0
     numbers: int = 0
-    open: int = 0  # the numbers of a maximum that a later one may take in
+    open: int = 0  # the numbers of a maximum that a later maximum may absorb
     negative: bool = False  # the open maximum has the other sign: it is a minimum
 
     def finished(self) -> "Choices":
@@ -72,7 +72,7 @@ class _Scalars:
     mul = inv = exp = sqrt = less = equal = add
 
     def where(self, mask: Choices, a: Choices, b: Choices) -> Choices:
-        """Return what either of two numbers rests on, at a place where it is known which it is."""
+        """Return what the choice between two numbers rests on, where the mask is known at each place."""
         if a.open and b.open and a.negative != b.negative:
             a, b = a.finished(), b.finished()
         one = a if a.open else b

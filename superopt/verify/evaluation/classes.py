@@ -18,14 +18,14 @@ _DRAWS = 512
 
 
 def draws_for(roots: Roots) -> int:
-    """Return how many trials to draw, of which enough have roots of squares only."""
+    """Return how many trials to draw so that in enough of them all roots are of squares."""
     return _DRAWS if roots.stages else TRIALS
 
 
 def value_classes(
     graphs: Sequence[Graph], drawn: Field, roots: Roots, sizes: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return a number for each value of both graphs, the same where they agree; None without squares."""
+    """Return a number for each value of both graphs, the same where they agree; None if no trial is good."""
     good = roots.good(drawn)[:TRIALS]
     if good.size < TRIALS:
         return None

@@ -5,13 +5,13 @@ are left out where equality is tested, so they are looked at here.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from superopt.ir import Graph, Step
+from superopt.ir.rewrite import Emit, rewritten
 from superopt.verify.evaluation.interpret import interpret, output_tensor
 from superopt.verify.evaluation.levels import LOGARITHMS, first_levels, levels_of
 from superopt.verify.evaluation.orders import nonnegative_values
@@ -23,7 +23,7 @@ __all__ = ["defined_less_often"]
 
 _ROOTS = frozenset({"sqrt", "rsqrt"}) | LOGARITHMS
 _TRIALS = 96
-_ACCIDENTS = 2  # trials that divide by zero by chance
+_ACCIDENTS = 2  # as many trials may divide by zero by chance
 
 
 def defined_less_often(left: Graph, right: Graph, links: Iterable[tuple[str, str]], seed: int) -> bool:
@@ -46,8 +46,8 @@ def defined_less_often(left: Graph, right: Graph, links: Iterable[tuple[str, str
         return [np.broadcast_to(one, (_TRIALS, *one.shape[1:])) for one in found]
 
     lost = np.zeros(_TRIALS, dtype=np.bool_)
-    # What no real numbers make negative is no square here in half of the trials, and undefined: such a hole
-    # of the second program says something only if it stays without those of that kind.
+    # A value that is never negative for real numbers is no square in half of the trials, so its root is
+    # undefined there. A hole of the second program counts only if it stays once such roots are defined.
     for own, other, sure in zip(holes(left), holes(right), holes(_without_sure_roots(right)), strict=True):
         lost |= (other & sure & ~own).any(axis=tuple(range(1, own.ndim)))
     return int(lost.sum()) > _ACCIDENTS
@@ -56,26 +56,17 @@ def defined_less_often(left: Graph, right: Graph, links: Iterable[tuple[str, str
 def _without_sure_roots(graph: Graph) -> Graph:
     """Return the graph with absolute values under the roots whose operands are surely not negative."""
     sure = nonnegative_values(graph)
-    first = len(graph.inputs)
-    steps: list[Step] = []
-    moved = list(range(first))
+    changed = iter([step.op in _ROOTS and sure[step.inputs[0]] for step in graph.steps])
 
-    def add(op: str, *inputs: int, value: Fraction | None = None) -> int:
-        steps.append(Step(op, inputs, (), (), value))
-        return first + len(steps) - 1
+    def written(step: Step, emit: Emit) -> int:
+        if not next(changed):
+            return emit(step)
+        operand = step.inputs[0]
+        if step.op == "log1p":
+            operand = emit(Step("add", (operand, emit(Step("const", value=Fraction(1))))))
+        return emit(Step("log" if step.op == "log1p" else step.op, (emit(Step("abs", (operand,))),)))
 
-    for step in graph.steps:
-        inputs = tuple(moved[i] for i in step.inputs)
-        if step.op in _ROOTS and sure[step.inputs[0]]:
-            operand = inputs[0]
-            if step.op == "log1p":
-                operand = add("add", operand, add("const", value=Fraction(1)))
-            moved.append(add("log" if step.op == "log1p" else step.op, add("abs", operand)))
-            continue
-        steps.append(step.reading(inputs))
-        moved.append(first + len(steps) - 1)
-    outputs = tuple(replace(output, value=moved[output.value]) for output in graph.outputs)
-    return replace(graph, steps=tuple(steps), outputs=outputs)
+    return rewritten(graph, written)
 
 
 def _doubtful(graph: Graph) -> bool:

@@ -1,8 +1,8 @@
 """Draws: finds trials in which every root and every logarithm that matters is of a square.
 
-Half of all numbers are no squares, so r roots leave one trial in 2^r. Trials are cheap as long as
-only what a root is taken of is computed, and roots early in a program thin out the trials before
-later ones are looked at.
+Half of all numbers are no squares, so r roots leave one trial in 2^r. A trial is cheap while only the
+operands of roots are computed, and the first roots of a program rule out most trials before later roots
+are computed.
 """
 
 from collections.abc import Mapping, Sequence

@@ -30,7 +30,7 @@ class Form:
         return Form(terms, self.constant + other.constant)
 
     def times(self, factor: Fraction) -> "Form":
-        """Return a form with all its numbers so many times as large."""
+        """Return the form times a number."""
         terms = tuple((name, own * factor) for name, own in self.terms) if factor else ()
         return Form(terms, self.constant * factor)
 
@@ -41,12 +41,12 @@ class Form:
 
     @property
     def root(self) -> Fraction | None:
-        """What its input is where it is zero, if it has one input."""
+        """Where the form is zero, the number that its only input holds; None for several inputs."""
         return -self.constant / self.terms[0][1] if len(self.terms) == 1 else None
 
     @property
     def shift(self) -> Fraction | None:
-        """By how much its two inputs are apart where it is zero, if it is a difference of two."""
+        """Where the form is zero, the distance of its two inputs; None unless it is a difference of two."""
         factors = [factor for _, factor in self.terms]
         return abs(self.constant / factors[0]) if len(factors) == 2 and sum(factors) == 0 else None
 

@@ -80,7 +80,7 @@ class LookUp:
     def at(
         self, places: Mapping[str, Sequence[int]], extents: Mapping[str, int]
     ) -> dict[int, tuple[int, ...]] | None:
-        """Return each whole number, with where it is, and those beside the others; None where unknown."""
+        """Return whole numbers with their places, and those next to other numbers; None if unknown."""
         order = {axis: i for i, axis in enumerate(self.axes)}
         own = {axis: places[axis] for axis in self.axes}
         found = tensorless_numbers(self.graph, order, own, extents)[self.value]
@@ -119,7 +119,7 @@ def look_ups(*graphs: Graph) -> list[LookUp]:
 
 
 def integers_of(graphs: Sequence[Graph], constants: Iterable[Fraction]) -> set[int]:
-    """Return the numbers that integers are compared with, and those beside them where by order."""
+    """Return the numbers that integers are compared with, and for orders also their neighbours."""
     found = {0, 1}
     near = {one for c in constants for one in (floor(c), ceil(c)) if abs(c) <= _LARGEST}
     found |= near
@@ -184,7 +184,7 @@ def drawn_integers(
 
 
 def _drawn(numbers: set[int], met: Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers and one on either side of all that are met, some twice, a power of two in all."""
+    """Return the numbers, and one below and one above all met; some twice, to make a power of two."""
     drawn = [*sorted(numbers), max(met) + 1, min(met) - 1]
     while len(drawn) & (len(drawn) - 1):
         drawn.append(drawn[len(drawn) % (len(numbers) + 2)])
@@ -194,7 +194,7 @@ def _drawn(numbers: set[int], met: Sequence[int]) -> tuple[int, ...]:
 def _evaluated(
     one: LookUp, places: Mapping[str, tuple[int, ...]], groups: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return the extents that a program reads where its axes are evaluated on these places."""
+    """Return the extents that a program sees when its axes are evaluated on these places only."""
     return {axis.name: len(places[groups[axis.name]]) for axis in one.graph.axes}
 
 

@@ -118,9 +118,9 @@ class _Run:
                     if field.extents.get(axis) != self.sizes[axis]:
                         weights = _place(field.weights(axis, self.sizes[axis]), (axis,), order)
                         product = field.mul(product, weights)
-                return field.sum_mod(product, dims, keepdims=True)
+                return field.sum_mod(product, dims)
             case "max":
-                return field.max_over(args[0], dims, keepdims=True)
+                return field.max_over(args[0], dims)
             case "rename":
                 return args[0].transpose(moved_dims(args[0].ndim, step.mapping, order))
             case "select":

@@ -18,11 +18,11 @@ LOGARITHMS = frozenset({"log", "log2", "log1p"})
 """Functions whose values begin one level further down than their arguments."""
 
 _Reads: TypeAlias = frozenset[tuple[int, int | None]]
-"""Arguments, each with how many levels above the result's own it is read; None for its first level."""
+"""Arguments, each with the level at which it is read, counted from the result's; None: its first level."""
 
 
 class _Reading:
-    """Scalars whose values are what is read of the arguments."""
+    """Scalars whose values say which arguments are read, and at which levels."""
 
     def const(self, *value: Fraction) -> _Reads:
         return frozenset()

@@ -98,7 +98,7 @@ class _Needs:
         return needed
 
     def _mask(self, value: int) -> NDArray[np.bool_] | None:
-        """Return where a known mask is not 0, or nothing."""
+        """Return where a known mask is not 0; None for any other value."""
         numbers = self.numbers[value]
         if not self.masks[value] or not isinstance(numbers, np.ndarray):
             return None

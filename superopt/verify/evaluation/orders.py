@@ -1,8 +1,8 @@
 """Orders: whether some comparisons of one trial could all be true of real numbers.
 
 Squares stand for positive numbers, so sums of positive numbers may come out negative, and a < b < c < a
-happens. Where two programs disagree for such a reason, that says nothing about real numbers. Comparisons are
-possible if they, the order of the constants, and what is known of signs make no circle.
+happens. Two programs that disagree for such a reason may agree on all real numbers. The comparisons of a
+trial are possible if they, the order of the constants, and the known signs make no circle.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Orders:
         self.low, self.high = [nothing], [nothing]
 
     def compare(self, made: Comparison, parts: NDArray[np.bool_]) -> None:
-        """Note what a comparison says of numbers, and of the same with the other sign.
+        """Note what a comparison says of two numbers, and so of their negatives.
 
         `parts` has for each case the elements that belong to it.
         """
@@ -142,7 +142,7 @@ class Orders:
         keys, ends = np.unique(np.concatenate(self._edges()), return_inverse=True)
         low, high = np.split(ends.ravel(), 2)
         while low.size:
-            # A step from a number below which there is none, or to one above which there is none, is in no
+            # A step from a number with none below it, or to a number with none above it, is in no
             # circle.
             entered, left = np.zeros((2, keys.size), dtype=np.bool_)
             entered[high] = left[low] = True
@@ -230,6 +230,8 @@ def nonnegative_values(graph: Graph) -> tuple[bool, ...]:
             known.append(OPS[step.op].mask or bool(OPS[step.op].scalar(scalars, *args)))
         elif step.op == "const":
             known.append((step.value or 0) >= 0)
+        elif step.op == "max" and 0 in (graph.sizes[axis] for axis in step.axes):
+            known.append(False)  # the largest of no numbers is minus infinity
         else:
             known.append(all(args))  # sums, maxima and views; sizes, indices and infinity have no operands
     return tuple(known)

@@ -74,7 +74,7 @@ def _ways(graph: Graph, narrow: bool) -> Iterator[Form]:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """A comparison whose ties can be drawn: the ways it has to be one, each up to its sign."""
+    """A comparison whose ties can be drawn: the ways in which its sides are equal, each up to its sign."""
 
     ways: frozenset[Form] = frozenset()
 
@@ -98,7 +98,7 @@ def direct_sites(graph: Graph, pool: Pool, *, narrow: bool = False) -> dict[int,
             continue
         one, other = step.inputs
         ways = differences(forms[one], forms[other])
-        if masks[one] and masks[other]:  # of zeros and ones, equal ones are drawn all the time
+        if masks[one] and masks[other]:  # random zeros and ones are often equal anyway
             found[at] = Direct()
         elif ways is not None and all(_holds(pool, way) for way in ways):
             found[at] = Direct(frozenset(way.unsigned for way in ways if way.terms))
@@ -109,7 +109,7 @@ def direct_sites(graph: Graph, pool: Pool, *, narrow: bool = False) -> dict[int,
 
 
 def independent(ways: Iterable[Form]) -> int:
-    """Return how many of some ways of being equal can be true at once, none because of the others."""
+    """Return how many ways of being equal can hold at once without one following from the others."""
     rows = [dict(way.terms) for way in ways]
     names = {name: at for at, name in enumerate(dict.fromkeys(name for row in rows for name in row))}
     matrix = np.zeros((len(rows), len(names)))

@@ -22,7 +22,7 @@ Numbers: TypeAlias = NDArray[np.float64]
 """Exact values on a grid, of shape (1, 1, *grid) like residues of one level and trial."""
 
 Pair: TypeAlias = tuple[Residues, Numbers | None]
-"""A tensorless value as residues, and as the numbers it is where they are known."""
+"""A tensorless value as residues, and as exact numbers where these are known."""
 
 _FUNCTIONS: dict[str, Callable[..., Numbers]] = {
     "log": np.log,
@@ -44,7 +44,7 @@ def moved_dims(ndim: int, mapping: Sequence[tuple[str, str | int]], order: Mappi
     vacated = [dim for dim in moves.values() if dim not in moves]
     for new_dim, old_dim in moves.items():
         source[new_dim] = old_dim
-    # What moves leave behind is filled by the empty dimensions they replace.
+    # A dimension that moved away is replaced by the empty dimension at its new place.
     for dim, empty in zip(vacated, (dim for dim in moves if dim not in moves.values()), strict=True):
         source[dim] = empty
     return source

@@ -50,7 +50,7 @@ class Tiny:
     groups: dict[str, str]  # a leader for each axis; renaming relates the axes of one group
     positions: dict[str, tuple[int, ...]]  # the real positions of an axis, where not 0, 1, ...
     integers: tuple[int, ...]  # the numbers that tensors of integers are drawn from
-    wide: bool  # whether half of their elements are any numbers
+    wide: bool  # whether half of the integers are any numbers of the field
     compared: tuple[Fraction, ...]  # constants that numbers are compared with
     pool: Pool  # what inputs hold in trials with ties
     narrow: bool
@@ -140,13 +140,13 @@ def tiny_sizes(
         if group in uses.read_apart and (whole or size <= tiny):
             places[group] = tuple(range(size))
         elif group in uses.selected:
-            # Two more than are selected, so that they are not all there is.
+            # Two positions more than are selected, so that the selected ones are not all of the axis.
             near = range(min(tiny + len(uses.selected[group]), size))
             others = [i for i in dict.fromkeys((*near, size - 1)) if i not in uses.selected[group]]
             others = others[: max(2, least)]
             places[group] = tuple(sorted({*uses.selected[group], *others}))
         elif group in uses.indexed:
-            # The same for all: where axes are equally long, so are the masks over them.
+            # All axes get as many: masks over axes of equal length stay of equal length.
             length = max(_SIZES[(1 + variant) % len(_SIZES)], *(c + 2 for c in uses.near), 2, least)
             places[group] = tuple(range(min(size, length)))
         else:
@@ -337,7 +337,7 @@ class _Uses:
 
 
 def _compared_constants(graph: Graph, known: Mapping[int, Fraction]) -> list[Fraction]:
-    """Return the numbers at which comparisons of a program turn, as their operands and inputs have them."""
+    """Return the numbers at which comparisons of a program change, solved for their operands and inputs."""
     found: list[Fraction] = []
     for step in graph.steps:
         if step.op == "relu":

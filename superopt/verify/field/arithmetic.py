@@ -307,30 +307,30 @@ class Field:
 
     # Reductions and identities of whole tensors.
 
-    def sum_mod(self, a: Residues, axes: int | tuple[int, ...], *, keepdims: bool = False) -> Residues:
-        """Return the plain sum over array dimensions."""
+    def sum_mod(self, a: Residues, axes: int | tuple[int, ...]) -> Residues:
+        """Return the plain sum over array dimensions, which stay with one element each."""
         dims = (axes,) if isinstance(axes, int) else axes
         if self.holes:
-            bad = np.asarray((a >= UNDEFINED).any(axis=dims, keepdims=keepdims))
+            bad = np.asarray((a >= UNDEFINED).any(axis=dims, keepdims=True))
             if bad.any():
                 known = np.where(a >= UNDEFINED, np.uint64(0), a)
-                return self._without(bad, sum_residues(known, dims, self.primes, keepdims=keepdims))
-        return sum_residues(a, dims, self.primes, keepdims=keepdims)
+                return self._without(bad, sum_residues(known, dims, self.primes, keepdims=True))
+        return sum_residues(a, dims, self.primes, keepdims=True)
 
-    def max_over(self, a: Residues, axes: int | tuple[int, ...], *, keepdims: bool = False) -> Residues:
-        """Return the largest element over array dimensions; of none, minus infinity."""
+    def max_over(self, a: Residues, axes: int | tuple[int, ...]) -> Residues:
+        """Return the largest element over array dimensions, which stay; of none, minus infinity."""
         dims = sorted(axis % a.ndim for axis in ((axes,) if isinstance(axes, int) else axes))
         if 0 in (a.shape[dim] for dim in dims):
             shape = [1 if i in dims else extent for i, extent in enumerate(a.shape)]
             below = self.neg(self.infinity()).reshape(*a.shape[:2], *(1,) * (a.ndim - 2))
             a = np.broadcast_to(below, shape)
-            return a if keepdims else a.squeeze(tuple(dims))
+            return a
         for dim in reversed(dims):
             best = a.take([0], axis=dim)
             for place in range(1, a.shape[dim]):
                 best = self.maximum(best, a.take([place], axis=dim))
             a = best
-        return a if keepdims else a.squeeze(tuple(dims))
+        return a
 
     def fingerprint(self, a: Residues) -> NDArray[np.uint64]:
         """Return 128 bits for each row of a batch: a is (levels, trials, rows, *grid), the result (rows, 2).

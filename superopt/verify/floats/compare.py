@@ -95,8 +95,6 @@ def compare_floats(
     inputs: Sequence[Any],
     *,
     eager: Function | None = None,
-    factor: float = FACTOR,
-    floor: float = FLOOR,
     distributions: Iterable[str] | None = None,
     seed: int = 0,
     focus: Focus | None = None,
@@ -112,8 +110,6 @@ def compare_floats(
         eager or reference,
         [candidate],
         inputs,
-        factor=factor,
-        floor=floor,
         distributions=distributions,
         seed=seed,
         focus=focus,
@@ -127,8 +123,6 @@ def compare_many(
     candidates: Sequence[Function],
     inputs: Sequence[Any],
     *,
-    factor: float = FACTOR,
-    floor: float = FLOOR,
     distributions: Iterable[str] | None = None,
     seed: int = 0,
     focus: Focus | None = None,
@@ -141,7 +135,7 @@ def compare_many(
     sorts_out_nan = focus is not None and focus.sorts_out_nan
     focus = None if focus is None or focus.is_empty else focus
     names = list(DISTRIBUTIONS if distributions is None else distributions)
-    comparison = _Comparison(exact, eager, candidates, factor, floor, focus, inputs)
+    comparison = _Comparison(exact, eager, candidates, focus, inputs)
     if focus is not None:
         comparison.judge_directed(inputs, seed)
         names = [name for name in names if name not in DIRECTED]
@@ -162,13 +156,10 @@ class _Comparison:
         exact: Function,
         eager: Function,
         candidates: Sequence[Function],
-        factor: float,
-        floor: float,
         focus: Focus | None,
         inputs: Sequence[Any],
     ) -> None:
         self.exact, self.eager, self.candidates = exact, eager, candidates
-        self.factor, self.floor = factor, floor
         self.focus = focus
         self.watch = None if focus is None else Watch(focus, unit_of(tensors_of(inputs)))
         self.found: list[list[DistributionReport]] = [[] for _ in candidates]
@@ -182,7 +173,7 @@ class _Comparison:
     def reports(self) -> list[FloatReport]:
         """The verdicts."""
         uncovered = () if self.watch is None else self.watch.coverage.uncovered
-        return [FloatReport(self.dtype, self.factor, tuple(found), uncovered) for found in self.found]
+        return [FloatReport(self.dtype, FACTOR, tuple(found), uncovered) for found in self.found]
 
     def judge(self, name: str, inputs: Sequence[Any], seed: int) -> None:
         """Judge all candidates on one distribution."""
@@ -273,7 +264,7 @@ class _Comparison:
         return met
 
     def _judged(self, name: str, several: Sequence[Errors]) -> DistributionReport:
-        return judged(name, several, self.factor, self.floor)
+        return judged(name, several, FACTOR, FLOOR)
 
     def _close(self, name: str, errors: Sequence[list[Errors]], inputs: Sequence[Any], seed: int) -> None:
         """Report on a distribution, after several draws for candidates that err too much on the first."""

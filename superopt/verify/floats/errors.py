@@ -83,9 +83,9 @@ def judged(name: str, draws: Sequence[Errors], factor: float, floor: float) -> D
         eager, made = max(one[0] for one in output), max(one[1] for one in output)
         eager_error, candidate_error = max(eager_error, eager), max(candidate_error, made)
         unit = output[0][2]
-        if name in _AIMED:  # made to tell functions apart: roundings are judged on the others
-            floor = max(floor, min(ROUNDING, _COARSE / unit))
-        ratio = max(ratio, made / (factor * eager + floor * unit))
+        # Aimed inputs are made to tell functions apart: roundings are judged on the other distributions.
+        least = max(floor, min(ROUNDING, _COARSE / unit)) if name in _AIMED else floor
+        ratio = max(ratio, made / (factor * eager + least * unit))
     if name in ONLY_FINITE and ratio != float("inf"):
         ratio = 0.0
     nonfinite = any(one.nonfinite for one in draws)

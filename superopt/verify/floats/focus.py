@@ -17,7 +17,8 @@ from superopt.trace.capture.tape import Call
 from superopt.trace.run import TORCH_DTYPES
 from superopt.trace.traced import Traced
 from superopt.verify.floats.inversion import Invert, inversion_of
-from superopt.verify.floats.ranges import ANYTHING, TRUTH, Range, range_of_dtype, range_of_step
+from superopt.verify.floats.ranges import ANYTHING, TRUTH, range_of_dtype, range_of_step
+from superopt.verify.ranges import Range
 
 __all__ = ["COMPARED", "Comparison", "Focus", "focus_of", "names_of"]
 
@@ -265,15 +266,13 @@ class _Finder:
 
     def look(self, fact: _Fact, others: Sequence[Range]) -> None:
         """Note that a value is compared with others, of which some are constants."""
-        for other in others:
-            if other.low != other.high:
-                continue
-            self.constants.add(other.low)
+        for number in [one.number for one in others if one.number is not None]:
+            self.constants.add(number)
             for source in fact.sources:
                 found = self.by_input.setdefault(source.position, set())
-                found.update(one for one in source.invert(other.low) if one == one and abs(one) < 1e300)
-                if abs(other.low) == inf:
-                    found.add(other.low)
+                found.update(one for one in source.invert(number) if one == one and abs(one) < 1e300)
+                if abs(number) == inf:
+                    found.add(number)
 
 
 def _makes_integers(call: Call) -> bool:
@@ -323,7 +322,7 @@ class _Region:
         if not depends:
             return _Fact(text, spread)
         exact = all(one.exact for one in given) and step.op in _EXACT
-        numbers = [None if one.depends or one.range.low != one.range.high else one.range.low for one in given]
+        numbers = [None if one.depends else one.range.number for one in given]
         direct = any(one.direct for one in given) and _keeps_direct(step, given, numbers)
         return _Fact(text, spread, tuple(self._sources(step, given, numbers)), True, exact, direct)
 
@@ -359,9 +358,7 @@ class _Region:
             len(step.inputs) == 2 and step.inputs[0] == step.inputs[1]
         ):
             return
-        if (
-            step.op == "maximum" and right.range.low == right.range.high == LOWEST
-        ):  # `stabilize` puts it there
+        if step.op == "maximum" and right.range.number == LOWEST:  # `stabilize` puts it there
             return
         self.finder.look(left, [right.range])
         self.finder.look(right, [left.range])
@@ -385,10 +382,9 @@ class _Region:
 
     def _is_exact(self, constant: _Fact) -> bool:
         """Whether inputs of each float dtype here can be just this number."""
-
         dtypes = {port.dtype for port in self.graph.inputs if port.dtype[0] in "fb" and port.dtype != "bool"}
-        number = constant.range.low
-        return number == constant.range.high and all(
+        number = constant.range.number
+        return number is not None and all(
             float(torch.tensor(number, dtype=torch.float64).to(TORCH_DTYPES[one])) == number for one in dtypes
         )
 
@@ -434,8 +430,8 @@ def _demands(op: str, possible: frozenset[int], *, direct: bool) -> tuple[frozen
 
 def _text(step: Step, given: Sequence[_Fact], spread: Range) -> str:
     """Return a value as a user would write it, where that is short."""
-    if not any(one.depends for one in given) and spread.low == spread.high:
-        return f"{spread.low:g}"
+    if not any(one.depends for one in given) and spread.number is not None:
+        return f"{spread.number:g}"
     if step.op in ("rename", "select"):
         return given[0].text
     inner = [one.text for one in given]

@@ -125,7 +125,7 @@ def _ports(a: Graph, b: Graph) -> list[tuple[Port, Port]]:
 def _some_split(
     a: Graph, b: Graph, pairs: list[tuple[Port, Port]]
 ) -> tuple[str, tuple[int, int], bool] | None:
-    """Return an axis to split, its factors, and whether it belongs to a; None when all dimensions fit."""
+    """Return an axis to split, its factors, and whether it is of a; None when all dimensions agree."""
     of_a, of_b = a.sizes, b.sizes
     for p, q in pairs:
         for dim_a, dim_b in zip(p.dims, q.dims, strict=True):

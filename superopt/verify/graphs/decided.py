@@ -25,7 +25,8 @@ from superopt.ir import (
 from superopt.verify.evaluation.forms import constant_difference, linear_forms
 from superopt.verify.evaluation.orders import RISING
 from superopt.verify.evaluation.tensorless import constants_of
-from superopt.verify.graphs.ranges import Range, ranges_of
+from superopt.verify.graphs.ranges import ranges_of
+from superopt.verify.ranges import Range
 
 __all__ = ["decide_orders"]
 

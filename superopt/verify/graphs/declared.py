@@ -1,9 +1,9 @@
 """Declared ties: trials in which comparisons are declared less, equal or greater at random.
 
-With the outcomes of all comparisons given, two programs are two functions that know of none. If these agree
-on numbers drawn at random they agree on all, so also where the outcomes are true. So programs that agree
-whatever is declared agree on equal numbers, of any number of comparisons at once. That they differ says
-nothing: where x is 3, `x` and `3` are the same, which a declared tie of other numbers does not know.
+Once the outcomes of all comparisons are given, two programs are two functions without comparisons. If these
+functions agree on random numbers they agree on all numbers, also on those for which the outcomes are true. So
+programs that agree whatever is declared agree wherever comparisons tie, however many at once. A difference
+proves nothing: where x is 3, `x` and `3` are the same, which a declared tie of other numbers does not know.
 """
 
 from collections.abc import Hashable
@@ -26,7 +26,7 @@ ACCIDENT = 2.0**-44
 
 _ROUND = 3000
 _ROUNDS = 4
-_LOOKED_AT = 4  # trials that show which comparisons are of the same numbers
+_LOOKED_AT = 4  # trials that tell which comparisons compare the same numbers
 _OUTCOMES = 3  # a comparison is declared less, equal or greater, each as likely as the others
 
 

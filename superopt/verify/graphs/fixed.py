@@ -2,7 +2,7 @@
 
 Which of two random numbers is the larger changes from trial to trial. Two constants that meet on the way, as
 2 * max(x, 0.7) and 3 do where x is small, keep their order in all trials of one field. If it is not the order
-of these numbers, no trial is like any real input.
+of the real numbers, no trial resembles any real input.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from superopt.verify.graphs.facts import Facts
 __all__ = ["FIXED_TRIALS", "has_wrong_orders"]
 
 FIXED_TRIALS = 64
-_ALIKE = 3  # trials in which a difference comes up that is no accident
+_ALIKE = 3  # trials that must show a difference before it counts as no accident
 _LARGEST = 1 << 10  # numerator or denominator of a fraction that a residue is read as
 
 

@@ -28,7 +28,7 @@ _Needs = dict[int, list[NDArray[np.bool_] | None] | None]
 
 
 class Judge:
-    """Says of differences whether the comparisons that they rest on are possible."""
+    """Decides for differences whether the comparisons that they rest on are possible for real numbers."""
 
     def __init__(self, facts: Facts, tiny: Tiny) -> None:
         self.graphs = facts.graphs
@@ -42,7 +42,7 @@ class Judge:
 
     @property
     def bits(self) -> float:
-        """The bits of luck that it takes to look at a given element, and to know what it rests on."""
+        """The bits of luck that it takes to look at an element that differs; infinite if it is too large."""
         largest = max(elements(graph, self.tiny.sizes) for graph in self.graphs)
         if any(count * largest > MOST_NEEDED for count in self.counts):
             return inf
@@ -119,7 +119,7 @@ class Judge:
 def _parts(needs: _Needs, graph: int, value: int, among: NDArray[np.intp]) -> NDArray[np.bool_] | None:
     """Return what each of some elements rests on of a value; None stands for nothing."""
     needed = needs[graph]
-    if needed is None:  # too much to know: all of it counts
+    if needed is None:  # too large to follow: the output rests on all elements
         return np.ones(1, dtype=np.bool_)
     own = needed[value]
     return None if own is None else own[among]

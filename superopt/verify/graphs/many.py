@@ -28,7 +28,7 @@ def equal_to_all(goal: Graph, graphs: Sequence[Graph], *, seed: int | None = Non
     )
     if together.equal:
         return [together] * len(graphs)
-    # One that is not equal spoils the verdict on all: look at each alone.
+    # A single unequal graph makes the verdict on all of them unequal: each is compared alone.
     return [equal_graphs(goal, graph, seed=seed) for graph in graphs]
 
 
@@ -52,7 +52,7 @@ def _split_axes(goal: Graph, graph: Graph) -> dict[str, tuple[Axis, ...]]:
 
 
 def _refined(graph: Graph, parts: dict[str, tuple[Axis, ...]]) -> Graph:
-    """Return the graph with these axes split, where it has them whole."""
+    """Return the graph with these axes split where the graph has not split them."""
     for axis, pieces in parts.items():
         if axis in graph.sizes:
             graph = refine_axis(graph, axis, pieces)

@@ -11,7 +11,7 @@ __all__ = ["Finding", "random_rounds"]
 
 _MOST_DRAWS = 1 << 20  # trials times elements of the cheapest root
 _ROUNDS = 12
-_CAREFUL = 256  # trials at a time where many disagree, of which only the first are looked at
+_CAREFUL = 256  # trials of one batch where many disagree: only the first ones are judged
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _DOUBTFUL_TRIALS = 256  # trials where equality is out of reach and only a diffe
 _MOST_TRIALS = 1 << 15
 _MOST_WORK = 1 << 24  # trials times elements of the largest value
 _MOST_ELEMENTS = 1 << 23  # the most elements that one value may have
-_CHEAP_TRIALS = 1 << 10  # more are made for fewer bits of certainty
+_CHEAP_TRIALS = 1 << 10  # where more trials are needed, fewer bits of certainty are asked for
 _FEWEST_BITS = 44
 _CLASS_ROUND = 1000
 _FIXED_ROUND = 4000
@@ -43,7 +43,7 @@ class Setting:
         self.variant = variant
         self.seed = seed
         self.sealed = sealed
-        self.ranked = ranked  # sealed, and its maxima choose by random ranks
+        self.ranked = ranked  # whether the field is sealed and its maxima choose by random ranks
         self._bits = bits
         left, right = facts.graphs
         logarithms = facts.logarithms and not sealed
@@ -107,7 +107,7 @@ class Setting:
 
     @property
     def obstacle(self) -> str:
-        """Why nothing is compared, or nothing."""
+        """Why nothing can be compared in this setting; empty where it can."""
         if self.tiny.missing:
             return self.tiny.missing
         if not self.suits:

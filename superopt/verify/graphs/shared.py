@@ -1,8 +1,8 @@
 """Shared: what two graphs compute in the very same way.
 
-Outputs that both make by the same steps are equal, whatever the steps are. Where whole programs are too
-much for a bound, what they share is cut off: both then read it as a tensor that enters. If they are equal
-for any such tensor, they are equal for this one.
+Outputs that both graphs make by the same steps are equal, whatever the steps are. Where whole programs are
+too large for a bound, the steps that they share are cut off: both then read the shared value as an input. If
+they are equal for any such input, they are equal for the shared value.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -17,16 +17,16 @@ from superopt.verify.words import called
 __all__ = ["tied_rounds"]
 
 _MOST_TIED = 1 << 18  # trials in which ties are looked for
-_MOST_WORK = 1 << 23  # such trials times elements of the largest value, where that allows fewer
-_FIRST = 256  # such trials that come before all else
+_MOST_WORK = 1 << 23  # the most of these trials times elements of the largest value
+_FIRST = 256  # trials with ties that come first
 _TIE_BITS = 44  # ties may add 2^-44 to the bound on the error
 _TIE_ROUND = 2000
 _MOST_AT_ONCE = 2  # ways of being equal, which trials with ties reach together
-_TOGETHER = 1 / 8  # of the trials that reach one of two ties, the share that reaches both
+_TOGETHER = 1 / 8  # of the trials that reach one of two ties, the share that reaches both of them
 
 
 def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
-    """Compare where numbers that are compared are equal; adds what that leaves open to the error."""
+    """Compare on inputs that make comparisons tie; add to the error what stays uncertain."""
     share = _share(setting, dismissed=tally.dismissed > 0)
     wanted = ceil(_TIE_BITS / -log2(1 - share / 2))
     if wanted > setting.most_trials:
@@ -37,11 +37,11 @@ def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:
     if witness is not None:
         return Finding(witness)
     every = frozenset(tally.met)
-    # Masks and integers are equal now and then in any trial.
+    # Random masks and integers tie now and then in any trial.
     asked = frozenset(site for site in every if site not in direct or direct[site].ways)
     if agree_where_declared(setting, asked):
         return Finding(error=error + ACCIDENT)
-    # The comparisons whose ties cannot be drawn are looked at first: what they leave open stays so.
+    # Comparisons whose ties cannot be drawn come first: no later trial makes them certain.
     hidden = frozenset(site for site in every if site not in direct)
     if hidden and difference_where_declared(setting, hidden, wanted):
         return _undecided(setting.facts, hidden)
@@ -91,7 +91,7 @@ class _Search:
     ) -> None:
         self.setting, self.met, self.direct, self.wanted = setting, met, direct, wanted
         self.tally = Tally(met=met)
-        self.share = 1.0  # of the ties of a comparison, those that count
+        self.share = 1.0  # the share of a comparison's ties that count
         self.rounds = self.drawn = 0
 
     @property

@@ -19,23 +19,23 @@ __all__ = ["Tally", "batches", "compare"]
 
 _Pairs: TypeAlias = list[tuple[Residues, Residues]]
 _SPARE = 1.05
-_JUDGED = 256  # trials that disagree whose orders are looked at
+_JUDGED = 256  # the most disagreeing trials whose orders are judged
 
 
 @dataclass(slots=True)
 class Tally:
-    """How many trials were drawn, had roots of squares only, were compared, were defined everywhere."""
+    """Counts of trials: drawn, with roots of squares only, compared, and defined everywhere."""
 
     drawn: int = 0
     rooted: int = 0
     compared: int = 0
     kept: int = 0
-    dismissed: int = 0  # disagreed, but in an order that real numbers do not have
-    undefined: list[int] = field(default_factory=lambda: [0, 0])  # had a division by zero, in each graph
-    met: Counter[Hashable] = field(default_factory=Counter)  # came out equal, of each comparison
+    dismissed: int = 0  # trials that disagreed, but in an order that real numbers do not have
+    undefined: list[int] = field(default_factory=lambda: [0, 0])  # trials in which each graph divided by zero
+    met: Counter[Hashable] = field(default_factory=Counter)  # how often each comparison tied
 
     def lacking(self, wanted: int) -> int:
-        """Return how many trials to compare until as many are kept as are wanted, by the share so far."""
+        """Return how many trials to compare until enough are kept, by the share so far."""
         lacking = max(wanted - self.kept, 0)
         return ceil(_SPARE * lacking * self.compared / self.kept) if self.kept else lacking
 
@@ -49,14 +49,14 @@ class Tally:
 def batches(
     setting: Setting, drawn: Field, good: NDArray[np.int64], most: int | None = None
 ) -> Iterator[Field]:
-    """Yield the fields of some trials, as many at a time as memory is good for."""
+    """Yield the fields of some trials, as many at a time as fit in memory."""
     count = min(setting.batch, most or setting.batch)
     for start in range(0, good.size, count):
         yield drawn.take(good[start : start + count])
 
 
 def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True) -> Witness | None:
-    """Return a place where the programs differ in some trial, unless it breaks the laws of orders."""
+    """Return a place where the programs differ in some trial whose comparisons real numbers could have."""
     pairs, raised = _outputs(setting, drawn)
     for site, (_, tied, _) in drawn.met.items():
         tally.met[site] += int(tied)
@@ -69,7 +69,7 @@ def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True
         for side in (0, 1):
             tally.undefined[side] += int((~known[side]).any(axis=rest).sum())
         whole &= (known[0] & known[1]).all(axis=rest)
-        # Where numbers are chosen, 1 / 0 on one side alone is no accident.
+        # In programs that choose between numbers, 1 / 0 on one side alone is no accident.
         unlike = (u != v) & ((known[0] & known[1]) | setting.facts.chooses)
         refused, only = (one.reshape(-1, *(1,) * len(rest)) for one in (raised[0], raised[1]))
         differ.append((unlike | only) & ~refused)
@@ -77,7 +77,7 @@ def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True
     places = np.flatnonzero(disagree)
     end = drawn.trials
     if judged and setting.facts.ordered and not setting.ranked and places.size:
-        # What comes after the last trial that is judged is not counted: it says nothing.
+        # Trials behind the last judged one are not counted: nobody looked at them.
         end = int(places[_JUDGED]) if places.size > _JUDGED else end
         places = places[:_JUDGED]
         differ = setting.judge.possible(drawn.take(places), [one[places] for one in differ])

@@ -1,13 +1,12 @@
 """Pieces: parts of a program as graphs of their own, which begin at its inputs and at inner tensors."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 
 from superopt.errors import GraphError
 from superopt.ir import Axis, Graph, Output, Port, Step, made_from, operands_first, rename_axes, value_axes
-from superopt.ops import OPS
+from superopt.ops import OPS, uses_of
 from superopt.verify.programs.whole import OpaqueUse, Whole, add_inputs
 
 __all__ = ["Ordered", "Target", "canonical", "cut_port", "piece", "with_same_inputs"]
@@ -90,20 +89,10 @@ class Ordered:
         return () if call is None else (-1 - call,)
 
 
-@cache
 def _bends(op: str) -> bool:
     """Return whether an operator takes exponentials or applies unknown functions."""
-    calls: list[str] = []
-
-    class Noted:
-        """Scalars that only note what is done."""
-
-        def __getattr__(self, name: str) -> Callable[..., None]:
-            calls.append(name)
-            return lambda *args: None
-
-    OPS[op].scalar(Noted(), *[None] * OPS[op].arity)
-    return bool({"exp", "function", "sqrt"} & set(calls))
+    primitives, functions = uses_of(op)
+    return bool(functions or primitives & {"exp", "sqrt"})
 
 
 def cut_port(side: Ordered, value: int, name: str, *, dtype: str = "f64") -> Port:

@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from math import prod
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from superopt.errors import GraphError, InputError
-from superopt.ir import Graph, check_graph, value_axes
+from superopt.ir import Graph, check_graph, operations_of
 from superopt.trace import Traced, trace
-from superopt.trace.run import TORCH_DTYPES, run_graph
+from superopt.trace.run import TORCH_DTYPES, blank_inputs, run_graph
 from superopt.verify.floats.compare import tensors_of
 from superopt.verify.programs.results import Branch, Made, Structure, Watched
 from superopt.verify.programs.whole import Whole, rename_inputs, whole_program
@@ -44,9 +43,9 @@ class Side:
         self.program: Graph | Traced = graph
         self.whole = Whole.of_graph(graph)
         self.names = tuple(port.name for port in graph.inputs)
-        self.inputs = inputs or _like_ports(graph)
+        self.inputs = inputs or blank_inputs(graph)
         self.function = _runner(graph)
-        self.operations = _operations(graph)
+        self.operations = operations_of(graph)
         made = (Made(output.port.dtype, graph.shape(output.port)) for output in graph.outputs)
         self.structure: Structure = Branch(tuple, tuple((f"[{i}]", one) for i, one in enumerate(made)))
 
@@ -66,7 +65,7 @@ class Side:
         self.titles = {
             name: titles[id(tensor)] for name, tensor in self.constants.items() if id(tensor) in titles
         }
-        self.operations = sum(_operations(region.graph) for region in traced.program.regions)
+        self.operations = sum(operations_of(region.graph) for region in traced.program.regions)
         try:
             self.whole = self._as_one(traced, inputs)
         except GraphError as error:
@@ -170,15 +169,6 @@ def _same_data(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and not a.is_meta and bool(torch.equal(a, b))
 
 
-def _operations(graph: Graph) -> int:
-    axes = value_axes(graph)
-    sizes = graph.sizes
-    return sum(
-        prod(sizes[axis] for axis in axes[value].union(*(axes[i] for i in step.inputs)))
-        for value, step in graph.numbered
-    )
-
-
 def _runner(graph: Graph) -> Callable[..., Any]:
     """Return a graph as a function of its tensors, computed in their own float dtype."""
 
@@ -194,10 +184,3 @@ def _runner(graph: Graph) -> Callable[..., Any]:
         )
 
     return run
-
-
-def _like_ports(graph: Graph) -> tuple[Tensor, ...]:
-
-    return tuple(
-        torch.empty(graph.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in graph.inputs
-    )

@@ -8,7 +8,8 @@ import torch
 from superopt.ir import Step, parse_graph
 from superopt.ops import OPS
 from superopt.trace.run import run_graph
-from superopt.verify.floats.ranges import ANYTHING, Range, range_of_step
+from superopt.verify.floats.ranges import ANYTHING, range_of_step
+from superopt.verify.ranges import Range
 
 EDGES = torch.tensor([-40.0, -3.0, -1.0, -0.75, -1e-3, 0.0, 1e-3, 0.5, 1.0, 2.0, 30.0], dtype=torch.float64)
 
