@@ -1,12 +1,13 @@
 """The contraction alone in bf16: a linear layer by our kernel and by PyTorch, losses included.
 
     python -m bench.contraction --json OUT                     every size, on one thread and on all
-    python -m bench.contraction --case 2048-m8 --threads 1
+    python -m bench.contraction --case 2048-m8,2048-m8-across --threads 1
 
-Measured: `linear(x, w)` with weights as `nn.Linear` stores them, by the kernel in its default
-configuration, and by the same kernel without the processor's instructions for bf16, in fp32. Against:
-PyTorch's own, which oneDNN computes. All are called in turns. On one thread it is the processor's time that
-counts, which other programs do not lengthen by running; on more it is the clock's.
+Measured: `linear(x, w)` with weights as `nn.Linear` stores them, or `x @ w` where a case says -across, by
+the kernel in its default configuration, and by the same kernel without the processor's instructions for
+bf16, in fp32. Against: PyTorch's own, which oneDNN computes. All are called in turns. On one thread it is
+the processor's time that counts, which other programs do not lengthen by running; on more it is the
+clock's.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["CASES", "main", "measure"]
 
-CASES = {f"{side}-m{rows}": (rows, side) for side in (2048, 4096) for rows in (1, 8, 16, 64, 128, 512)}
-"""Rows, and what both sides of the weights are."""
+_ROWS, _SIDES = (1, 8, 16, 64, 128, 512), (2048, 4096)
+CASES = {f"{side}-m{rows}": (rows, side, False) for side in _SIDES for rows in _ROWS}
+CASES |= {f"{side}-m{rows}-across": (rows, side, True) for side in _SIDES for rows in _ROWS}
+"""Rows, what both sides of the weights are, and whether the sum goes across the lines of the weights."""
 
 _TEXT = """
 graph linear
 axes m={m} n={side} k={side}
 in x: bf16[m, k]
-in w: bf16[n, k]
+in w: bf16[{weights}]
 t2 = contract[k](x, w)
 out y: bf16[m, n] = t2
 """
@@ -39,7 +42,7 @@ _IN_FP32 = ("-mno-avx512bf16",)
 _LEAST_ROUNDS = 7
 
 
-def measure(rows: int, side: int, *, threads: int, seconds: float) -> Record:
+def measure(rows: int, side: int, *, across: bool = False, threads: int, seconds: float) -> Record:
     """Return the record of one size."""
     import torch
     from torch.nn import functional as F
@@ -50,14 +53,15 @@ def measure(rows: int, side: int, *, threads: int, seconds: float) -> Record:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        mugraph = fuse(parse_graph(_TEXT.format(m=rows, side=side)))
+        weights = "k, n" if across else "n, k"
+        mugraph = fuse(parse_graph(_TEXT.format(m=rows, side=side, weights=weights)))
         kernel, in_fp32 = CppMuGraph(mugraph), CppMuGraph(mugraph, flags=_IN_FP32)
         torch.manual_seed(0)
         x, w = torch.randn(rows, side).bfloat16(), torch.randn(side, side).bfloat16()
         runs: dict[str, Callable[[], Any]] = {
             "superopt": lambda: kernel.in_order((x, w)),
             "superopt in fp32": lambda: in_fp32.in_order((x, w)),
-            "eager": lambda: F.linear(x, w),
+            "eager": lambda: x @ w if across else F.linear(x, w),
         }
         with torch.no_grad():
             taken = in_turns(runs, clock_for(threads), seconds=seconds, least_rounds=_LEAST_ROUNDS)
@@ -90,10 +94,10 @@ def _measure_all(options: "Namespace") -> int:
     }
     settings = {"seconds": options.seconds, "threads": counts}
     results = Results(list(wanted), options.json, begin("contraction", settings, machine(), {}))
-    for name, (rows, side, count) in wanted.items():
+    for name, (rows, side, across, count) in wanted.items():
         known = {"case": name, "sizes": {"M": rows, "N": side, "K": side}, "threads": count}
         try:
-            record = known | measure(rows, side, threads=count, seconds=options.seconds)
+            record = known | measure(rows, side, across=across, threads=count, seconds=options.seconds)
         except SuperoptError as error:
             record = failed(known, error)
         results.keep(name, record)

@@ -4,6 +4,7 @@ Every kernel of the best candidates of each plan is compiled for a named device,
 its instructions are read. What the best kernels written by hand would not do is a finding, of a closed set.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 from superopt.bench.harness.records import Record, first_line
 from superopt.bench.kernels.cases import Case
 from superopt.bench.planned.loaded import Loaded
+from superopt.cache.keys import canonical_json, versions
 from superopt.candidates import Candidate
 from superopt.codegen.statements import Compute, KernelProgram, Load, lower_block
 from superopt.codegen.triton.choices import exact_axes
@@ -21,10 +23,11 @@ from superopt.dtypes import DTYPES, HALVES
 from superopt.errors import SuperoptError
 from superopt.ir import Call, Graph, value_axes
 from superopt.precision import half_of
+from superopt.targets import config_json
 from superopt.targets.cuda import CudaTarget
 from superopt.tune.pool import Outcome, TritonJob, compile_all
 
-__all__ = ["FINDINGS", "audit", "summary"]
+__all__ = ["EXCEPTIONS", "FINDINGS", "audit", "summary"]
 
 FINDINGS = {
     "wide": "matrix instructions of tf32 in a program in half precision",
@@ -39,13 +42,21 @@ FINDINGS = {
 }
 """What is wrong with a kernel, by the word for it."""
 
+EXCEPTIONS = {
+    "arithmetic": "at most 60 beside the arithmetic on vectors that the program asks for in that loop: the"
+    " product of one row, which has no matrix instruction, or the norm of what is read",
+}
+"""Why a kernel may have more instructions, by the word for it."""
+
 _MOST_INSTRUCTIONS = 60.0  # of a warp for each KB
+_LEAST_ROWS = 8  # of a tile, from which on there are matrix instructions
 _MANY_ROWS = 64  # of a tile, from which on wgmma has its shape
 _STAGES = 3
 _SMALL = 1 << 20  # bytes that a kernel reads and writes
 _WGMMA_FROM = 90
 _REGISTERS = 65536  # of a multiprocessor
 _JOB_S = 120.0
+_WAY = 2  # of judging kernels: raised where a record of the same kernels changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,44 +72,90 @@ class _Kernel:
 
 
 def audit(
-    loaded: Iterable[Loaded],
+    loaded: Loaded,
     target: CudaTarget,
     *,
     best: int,
     workers: int,
+    known: Record | None = None,
     tell: Callable[[str], None] = lambda message: None,
-) -> dict[str, Record]:
-    """Return the record of each case: its floor, its best kernels, and what is wrong with them."""
-    cases: dict[str, Record] = {}
+) -> Record:
+    """Return the record of a case: its floor, its best kernels, and what is wrong with them.
+
+    `known` is what an earlier audit said of the case: where its kernels are still the same, they are not
+    compiled again.
+    """
+    regions = []
     jobs: list[tuple[TritonJob | str, _Kernel]] = []
-    for one in loaded:
-        regions = []
-        for at, work in enumerate(one.work):
-            kept = _distinct(work.candidates)[:best]
-            regions.append([_candidate_record(candidate, target) for candidate in kept])
-            jobs += [(_job(kernel, target), kernel) for kernel in _kernels(one.case, at, kept, target)]
-        floors = [target.floor_us(work.goal) for work in one.work]
-        total = None if None in floors else sum(us for us in floors if us is not None)
-        cases[one.case.name] = {"floor_us": total, "regions": regions}
+    for at, work in enumerate(loaded.work):
+        kept = _distinct(work.candidates)[:best]
+        regions.append([_candidate_record(candidate, target) for candidate in kept])
+        jobs += [(_job(kernel, target), kernel) for kernel in _kernels(loaded.case, at, kept, target)]
+    floors = [target.floor_us(work.goal) for work in loaded.work]
+    total = None if None in floors else sum(us for us in floors if us is not None)
+    record: Record = {"kernels": _digest(jobs, target), "floor_us": total, "regions": regions}
+    if known is not None and known.get("kernels") == record["kernels"]:
+        record["regions"] = regions = _predicted_anew(known["regions"], regions)
+    else:
+        _compile(jobs, regions, target, workers, tell)
+    for _, kernel in jobs:
+        found = regions[kernel.region][kernel.place]["kernels"][kernel.number]
+        found |= _exceptions(kernel, found, target)
+    return record
+
+
+def _compile(
+    jobs: Sequence[tuple[TritonJob | str, _Kernel]],
+    regions: Sequence[Any],
+    target: CudaTarget,
+    workers: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Note what the compiler makes of each kernel."""
     different = {_text(job): job for job, _ in jobs if not isinstance(job, str)}
-    tell(f"compiling {len(different)} of {len(jobs)} kernels of {len(cases)} cases for {target.name}")
+    name = jobs[0][1].case.name if jobs else "nothing"
+    tell(f"{name}: compiling {len(different)} of {len(jobs)} kernels for {target.name}")
     outcomes = compile_all(list(different.values()), workers=workers, limit_seconds=_JOB_S)
     made = dict(zip(different, outcomes, strict=True))
     for job, kernel in jobs:
         outcome = job if isinstance(job, str) else made[_text(job)]
-        record = _kernel_record(kernel, outcome, target)
-        cases[kernel.case.name]["regions"][kernel.region][kernel.place]["kernels"][kernel.number] |= record
-    return cases
+        found = _kernel_record(kernel, outcome, target)
+        regions[kernel.region][kernel.place]["kernels"][kernel.number] |= found
+
+
+def _digest(jobs: Sequence[tuple[TritonJob | str, _Kernel]], target: CudaTarget) -> str:
+    """Return what stands for all kernels of a case, their compiler, and the way they are judged."""
+    parts = [f"{_WAY}", target.name, versions()["compiler"]]
+    parts += [job if isinstance(job, str) else _text(job) for job, _ in jobs]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _predicted_anew(known: Sequence[Any], regions: Sequence[Any]) -> list[list[Record]]:
+    """Return what was known of the same kernels, with the times that are predicted now."""
+    return [
+        [
+            now
+            | {
+                "kernels": [
+                    kernel | {"predicted_us": one["predicted_us"]}
+                    for kernel, one in zip(before["kernels"], now["kernels"], strict=True)
+                ]
+            }
+            for before, now in zip(candidates, found, strict=True)
+        ]
+        for candidates, found in zip(known, regions, strict=True)
+    ]
 
 
 def _text(job: TritonJob) -> str:
     """Return all that a compiled kernel depends on: several candidates share kernels."""
     source = job.source
-    return f"{source.text}\n{source.config}\n{sorted((job.numbers or {}).items())}"
+    config = canonical_json(config_json(source.config))
+    return f"{source.text}\n{config}\n{sorted((job.numbers or {}).items())}"
 
 
 def summary(cases: Mapping[str, Record]) -> str:
-    """Return how many kernels there are, and how many have each finding, case by case."""
+    """Return how many kernels there are, and how many have each finding without a reason, case by case."""
     lines = []
     total: Counter[str] = Counter()
     count = 0
@@ -106,7 +163,13 @@ def summary(cases: Mapping[str, Record]) -> str:
         kernels = [
             kernel for region in case["regions"] for candidate in region for kernel in candidate["kernels"]
         ]
-        found = Counter(word for kernel in kernels for word in kernel["findings"])
+        found = Counter(
+            word
+            for kernel in kernels
+            for word in kernel["findings"]
+            if word not in kernel.get("exceptions", ())
+        )
+        found["excepted"] = sum(len(kernel.get("exceptions", ())) for kernel in kernels)
         total += found
         count += len(kernels)
         lines.append(f"{name:36} {len(kernels):3} kernels  {_listed(found)}")
@@ -114,7 +177,7 @@ def summary(cases: Mapping[str, Record]) -> str:
 
 
 def _listed(found: Counter[str]) -> str:
-    return ", ".join(f"{found[word]} {word}" for word in FINDINGS if found[word]) or "fine"
+    return ", ".join(f"{found[word]} {word}" for word in (*FINDINGS, "excepted") if found[word]) or "fine"
 
 
 def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -238,6 +301,47 @@ def _findings(
     if record["spill_bytes"]:
         found.add("spills")
     return [word for word in FINDINGS if word in found]
+
+
+def _exceptions(kernel: _Kernel, record: Record, target: CudaTarget) -> Record:
+    """Return the reasons for findings of a kernel, by their word, and what they follow from."""
+    if "instructions" not in record["findings"]:
+        return {"exceptions": {}}
+    program = lower_block(kernel.candidate.mugraph, kernel.number)
+    asked = _arithmetic(program, kernel.config) / (_own_bytes(program, kernel.config) / 1024)
+    excepted = record["instructions_per_kib"] - asked <= _MOST_INSTRUCTIONS
+    reasons = {"instructions": "arithmetic"} if excepted else {}
+    return {"arithmetic_per_kib": round(asked, 1), "exceptions": reasons}
+
+
+def _arithmetic(program: KernelProgram, config: Any) -> float:
+    """Return the instructions of warps that the arithmetic on vectors takes at least, in a turn of the loops.
+
+    Those are one for each operation on 32 numbers, and one that makes 32 numbers in half precision wider.
+    """
+    axes, tensors = value_axes(program.graph), {tensor.value: tensor for tensor in program.loads}
+    numbers = 0.0
+    wider: set[int] = set()
+    for one, loops in program.flat():
+        if not isinstance(one, Compute) or not loops or one.step.mapping or not one.step.inputs:
+            continue
+        met = axes[one.value].union(*(axes[i] for i in one.step.inputs))
+        sides = [_volume(config.blocks.get(axis, 1) for axis in side) for side in _sides(axes, one)]
+        if one.step.op == "contract" and min(sides) >= _LEAST_ROWS:
+            continue
+        numbers += _volume(config.blocks.get(axis, 1) for axis in met)
+        wider |= {i for i in one.step.inputs if i in tensors and tensors[i].dtype in HALVES}
+    for value in wider:
+        numbers += _volume(config.blocks.get(axis, 1) for axis in tensors[value].axes)
+    return numbers / 32
+
+
+def _sides(axes: Sequence[frozenset[str]], one: Compute) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the axes that each operand of a product has for itself; those of others are none."""
+    if len(one.step.inputs) != 2:
+        return frozenset(), frozenset()
+    a, b = (axes[i] for i in one.step.inputs)
+    return a - b, b - a
 
 
 def _rows(program: KernelProgram, config: Any) -> int | None:

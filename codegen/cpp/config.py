@@ -24,8 +24,11 @@ _SMALL = 32768  # element operations that one thread does sooner than two
 _SPILLED = 10 * 32768  # floats of scratch memory that a program may take at most
 _KEPT = 32768  # floats of scratch memory that stay in the second cache
 _SUMMED = (512, 256, 128, 64)  # positions of a reduction between two touches of its accumulators
-_MET = 2048  # positions of a reduction along which operands in bf16 are read in place
+_MET_SUM = 4096  # positions of a reduction along which operands in bf16 are read in place
+_MET = 2048  # columns of them
 _MET_ROWS = 128  # rows that read operands in place
+_APART = 4096  # columns in bf16 whose rows, if they have a multiple of it, compete for lines of the cache
+_APART_ROWS = 512  # rows that meet such columns, which are copied for them
 _STOPPING = 256  # the most positions of a tile along a loop that a mask ends early
 
 
@@ -145,8 +148,13 @@ def _for_halves(
     readings = program.readings()
     tiles = dict(config.tiles)
     if not all(_streams(readings, axis) for axis in program.looped):
-        return config
-    summed = {axis: min(sizes[axis], _MET) for axis in program.looped}
+        apart = {axes[-1] for axes in readings if len(axes) > 1 and sizes[axes[-1]] % _APART == 0}
+        if apart.isdisjoint(set(columns) - set(program.looped)):
+            return config
+        taller = {axis: _equal_tiles(sizes[axis], _APART_ROWS) for axis in rows if tiles[axis] > FEW}
+        tall = replace(config, tiles=tuple((tiles | taller).items()))
+        return tall if memory.floats(tall) <= _SPILLED else config
+    summed = {axis: min(sizes[axis], _MET_SUM) for axis in program.looped}
     longer = replace(config, tiles=tuple((tiles | summed).items()))
     if memory.floats(longer) == memory.floats(config):
         config, tiles = longer, tiles | summed

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import fx
 
 from superopt.backend.cache import known_decision
+from superopt.backend.checks.recalled import rechecked
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer
@@ -49,7 +50,7 @@ def decisions_of(
             continue
         known = known_decision(region, ledger)
         if known is not None:
-            found[digest] = known
+            found[digest] = rechecked(known, region, target, ledger)
             continue
         races[digest] = RegionRace(region, target, ledger)
         if ledger.left_s >= FIRST_S:

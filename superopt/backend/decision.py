@@ -102,6 +102,7 @@ class Ledger:
     decisions: list[Decision] = field(default_factory=list)
     outside: Counter[str] = field(default_factory=Counter)  # operators in no region, each with the reason
     known: dict[str, Decision] = field(default_factory=dict)  # decisions by the keys of their regions
+    checked: set[str] = field(default_factory=set)  # the keys of recalled regions that were timed again
     pending: dict[str, Key] = field(default_factory=dict)  # the keys of the regions that wait in the queue
     total_flops: int = 0  # the operations of the matmuls of all graphs
     total_bytes: int = 0  # what all operators of all graphs read and write, each by itself

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from superopt.backend.budget import decisions_of
 from superopt.backend.cache import epoch
+from superopt.backend.checks.whole import WholeRace
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
@@ -119,9 +121,14 @@ class RegionPass(CustomGraphPass):
         if waiting and self.told is not None:
             self.told()
         decided = [(region, found[region.key.digest]) for region in regions]
-        for _, decision in decided:
-            self.ledger.note(decision, title)
         taken = [(region, decision) for region, decision in decided if decision.taken and decision.plan]
+        lost: dict[str, str] = {}
+        if taken:
+            whole = WholeRace(graph, target, self.ledger, lambda *given: _replace_all(*given))
+            taken, lost = whole.kept(taken)
+        for region, decision in decided:
+            why = lost.get(region.key.digest)
+            self.ledger.note(decision if why is None else replace(decision, taken=False, why=why), title)
         if taken:
             _replace_all(graph, taken)
         log.info(

@@ -19,6 +19,7 @@ from superopt.rivals.aten import (
     operator_name,
     value_of,
 )
+from superopt.rivals.composites import is_part
 
 __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 
@@ -72,7 +73,7 @@ def worth_a_search(piece: Piece) -> str | None:
         return "one pointwise chain"
     if matmuls == 1 and len(piece.nodes) == 1 and not _waits_for_memory(piece.nodes[0]):
         return "one matmul"
-    if matmuls == 0 and piece.heavy == 1:
+    if matmuls == 0 and piece.heavy == 1 and not any(map(is_part, piece.nodes)):
         return "one reduction and what is pointwise around it"
     return None
 

@@ -1,9 +1,9 @@
-"""Region plan: a region's kernels, and the operator `superopt::region` by which a compiled graph calls them.
+"""Region plan: a region's kernels, or operators of PyTorch, and the operator by which graphs call them.
 
-The operator is opaque to Inductor, and its results are fresh and contiguous. All it needs is a plan's text,
-which travels in the graph that Inductor compiles and caches, so that such a graph runs in another process.
-The text is data: there kernels are written anew from muGraphs and configurations. Where they cannot be, the
-goal itself is computed by torch.
+The operator, `superopt::region`, is opaque to Inductor. Its results are fresh and contiguous. All it needs is
+a plan's text, which travels in the graph that Inductor compiles and caches, so that such a graph runs in
+another process. The text is data: there kernels are written anew from muGraphs and configurations. Where
+they cannot be, the goal itself is computed by torch.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
+from superopt.backend.operators import Operators
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
 from superopt.candidates.parts import parts_of
@@ -45,6 +46,7 @@ class RegionPlan:
         parts: Mapping[str, Candidate] | None,
         kernels: Mapping[str, Kernel] | None = None,
         data: Any = None,
+        operators: Operators | None = None,
     ) -> None:
         self.goal = goal
         self.inputs = tuple(port.name for port in goal.inputs)
@@ -52,6 +54,7 @@ class RegionPlan:
         self._target = target
         self._known = parts  # the candidate of each part, by the part's name; None: still in the data
         self._data = data
+        self._operators = operators  # what computes the region without any kernel of ours
         self._kernels = None if kernels is None else self._in_order(kernels)
         self._only: OrderedKernel | None = None  # where one kernel takes and makes all, in order
         self._failed = False
@@ -65,6 +68,11 @@ class RegionPlan:
         return cls(goal, target.name, chosen, kernels)
 
     @classmethod
+    def of_operators(cls, goal: Graph, target: str, operators: Operators) -> "RegionPlan":
+        """Return the plan of a region that operators of PyTorch compute."""
+        return cls(goal, target, {}, operators=operators)
+
+    @classmethod
     def read(cls, text: str) -> "RegionPlan":
         """Return the plan that a text holds, its parts still to be read, or raise InputError."""
         data = json.loads(text)
@@ -72,17 +80,22 @@ class RegionPlan:
             raise InputError("a plan of another version; clear the caches of torch.compile")
         goal = checked_graph(member(data, "goal", str, "a plan"))
         target = member(data, "target", str, "a plan")
+        if "operators" in data:
+            return cls.of_operators(goal, target, Operators.read(data["operators"]))
         return cls(goal, target, None, data=member(data, "parts", list, "a plan"))
 
     @property
     def text(self) -> str:
         """The plan as canonical JSON."""
-        data = {
+        data: dict[str, Any] = {
             "version": VERSION,
             "target": self._target,
             "goal": print_graph(self.goal),
-            "parts": [{"name": name, **runnable_json(one)} for name, one in self._parts.items()],
         }
+        if self._operators is not None:
+            data["operators"] = self._operators.to_json()
+        else:
+            data["parts"] = [{"name": name, **runnable_json(one)} for name, one in self._parts.items()]
         return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
     @property
@@ -107,7 +120,10 @@ class RegionPlan:
         return self.by_torch(dict(zip(self.inputs, tensors, strict=True)))
 
     def by_kernels(self, known: dict[str, Tensor]) -> list[Tensor]:
-        """Compute a region by its kernels."""
+        """Compute a region by its kernels, or by operators of PyTorch where these are the plan."""
+        if self._operators is not None:
+            made = self._operators(known)
+            return [made[name] for name in self.outputs]
         if self._kernels is None:
             self._kernels = self.make()
             kernel, _ = self._kernels[0]
@@ -140,6 +156,9 @@ class RegionPlan:
 
     def prove(self) -> None:
         """Raise InputError unless the kernels compute the goal, by its algebra."""
+        if self._operators is not None:
+            self._operators.prove(self.goal)
+            return
         parts = self._parts
         goals = parts_of(release_shifts(self.goal), parts)
         if goals is None or {one.name for one in goals} != set(parts):

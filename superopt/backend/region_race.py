@@ -6,40 +6,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from superopt.backend.cache import keep
+from superopt.backend.checks.inputs import RegionInputs, scaled
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.region import Region, at_other_sizes, blank_of, cheapest_us, traced_algebra
+from superopt.backend.operators import eager_module, operators_of
+from superopt.backend.region import Region, blank_of, cheapest_us
 from superopt.backend.region_plan import RegionPlan, calling, kept_plan
-from superopt.backend.subgraph import Subgraph
 from superopt.candidates import RegionCandidates
 from superopt.candidates.candidate import all_summed
 from superopt.clock import Clock
 from superopt.driver import SearchOptions
-from superopt.errors import SuperoptError, first_line, kind_and_line
+from superopt.errors import first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.assembly import in_parts
-from superopt.funnel.domain import positive_domain
 from superopt.funnel.first_runs import FirstRuns
-from superopt.live.sizes import same_program
 from superopt.optimizer import candidates_of
 from superopt.options import OptimizeOptions
 from superopt.rivals.aten import is_attention, is_matmul, operator_name
 from superopt.rivals.inductor import alone
 from superopt.rivals.opponents import Opponents
-from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS, Function, Rival
+from superopt.rivals.rivals import EAGER, INDUCTOR, LIBRARY_CALLS, Function, Rival
 from superopt.targets import Target
-from superopt.tune.measure import HeadToHead, bytes_of
-from superopt.verify.floats.compare import compare_floats, tensors_of, typical
-from superopt.verify.floats.focus import Focus, focus_of
-from superopt.verify.floats.report import FloatReport
+from superopt.tune.measure import HeadToHead
 
-__all__ = ["WIN", "RegionRace"]
+__all__ = ["WIN", "RegionRace", "even"]
 
 log = logging.getLogger("superopt")
 
@@ -59,7 +54,6 @@ _SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators of a softma
 _NEAR_S = 1.0  # a result that comes this near to the deadline is what there was time for, not the best
 _COMPILING_S = 2.5  # about what Inductor takes to compile a region, with the race against its code
 _HOPELESS = 1.5  # kernels this many times as slow as the library calls are surely slower than Inductor's
-_CALLED_WITH = ("normal",)  # distributions that the whole plan is called with; its kernels met all of them
 _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
 _LOOKING_S = 2.0  # seconds of search for cheaper graphs, before a region is said to be at the floor
@@ -67,9 +61,13 @@ _FACTORS = (8.0, 1 / 8)  # sizes that are symbols are tried at these multiples, 
 _NO_LOSS = 0.98  # the least speed against Inductor's code at these sizes
 _ELSEWHERE_S = 0.3  # seconds of a race at these sizes
 _FAILED = ("out of memory", "failed")
-_COPIES_BYTES = 96 << 20
-_MOST_COPIES = 8
-_LONG_FLOPS = 500_000_000  # with more operations in matmuls, memory is not what takes the time
+_APART = 1.4  # Inductor's code of what eager PyTorch has one kernel for takes about this many times as long
+_NEAR = 1.5  # kernels race eager PyTorch too where its time was within this many times theirs
+
+
+def even() -> float:
+    """Return the least speed that is no loss against a rival, for kernels that were faster before."""
+    return min(WIN, 1.0)
 
 
 class RegionRace:
@@ -82,10 +80,14 @@ class RegionRace:
         self.options = ledger.options
         self.module = region.subgraph.module
         self.blank = blank_of(region)
+        self.inputs = RegionInputs(region, target, self.blank.flops)
         self.seconds = 0.0
         self.deadline = 0.0
         self.rival: Opponents | None = None
         self.floor_us = region.floor_us
+        self.eager: fx.GraphModule = self.module  # the region as eager PyTorch computes it
+        self.fused = False  # whether eager PyTorch has kernels of its own for parts of it
+        self.operators_raced = False  # whether PyTorch's own operators have raced
         self.before_us = 0.0  # what Inductor takes, or is guessed to take
         self.first_runs: FirstRuns | None = None
         self.found: Decision | None = None  # the best so far
@@ -135,7 +137,7 @@ class RegionRace:
         start = time.monotonic()
         self.deadline = start + self.seconds
         with self.ledger.spending():
-            made = self._guarded(lambda: self._opened() or self._try(search))
+            made = self._guarded(lambda: self._opened() or self._best(search))
         late = not (made.taken or self.settled) and (not search or time.monotonic() > self.deadline - _NEAR_S)
         self.searched |= search and time.monotonic() <= self.deadline - _NEAR_S
         if made.why.startswith(_FAILED):  # nothing more is tried here; a later process may have better luck
@@ -179,8 +181,14 @@ class RegionRace:
         if self.rival is not None:
             return None
         self.ledger.searched += 1
-        self.rival = Opponents(self.module, self._copies, self.target, self.options.inductor)
+        self.eager, self.fused = eager_module(self.region)
+        self.rival = Opponents(
+            self.module, self.inputs.copies, self.target, self.options.inductor, eager=self.eager
+        )
         self.before_us = self.rival.most_us
+        if self.fused:  # Inductor's code may take longer
+            self.before_us *= _APART
+            return None
         return self._no_gain(self.before_us)
 
     def _no_gain(self, before: float) -> Decision | None:
@@ -208,6 +216,39 @@ class RegionRace:
         floor = self.target.floor_us(self.region.goal) or 0.0
         self.floor_us = floor if floor <= seen_us else 0.0
         self.blank = replace(self.blank, floor_us=self.floor_us or None)
+
+    def _best(self, search: bool) -> Decision:
+        """Return the better of our kernels and PyTorch's own operators, if it beats Inductor's code."""
+        if self.fused and (found := self._by_operators()).taken:
+            self.found = found
+        made = self.blank if self.settled else self._try(search)
+        if not made.taken and (found := self._by_operators()).why:
+            return found if found.taken or not made.why else replace(made, open=made.open or found.open)
+        return made if made.taken or not (self.found and self.found.taken) else self.found
+
+    def _by_operators(self) -> Decision:
+        """Race PyTorch's own operators with Inductor's code, once, where they may be faster."""
+        rival, known = self.rival, self.blank
+        assert rival is not None
+        promising = self.fused or (rival.has_made(INDUCTOR) and rival.most_us * WIN < self.before_us)
+        late = not rival.has_made(INDUCTOR) and self.deadline - time.monotonic() < _COMPILING_S
+        if self.operators_raced or not promising or late:
+            return known
+        self.operators_raced = True
+        operators = operators_of(self.region, self.eager)
+        if operators is None:
+            return known
+        made = RegionPlan.of_operators(self.region.goal, self.target.name, operators)
+        plan, ours = kept_plan(made), calling(self.region, made.text)
+        if self.region.subgraph.symbols and self.inputs.other_sizes(made):
+            return known
+        if self.options.verify and not self.inputs.compared(ours, rival.copies[0]).ok:
+            return known
+        found = self._judged(known, self._race(ours, INDUCTOR), plan)
+        if found.taken and (why := self._slower_elsewhere(ours)):
+            return replace(found, taken=False, plan=None, why=why)
+        self.operators_raced = not found.open  # a quieter moment may tell
+        return replace(found, why=f"{found.why}, by PyTorch's own operators")
 
     def _try(self, search: bool) -> Decision:
         rival = self.rival
@@ -237,16 +278,19 @@ class RegionRace:
         made = RegionPlan.of(self.region.goal, regions, self.target, state.kernels)
         plan = kept_plan(made)
         copies = rival.copies
-        made.by_kernels(self._known(made, copies[0]))
-        if self.region.subgraph.symbols and (why := self._other_sizes(made)):
+        made.by_kernels(self.inputs.known(made, copies[0]))
+        if self.region.subgraph.symbols and (why := self.inputs.other_sizes(made)):
             return replace(known, why=why)
         ours = calling(self.region, plan)
         if self.options.verify:
-            focus = focus_of(self.region.traced)
-            report = self._compared(ours, copies[0], focus)
+            report = self.inputs.compared(ours, copies[0])
             if not report.ok:
                 return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
         raced = self._raced(known, ours, plan)
+        if raced.taken and rival.most_us < _NEAR * (raced.after_us or inf):
+            speed = self._race(ours, EAGER).speed_of("superopt")
+            if speed < even():
+                return replace(raced, taken=False, plan=None, why=f"{speed:.2f} times the speed of eager")
         if raced.taken and (why := self._slower_elsewhere(ours)):
             return replace(raced, taken=False, plan=None, why=why)
         return raced
@@ -269,7 +313,8 @@ class RegionRace:
         """What kernels must take at most to be checked, and come near to be worth any tuning."""
         best = self.found.after_us if self.found and self.found.taken else None
         hopeless = _HOPELESS * self.rival.least_us if self.rival else 0.0
-        most = best or min(self.before_us, hopeless or self.before_us)
+        eager = self.rival.most_us if self.rival else inf
+        most = best or min(self.before_us, hopeless or self.before_us, eager)
         return most / WIN if WIN else inf
 
     # -- races
@@ -299,7 +344,7 @@ class RegionRace:
         if not self.region.subgraph.symbols:
             return None
         for factor in _FACTORS:
-            example = _scaled(self.region.subgraph, factor)
+            example = scaled(self.region.subgraph, factor)
             speed = _NO_LOSS if example is None else self._speed_at(example, ours)
             if speed < _NO_LOSS:
                 there = ", ".join(str(list(one.shape)) for one in example or ())
@@ -308,7 +353,9 @@ class RegionRace:
 
     def _speed_at(self, example: tuple[Tensor, ...], ours: fx.GraphModule) -> float:
         """Return the speed against Inductor's code, or its library calls; 0 if time is short."""
-        rival = Opponents(self.module, partial(self._copies, example), self.target, self.options.inductor)
+        rival = Opponents(
+            self.module, partial(self.inputs.copies, example), self.target, self.options.inductor
+        )
 
         def speed(other: Rival) -> float:
             return rival.against(ours, other, seconds=_ELSEWHERE_S).speed_of("superopt")
@@ -370,66 +417,6 @@ class RegionRace:
         softmax = any(operator_name(node) in _SOFTMAX for node in piece.nodes)
         product = any(map(is_matmul, piece.nodes))
         return piece.heavy <= _SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
-
-    def _other_sizes(self, plan: RegionPlan) -> str | None:
-        """Return why a plan does not serve other sizes, or None where it does."""
-        subgraph = self.region.subgraph
-        found = at_other_sizes(subgraph)
-        if found is None:
-            return "no other sizes fit together"
-        example, traced = found
-        if not same_program(traced.program, self.region.traced.program):
-            return "another program at other sizes"
-
-        def ours(*tensors: Tensor) -> Any:
-            made = dict(zip(plan.outputs, plan.by_kernels(self._known(plan, tensors)), strict=True))
-            return [made[name] for name in self.region.names]
-
-        try:
-            report = self._compared(ours, self._drawn(example), focus_of(traced))
-        except SuperoptError as error:
-            return f"its kernels do not take other sizes: {first_line(error)}"
-        return None if report.ok else "wrong at other sizes"
-
-    def _compared(self, ours: Function, given: tuple[Tensor, ...], focus: Focus) -> FloatReport:
-        """Return how a call of ours compares with the region's module in floats."""
-        domain = positive_domain(self.region.traced, given)
-        keep = domain.keeping if domain is not None else lambda function: function
-        return compare_floats(
-            keep(self.module), keep(ours), given, seed=1, distributions=_CALLED_WITH, focus=focus
-        )
-
-    def _known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
-        return dict(zip(plan.inputs, self.region.in_order(plan.inputs, tensors), strict=True))
-
-    # -- inputs
-
-    def _copies(self, example: tuple[Tensor, ...] | None = None) -> list[tuple[Tensor, ...]]:
-        """Return random inputs, several times over, so that no cache holds them all, where that matters."""
-        drawn = self._drawn(example or self.region.subgraph.example())
-        most = 2 if self.blank.flops > _LONG_FLOPS else _MOST_COPIES
-        count = max(2, min(most, _COPIES_BYTES // max(bytes_of(drawn), 1)))
-        return [drawn] + [tuple(map(torch.clone, drawn)) for _ in range(count - 1)]
-
-    def _drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        drawn = tensors_of(typical(example))
-        domain = positive_domain(self.region.traced, example)
-        kept = drawn if domain is None else domain.keep(drawn)
-        return tuple(tensor.to(self.target.torch_device) for tensor in kept)
-
-
-def _scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:
-    """Return inputs with all symbols so many times as large, or None where there are none such."""
-    hints = subgraph.hints()
-    sizes = {symbol: max(int(size * factor), 2) for symbol, size in hints.items()}
-    example = subgraph.example(sizes)
-    if sizes == hints or bytes_of(example) > _COPIES_BYTES:
-        return None
-    try:
-        traced_algebra(subgraph, example)
-    except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
-        return None
-    return example
 
 
 def _fastest_us(regions: Sequence[RegionCandidates]) -> float | None:

@@ -14,6 +14,7 @@ from torch.utils._sympy.functions import FloorDiv
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
 from superopt.rivals.aten import Kind, tensors_in, value_of
+from superopt.rivals.composites import COMPOSITE, composite_of
 
 __all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of"]
 
@@ -168,6 +169,8 @@ class _Builder:
         if isinstance(target, torch._ops.OpOverload):
             args = tuple(self._tensor(target, at, one) for at, one in enumerate(args))
         made = self.graph.call_function(target, args, kwargs)
+        if (composite := composite_of(node)) is not None:
+            made.meta[COMPOSITE] = composite
         self.copies[node] = made
         return made
 

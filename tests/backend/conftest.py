@@ -65,7 +65,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
         names = ", ".join(str(node.target) for node in region.subgraph.piece.nodes)
         plan = plan_of(region, target)
         race = RegionRace(region, target, ledger)
-        why = alone(lambda: race._other_sizes(read(plan))) if region.subgraph.symbols else None
+        why = alone(lambda: race.inputs.other_sizes(read(plan))) if region.subgraph.symbols else None
         found = Decision(names, "", why is None, why or "a test", plan=plan)
         if found.taken:
             made.append(found)

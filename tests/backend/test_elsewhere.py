@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from superopt.backend import budget, region_race
+from superopt.backend.checks.inputs import scaled
 from superopt.backend.region import Region, blank_of
 from superopt.backend.region_race import RegionRace
 from superopt.rivals import inductor
@@ -76,12 +77,12 @@ def test_speeds_are_those_of_library_calls_and_of_inductors_code(
     monkeypatch.setattr(region_race, "_HOPELESS", 1e9)
     contest = RegionRace(region, pick_target("cpu"), Host().ledger)
     contest.deadline = time.monotonic() + seconds
-    example = region_race._scaled(region.subgraph, 8.0)
+    example = scaled(region.subgraph, 8.0)
     assert example is not None
     speed = alone(lambda: contest._speed_at(example, region.subgraph.module))
     assert 0.05 < speed < 20
 
 
 def test_sizes_that_memory_does_not_hold_are_not_tried(region: Region) -> None:
-    assert region_race._scaled(region.subgraph, 1e9) is None
-    assert region_race._scaled(region.subgraph, 1.0) is None  # no other sizes
+    assert scaled(region.subgraph, 1e9) is None
+    assert scaled(region.subgraph, 1.0) is None  # no other sizes

@@ -112,6 +112,33 @@ void pairs_straight(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
     if (whole < n_count) pairs_packed(m_count, n_count - whole, k_count, a, b.at(0, whole), c + whole, c_row);
 }
 
+// Whether rows of B are so far apart in memory that few of them fit in the second cache together. Then it takes less
+// time to make panels of B, if these are met by many rows, than to read B where it lies.
+inline bool is_far_apart(index_t m_count, Matrix<bf16> b) { return m_count > 256 && b.row % 4096 == 0; }
+
+// The same with panels of B, which the rows of A meet where they lie.
+template <class A>
+void pairs_paneled(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<bf16> b, float* c,
+                   index_t c_row) {
+    const index_t breadth = least(pair_breadth, n_count), deep = pair_panels / breadth * 2;
+    Scratch scratch;
+    uint32_t* const panels = reinterpret_cast<uint32_t*>(scratch.floats(panels_room(least(deep, k_count), breadth)));
+    Ahead none{reinterpret_cast<const char*>(c), 0, 0};
+    for (index_t k = 0; k < k_count; k += deep) {
+        const index_t depth = least(deep, k_count - k), pairs = pairs_of(depth);
+        Scratch inner;
+        const Matrix<bf16> rows = rows_in_bf16(m_count, depth, a.at(0, k), inner);
+        for (index_t n = 0; n < n_count; n += breadth) {
+            const index_t width = least(breadth, n_count - n);
+            pack_pairs(depth, width, b.at(k, n), panels);
+            for (index_t m = 0; m < m_count; m += pair_rows)
+                for (index_t j = 0; j < width; j += pair_width)
+                    pairs_rows(least(pair_rows, m_count - m), least(pair_width, width - j), pairs, rows.at(m, 0),
+                               Panel{panels + j * (pairs + 1)}, c + m * c_row + n + j, c_row, none);
+        }
+    }
+}
+
 // Whether both operands lie along a sum that is long beside the rows of A. Else it takes longer to turn C around than
 // to make panels of B, and so it does where rows of A, as lanes of vectors, leave many of these empty.
 template <class A, class B>
@@ -126,7 +153,10 @@ template <class A, class B>
 void pairs_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                   index_t c_row) {
     constexpr index_t some = 16 * pair_rows;
-    const index_t breadth = least(pair_breadth, m_count), deep = pair_panels / breadth * 2;
+    // It is better to have few columns in a panel than a sum in parts.
+    const bool is_long = k_count > pair_panels / pair_breadth * 2;
+    const index_t breadth = least(is_long ? pair_breadth / 2 : pair_breadth, m_count);
+    const index_t deep = pair_panels / breadth * 2;
     const index_t row = 2 * pairs_of(least(deep, k_count)) + 64;
     Scratch scratch;
     uint32_t* const panels = reinterpret_cast<uint32_t*>(scratch.floats(panels_room(least(deep, k_count), breadth)));
@@ -145,14 +175,13 @@ void pairs_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a
             pack_pairs(depth, width, a.at(m, k).turned(), panels);
             for (index_t n = 0; n < n_count; n += some) {
                 const index_t height = least(some, n_count - n);
-                fill(turned, height * wide, 0.0f);
                 for (index_t i = 0; i < height; i += pair_rows) {
                     const index_t rows = least(pair_rows, height - i);
                     const Matrix<bf16> met = along_sum(k, n + i, rows, depth);
                     Ahead ahead = Ahead::of(b.at(k, n + i + rows), Ahead::together);
                     for (index_t j = 0; j < wide; j += pair_width)
                         pairs_rows(rows, least(pair_width, wide - j), pairs, met, Panel{panels + j * (pairs + 1)},
-                                   turned + i * wide + j, wide, ahead);
+                                   turned + i * wide + j, wide, ahead, true);
                 }
                 add_turned(height, width, turned, wide, c + m * c_row + n, c_row);
             }

@@ -154,9 +154,10 @@ struct Panel {
 };
 
 // ROWS x VECTORS accumulators stay in registers while the pairs run; A has its pairs along rows. The last vector may
-// have fewer lanes.
+// have fewer lanes. The sums are added to C, or where they are `first` written there.
 template <int ROWS, int VECTORS, class Columns>
-void pairs_block(index_t pairs, Matrix<bf16> a, Columns b, index_t count, float* c, index_t c_row, Ahead ahead) {
+void pairs_block(index_t pairs, Matrix<bf16> a, Columns b, index_t count, float* c, index_t c_row, Ahead ahead,
+                 bool first) {
     Vec sums[ROWS][VECTORS] = {};
 
     for (index_t pair = 0; pair < pairs; ++pair) {
@@ -175,30 +176,31 @@ void pairs_block(index_t pairs, Matrix<bf16> a, Columns b, index_t count, float*
         for (int v = 0; v < VECTORS; ++v) {
             float* const to = c + m * c_row + v * lanes;
             const index_t some = v == VECTORS - 1 ? count : index_t(lanes);
-            store(to, 1, some, load(to, 1, some) + sums[m][v]);
+            store(to, 1, some, first ? sums[m][v] : load(to, 1, some) + sums[m][v]);
         }
     }
 }
 
 template <int ROWS, int VECTORS, class Columns>
 inline void pairs_some(index_t rows, index_t columns, index_t pairs, Matrix<bf16> a, Columns b, float* c,
-                       index_t c_row, Ahead ahead) {
+                       index_t c_row, Ahead ahead, bool first) {
     constexpr int fewer = VECTORS - Columns::step;
     if constexpr (ROWS > 1)
-        if (rows < ROWS) return pairs_some<ROWS - 1, VECTORS>(rows, columns, pairs, a, b, c, c_row, ahead);
+        if (rows < ROWS) return pairs_some<ROWS - 1, VECTORS>(rows, columns, pairs, a, b, c, c_row, ahead, first);
     if constexpr (fewer > 0)
         if (columns <= fewer * lanes)
-            return pairs_some<ROWS, fewer>(rows, columns, pairs, a, b, c, c_row, ahead);
-    pairs_block<ROWS, VECTORS>(pairs, a, b, columns - (VECTORS - 1) * lanes, c, c_row, ahead);
+            return pairs_some<ROWS, fewer>(rows, columns, pairs, a, b, c, c_row, ahead, first);
+    pairs_block<ROWS, VECTORS>(pairs, a, b, columns - (VECTORS - 1) * lanes, c, c_row, ahead, first);
 }
 
 // All rows of A meet up to `pair_width` columns, in equal blocks.
 template <class Columns>
 inline void pairs_rows(index_t m_count, index_t columns, index_t pairs, Matrix<bf16> a, Columns b, float* c,
-                       index_t c_row, Ahead& ahead) {
+                       index_t c_row, Ahead& ahead, bool first = false) {
     for (index_t m = 0, blocks = (m_count + pair_rows - 1) / pair_rows; blocks > 0; --blocks) {
         const index_t rows = (m_count - m + blocks - 1) / blocks;
-        pairs_some<pair_rows, pair_vectors>(rows, columns, pairs, a.at(m, 0), b, c + m * c_row, c_row, ahead.take());
+        pairs_some<pair_rows, pair_vectors>(rows, columns, pairs, a.at(m, 0), b, c + m * c_row, c_row, ahead.take(),
+                                            first);
         m += rows;
     }
 }
@@ -250,11 +252,16 @@ void pack_pairs(index_t rows, index_t columns, Matrix<T> from, uint32_t* to) {
             }
         return;
     }
-    for (index_t i = 0; i < pairs; ++i)
+    for (index_t i = 0; i < pairs; ++i) {
+        // The hardware does not guess where rows go on that are so short.
+        const T* const ahead = from.at(least(2 * i + 16, rows - 1), 0).data;
         for (index_t j = 0; j < columns; j += lanes) {
+            __builtin_prefetch(ahead + j * from.column);
+            __builtin_prefetch(ahead + from.row + j * from.column);
             const Bits both = pairs_across(from.at(2 * i, j), rows - 2 * i, columns - j);
             memcpy(at(i, j), &both, sizeof both);
         }
+    }
 }
 
 inline index_t panels_room(index_t rows, index_t columns) {

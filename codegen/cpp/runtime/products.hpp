@@ -77,7 +77,9 @@ void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
     if (is_turned_in_place(m_count, k_count, a, b))
         return pairs_turned(m_count, n_count, k_count, a, b, c, c_row);
     if constexpr (__is_same(B, bf16))
-        if (b.column == 1) return pairs_straight(m_count, n_count, k_count, a, b, c, c_row);
+        if (b.column == 1)
+            return is_far_apart(m_count, b) ? pairs_paneled(m_count, n_count, k_count, a, b, c, c_row)
+                                            : pairs_straight(m_count, n_count, k_count, a, b, c, c_row);
 #endif
     pairs_packed(m_count, n_count, k_count, a, b, c, c_row);
 #else

@@ -25,10 +25,11 @@ from superopt.backend.region import Region, region_of
 from superopt.backend.subgraph import Subgraph
 from superopt.errors import CheckpointError
 from superopt.rivals.aten import kinds_of, operator_name, value_of
+from superopt.rivals.composites import COMPOSITE
 from superopt.targets import Target
 from superopt.trace.lowering.table import LOWERINGS, REASONS
 
-__all__ = ["Unportable", "data_of", "region_from"]
+__all__ = ["Unportable", "data_of", "region_from", "subgraph_from"]
 
 _MOST_NODES = 2000
 _ARITHMETIC: Mapping[str, Callable[..., Any]] = {
@@ -71,13 +72,14 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
                 "steps": steps,
                 "results": results,
             }
-        steps.append(
-            {
-                "call": _target_name(node),
-                "args": [_plain(one, number) for one in node.args],
-                "kwargs": {name: _plain(one, number) for name, one in node.kwargs.items()},
-            }
-        )
+        step = {
+            "call": _target_name(node),
+            "args": [_plain(one, number) for one in node.args],
+            "kwargs": {name: _plain(one, number) for name, one in node.kwargs.items()},
+        }
+        if COMPOSITE in node.meta:
+            step["part_of"] = list(node.meta[COMPOSITE])
+        steps.append(step)
     raise Unportable("it has no results")
 
 
@@ -139,10 +141,20 @@ def _plain(value: Any, number: Mapping[fx.Node, int]) -> Any:
 # -- the region of data
 
 
+def subgraph_from(data: Any, device: str) -> Subgraph:
+    """Return the subgraph of some data, or raise CheckpointError."""
+    try:
+        return _Reader(data).subgraph(device)
+    except CheckpointError:
+        raise
+    except Exception as error:  # PyTorch raises many kinds of errors for operators that do not fit together
+        raise CheckpointError(f"it is no region: {type(error).__name__}: {error}") from error
+
+
 def region_from(data: Any, target: Target, ledger: Ledger) -> Region:
     """Return the region of some data, or raise CheckpointError; its key tells whether it is the one meant."""
+    subgraph = subgraph_from(data, target.torch_device)
     try:
-        subgraph = _Reader(data).subgraph(target.torch_device)
         return region_of(subgraph, target, ledger)
     except CheckpointError:
         raise
@@ -226,6 +238,11 @@ class _Reader:
         else:
             node = self.graph.call_function(_ARITHMETIC.get(str(name)) or _operator(name), args, kwargs)
         known: Any = map_arg((args, kwargs), value_of)
+        part_of = step.get("part_of")
+        if part_of is not None:
+            sound = isinstance(part_of, list) and len(part_of) == 2
+            _require(sound and all(isinstance(one, str) for one in part_of), "a part is wrong")
+            node.meta[COMPOSITE] = tuple(part_of)
         call: Any = torch.Tensor.size if name == "size" else node.target
         node.meta["val"] = call(*known[0], **known[1])
         return node

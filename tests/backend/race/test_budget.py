@@ -149,6 +149,10 @@ class Slow:
     def __init__(self, us: float) -> None:
         self.most_us, self.least_us = us, 0.0
 
+    def has_made(self, rival: object) -> bool:
+        """Return that nothing is compiled."""
+        return False
+
     def give_up_copies(self) -> None:
         """Do nothing: it has none."""
 

@@ -42,6 +42,19 @@ def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
         assert error(loaded(vectors), case) < 2 * shape[2] ** 0.5 + 8, case
 
 
+FAR_APART = [
+    Case((rows, 4096, summed), (first, "bf16"), a_turned, b_turned=False, packed=False, pairs=True)
+    for rows, summed in ((257, 47), (260, 1100), (256, 30))
+    for first, a_turned in (("bf16", False), ("bf16", True), ("float", False))
+]
+
+
+@pytest.mark.parametrize("vectors", ["native", "emulated, 256 bits"])
+@pytest.mark.parametrize("case", FAR_APART, ids=str)
+def test_columns_whose_rows_compete_for_the_cache(case: Case, vectors: str) -> None:
+    assert error(loaded(vectors), case) < 2 * case.shape[2] ** 0.5 + 8
+
+
 def test_operands_are_rounded_where_there_are_instructions_only() -> None:
     assert rounds(loaded("emulated"))
     assert not rounds(loaded("no instructions"))
@@ -72,6 +85,7 @@ LAYOUTS = [
     for a_turned in (False, True)
     for b_turned in (False, True)
 ]
+LAYOUTS.append(FAR_APART[0])
 
 
 @pytest.mark.parametrize("case", LAYOUTS, ids=str)

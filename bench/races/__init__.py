@@ -1,0 +1,1 @@
+"""Races whose outcome is planted, on a machine that is busy: python -m bench.races."""

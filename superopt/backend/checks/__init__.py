@@ -1,0 +1,1 @@
+"""Checks: what a plan must pass besides the race of its region."""

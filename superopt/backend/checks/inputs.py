@@ -1,0 +1,99 @@
+"""Inputs: a region's inputs at any sizes, and whether a plan computes the same from them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superopt.backend.region import Region, at_other_sizes, traced_algebra
+from superopt.backend.region_plan import RegionPlan
+from superopt.backend.subgraph import Subgraph
+from superopt.errors import SuperoptError, first_line
+from superopt.funnel.domain import positive_domain
+from superopt.live.sizes import same_program
+from superopt.rivals.rivals import Function
+from superopt.targets import Target
+from superopt.tune.measure import bytes_of
+from superopt.verify.floats.compare import compare_floats, tensors_of, typical
+from superopt.verify.floats.focus import Focus, focus_of
+from superopt.verify.floats.report import FloatReport
+
+__all__ = ["RegionInputs", "scaled"]
+
+_CALLED_WITH = ("normal",)  # distributions that the whole plan is called with; its kernels met all of them
+_COPIES_BYTES = 96 << 20
+_MOST_COPIES = 8
+_LONG_FLOPS = 500_000_000  # with more operations in matmuls, memory is not what takes the time
+
+
+class RegionInputs:
+    """Random inputs of a region, within its domain, and comparisons on them."""
+
+    def __init__(self, region: Region, target: Target, flops: int) -> None:
+        self.region = region
+        self.target = target
+        self.flops = flops
+
+    def copies(self, example: tuple[Tensor, ...] | None = None) -> list[tuple[Tensor, ...]]:
+        """Return random inputs, several times over, so that no cache holds them all, where that matters."""
+        drawn = self.drawn(example or self.region.subgraph.example())
+        most = 2 if self.flops > _LONG_FLOPS else _MOST_COPIES
+        count = max(2, min(most, _COPIES_BYTES // max(bytes_of(drawn), 1)))
+        return [drawn] + [tuple(map(torch.clone, drawn)) for _ in range(count - 1)]
+
+    def drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return random inputs like an example."""
+        drawn = tensors_of(typical(example))
+        domain = positive_domain(self.region.traced, example)
+        kept = drawn if domain is None else domain.keep(drawn)
+        return tuple(tensor.to(self.target.torch_device) for tensor in kept)
+
+    def known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
+        """Return inputs of the region by the names that a plan has for them."""
+        return dict(zip(plan.inputs, self.region.in_order(plan.inputs, tensors), strict=True))
+
+    def compared(self, ours: Function, given: tuple[Tensor, ...], focus: Focus | None = None) -> FloatReport:
+        """Return how a call of ours compares with the region's module in floats."""
+        domain = positive_domain(self.region.traced, given)
+        keep = domain.keeping if domain is not None else lambda function: function
+        return compare_floats(
+            keep(self.region.subgraph.module),
+            keep(ours),
+            given,
+            seed=1,
+            distributions=_CALLED_WITH,
+            focus=focus or focus_of(self.region.traced),
+        )
+
+    def other_sizes(self, plan: RegionPlan) -> str | None:
+        """Return why a plan does not serve other sizes, or None where it does."""
+        found = at_other_sizes(self.region.subgraph)
+        if found is None:
+            return "no other sizes fit together"
+        example, traced = found
+        if not same_program(traced.program, self.region.traced.program):
+            return "another program at other sizes"
+
+        def ours(*tensors: Tensor) -> Any:
+            made = dict(zip(plan.outputs, plan.by_kernels(self.known(plan, tensors)), strict=True))
+            return [made[name] for name in self.region.names]
+
+        try:
+            report = self.compared(ours, self.drawn(example), focus_of(traced))
+        except SuperoptError as error:
+            return f"its kernels do not take other sizes: {first_line(error)}"
+        return None if report.ok else "wrong at other sizes"
+
+
+def scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:
+    """Return inputs with all symbols so many times as large, or None where there are none such."""
+    hints = subgraph.hints()
+    sizes = {symbol: max(int(size * factor), 2) for symbol, size in hints.items()}
+    example = subgraph.example(sizes)
+    if sizes == hints or bytes_of(example) > _COPIES_BYTES:
+        return None
+    try:
+        traced_algebra(subgraph, example)
+    except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
+        return None
+    return example
