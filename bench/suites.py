@@ -63,7 +63,7 @@ def _gpu(quick: bool) -> list[str]:
 
 
 def _models(quick: bool) -> list[str]:
-    from superopt.bench.models import DEFAULT
+    from superopt.bench.models.command import DEFAULT
 
     return ["gpt2:prefill", "bert"] if quick else list(DEFAULT)
 

@@ -108,11 +108,17 @@ def optimize(
 
 
 def candidates_of(
-    program: Program, target: Target, options: OptimizeOptions, clock: Clock, cache: Cache | None = None
+    program: Program,
+    target: Target,
+    options: OptimizeOptions,
+    clock: Clock,
+    cache: Cache | None = None,
+    late: Callable[[], bool] = lambda: False,
 ) -> tuple[list[RegionCandidates], Search | None]:
     """Return the ways to run every region, ranked by cost, and the search unless an earlier one found them.
 
     An earlier search may have been for another target, or with other options; it comes from `cache`.
+    No more ways than necessary are tried once it is `late`.
     """
     with clock.phase("recall"):
         goals = recall_search(cache, program, options.searching) if cache else None
@@ -124,10 +130,11 @@ def candidates_of(
         if cache:
             keep_search(cache, found, options.searching)
     with clock.phase("schedule"):
-        return [
-            schedules(goal, graphs, target, graphs=options.graphs, weights=options.weights)
+        ways = [
+            schedules(goal, graphs, target, graphs=options.graphs, weights=options.weights, late=late)
             for goal, graphs in goals
-        ], found
+        ]
+        return ways, found
 
 
 def race(

@@ -18,6 +18,8 @@ compared with float64, where eager's own error is the yardstick, and Inductor's 
     kernels   each region for which kernels are right takes them, however slow; the rest by ATen
     backend   as users have it; with --seconds, timed in turns against eager and Inductor
 
+`--resume` tries again what was given up, failed or crashed; the limits may be other ones then.
+
 The exit code is 1 where a result is wrong, or where the backend fails or crashes.
 """
 
@@ -48,6 +50,8 @@ __all__ = ["main", "table"]
 
 _UNUSABLE = "unusable"
 _FAULTS = ("wrong", "failed", "crash")
+_AGAIN = ("time", "memory", "failed", "crash")  # results after which `--resume` tries a graph once more
+_LIMITS = ("limit", "memory")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,9 +84,11 @@ def _run(options: argparse.Namespace) -> int:
     document = begin("graphs", _settings(options), machine() | {"threads": options.threads}, {})
     results = Results(names, options.json, document)
     kept = resumed(options.json, resume=options.resume)
-    if kept["cases"] and any(kept[part] != document[part] for part in ("suite", "settings")):
+    if kept["cases"] and any(_meant(kept[part]) != _meant(document[part]) for part in ("suite", "settings")):
         raise InputError(f"{options.json} was made with other options")
-    results.records.update({name: one for name, one in kept["cases"].items() if name in names})
+    results.records.update(
+        {name: one for name, one in kept["cases"].items() if name in names and one["result"] not in _AGAIN}
+    )
     with tempfile.TemporaryDirectory() as caches:
         environment = {
             name: str(Path(caches, name)) for name in ("SUPEROPT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
@@ -102,6 +108,11 @@ def _run(options: argparse.Namespace) -> int:
             print(_line(results.records[name]), flush=True)
     print(table(results.records.values()))
     return 1 if any(one["result"] in _FAULTS for one in results.records.values()) else 0
+
+
+def _meant(setting: Any) -> Any:
+    """Return settings without the limits, which only say when a graph is given up."""
+    return {**setting, **dict.fromkeys(_LIMITS)} if isinstance(setting, Mapping) else setting
 
 
 def _settings(options: argparse.Namespace) -> Record:

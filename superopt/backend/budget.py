@@ -30,7 +30,7 @@ _ENOUGH_S = (5.0, 10.0)
 _MEASURING = 0.2
 # Later regions take this share of the first one's time: what all kernels share is compiled by then.
 _LATER = 0.8
-_SEARCHED = 1.5  # a search takes at least this many times as long as trying the region as written
+_SEARCHED = 2.2  # a search takes at least this many times as long as trying the region as written
 
 
 def decisions_of(

@@ -18,6 +18,7 @@ __all__ = ["Decision", "Ledger"]
 
 _SHARE = 0.7  # the share of Inductor's expected time that a search may take
 _MOST_S = 60.0
+_NEAR_PEAK = 0.75  # the share of the peak rates above which a report says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,13 @@ class Decision:
         told = [f"{name} {us:.1f} µs" for name, us in times if us is not None]
         if self.before_us is not None:
             lines.append(f"  {', '.join(told)}")
+        if not self.taken and self.flops and self.before_us and self.floor_us:
+            share = self.floor_us / self.before_us
+            if share >= _NEAR_PEAK:
+                lines.append(
+                    f"  this is {min(share, 1.0):.0%} of the machine's peak: only a program with less"
+                    " arithmetic or fewer bytes is faster"
+                )
         if self.verdict:
             lines.append(f"  {self.verdict}")
         return "\n".join(lines)

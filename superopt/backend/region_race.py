@@ -34,20 +34,19 @@ from superopt.rivals.rivals import EAGER, INDUCTOR, LIBRARY_CALLS, Function, Riv
 from superopt.targets import Target
 from superopt.tune.measure import HeadToHead
 
-__all__ = ["LEAST_S", "WIN", "RegionRace", "even"]
+__all__ = ["WIN", "RegionRace", "even"]
 
 log = logging.getLogger("superopt")
 
 WIN = 1.05
 """How much faster than Inductor's code a region must be to be taken."""
 
-LEAST_S = 1.5
-"""Seconds below which nothing is begun."""
-
+_LEAST_S = (1.5, 3.0)  # seconds below which a region is not begun as it is written, or with a search
 _GRAPHS = {"quick": 2, "full": 6}  # graphs of a search that are made into kernels, which takes long
 _COMPILED = (2, 6)  # candidates of a region as it is written, and of what a search found
 _MOST_S = 40.0  # the most seconds that one region gets
 _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
+_MAKING = 0.5  # the share of a region's time that ranking ways to run it leaves for making and racing them
 _CONFIRMING = 0.06  # the share of a region's time for the last race
 _UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
 _SOON = 5  # matmuls and reductions of a region, up to which a search ends soon and kernels compile fast
@@ -130,7 +129,7 @@ class RegionRace:
         before = self.found or self.blank
         if self.settled:
             return before
-        if seconds < LEAST_S:
+        if seconds < _LEAST_S[search]:
             self.found = before if before.taken else self._without_time(before)
             return self.found
         self.first_runs = first_runs
@@ -299,7 +298,8 @@ class RegionRace:
     def _candidates(self, search: bool) -> tuple[list[RegionCandidates], State]:
         """Return the parts of the region as the funnel leaves them, and the kernels that were chosen."""
         options, clock = self._settings(search), Clock()
-        regions, _ = candidates_of(self.region.traced.program, self.target, options, clock)
+        program, end = self.region.traced.program, self.deadline - _MAKING * self.seconds
+        regions, _ = candidates_of(program, self.target, options, clock, late=lambda: time.monotonic() > end)
         limits = Limits(options.seconds, self.deadline, self._to_beat_us, most=self._few(search), tune=search)
         traced = in_parts(self.region.traced, [one.goal for one in regions])
         example = self.region.subgraph.example()
@@ -386,7 +386,7 @@ class RegionRace:
         told = f"{'at least ' if known.before_is_least else ''}{speed:.2f} times Inductor's speed"
         if speed < WIN:
             return replace(known, why=f"{told}, {WIN} is needed")
-        if not raced.sure:  # a quieter moment may tell
+        if WIN and not raced.sure:  # a quieter moment may tell; any kernels are wanted where WIN is 0
             return replace(known, why=f"{told}, but ahead in {raced.share:.0%} of the rounds only", open=True)
         return replace(known, taken=True, plan=plan, why=told)
 

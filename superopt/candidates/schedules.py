@@ -1,6 +1,6 @@
 """Schedules: the graphs that a search found as candidates, in the ways they are estimated to run fastest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
@@ -33,9 +33,17 @@ class _Way:
 
 
 def schedules(
-    goal: Graph, found: Sequence[Found], target: Target, *, graphs: int, weights: Weights = "live"
+    goal: Graph,
+    found: Sequence[Found],
+    target: Target,
+    *,
+    graphs: int,
+    weights: Weights = "live",
+    late: Callable[[], bool] = lambda: False,
 ) -> RegionCandidates:
     """Return the best ways to run the best graphs of a region on a target, and why others are dropped.
+
+    Once it is `late`, only the first way that fits is tried for each graph.
 
     Twice as many ways are kept as graphs are tried, the original graph among them; as many as graphs where
     estimates are times. Where tensors are made of weights once, some ways do without: what is made may be
@@ -51,9 +59,9 @@ def schedules(
         for one, once, way in zip(tried, values, whole, strict=True)
     ]
     if not any(values):
-        return _ranked(goal, whole, target, keep)
-    best = _ranked(goal, first, target, keep)
-    live = _ranked(goal, whole, target, min(_LIVE, keep), mark=", weights live")
+        return _ranked(goal, whole, target, keep, late)
+    best = _ranked(goal, first, target, keep, late)
+    live = _ranked(goal, whole, target, min(_LIVE, keep), late, mark=", weights live")
     known = {str(one.mugraph) for one in best.candidates}
     others = [one for one in live.candidates if str(one.mugraph) not in known]
     return replace(best, candidates=(*best.candidates, *others), dropped=(*best.dropped, *live.dropped))
@@ -64,9 +72,17 @@ def _once(found: Found, weights: Weights) -> tuple[int, ...]:
     return () if found.splits else once_values(found.graph, weights)
 
 
-def _ranked(goal: Graph, ways: Sequence[_Way], target: Target, keep: int, mark: str = "") -> RegionCandidates:
+def _ranked(
+    goal: Graph,
+    ways: Sequence[_Way],
+    target: Target,
+    keep: int,
+    late: Callable[[], bool],
+    *,
+    mark: str = "",
+) -> RegionCandidates:
     """Return the best of some ways; a mark tells their names and ids from those of other ways."""
-    ranked = rank(ways, target.cost_device(), keep=keep, misfit=target.misfit)
+    ranked = rank(ways, target.cost_device(), keep=keep, misfit=target.misfit, late=late)
     candidates = []
     for one in ranked.kept:
         way = ways[one.number - 1]

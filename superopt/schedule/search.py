@@ -78,6 +78,15 @@ def _fits(mugraph: MuGraph) -> None:
     """Every kernel fits."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What limits the schedules that are tried: calls of a library, the device, and the time."""
+
+    library: bool
+    misfit: Misfit
+    late: Callable[[], bool] = lambda: False
+
+
 class FoundGraph(Protocol):
     """A graph that a search found."""
 
@@ -109,7 +118,7 @@ def schedules(
     `splits` are axes that the graph has in parts of equal length; raises GraphError where it needs them so.
     """
     _check_keep(keep)
-    explorer = _Explorer(graph, device, name, 1, splits, library=library, misfit=misfit)
+    explorer = _Explorer(graph, device, 1, splits, _Rules(library, misfit), name)
     if explorer.refused is not None:
         raise explorer.refused
     explorer.begin()
@@ -125,8 +134,9 @@ def rank(
     library: bool = True,
     keep: int = 8,
     misfit: Misfit = _fits,
+    late: Callable[[], bool] = lambda: False,
 ) -> Schedules:
-    """Return the best ways to run any of several equal graphs.
+    """Return the best ways to run any of several equal graphs, of those tried until it is too `late`.
 
     A graph that needs an axis in equal parts is left out: it runs at few sizes only. A schedule that `misfit`
     refuses is dropped, and a schedule of smaller kernels is tried instead; the default schedule stays if no
@@ -137,7 +147,7 @@ def rank(
     library stays.
     """
     _check_keep(keep)
-    explorers, refused = _begun(found, device, library=library, misfit=misfit)
+    explorers, refused = _begun(found, device, _Rules(library, misfit, late))
     if not explorers:
         return Schedules((), refused)
     originals = _changed(explorers, found)
@@ -157,19 +167,17 @@ def explored(
     found: Sequence[FoundGraph], device: Device, *, library: bool = True, misfit: Misfit = _fits
 ) -> tuple[Scheduled, ...]:
     """Return every way to run equal graphs that `rank` chooses from, in no order."""
-    explorers, _ = _begun(found, device, library=library, misfit=misfit)
+    explorers, _ = _begun(found, device, _Rules(library, misfit))
     _changed(explorers, found)
     return tuple(one for explorer in explorers for one in explorer.made.values())
 
 
-def _begun(
-    found: Sequence[FoundGraph], device: Device, *, library: bool, misfit: Misfit
-) -> "tuple[list[_Explorer], tuple[Dropped, ...]]":
+_Begun = tuple[list["_Explorer"], tuple[Dropped, ...]]
+
+
+def _begun(found: Sequence[FoundGraph], device: Device, rules: _Rules) -> _Begun:
     """Return the graphs with the schedules that all begin with, and those that have none."""
-    every = [
-        _Explorer(one.graph, device, f"graph {number}", number, one.splits, library=library, misfit=misfit)
-        for number, one in enumerate(found, 1)
-    ]
+    every = [_Explorer(one.graph, device, at, one.splits, rules) for at, one in enumerate(found, 1)]
     refused = [
         _dropped(f"{one.number}", one.name, Kind.REFUSED, str(one.refused))
         for one in every
@@ -215,20 +223,17 @@ class _Explorer:
         self,
         graph: Graph,
         device: Device,
-        name: str,
         number: int,
         halves: Sequence[Split],
-        *,
-        library: bool,
-        misfit: Misfit,
+        rules: _Rules,
+        name: str = "",
     ) -> None:
         self.graph = graph
         self.halves = tuple(halves)
         self.device = device
-        self.name = name
+        self.name = name or f"graph {number}"
         self.number = number
-        self.library = library
-        self.misfit = misfit
+        self.rules = rules
         self.unfit: Scheduled | None = None  # the default schedule, if it does not fit the device
         self.ready: dict[tuple[tuple[str, int], ...], Prepared | GraphError] = {}
         self.tried: set[Recipe] = set()
@@ -280,7 +285,7 @@ class _Explorer:
                 ready = self._prepared(one.recipe.splits)
                 assert isinstance(ready, Prepared)
                 moves = moves_from(
-                    ready, one.recipe, one.mugraph, one.estimate, self.device, library=self.library
+                    ready, one.recipe, one.mugraph, one.estimate, self.device, library=self.rules.library
                 )
                 for recipe in list(moves):
                     self._try(recipe)
@@ -324,11 +329,13 @@ class _Explorer:
     def _try(self, recipe: Recipe, *, surely: bool = False) -> Scheduled | None:
         """Return the schedule of a recipe, unless it is impossible or equal to an earlier schedule.
 
-        After many recipes only simple ones are tried, unless this recipe is to be tried `surely`.
+        After many recipes only simple ones are tried, and once it is late none but the first, unless this
+        recipe is to be tried `surely`.
         """
         if recipe in self.tried:
             return self.made.get(recipe)
-        if not surely and len(self.tried) * len(self.graph.steps) > _WORK and recipe.changes > 1:
+        many = len(self.tried) * len(self.graph.steps) > _WORK and recipe.changes > 1
+        if not surely and (many or (self.made and self.rules.late())):
             self.untried += 1
             return None
         self.tried.add(recipe)
@@ -343,7 +350,7 @@ class _Explorer:
             return None
         same = recipe.splits, mugraph.kernels, mugraph.rounded
         known = same in self.seen
-        reason = self.seen[same] = self.seen[same] if known else self.misfit(mugraph)
+        reason = self.seen[same] = self.seen[same] if known else self.rules.misfit(mugraph)
         if reason is None:
             if known:
                 return None

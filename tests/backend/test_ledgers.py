@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend import entry
-from superopt.backend.decision import Ledger
+from superopt.backend.decision import Decision, Ledger
 
 
 @pytest.fixture
@@ -72,3 +72,21 @@ def test_what_is_no_longer_compiled_is_forgotten(ledgers: list[Ledger]) -> None:
     torch._dynamo.reset()
     gc.collect()
     assert len(entry._CALLS) <= before
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"before_us": 100.0, "floor_us": 93.0}, "this is 93% of the machine's peak"),
+        ({"before_us": 100.0, "floor_us": 60.0}, None),
+        ({"before_us": 100.0, "floor_us": 93.0, "flops": 0}, None),  # no matmul
+        ({"before_us": 100.0, "floor_us": 93.0, "taken": True}, None),
+        ({"before_us": None, "floor_us": 93.0}, None),
+        ({"before_us": 100.0, "floor_us": None}, None),
+    ],
+)
+def test_a_library_at_the_peak_is_said_to_be(told: dict[str, Any], said: str | None) -> None:
+    fields: dict[str, Any] = {"taken": False, "flops": 1000, **told}
+    text = Decision("mm x1", "f32[8,8]", why="a test", **fields).text()
+    assert ("of the machine's peak" in text) == (said is not None)
+    assert said is None or said in text

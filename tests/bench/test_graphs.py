@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from superopt.bench.graphs import command
 from superopt.bench.graphs.captured import captured
 from superopt.bench.graphs.command import main, table
 from superopt.bench.graphs.folder import drawn, graphs_of, read_tensors
@@ -155,3 +156,30 @@ def test_whatever_a_graph_does_is_a_row(
     assert why is None or why in found["why"]
     if result == "right":
         assert found["regions"] == found["taken"] == 1
+
+
+def test_resume_tries_again_what_was_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, out = tmp_path / "graphs", tmp_path / "out.json"
+    for name in ("right", "late", "failed"):
+        (folder / "family" / name).mkdir(parents=True)
+        (folder / "family" / name / "model.py").write_text(MODEL)
+        (folder / "family" / name / "weight_meta.py").write_text(META)
+    results = {"right": "right", "late": "time", "failed": "failed"}
+    tried: list[str] = []
+
+    def launch(request: Request, minutes: float, environment: Any) -> dict[str, Any]:
+        tried.append(Path(request.graph).name)
+        return {"result": results[tried[-1]], "why": None, "regions": 1, "taken": 1, "faults": []}
+
+    monkeypatch.setattr(command, "launched", launch)
+    arguments = [str(folder), "--way", "algebra", "--json", str(out)]
+    assert main([*arguments, "--limit", "3"]) == 1
+    assert sorted(tried) == ["failed", "late", "right"]
+    tried.clear()
+    results.update(late="right", failed="right")
+    assert main([*arguments, "--limit", "5", "--resume"]) == 0
+    assert sorted(tried) == ["failed", "late"]
+    tried.clear()
+    with pytest.raises(SystemExit):
+        main([*arguments, "--seed", "7", "--resume"])
+    assert not tried

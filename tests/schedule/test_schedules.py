@@ -10,6 +10,7 @@ import torch
 from superopt.cost import DEVICES, Device
 from superopt.driver import Found, search
 from superopt.errors import InputError
+from superopt.fate import Kind
 from superopt.ir import (
     Call,
     Graph,
@@ -216,6 +217,17 @@ def test_a_large_graph_is_not_tried_in_every_way() -> None:
     found = schedules(parse_graph("\n".join([*lines, "out y: f16[m, n] = t399"])), H200)
     assert found.kept[0].name == "graph"
     assert len(found.kept) + len(found.dropped) < 30
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_no_more_ways_are_tried_once_it_is_late(after: int) -> None:
+    graphs = found_for("mha")[:2]
+    asked = iter(range(1000))
+    found = rank(graphs, H200, keep=ALL, late=lambda: next(asked) >= after)
+    every = rank(graphs, H200, keep=ALL, late=lambda: False)
+    assert len(graphs) <= len(found.kept) < len(every.kept)
+    untried = [one.fate for one in found.dropped if one.fate.kind is Kind.NO_TIME]
+    assert [fate.reason.endswith("more schedules were not tried") for fate in untried] == [True] * len(graphs)
 
 
 # -- several graphs

@@ -33,7 +33,7 @@ from superopt.backend.deferred.queue import pending_key
 from superopt.cache import Cache, Key
 from superopt.errors import kind_and_line
 
-__all__ = ["Place", "Waiting", "place_of_compilation", "with_take_up"]
+__all__ = ["Place", "Waiting", "end_helper", "helper_at_work", "place_of_compilation", "with_take_up"]
 
 log = logging.getLogger("superopt")
 
@@ -229,6 +229,11 @@ class _Watch:
             start_new_session=True,  # Ctrl-C is for the program
         )
 
+    @property
+    def helper(self) -> int | None:
+        """The number of the helper's process while it works."""
+        return self._helper.pid if self._helper is not None and self._helper.poll() is None else None
+
     def close(self) -> None:
         """End the helper, which does so by itself, in good order, as its pipe closes."""
         if self._process == os.getpid():
@@ -253,6 +258,16 @@ def _look_at(graphs: Sequence[Waiting]) -> None:
 
 _WATCH = _Watch()
 atexit.register(_WATCH.close)
+
+
+def helper_at_work() -> int | None:
+    """Return the number of the process that tunes for this program, or None where there is none now."""
+    return _WATCH.helper
+
+
+def end_helper() -> None:
+    """End the process that tunes for this program, as the end of the program would."""
+    _WATCH.close()
 
 
 def _forget_in_child() -> None:

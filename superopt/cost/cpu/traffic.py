@@ -7,6 +7,7 @@ in every turn of a loop; a tensor is another part of memory in each turn along o
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 __all__ = ["Loop", "Touch", "distinct", "missed"]
 
@@ -20,7 +21,7 @@ class Touch:
     bytes: float  # of one tile
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is computed once
 class Loop:
     """A loop over tiles, or over programs, and what a turn touches: tiles, and by loops inside."""
 
@@ -28,26 +29,45 @@ class Loop:
     count: float
     body: "tuple[Loop | Touch, ...]"
 
+    @cached_property
+    def axes(self) -> Mapping[str, frozenset[str]]:
+        """The axes along which the tiles of each name lie in different places."""
+        found: dict[str, frozenset[str]] = {}
+        for each in self.body:
+            several = {each.name: each.axes} if isinstance(each, Touch) else each.axes
+            for name, axes in several.items():
+                found[name] = found.get(name, frozenset()) | axes
+        return found
 
-def distinct(one: Loop | Touch) -> dict[str, float]:
+    @cached_property
+    def turn(self) -> Mapping[str, float]:
+        """The bytes of memory that one turn touches, by name."""
+        return _merged(map(distinct, self.body), max)
+
+    @cached_property
+    def whole(self) -> Mapping[str, float]:
+        """The bytes of memory that all turns touch, by name."""
+        return {
+            name: size * (self.count if self.axis in self.axes[name] else 1)
+            for name, size in self.turn.items()
+        }
+
+
+def distinct(one: Loop | Touch) -> Mapping[str, float]:
     """Return the bytes of memory that all turns of a loop touch, by name."""
-    if isinstance(one, Touch):
-        return {one.name: one.bytes}
-    turn = _merged(map(distinct, one.body), max)
-    axes = _axes(one)
-    return {name: size * (one.count if one.axis in axes[name] else 1) for name, size in turn.items()}
+    return {one.name: one.bytes} if isinstance(one, Touch) else one.whole
 
 
 def missed(one: Loop | Touch, cache: float) -> dict[str, float]:
     """Return the bytes that a cache lacks in all turns of a loop, by name; at first it has none of them."""
     whole = distinct(one)
     if isinstance(one, Touch) or sum(whole.values()) <= cache:
-        return whole
-    fits = sum(_merged(map(distinct, one.body), max).values()) <= cache
+        return dict(whole)
+    fits = sum(one.turn.values()) <= cache
     turn = _merged((missed(each, cache) for each in one.body), max if fits else _add)
-    axes = _axes(one)
     return {
-        name: size * (1 if fits and one.axis not in axes[name] else one.count) for name, size in turn.items()
+        name: size * (1 if fits and one.axis not in one.axes[name] else one.count)
+        for name, size in turn.items()
     }
 
 
@@ -60,14 +80,4 @@ def _merged(parts: Iterable[Mapping[str, float]], join: Callable[[float, float],
     for part in parts:
         for name, size in part.items():
             found[name] = join(found[name], size) if name in found else size
-    return found
-
-
-def _axes(one: Loop | Touch) -> Mapping[str, frozenset[str]]:
-    if isinstance(one, Touch):
-        return {one.name: one.axes}
-    found: dict[str, frozenset[str]] = {}
-    for each in one.body:
-        for name, axes in _axes(each).items():
-            found[name] = found.get(name, frozenset()) | axes
     return found

@@ -196,7 +196,7 @@ def test_what_cannot_win_is_not_searched(
 
 
 def test_the_cheapest_equal_program_counts(target: Target) -> None:
-    graph = functional(lambda x, w: (x @ w).sum(-1), ones(512, 256), ones(256, 512))
+    graph = functional(lambda x, w: (x @ w).sum(-1), ones(4096, 256), ones(256, 4096))
     kinds = kinds_of(graph, "cpu")
     [piece] = pieces_of(graph, kinds)
     collapsing = region_of(subgraph_of(piece, kinds), target, ledger())
@@ -323,6 +323,28 @@ def test_what_a_race_decides(
     assert (found.taken, found.why) == (taken, f"at least {why}" if least else why)
     assert found.open == (not sure)
     assert ("Inductor at least 9.0" in found.text()) == least
+
+
+@pytest.mark.parametrize(("speedup", "sure"), [(0.1, True), (1.2, False)])
+def test_any_kernels_are_taken_where_none_need_win(
+    speedup: float, sure: bool, region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contest = RegionRace(region, target, ledger())
+    assert not contest._judged(contest.blank, raced(speedup, sure=sure), "a plan").taken
+    monkeypatch.setattr(region_race, "WIN", 0.0)
+    assert contest._judged(contest.blank, raced(speedup, sure=sure), "a plan").taken
+
+
+@pytest.mark.parametrize("left_s", [1.4, 2.0, 4.0])
+def test_a_search_is_begun_only_where_it_can_end(
+    left_s: float, region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+    monkeypatch.setattr(RegionRace, "_opened", lambda self: None)
+    monkeypatch.setattr(RegionRace, "_try", lambda self, search: begun.append(search) or self.blank)
+    for search in (False, True):
+        RegionRace(region, target, ledger(budget_s=9.0)).tried(left_s, None, search=search)
+    assert begun == [search for search, least_s in ((False, 1.5), (True, 3.0)) if left_s >= least_s]
 
 
 def raced(speedup: float, *, sure: bool = True) -> HeadToHead:

@@ -18,27 +18,29 @@ Compiling is timed in processes of their own, Inductor and superopt in turns: "c
 all models, such as compiled headers, is made before; `once_s` is superopt's time for that. The shares of
 operations (of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model
 superopt's kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes,
-and the step is measured once more. Let nothing else run meanwhile.
+and the step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino and
+onnx-runtime by commas, steps of these are timed in turns with the others. A peer that is not installed (the
+extra `peers`), or that fails, is left out of the race, and the record says why.
+Let nothing else run meanwhile.
 """
 
 import argparse
-import gc
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
 from superopt.bench.harness.command import Parser, above_zero, check_out, from_one, listed
-from superopt.bench.harness.records import launch_record
 from superopt.bench.harness.results import Results, begin, machine, resumed
+from superopt.bench.models.case import Case, child
+from superopt.bench.models.peers import PEERS, peers_of
 from superopt.errors import InputError
 
 __all__ = ["DEFAULT", "main"]
@@ -64,135 +66,6 @@ DEFAULT = (
 )
 """The cases that are run where none are named; to train, their models."""
 
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_STEPPING = ("llama", "qwen3", "mistral", "gpt2")  # models whose caches are of one kind in all layers
-
-
-class _Case:
-    """A model, a phase and a dtype, from text like `llama:decode:bf16`."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.model, *rest = text.split(":")
-        self.decode = "decode" in rest
-        self.dtype = next((one for one in rest if one in _DTYPES), "fp32")
-        unknown = [one for one in rest if one not in ("decode", "prefill", *_DTYPES)]
-        from superopt.bench.zoo import MODELS
-
-        if self.model not in MODELS:
-            raise InputError(f"no model is named {self.model!r}; there are {', '.join(MODELS)}")
-        if unknown:
-            raise InputError(f"{text}: {unknown[0]!r} is neither prefill, decode, nor {', '.join(_DTYPES)}")
-        if self.decode and self.model not in _STEPPING:
-            raise InputError(f"{text}: the models that decode are {', '.join(_STEPPING)}")
-
-
-def child(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what one process measures of a case: how long compiling takes, or times of a step too."""
-    import torch
-
-    model, step = _built(case, options)
-    settings: dict[str, Any] = {"preset": options.preset}
-    if options.budget is not None:
-        settings["budget_s"] = options.budget
-    torch.compile(lambda x: x + 1)(torch.ones(4))
-    inductor = step(torch.compile(model))
-    if options.child == "inductor":
-        return {"compile_s": _seconds(inductor)}
-    from superopt.backend.entry import ledger_of
-    from superopt.backend.warm_up import prepare_machine
-
-    once_s = _seconds(prepare_machine)
-    ours = step(torch.compile(model, backend="superopt", options=settings))
-    record: dict[str, Any] = {"compile_s": _seconds(ours)}
-    if options.child == "superopt":
-        ledger = ledger_of(settings)
-        taken = [one for one in ledger.decisions if one.taken]
-        counts = {"taken": len(taken), "all": len(ledger.decisions), "graphs": ledger.graphs}
-        flops, moved = sum(one.flops for one in taken), sum(one.bytes for one in taken)
-        record["regions"] = counts
-        record["flops"] = round(flops / ledger.total_flops, 3) if ledger.total_flops else 0.0
-        record["bytes"] = round(moved / ledger.total_bytes, 3) if ledger.total_bytes else 0.0
-        record["once_s"] = round(once_s, 3)
-        record["explained"] = ledger.text().splitlines()
-        return record
-    from superopt.tune.measure import times_together
-
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = options.inductor_cache
-    inductor()
-    steps = {"eager": step(model), "inductor": inductor, "superopt": ours}
-    record |= launch_record(times_together(steps, [()], seconds=options.seconds), "superopt", "eager")
-    record["speedup"] = round(record["ratios"]["inductor"], 3)
-    return record
-
-
-def _built(case: _Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any], Callable[[], Any]]]:
-    """Return a model, and what makes a step of it, or of what it was compiled to."""
-    import torch
-
-    from superopt.bench.zoo import Decoding, Sizes, build, inputs_of
-
-    torch.manual_seed(0)
-    sizes = Sizes(
-        width=options.width,
-        inner=options.width * 11 // 4,
-        heads=options.width // 64,
-        kv_heads=max(1, options.width // 256),
-        layers=options.layers,
-        tokens=options.tokens,
-    )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = getattr(torch, _DTYPES[case.dtype])
-    model = build(case.model, sizes).to(device, dtype).train(options.train)
-    if case.decode:
-        decoding = Decoding(model, options.context)
-        return model, lambda program: _decode(program, decoding)
-    inputs = {
-        name: value.to(device, dtype if value.is_floating_point() else None)
-        if isinstance(value, torch.Tensor)
-        else value
-        for name, value in inputs_of(case.model, replace(sizes, tokens=options.tokens)).items()
-    }
-    return model, lambda program: _step(program, inputs, train=options.train)
-
-
-def _decode(program: Callable[..., Any], decoding: Any) -> Callable[[], Any]:
-    import torch
-
-    def one_token() -> Any:
-        decoding.rewind()
-        with torch.no_grad():
-            return program(**decoding.inputs)[0]
-
-    return one_token
-
-
-def _step(program: Callable[..., Any], inputs: Mapping[str, Any], *, train: bool) -> Callable[[], Any]:
-    import torch
-
-    def infer() -> Any:
-        with torch.no_grad():
-            return program(**inputs)
-
-    def learn() -> None:
-        made = program(**inputs)
-        first: Any = made if isinstance(made, torch.Tensor) else made[0]
-        first.float().square().mean().backward()
-
-    return learn if train else infer
-
-
-def _seconds(step: Callable[[], Any]) -> float:
-    """Return how long the first step takes, all that it compiles included.
-
-    A garbage collection over all that PyTorch holds takes 0.2 s and would fall by chance into one of the
-    two first steps, so it is made before.
-    """
-    gc.collect()
-    start = time.perf_counter()
-    step()
-    return round(time.perf_counter() - start, 2)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
@@ -211,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--tune", type=above_zero, help="minutes of `superopt tune --pending`, and measure once more after it"
     )
+    add("--peers", default="", help="other compilers to race, by commas, or all")
     add("--limit", type=above_zero, default=10.0, help="minutes after which a process is given up")
     parser.add_results(minutes=45.0)
     add("--list", action="store_true", help="show the cases that would be run")
@@ -224,13 +98,14 @@ def _run(options: argparse.Namespace) -> int:
         print("\n".join(_named(options)))
         return 0
     if options.child:
-        print(json.dumps(child(_Case(options.cases), options)))
+        print(json.dumps(child(Case(options.cases), options)))
         return 0
     if find_spec("transformers") is None:
         raise InputError('models need transformers: pip install "superopt[models]"')
     if options.width % 64:
         raise InputError(f"--width is {options.width}; it is a multiple of 64")
-    cases = {text: _Case(text) for text in _named(options)}
+    cases = {text: Case(text) for text in _named(options)}
+    peers_of(options)  # raises where one is unknown
     check_out(options.json, resume=options.resume)
     document = _document(options)
     results = Results(list(cases), options.json, document)
@@ -245,12 +120,31 @@ def _run(options: argparse.Namespace) -> int:
         print(_line(text, found[text]), flush=True)
     if missing := [text for text in cases if text not in found]:
         print(f"not begun within {options.minutes:g} minutes: {', '.join(missing)}; --resume goes on")
-    for title, mark in (("all", ""), ("prefill and decode", ":")):
-        speeds = [one["speedup"] for text, one in found.items() if "speedup" in one and mark in text]
-        if speeds:
-            mean = geometric_mean(speeds)
-            print(f"geometric mean of the speedups, {title}: {mean:.3f} over {len(speeds)} cases")
+    print("\n".join(_means(found)))
     return 0 if all("error" not in found.get(text, {}) for text in cases) else 1
+
+
+def _means(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the geometric means of the speeds over others', at once and once deferred work is done."""
+    lines = []
+    for title, mark in (("all", ""), ("prefill and decode", ":")):
+        cases = [one for text, one in records.items() if "speedup" in one and mark in text]
+        tuned = [one["tuned"] for one in cases if "tuned" in one]
+        for when, several in (("", cases), (", tuned", tuned)):
+            if not several:
+                continue
+            mean = geometric_mean(one["speedup"] for one in several)
+            better = [_over_the_better(one) for one in several]
+            lines.append(
+                f"{title}{when}: {mean:.3f} times Inductor in the geometric mean of {len(several)} cases,"
+                f" {geometric_mean(better):.3f} times the better of eager and Inductor,"
+                f" least {min(better):.2f}"
+            )
+    return lines
+
+
+def _over_the_better(record: Mapping[str, Any]) -> float:
+    return float(min(record["ratios"][name] for name in ("eager", "inductor")))
 
 
 def _named(options: argparse.Namespace) -> list[str]:
@@ -262,7 +156,7 @@ def _named(options: argparse.Namespace) -> list[str]:
     return list(DEFAULT)
 
 
-def _measured(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
+def _measured(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """Return the record of one case from processes of their own, or the reason why there is none."""
     seconds: dict[str, list[float]] = {"inductor": [], "superopt": []}
     cold: dict[str, Any] = {}
@@ -289,7 +183,7 @@ def _measured(case: _Case, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _tuned(case: _Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def _tuned(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Return what a step takes once deferred work is worked off, and the seconds that it took."""
     tune = [sys.executable, "-m", "superopt", "tune", "--pending", "--minutes", str(options.tune)]
     start = time.perf_counter()
@@ -301,13 +195,14 @@ def _tuned(case: _Case, folder: Path, options: argparse.Namespace) -> dict[str, 
     return found if "error" in found else {"tuned": {**found, "tune_s": seconds}}
 
 
-def _in_process(case: _Case, kind: str, folder: Path, by: str, options: argparse.Namespace) -> dict[str, Any]:
+def _in_process(case: Case, kind: str, folder: Path, by: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return what a process measures, whose caches are in a folder, or why there is nothing."""
     command = [sys.executable, "-m", "superopt.bench.models", "--child", kind, "--cases", case.text]
     command += ["--preset", options.preset, "--seconds", str(options.seconds)]
     command += ["--width", str(options.width), "--layers", str(options.layers)]
     command += ["--tokens", str(options.tokens), "--context", str(options.context)]
     command += ["--inductor-cache", str(folder / "inductor"), *(["--train"] if options.train else [])]
+    command += ["--peers", options.peers] if options.peers else []
     command += [] if options.budget is None else ["--budget", str(options.budget)]
     said = _output(command, folder, by, options.limit)
     if isinstance(said, dict):
@@ -345,13 +240,16 @@ def _line(text: str, record: Mapping[str, Any]) -> str:
         return f"{text:22} failed: {record['error']}"
     timed = record["measured"]
     times = " ".join(f"{timed[label]['median_us']:10.1f}" for label in ("eager", "inductor", "superopt"))
+    raced = ", ".join(f"{name} {timed[name]['median_us']:.1f}" for name in PEERS if name in timed)
+    absent = "; ".join(f"no {name}: {why}" for name, why in record.get("absent", {}).items())
     spent = []
     for name in ("cold_s", "warm_s"):
         ours, inductors = record[name]["superopt"], record[name]["inductor"]
         spent.append(f"{ours:8.1f} {ours / inductors:6.2f}")
     shares = f"{record['flops']:4.0%} {record['bytes']:5.0%}"
     tuned = f"{record['tuned']['speedup']:6.2f}" if "tuned" in record else f"{'-':>6}"
-    return f"{text:22} {times} {record['speedup']:7.2f} {tuned} {shares} {'  '.join(spent)}"
+    own = f"{text:22} {times} {record['speedup']:7.2f} {tuned} {shares} {'  '.join(spent)}"
+    return "\n    ".join(part for part in (own, raced, absent) if part)
 
 
 def _document(options: argparse.Namespace) -> dict[str, Any]:
@@ -367,11 +265,8 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "budget_s": options.budget,
         "preset": options.preset,
         "tune_minutes": options.tune,
+        "peers": peers_of(options),
         "starts": options.starts,
         "sizes": {name: getattr(options, name) for name in ("width", "layers", "tokens", "context")},
     }
     return begin("models", settings, about | {"threads": torch.get_num_threads()}, {})
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

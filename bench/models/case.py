@@ -1,0 +1,151 @@
+"""Case: one model, built, and what one process measures of it."""
+
+import argparse
+import gc
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from superopt.bench.harness.records import launch_record
+from superopt.bench.harness.rivals import ready
+from superopt.bench.models.peers import PEERS, peers_of
+from superopt.errors import InputError
+
+__all__ = ["DTYPES", "Case", "child"]
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_STEPPING = ("llama", "qwen3", "mistral", "gpt2")  # models whose caches are of one kind in all layers
+
+
+class Case:
+    """A model, a phase and a dtype, from text like `llama:decode:bf16`."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.model, *rest = text.split(":")
+        self.decode = "decode" in rest
+        self.dtype = next((one for one in rest if one in DTYPES), "fp32")
+        unknown = [one for one in rest if one not in ("decode", "prefill", *DTYPES)]
+        from superopt.bench.zoo import MODELS
+
+        if self.model not in MODELS:
+            raise InputError(f"no model is named {self.model!r}; there are {', '.join(MODELS)}")
+        if unknown:
+            raise InputError(f"{text}: {unknown[0]!r} is neither prefill, decode, nor {', '.join(DTYPES)}")
+        if self.decode and self.model not in _STEPPING:
+            raise InputError(f"{text}: the models that decode are {', '.join(_STEPPING)}")
+
+
+def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what one process measures of a case: how long compiling takes, or times of a step too."""
+    import torch
+
+    model, step = _built(case, options)
+    settings: dict[str, Any] = {"preset": options.preset}
+    if options.budget is not None:
+        settings["budget_s"] = options.budget
+    torch.compile(lambda x: x + 1)(torch.ones(4))
+    inductor = step(torch.compile(model))
+    if options.child == "inductor":
+        return {"compile_s": seconds_of(inductor)}
+    from superopt.backend.entry import ledger_of
+    from superopt.backend.warm_up import prepare_machine
+
+    once_s = seconds_of(prepare_machine)
+    ours = step(torch.compile(model, backend="superopt", options=settings))
+    record: dict[str, Any] = {"compile_s": seconds_of(ours)}
+    if options.child == "superopt":
+        ledger = ledger_of(settings)
+        taken = [one for one in ledger.decisions if one.taken]
+        counts = {"taken": len(taken), "all": len(ledger.decisions), "graphs": ledger.graphs}
+        flops, moved = sum(one.flops for one in taken), sum(one.bytes for one in taken)
+        record["regions"] = counts
+        record["flops"] = round(flops / ledger.total_flops, 3) if ledger.total_flops else 0.0
+        record["bytes"] = round(moved / ledger.total_bytes, 3) if ledger.total_bytes else 0.0
+        record["once_s"] = round(once_s, 3)
+        record["explained"] = ledger.text().splitlines()
+        return record
+    from superopt.tune.measure import times_together
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = options.inductor_cache
+    inductor()
+
+    def peer(name: str) -> Callable[[], Any]:
+        return step(PEERS[name](model))
+
+    peers, absent = ready({name: partial(peer, name) for name in peers_of(options)}, tuple)
+    steps = {"eager": step(model), "inductor": inductor, **peers, "superopt": ours}
+    record |= launch_record(times_together(steps, [()], seconds=options.seconds), "superopt", "eager")
+    record["speedup"] = round(record["ratios"]["inductor"], 3)
+    return record | ({"absent": absent} if absent else {})
+
+
+def _built(case: Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any], Callable[[], Any]]]:
+    """Return a model, and what makes a step of it, or of what it was compiled to."""
+    import torch
+
+    from superopt.bench.zoo import Decoding, Sizes, build, inputs_of
+
+    torch.manual_seed(0)
+    sizes = Sizes(
+        width=options.width,
+        inner=options.width * 11 // 4,
+        heads=options.width // 64,
+        kv_heads=max(1, options.width // 256),
+        layers=options.layers,
+        tokens=options.tokens,
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = getattr(torch, DTYPES[case.dtype])
+    model = build(case.model, sizes).to(device, dtype).train(options.train)
+    if case.decode:
+        decoding = Decoding(model, options.context)
+        return model, lambda program: _decode(program, decoding)
+    inputs = {
+        name: value.to(device, dtype if value.is_floating_point() else None)
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in inputs_of(case.model, replace(sizes, tokens=options.tokens)).items()
+    }
+    return model, lambda program: _step(program, inputs, train=options.train)
+
+
+def _decode(program: Callable[..., Any], decoding: Any) -> Callable[[], Any]:
+    import torch
+
+    def one_token() -> Any:
+        decoding.rewind()
+        with torch.no_grad():
+            return program(**decoding.inputs)[0]
+
+    return one_token
+
+
+def _step(program: Callable[..., Any], inputs: Mapping[str, Any], *, train: bool) -> Callable[[], Any]:
+    import torch
+
+    def infer() -> Any:
+        with torch.no_grad():
+            return program(**inputs)
+
+    def learn() -> None:
+        made = program(**inputs)
+        first: Any = made if isinstance(made, torch.Tensor) else made[0]
+        first.float().square().mean().backward()
+
+    return learn if train else infer
+
+
+def seconds_of(step: Callable[[], Any]) -> float:
+    """Return how long the first step takes, all that it compiles included.
+
+    A garbage collection over all that PyTorch holds takes 0.2 s and would fall by chance into one of the
+    two first steps, so it is made before.
+    """
+    gc.collect()
+    start = time.perf_counter()
+    step()
+    return round(time.perf_counter() - start, 2)

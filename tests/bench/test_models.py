@@ -1,0 +1,110 @@
+"""Models: the peers that are raced, and what a case says of those that are not."""
+
+import argparse
+from typing import Any
+
+import pytest
+import torch
+
+from superopt.backend import warm_up
+from superopt.bench.models import case, command
+from superopt.bench.models.case import Case, child
+from superopt.bench.models.peers import PEERS, peers_of
+from superopt.errors import InputError
+
+
+def options(**changed: Any) -> argparse.Namespace:
+    told = {"peers": "", "train": False, "preset": "quick", "budget": None, "child": "timed", "seconds": 0.05}
+    sizes = {"width": 64, "layers": 1, "tokens": 8, "context": 8, "inductor_cache": "none"}
+    return argparse.Namespace(**{**told, **sizes, **changed})
+
+
+def test_all_peers_or_some_are_asked_for() -> None:
+    assert peers_of(options()) == []
+    assert peers_of(options(peers="all")) == list(PEERS)
+    assert peers_of(options(peers="openvino, freezing")) == ["openvino", "freezing"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"peers": "tvm"}, "--peers has no 'tvm'"), ({"peers": "all", "train": True}, "for inference")],
+)
+def test_other_peers_are_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        peers_of(options(**changed))
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all compilers return the model, and two peers work or fail."""
+
+    def broken(model: Any) -> Any:
+        raise ImportError("No module named 'broken'")
+
+    def late(model: Any) -> Any:
+        def program(**inputs: Any) -> Any:
+            raise RuntimeError("no kernel for conv2d")
+
+        return program
+
+    monkeypatch.setattr(torch, "compile", lambda model, **unused: model)
+    monkeypatch.setattr(warm_up, "prepare_machine", lambda: None)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "none")
+    peers = {"good": lambda model: model, "broken": broken, "late": late}
+    monkeypatch.setattr(case, "PEERS", peers)
+    monkeypatch.setattr(case, "peers_of", lambda options: list(peers) if options.peers else [])
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_peer_that_fails_is_left_out_with_its_reason() -> None:
+    record = child(Case("resnet"), options(peers="all"))
+    assert list(record["measured"]) == ["eager", "inductor", "good", "superopt"]
+    assert record["absent"] == {
+        "broken": "ImportError: No module named 'broken'",
+        "late": "RuntimeError: no kernel for conv2d",
+    }
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_without_peers_none_is_absent() -> None:
+    record = child(Case("resnet"), options())
+    assert list(record["measured"]) == ["eager", "inductor", "superopt"]
+    assert "absent" not in record
+
+
+def timed(speedup: float, eager: float, **more: Any) -> dict[str, Any]:
+    return {"speedup": speedup, "ratios": {"eager": eager, "inductor": speedup}, **more}
+
+
+def test_means_are_over_the_better_of_two_at_once_and_tuned() -> None:
+    records = {
+        "bert": timed(2.0, 0.5, tuned=timed(4.0, 1.0)),
+        "llama:decode": timed(8.0, 9.0),
+        "vit": {"error": "it failed"},
+    }
+    everything, tuned, decodes = command._means(records)
+    assert everything == (
+        "all: 4.000 times Inductor in the geometric mean of 2 cases,"
+        " 2.000 times the better of eager and Inductor, least 0.50"
+    )
+    assert tuned.startswith("all, tuned: 4.000 times")
+    assert "1.000 times the better" in tuned
+    assert decodes.startswith("prefill and decode: 8.000 times")
+
+
+def test_a_line_tells_of_peers() -> None:
+    us = {"eager": 3.0, "inductor": 2.0, "superopt": 1.0, "freezing": 1.5}
+    both = {"superopt": 4.0, "inductor": 2.0}
+    record = {
+        "measured": {name: {"median_us": one} for name, one in us.items()},
+        "cold_s": both,
+        "warm_s": both,
+        "flops": 0.5,
+        "bytes": 0.25,
+        "speedup": 2.0,
+        "absent": {"openvino": "No module named 'openvino'"},
+    }
+    own, raced, absent = command._line("bert", record).splitlines()
+    assert own.split()[:5] == ["bert", "3.0", "2.0", "1.0", "2.00"]
+    assert raced.strip() == "freezing 1.5"
+    assert absent.strip() == "no openvino: No module named 'openvino'"

@@ -1,0 +1,87 @@
+"""What a helper costs: turns in which it works and turns in which it is stopped, with all that it started."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from superopt.backend.deferred.live import helper_at_work
+from superopt.backend.deferred.priority import descendants
+from superopt.bench import helper
+from superopt.bench.helper import cost_of, processor_s
+from superopt.errors import InputError
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+
+_BUSY = "while True: pass"
+_PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}])"
+_LONG_S, _SHORT_S = 0.02, 0.004
+
+
+@contextmanager
+def started(code: str) -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield process.pid
+    finally:
+        for one in (*descendants(process.pid), process.pid):
+            subprocess.run(["kill", "-9", str(one)], check=False)
+        process.wait()
+
+
+def state(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_calls_beside_a_process_are_told_from_calls_alone() -> None:
+    with started(_PARENT) as process:
+        until(lambda: bool(descendants(process)))
+        [child] = descendants(process)
+
+        def call() -> None:
+            stopped = all(state(one) == "T" for one in (process, child))
+            time.sleep(_SHORT_S if stopped else _LONG_S)
+
+        found = cost_of(call, process, 1.0, 0.1)
+        assert found["turns"] == len(found["alone_us"]) == len(found["beside_us"]) >= 2
+        assert found["ratio"] > 1.5
+        assert found["busy"] > 0.0
+        assert "T" not in (state(process), state(child))
+
+
+def test_calls_that_nothing_disturbs_take_as_long_alone() -> None:
+    with started("import time; time.sleep(600)") as process:
+        found = cost_of(lambda: time.sleep(_LONG_S), process, 1.0, 0.1)
+    assert 0.5 < found["ratio"] < 2.0
+    assert found["busy"] < 0.1
+
+
+def test_processor_time_of_children_that_ended_counts() -> None:
+    burn = "import time; [None for _ in iter(lambda: time.process_time() < 0.3, False)]"
+    code = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {burn!r}]); time.sleep(600)"
+    with started(code) as process:
+        until(lambda: processor_s(process) >= 0.3 and not descendants(process))
+        assert processor_s(process) >= 0.3
+
+
+def test_no_helper_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper, "_PATIENCE_S", 0.2)
+    assert helper_at_work() is None
+    with pytest.raises(InputError, match="no helper was at work"):
+        helper._helper()
+
+
+def test_a_helper_that_ended_says_so() -> None:
+    with pytest.raises(InputError, match="ended before"):
+        cost_of(lambda: None, 2**22 + 1, 0.1, 0.1)  # no process has such a number
