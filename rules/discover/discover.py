@@ -77,12 +77,13 @@ class Discovery:
 def default_setting(
     size: int, names: Sequence[str] = MATRICES, seed: int = 0, constants: Sequence[str] = ()
 ) -> Setting:
-    """Return the operators over as many tensors as graphs of this size can tell apart, two scalars and constants.
+    """Return the operators over as many tensors as graphs of this size can tell apart.
 
-    The tensors are matrices; where an operator takes only images, they are images and weights.
+    The tensors are matrices; where an operator takes only images, they are images and weights. Two scalars
+    and the constants stand beside them.
     """
     operators = operators_named(names)
-    ranks = set.intersection(*(set(operator.ranks) for operator in operators)) if operators else set()
+    ranks = {2, 4}.intersection(*(operator.ranks for operator in operators))
     if not ranks:
         raise InputError(
             f"no tensor goes into all of {', '.join(names)}: some take matrices only, and others images only"

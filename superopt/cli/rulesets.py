@@ -22,6 +22,7 @@ _EXAMPLES = """\
 examples:
   superopt rules discover --size 2 -o rules.json
   superopt rules discover --size 3 --operators add,relu,matmul,concat_cols -o rules.json --workers 2
+  superopt rules discover --operators conv_same,enlarge,avg_pool,add --constants dirac,box -o images.json
   superopt rules show rules.json
   superopt rules apply rules.json "a[m, k] w[k, n] v[k, p]: matmul(a, w), matmul(a, v)"
 """
@@ -40,7 +41,8 @@ def add_actions(actions: Any) -> None:
     discover.add_argument(
         "--size", type=positive, default=2, metavar="N", help="operators in a graph (default 2)"
     )
-    discover.add_argument("--operators", metavar="A,B", help="only these operators (default: all)")
+    discover.add_argument("--operators", metavar="A,B", help="these operators (default: those of matrices)")
+    discover.add_argument("--constants", metavar="A,B", help="constants among the inputs, as eye or dirac")
     discover.add_argument("--workers", type=workers, default=1, metavar="N", help="processes (default 1)")
     discover.add_argument("--seed", type=whole, default=0, help="of the numbers that graphs are tried with")
     discover.add_argument("-o", "--output", metavar="FILE", required=True, help="the file of rules to write")
@@ -75,13 +77,13 @@ def add_actions(actions: Any) -> None:
 
 def _discover(arguments: argparse.Namespace) -> int:
     from superopt.frontier.engine import explore
-    from superopt.rules.discover.discover import default_setting, discover
-    from superopt.rules.discover.language.operators import OPERATORS
+    from superopt.rules.discover.discover import MATRICES, default_setting, discover
     from superopt.rules.discover.store import write_rules
 
     path = check_place(arguments.output)
-    names = list(OPERATORS) if arguments.operators is None else _listed(arguments.operators)
-    setting = default_setting(arguments.size, names, arguments.seed)
+    names = MATRICES if arguments.operators is None else _listed("--operators", arguments.operators)
+    constants = [] if arguments.constants is None else _listed("--constants", arguments.constants)
+    setting = default_setting(arguments.size, names, arguments.seed, constants)
     with LiveLine() as show:
         found = discover(setting, arguments.size, partial(explore, workers=arguments.workers), tell=show)
     write_rules(found, path)
@@ -217,10 +219,10 @@ def _table(rules: "Sequence[tuple[Rule, Proof]]") -> Table:
     return Table(("name", "rule", "status", "detail"), tuple(rows))
 
 
-def _listed(text: str) -> list[str]:
+def _listed(option: str, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise InputError(f"--operators {text!r} names none; write them by commas, as in add,relu,matmul")
+        raise InputError(f"{option} {text!r} names none; write names with commas, as in add,relu,matmul")
     return names
 
 

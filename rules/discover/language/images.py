@@ -1,8 +1,8 @@
 """Convolutions and pools: their shapes and their meaning, as windows that move over an image.
 
 A window reads zeros beyond the border where the padding is `same`; then the image keeps its size, and half of
-it where the stride is 2. Without padding the windows are those that lie in the image. A pool's window is 3 by 3;
-the average counts the zeros of the border, so that it is a convolution with a constant weight.
+it where the stride is 2. Without padding the windows are those that lie in the image. A pool's window is 3 by
+3; the average counts the zeros of the border, so that it is a convolution with a constant weight.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def _windows(image: Any, rows: int, cols: int) -> Iterator[Any]:
     height, width = (size - window + 1 for size, window in zip(image.shape[-2:], (rows, cols), strict=True))
     for row in range(rows):
         for col in range(cols):
-            yield image.each(
-                lambda x, row=row, col=col: x[..., row : row + height, col : col + width], image
-            )
+            yield image.each(lambda x, row=row, col=col: x[..., row : row + height, col : col + width], image)
 
 
 def _convolution(image: Any, weight: Any, padding: str) -> Any:

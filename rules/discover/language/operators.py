@@ -1,8 +1,8 @@
 """The operators that graphs are made of: everything that is true of one stands in its record.
 
 Rows and columns are the first two dimensions. A matrix has no others; an image has two more, and its first
-two are samples and channels; the weight of a convolution has as many dimensions as an image, and its first two
-are the channels that it makes and the channels that it reads.
+two are samples and channels; the weight of a convolution has as many dimensions as an image, and its first
+two are the channels that it makes and the channels that it reads.
 """
 
 from __future__ import annotations

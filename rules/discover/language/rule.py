@@ -144,7 +144,10 @@ def _parts(side: str) -> Iterator[str]:
 
 
 def rule_of(
-    name: str, left: Sequence[Expression], right: Sequence[Expression], sizes: Mapping[str, Sequence[int | Word]]
+    name: str,
+    left: Sequence[Expression],
+    right: Sequence[Expression],
+    sizes: Mapping[str, Sequence[int | Word]],
 ) -> Rule | None:
     """Return the rule that two sides make, under the most general shapes that allow both.
 

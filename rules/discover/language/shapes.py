@@ -4,8 +4,8 @@ A dimension is a word: a sequence of symbols, each of which stands for any size.
 words, and a split cuts a word in two. While graphs are enumerated every symbol is one unit, so a dimension
 is as long as its word. Equal dimensions are equal symbol by symbol, so unification is a union-find.
 
-A symbol of digits is a size itself. A symbol may also be computed from others: `out(h, r)` is what a window of
-size r leaves of h, `half(h)` is every second place of h, and `wide(r)` is r with one more at either end.
+A symbol of digits is a size itself. A symbol may also be computed from others: `out(h, r)` is what a window
+of size r leaves of h, `half(h)` is every second place of h, and `wide(r)` is r with one more at either end.
 """
 
 from __future__ import annotations
@@ -120,9 +120,12 @@ class Symbols:
         if one == other:
             return True
         if "(" in other:
-            (function, parts), (another, others) = _taken_apart(one) or ("", []), _taken_apart(other) or ("", [])
+            (function, parts), (another, others) = (
+                _taken_apart(one) or ("", []),
+                _taken_apart(other) or ("", []),
+            )
             return function == another and all(map(self._joined, parts, others))
-        if other.isdigit() or other in atoms(one) and "(" in one:
+        if other.isdigit() or (other in atoms(one) and "(" in one):
             return False
         self.parents[other] = one
         return True

@@ -9,9 +9,9 @@ other numbers.
 Inputs are fractions, small and large: among integers `a + a * a` is never negative, and its relu looks
 needless.
 
-An exponential, a root or a logarithm of a fraction is none. Where graphs have these, numbers are reals: floats of
-64 bits of mantissa, whose fingerprints are made of the first 36 bits or so. Two equal graphs look different where
-a number lies on the edge between two of these, about once in ten million numbers.
+An exponential, a root or a logarithm of a fraction is none. Where graphs have these, numbers are reals:
+floats of 64 bits of mantissa, whose fingerprints are made of the first 36 bits. Two equal graphs look
+different where a number lies on the edge between two of these, about once in ten million numbers.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ class Numbers:
         """Return the numbers as words that are equal where the numbers are."""
         return self.residues.astype(np.uint64)
 
-    def differs(self, other: Numbers) -> NDArray[np.bool_]:
+    def differs(self, other: Any) -> NDArray[np.bool_]:
         """Return where two arrays differ."""
-        return self.residues != other.residues
+        found: NDArray[np.bool_] = self.residues != other.residues
+        return found
 
     def constant(self, value: Fraction) -> Numbers:
         """Return a constant that goes with any shape."""
@@ -139,7 +140,7 @@ class Numbers:
         return _defined(below.astype(np.int64), np.where(undefined, np.nan, below))
 
     def where(self, mask: Numbers) -> Numbers:
-        """Return the numbers where a mask is not zero, and zero elsewhere; what a mask leaves out is not seen."""
+        """Return the numbers where a mask is not zero, and zero where it is, whatever is there."""
         kept = mask.residues != 0
         sizes = np.where(np.isnan(mask.sizes), np.nan, np.where(kept, self.sizes, 0.0))
         return _defined(np.where(kept, self.residues, 0), sizes)
@@ -199,7 +200,7 @@ class Reals:
         words[undefined] = -1
         return words.view(np.uint64)
 
-    def differs(self, other: Reals) -> NDArray[np.bool_]:
+    def differs(self, other: Any) -> NDArray[np.bool_]:
         """Return where two arrays differ by more than errors of rounding, or only one of them is defined."""
         one, two = np.broadcast_arrays(self.numbers, other.numbers)
         known = np.isfinite(one) & np.isfinite(two)
@@ -258,7 +259,7 @@ class Reals:
         return Reals(np.where(undefined, np.nan, below).astype(np.longdouble))
 
     def where(self, mask: Reals) -> Reals:
-        """Return the numbers where a mask is not zero, and zero elsewhere; what a mask leaves out is not seen."""
+        """Return the numbers where a mask is not zero, and zero where it is, whatever is there."""
         found = np.where(mask.numbers != 0, self.numbers, 0)
         return Reals(np.where(np.isnan(mask.numbers), mask.numbers, found))
 
@@ -268,8 +269,6 @@ class Reals:
 
 
 _LARGEST_EXPONENT = 5_000.0  # larger exponentials are as good as infinite
-
-
 
 
 def given(

@@ -13,7 +13,7 @@ from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.expressions import Apply, Expression, Input, shape_of
 from superopt.rules.discover.language.operators import OPERATORS, Values
 from superopt.rules.discover.language.rule import Rule
-from superopt.rules.discover.language.shapes import Shape, Word, size_of
+from superopt.rules.discover.language.shapes import Shape, Word, atoms, size_of
 from superopt.rules.discover.language.values import Numbers, Reals, given, small, with_undefined
 
 __all__ = ["Counterexample", "counterexample", "dimensions", "evaluated", "fits", "length"]
@@ -23,7 +23,7 @@ _Value = TypeVar("_Value", bound=Values)
 _TRIALS = 12
 _SAMPLES = 8
 _LARGEST_SIZE = 3
-_ATTEMPTS = 40  # draws of sizes until every window fits
+_MOST_SIZE = 40  # of a dimension that windows must fit into
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def counterexample(rule: Rule, seed: int) -> Counterexample | None:
             }
         for output, (left, right) in enumerate(zip(rule.left, rule.right, strict=True)):
             one, other = evaluated(left, inputs, sizes), evaluated(right, inputs, sizes)
-            differ = np.argwhere(np.broadcast_to(one.differs(other), np.broadcast_shapes(one.shape, other.shape)))
+            differ = np.argwhere(one.differs(other))
             if len(differ):
                 return _shown(rule, sizes, inputs, output, one, other, tuple(differ[0].tolist()))
     return None
@@ -77,25 +77,37 @@ def _drawn_sizes(rule: Rule, generator: np.random.Generator, *, apart: bool) -> 
 
     Sizes that differ as far as they can come first: sizes that happen to be equal hide mistakes.
     """
-    for attempt in range(_ATTEMPTS):
-        most = _LARGEST_SIZE + attempt // 4
-        sizes = {
-            symbol: number % most + 1 if apart and not attempt else int(generator.integers(1, most + 1))
-            for number, symbol in enumerate(rule.symbols)
-        }
-        if fits(rule, sizes):
-            return sizes
-    raise InputError(f"{rule.name or 'a rule'}: no small sizes were found that all its windows fit into")
+    sizes = {
+        symbol: number % _LARGEST_SIZE + 1 if apart else int(generator.integers(1, _LARGEST_SIZE + 1))
+        for number, symbol in enumerate(rule.symbols)
+    }
+    while (symbol := _too_small(rule, sizes)) is not None:
+        sizes[atoms(symbol)[0]] += 1  # what windows move over
+        if max(sizes.values()) > _MOST_SIZE:
+            raise InputError(
+                f"{rule.name or 'a rule'}: no small sizes were found that all its windows fit into"
+            )
+    return sizes
 
 
 def fits(rule: Rule, sizes: Mapping[str, int]) -> bool:
     """Return whether every tensor of a rule has at least one element at these sizes."""
+    return _too_small(rule, sizes) is None
+
+
+def _too_small(rule: Rule, sizes: Mapping[str, int]) -> str | None:
+    """Return a computed symbol of which nothing is left, as windows are larger than what they move over."""
     shapes = rule.shapes
-    return all(
-        length(word, sizes) > 0
-        for side in (*rule.left, *rule.right)
-        for one in _parts(side)
-        for word in shape_of(one, shapes)
+    return next(
+        (
+            symbol
+            for side in (*rule.left, *rule.right)
+            for one in _parts(side)
+            for word in shape_of(one, shapes)
+            for symbol in word
+            if size_of(symbol, sizes) < 1
+        ),
+        None,
     )
 
 

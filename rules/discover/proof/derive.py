@@ -70,7 +70,7 @@ class _Variables:
 
 def _language() -> str:
     """Return the operators, what commutes, and the shape of each operator's result."""
-    made, commuting, shapes = [], [], []
+    made, commuting, shapes = list[str](), list[str](), list[str]()
     for operator in OPERATORS.values():
         words = "i64 String String " if operator.results > 1 else ""
         made.append(f"({_called(operator.name)} {words}{' '.join('T' * operator.arity)})")
@@ -138,7 +138,9 @@ def _called(name: str) -> str:
 
 def _spelled(word: Word, end: str = "") -> str:
     """Return a word as a string that egglog builds of variables, whose names have an end of their own."""
-    parts = [part for at, symbol in enumerate(word) for part in (*(['" "'] if at else []), *_pieces(symbol, end))]
+    parts = [
+        part for at, symbol in enumerate(word) for part in (*(['" "'] if at else []), *_pieces(symbol, end))
+    ]
     return parts[0] if len(parts) == 1 else f"(+ {' '.join(parts)})"
 
 
@@ -168,8 +170,10 @@ def _sign_facts() -> list[str]:
         "(rule ((= e (Relu (Mul a b))) (nonnegative a)) ((union e (Mul a (Relu b)))) :ruleset laws)",
         "(rule ((= e (Mul a (Relu b))) (nonnegative a)) ((union e (Relu (Mul a b)))) :ruleset laws)",
         "(rule ((= e (Abs a)) (nonnegative a)) ((union e a)) :ruleset laws)",
-        "(rule ((= e (Mul c (Max a b))) (nonnegative c)) ((union e (Max (Mul c a) (Mul c b)))) :ruleset laws)",
-        "(rule ((= e (Max (Mul c a) (Mul c b))) (nonnegative c)) ((union e (Mul c (Max a b)))) :ruleset laws)",
+        "(rule ((= e (Mul c (Max a b))) (nonnegative c)) "
+        "((union e (Max (Mul c a) (Mul c b)))) :ruleset laws)",
+        "(rule ((= e (Max (Mul c a) (Mul c b))) (nonnegative c)) "
+        "((union e (Mul c (Max a b)))) :ruleset laws)",
     ]
 
 
@@ -215,7 +219,9 @@ def _rewrite(there: Expression, left: Expression, right: Expression, rule: Rule)
             for at, word in enumerate(shapes[name]):
                 conditions.append(f"(= {words.variable(word)} (dim {name} {at}))")
             conditions.append(f"(= {len(shapes[name])} (rank {name}))")
-    known = {atom for word in words.met if not _is_computed(word) for symbol in word for atom in atoms(symbol)}
+    known = {
+        atom for word in words.met if not _is_computed(word) for symbol in word for atom in atoms(symbol)
+    }
     made = (*_mentioned(left, shapes), *_mentioned(right, shapes), *words.met)
     if not {atom for word in made for symbol in word for atom in atoms(symbol)} <= known:
         return None
@@ -281,13 +287,16 @@ def _both_parts(expression: Apply, shapes: dict[str, Shape]) -> tuple[Word, Word
 def _pattern(expression: Expression, shapes: dict[str, Shape], words: _Words | None) -> str:
     """Return an expression as egglog matches it, or builds it where no words are to be matched."""
 
-
     def spelled(word: Word) -> str:
         return _spelled(word, "_") if words is None else words.variable(word)
 
     if isinstance(expression, Input):
         constant = constant_named(expression.name)
-        return expression.name if constant is None else _constant(constant, map(spelled, shapes[expression.name]))
+        return (
+            expression.name
+            if constant is None
+            else _constant(constant, map(spelled, shapes[expression.name]))
+        )
     parts = _both_parts(expression, shapes) if expression.at else ()
     return _constructed(
         expression, [_pattern(arg, shapes, words) for arg in expression.args], list(map(spelled, parts))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from superopt.rules.discover.language.constants import constant_named
+from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.proof.axioms import axioms
 from superopt.rules.discover.proof.check import counterexample
@@ -29,9 +31,24 @@ class Proof:
     detail: str
 
 
+def _deriver(rule: Rule) -> Deriver:
+    """Return what derives from the axioms that a proof of this rule may need."""
+    algebra = any(OPERATORS[name].family == "algebra" for name in rule.names)
+    images = any(len(shape) == 4 for _, shape in rule.inputs)
+    return _deriver_of(algebra or any(constant_named(name) for name, _ in rule.inputs), images)
+
+
 @cache
-def _deriver() -> Deriver:
-    return Deriver(axioms(), signs=True)
+def _deriver_of(algebra: bool, images: bool) -> Deriver:
+    """Return what derives from the axioms of matrices or images, with or without those of the algebra."""
+    chosen = []
+    for axiom in axioms():
+        ranks = {len(shape) for _, shape in axiom.inputs}
+        if (2 if images else 4) in ranks:
+            continue
+        if algebra or all(OPERATORS[name].family != "algebra" for name in axiom.names):
+            chosen.append(axiom)
+    return Deriver(chosen, signs=True)
 
 
 def prove(rule: Rule, seed: int) -> Proof:
@@ -39,7 +56,7 @@ def prove(rule: Rule, seed: int) -> Proof:
     found = counterexample(rule, seed)
     if found is not None:
         return Proof("refuted", found.text())
-    if any(_deriver().derives(rule, effort) for effort in _EFFORTS):
+    if any(_deriver(rule).derives(rule, effort) for effort in _EFFORTS):
         return Proof("proven", "follows from the axioms")
     answer = holds_at_small_sizes(rule)
     if answer == "fails":

@@ -1,8 +1,8 @@
 """Symbols: tensors of unknown real numbers, by which z3 decides an equality at small sizes.
 
 An exponential is a positive number of which z3 knows what defines it: exp(x + y) = exp(x) exp(y), and that it
-grows with x. A logarithm is known of exponentials alone. So z3 can confirm an equality of such operators, but a
-difference that it sees between them proves nothing.
+grows with x. A logarithm is known of exponentials alone. So z3 can confirm an equality of such operators, but
+a difference that it sees between them proves nothing.
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ def _cases(rule: Rule) -> Iterator[dict[str, int]]:
     """Yield sizes that the windows of a rule fit into, large ones first."""
     symbols = rule.symbols
     for some in (_SIZES, _WINDOW_SIZES):
-        cases = sorted(islice(product(some[::-1], repeat=len(symbols)), _MOST_TRIED), key=lambda case: -sum(case))
+        cases = sorted(
+            islice(product(some[::-1], repeat=len(symbols)), _MOST_TRIED), key=lambda case: -sum(case)
+        )
         found = [sizes for case in cases if fits(rule, sizes := dict(zip(symbols, case, strict=True)))]
         if found:
             yield from found
@@ -208,7 +210,9 @@ def _holds(rule: Rule, sizes: Mapping[str, int]) -> Answer:
     ]
     stated = bool(rule.names & {"exp", "log"})
     for one, other in sides:
-        for this, that in zip(*(array.flat for array in np.broadcast_arrays(one.terms, other.terms)), strict=True):
+        for this, that in zip(
+            *(array.flat for array in np.broadcast_arrays(one.terms, other.terms)), strict=True
+        ):
             difference = z3.simplify(z3.RealVal(0) + this - that, som=True)
             if z3.is_rational_value(difference) and difference.as_fraction() == 0:
                 continue

@@ -66,8 +66,9 @@ def unpack(codes: Index) -> tuple[Index, Index, Index]:
 UNITS = {"u": 2, "b": 1, "c": 1, "y": 4, "z": 3, "k": 1}
 """The size of each unit.
 
-Rows and columns `u` of a matrix are two: with one alone, a transpose or a product could look like nothing or like
-mul. Images have `y` rows and `z` columns, samples of one `b` and channels of one `c`, and weights have windows of one `k`.
+Rows and columns `u` of a matrix are two: with one alone, a transpose or a product could look like nothing or
+like mul. Images have `y` rows and `z` columns, samples of one `b` and channels of one `c`, and weights have
+windows of one `k`.
 """
 
 
@@ -327,8 +328,6 @@ def first_terms(setting: Setting) -> Terms:
         size_of=np.zeros(count, dtype=np.int64),
         shape_of=np.array(shape_of, dtype=np.int64),
         fingerprint_of=np.array(prints, dtype=np.uint64),
-        values={
-            shape: kind.each(lambda *x: np.concatenate(x), *some) for shape, some in numbers.items()
-        },
+        values={shape: kind.each(lambda *x: np.concatenate(x), *some) for shape, some in numbers.items()},
         slot_of=np.array(slot_of, dtype=np.int64),
     )
