@@ -9,6 +9,7 @@ from typing import Any, Literal
 from superopt.clock import Clock
 from superopt.errors import InputError
 from superopt.frontier.engine import explore
+from superopt.frontier.engine.engines import transport_named
 from superopt.frontier.engine.interface import Exploration, LevelStats, Limits
 from superopt.frontier.interrupts import interrupts_noted
 from superopt.frontier.tensors.bound import Bound, Machine, graph_bound
@@ -48,6 +49,7 @@ class SearchOptions:
     seed: int | None = None  # the seed of the tests of equality; None draws a fresh one
     checkpoint: Path | None = None  # a folder: one file per region
     resume: bool = False
+    engine: str = "processes"  # what runs the workers: processes, mpi or ray
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +353,7 @@ class _Run:
         return explore(
             space,
             workers=self.options.workers,
+            transport=transport_named(self.options.engine),
             limits=Limits(
                 seconds=self.seconds_left, rows=min(self.options.rows, _VALUE_BYTES // space.grid.value_bytes)
             ),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from superopt.errors import InputError
 
 __all__ = [
+    "add_engine",
     "add_progress",
     "add_race",
     "minutes",
@@ -57,6 +58,16 @@ def workers(text: str) -> int:
             f"{text} is more than {_MOST_WORKERS}; use at most one for each core"
         )
     return count
+
+
+def add_engine(parser: "argparse._ActionsContainer") -> None:
+    """Add the engine that runs the workers of a search."""
+    parser.add_argument(
+        "--engine",
+        choices=("processes", "mpi", "ray"),
+        default="processes",
+        help="what runs the workers: processes of this machine, MPI, or Ray (default processes); same result",
+    )
 
 
 def seconds(text: str) -> float:

@@ -2,19 +2,20 @@
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.cli.live import LiveLine
-from superopt.cli.options import positive, whole, workers
+from superopt.cli.options import add_engine, positive, whole, workers
 from superopt.cli.screen import Block, Table, Text, print_blocks, print_json
 from superopt.cli.writing import check_place
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
+    from superopt.rules.discover.discover import Explored, Explorer
     from superopt.rules.discover.language.rule import Rule
     from superopt.rules.discover.proof.prove import Proof
+    from superopt.rules.discover.search.graphs import Graphs
 
 __all__ = ["add_actions", "check_file"]
 
@@ -44,6 +45,11 @@ def add_actions(actions: Any) -> None:
     discover.add_argument("--operators", metavar="A,B", help="these operators (default: those of matrices)")
     discover.add_argument("--constants", metavar="A,B", help="constants among the inputs, as eye or dirac")
     discover.add_argument("--workers", type=workers, default=1, metavar="N", help="processes (default 1)")
+    add_engine(discover)
+    discover.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="save each finished level in this folder"
+    )
+    discover.add_argument("--resume", action="store_true", help="go on from --checkpoint")
     discover.add_argument("--seed", type=whole, default=0, help="of the numbers that graphs are tried with")
     discover.add_argument("-o", "--output", metavar="FILE", required=True, help="the file of rules to write")
     discover.add_argument("--json", action="store_true", help="print JSON")
@@ -76,7 +82,36 @@ def add_actions(actions: Any) -> None:
 
 
 def _discover(arguments: argparse.Namespace) -> int:
+    from superopt.frontier.engine.engines import in_ranks
+
+    if arguments.resume and arguments.checkpoint is None:
+        raise InputError("--resume needs the folder to resume from: give --checkpoint DIR")
+    return in_ranks(arguments.engine, arguments.workers, arguments.given, lambda: _discovered(arguments))
+
+
+def _explorer(arguments: argparse.Namespace) -> "Explorer":
+    """Return the engine that was asked for, with a checkpoint for each size of graphs."""
     from superopt.frontier.engine import explore
+    from superopt.frontier.engine.engines import transport_named
+
+    folder: Path | None = arguments.checkpoint
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def explored(graphs: "Graphs") -> "Explored":
+        path = None if folder is None else folder / f"graphs-{graphs.size}.ckpt"
+        return explore(
+            graphs,
+            workers=arguments.workers,
+            transport=transport_named(arguments.engine),
+            checkpoint=path,
+            resume=arguments.resume and path is not None and path.exists(),
+        )
+
+    return explored
+
+
+def _discovered(arguments: argparse.Namespace) -> int:
     from superopt.rules.discover.discover import MATRICES, default_setting, discover
     from superopt.rules.discover.store import write_rules
 
@@ -85,7 +120,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     constants = [] if arguments.constants is None else _listed("--constants", arguments.constants)
     setting = default_setting(arguments.size, names, arguments.seed, constants)
     with LiveLine() as show:
-        found = discover(setting, arguments.size, partial(explore, workers=arguments.workers), tell=show)
+        found = discover(setting, arguments.size, _explorer(arguments), tell=show)
     write_rules(found, path)
     statuses = [proof.status for _, proof in found.rules]
     if arguments.json:

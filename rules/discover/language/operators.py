@@ -114,6 +114,14 @@ class Operator:
     exact: bool = True  # whether it makes fractions of fractions
     partial: bool = False  # whether some elements have no result
 
+    def __reduce__(self) -> tuple[Callable[[str], Operator], tuple[str]]:
+        """Operators are sent to other processes by name."""
+        return _known, (self.name,)
+
+
+def _known(name: str) -> Operator:
+    return OPERATORS[name]
+
 
 def _alike(shapes: Sequence[Shape], unifier: Unifier) -> tuple[Shape, ...] | None:
     """Elementwise, on tensors of one shape."""

@@ -1,8 +1,8 @@
 """Extraction: the cheapest program in an e-graph, exactly, as an integer program that HiGHS solves.
 
-A tensor is computed once, whoever uses it, and both parts of a split are one operator. So costs do not add up
-along trees, and a greedy choice of the cheapest tree of each class misses programs that share. Each node has a
-variable that says whether it is run; a class that is used has a node; and classes have an order in which
+A tensor is computed once, whoever uses it, and both parts of a split are one operator. So costs do not add
+up along trees, and a greedy choice of the cheapest tree of each class misses programs that share. Each node has
+a variable that says whether it is run; a class that is used has a node; and classes have an order in which
 operands come before results, so that no cycle makes itself.
 """
 

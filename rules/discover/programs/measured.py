@@ -21,7 +21,7 @@ _LEAST_S = 2e-3  # of work in a round
 
 
 class MeasuredCosts:
-    """The cost of a node in microseconds; what is made of weights alone is computed before and costs nothing."""
+    """The cost of a node in microseconds; what is made of weights alone is made before and costs nothing."""
 
     def __init__(self, choices: Choices, weights: Sequence[str]) -> None:
         self._choices = choices
@@ -207,7 +207,7 @@ def _weight_parts(outputs: Sequence[Expression], weights: set[str]) -> list[Expr
             if isinstance(expression, Input):
                 found[expression] = expression.name in weights
             else:
-                found[expression] = all([visit(arg) for arg in expression.args])
+                found[expression] = all(list(map(visit, expression.args)))
         return found[expression]
 
     for output in outputs:

@@ -308,6 +308,7 @@ def _constructed(expression: Apply, args: Sequence[str], parts: Sequence[str]) -
 
 
 def ground(expression: Expression, shapes: dict[str, Shape]) -> str:
+    """Return an expression as a term of egglog."""
     if isinstance(expression, Input):
         constant = constant_named(expression.name)
         if constant is not None:
@@ -341,7 +342,8 @@ def joint_rewrite(rule: Rule) -> str | None:
         return None
     found = " ".join(f"(= l{at}_ {pattern})" for at, pattern in enumerate(patterns))
     joined = " ".join(f"(union l{at}_ {_pattern(one, shapes, None)})" for at, one in enumerate(rule.right))
-    return f"(rule ({found} {' '.join([*conditions, *words.conditions()])} (!= l0_ l1_)) ({joined}) :ruleset laws)"
+    when = " ".join([found, *conditions, *words.conditions(), "(!= l0_ l1_)"])
+    return f"(rule ({when}) ({joined}) :ruleset laws)"
 
 
 def input_facts(inputs: Iterable[tuple[str, Shape]]) -> Iterator[str]:

@@ -60,6 +60,7 @@ def add_command(commands: Any) -> None:
     how.add_argument(
         "--workers", type=options.workers, default=1, metavar="N", help="processes (default 1); same result"
     )
+    options.add_engine(how)
     how.add_argument(
         "--prune",
         choices=("egraph", "z3", "none"),
@@ -88,6 +89,12 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from superopt.frontier.engine.engines import in_ranks
+
+    return in_ranks(arguments.engine, arguments.workers, arguments.given, lambda: _search(arguments))
+
+
+def _search(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.checkpoint is None:
         raise InputError("--resume needs the folder to resume from: give --checkpoint DIR")
     checkpoint: Path | None = arguments.checkpoint
@@ -107,6 +114,7 @@ def _run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         checkpoint=checkpoint,
         resume=arguments.resume,
+        engine=arguments.engine,
     )
     with LiveView(quiet=arguments.json or arguments.quiet) as view, to_stderr():
         found = search(program, *inputs, name=target.name, options=chosen, on_progress=view)

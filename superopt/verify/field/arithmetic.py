@@ -26,7 +26,7 @@ from collections.abc import Hashable, Mapping
 from copy import copy
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,7 @@ class Field:
         # Undefined numbers of each trial, where lenient.
         self.faults: NDArray[np.int64] = np.zeros(self.trials, dtype=np.int64)
         # Of each comparison: in how many trials it came out greater, equal, and less.
-        self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
+        self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(partial(np.zeros, 3, dtype=np.int64))
         self.comparisons: list[Comparison] | None = None
         self._infinity: Residues | None = None
         self._known_orders: dict[Any, NDArray[np.int8]] = {}
