@@ -7,6 +7,7 @@ are finished, as it does with processes.
 from __future__ import annotations
 
 import logging
+import pickle
 import time
 from typing import Any
 
@@ -26,10 +27,10 @@ _LOOK_S = 0.05
 class _Actor:
     """A member as an actor; `stop` arrives while a level is under way."""
 
-    def __init__(self, start: Start, worker: int, workers: int) -> None:
+    def __init__(self, start: bytes, worker: int, workers: int) -> None:
         self._stopped = -1
         self._level = 0
-        self._member = Member(start, worker, workers, lambda: self._stopped == self._level)
+        self._member = Member(pickle.loads(start), worker, workers, lambda: self._stopped == self._level)
 
     def expand(self, order: Order) -> Any:
         """Return what goes to each worker."""
@@ -100,7 +101,9 @@ class RayActors:
         return level, "interrupted" if self._watch.interrupted or not whys else whys[0]
 
     def _begin(self) -> None:
-        start = self._ray.put(Start(self._space, self._history, self._watch.limits, self._watch.elapsed()))
+        # As bytes: arrays that Ray itself unpacks cannot be written to.
+        begun = Start(self._space, self._history, self._watch.limits, self._watch.elapsed())
+        start = self._ray.put(pickle.dumps(begun))
         actor = self._ray.remote(num_cpus=1, max_concurrency=2)(_Actor)
         self._actors = [actor.remote(start, worker, self._workers) for worker in range(self._workers)]
 

@@ -1,9 +1,9 @@
 """Extraction: the cheapest program in an e-graph, exactly, as an integer program that HiGHS solves.
 
 A tensor is computed once, whoever uses it, and both parts of a split are one operator. So costs do not add
-up along trees, and a greedy choice of the cheapest tree of each class misses programs that share. Each node has
-a variable that says whether it is run; a class that is used has a node; and classes have an order in which
-operands come before results, so that no cycle makes itself.
+up along trees, and a greedy choice of the cheapest tree of each class misses programs that share. Each node
+has a variable that says whether it is run; a class that is used has a node; and classes have an order, with
+operands before results, so that no cycle makes itself.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def cheapest(choices: Choices, cost: Cost, *, seconds: float = 60.0) -> Extracti
     for node in nodes:
         runs.setdefault(_run_of(node), len(runs))
     model = highspy.Highs()
+    model.setOptionValue("log_to_console", False)
     model.setOptionValue("output_flag", False)
     model.setOptionValue("time_limit", seconds)
     model.setOptionValue("mip_rel_gap", 0.0)

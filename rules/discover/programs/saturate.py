@@ -89,10 +89,10 @@ def choices_of(program: Program, rules: Sequence[Rule], limits: Saturation = _DE
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.WARNING)
     egraph = EGraph()
-    single = [text for rule in rules for text in rewrites(rule)]
+    single = list(dict.fromkeys(text for rule in rules for text in rewrites(rule)))
     joint = [text for rule in rules if len(rule.left) == 2 and (text := joint_rewrite(rule)) is not None]
     lines = [language_text(), "(ruleset pairs)", *single]
-    lines += [text.replace(":ruleset laws", ":ruleset pairs") for text in joint]
+    lines += [text.replace(":ruleset laws", ":ruleset pairs") for text in dict.fromkeys(joint)]
     lines += input_facts(program.inputs)
     shapes = dict(program.inputs)
     lines += [f"(let $o{at} {ground(one, shapes)})" for at, one in enumerate(program.outputs)]
