@@ -1,1 +1,1 @@
-"""Whole programs rewritten by discovered rules: the cheapest equal program on measured costs, and its time."""
+"""Whole programs rewritten by discovered rules: the cheapest one on measured costs, and its time."""

@@ -3,27 +3,28 @@
     python -m bench.rewriting                    both programs
     python -m bench.rewriting nasnet --json OUT  one, with the results as data
 
-The rules are discovered first, and only those that are proven are used. The cost of every operator that occurs
-is measured on this machine. The program as given, the cheapest by trees and the cheapest of all then run in
-turns, and must agree.
+The rules are discovered first, and only those that are proven are used. The cost of every operator that
+occurs is measured on this machine. The program as given, the cheapest by trees and the cheapest of all then
+run in turns, and must agree.
 """
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one
 from superopt.bench.harness.records import Record
 from superopt.bench.harness.results import Results, begin, machine, resumed
 from superopt.bench.rewriting.graphs import GRAPHS, Workload
+from superopt.bench.rewriting.measured import MeasuredCosts, compiled
 from superopt.frontier.engine import explore
 from superopt.rules.discover.apply import Program
 from superopt.rules.discover.discover import default_setting, discover
 from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.programs.extract import Extraction, cheapest, cheapest_trees
-from superopt.rules.discover.programs.measured import MeasuredCosts, compiled
 from superopt.rules.discover.programs.saturate import Choices, Saturation, choices_of
 
 
@@ -87,7 +88,8 @@ def measure(name: str, seconds: float, rounds: int) -> Record:
         "trees": program_of(work, choices, trees),
         "exact": program_of(work, choices, best),
     }
-    functions, outputs = {}, {}
+    functions: dict[str, Callable[[], Any]] = {}
+    outputs = {}
     for kind, program in programs.items():
         weights = {n: tensors[n] for n in work.weights}
         for constant, shape in program.inputs:
@@ -98,7 +100,7 @@ def measure(name: str, seconds: float, rounds: int) -> Record:
                 weights[constant] = torch.tensor(held, dtype=torch.float32)
         run = compiled(program, weights)
         free = {n: tensors[n] for n, _ in work.program.inputs if n not in weights}
-        functions[kind] = lambda run=run, free=free: run(**free)
+        functions[kind] = partial(run, **free)
         outputs[kind] = functions[kind]()
     for kind in ("trees", "exact"):
         for one, other in zip(outputs["given"], outputs[kind], strict=True):
@@ -154,7 +156,7 @@ def _run(options: argparse.Namespace) -> int:
         record = measure(case, options.seconds, options.rounds)
         cost, median = record["cost_us"], record["median_us"]
         print(
-            f"{case}: {len(record['rules'])} rules, {record['nodes']:,} nodes; cost {cost['given']:,.0f} µs as given, "
+            f"{case}: {len(record['rules'])} rules, {record['nodes']:,} nodes; cost {cost['given']:,.0f} µs, "
             f"{cost['trees']:,.0f} by trees, {cost['exact']:,.0f} exact; measured {median['given']:,.0f}, "
             f"{median['trees']:,.0f}, {median['exact']:,.0f} µs\n  {record['program']}"
         )

@@ -19,9 +19,9 @@ class Workload:
 
 
 def bert(layers: int = 1, rows: int = 128, width: int = 256) -> Workload:
-    """Return encoder layers of one head: its three projections share an input, and it divides before a product."""
+    """Return encoder layers of one head: three projections share an input, and it divides early."""
     inputs = [f"x[{rows}, {width}]", f"ones[{rows}, 1]"]
-    weights, value = [], "x"
+    weights, value = list[str](), "x"
     for layer in range(layers):
         names = {name: f"{name}{layer}" for name in ("q", "k", "v", "o", "up", "down")}
         for name in ("q", "k", "v", "o"):

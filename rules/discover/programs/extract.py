@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from superopt.errors import InputError, SuperoptError
+from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.programs.saturate import Choices, Node
 
-__all__ = ["Extraction", "cheapest", "cheapest_trees", "cost_of"]
+__all__ = ["Extraction", "cheapest", "cheapest_trees", "cost_of", "made_of"]
 
 Cost = Callable[[Node], float]
 """What it costs to run a node once."""
@@ -45,7 +47,7 @@ def cheapest(choices: Choices, cost: Cost, *, seconds: float = 60.0) -> Extracti
     runs: dict[tuple[object, ...], int] = {}
     for node in nodes:
         runs.setdefault(_run_of(node), len(runs))
-    model = highspy.Highs()
+    model: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     model.setOptionValue("log_to_console", False)
     model.setOptionValue("output_flag", False)
     model.setOptionValue("time_limit", seconds)
@@ -117,6 +119,23 @@ def cost_of(nodes: Iterable[Node], cost: Cost) -> float:
     for node in nodes:
         runs[_run_of(node)] = cost(node)
     return sum(runs.values())
+
+
+def made_of(choices: Choices, names: Iterable[str]) -> set[int]:
+    """Return the classes that can be made of these inputs and of constants alone."""
+    kept = set(names)
+    inputs = (node for node in choices.nodes if node.is_input)
+    found = {node.made for node in inputs if node.name in kept or constant_named(node.name) is not None}
+    changed = True
+    while changed:
+        more = {
+            node.made
+            for node in choices.nodes
+            if node.operands and node.made not in found and found.issuperset(node.operands)
+        }
+        found |= more
+        changed = bool(more)
+    return found
 
 
 def _run_of(node: Node) -> tuple[object, ...]:

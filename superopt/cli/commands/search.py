@@ -71,6 +71,7 @@ def add_command(commands: Any) -> None:
     how.add_argument(
         "--seed", type=options.whole, metavar="SEED", help="of the random tests (default: a fresh one)"
     )
+    how.add_argument("--rules", type=Path, metavar="FILE", help="discovered rules, used as further axioms")
     how.add_argument("--checkpoint", type=Path, metavar="DIR", help="save each finished level in this folder")
     how.add_argument("--resume", action="store_true", help="go on from --checkpoint")
     output = parser.add_argument_group("output")
@@ -115,6 +116,7 @@ def _search(arguments: argparse.Namespace) -> int:
         checkpoint=checkpoint,
         resume=arguments.resume,
         engine=arguments.engine,
+        rules=arguments.rules,
     )
     with LiveView(quiet=arguments.json or arguments.quiet) as view, to_stderr():
         found = search(program, *inputs, name=target.name, options=chosen, on_progress=view)

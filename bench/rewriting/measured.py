@@ -8,10 +8,10 @@ from typing import Any
 
 from superopt.errors import InputError
 from superopt.rules.discover.apply import Program
-from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.expressions import Apply, Expression, Input
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.shapes import Shape, size_of
+from superopt.rules.discover.programs.extract import made_of
 from superopt.rules.discover.programs.saturate import Choices, Node
 
 __all__ = ["MeasuredCosts", "compiled"]
@@ -26,7 +26,7 @@ class MeasuredCosts:
     def __init__(self, choices: Choices, weights: Sequence[str]) -> None:
         self._choices = choices
         self._known: dict[tuple[object, ...], float] = {}
-        self.fixed = _fixed(choices, set(weights))  # classes that are made of weights alone
+        self._fixed = made_of(choices, weights)
 
     def share(self, other: MeasuredCosts) -> None:
         """Use what another has measured, and measure for both from now on."""
@@ -34,7 +34,7 @@ class MeasuredCosts:
 
     def __call__(self, node: Node) -> float:
         """Return the cost of running a node once."""
-        if node.is_input or node.made in self.fixed:
+        if node.is_input or node.made in self._fixed:
             return 0.0
         shapes = tuple(_sizes(self._choices.shapes.get(operand, ())) for operand in node.operands)
         key = (node.name, shapes, node.words)
@@ -43,35 +43,12 @@ class MeasuredCosts:
         return self._known[key]
 
 
-def _fixed(choices: Choices, weights: set[str]) -> set[int]:
-    """Return the classes that can be made of weights and constants alone."""
-    found = {
-        node.made
-        for node in choices.nodes
-        if node.is_input and (_is_constant(node.name) or node.name in weights)
-    }
-    changed = True
-    while changed:
-        more = {
-            node.made
-            for node in choices.nodes
-            if node.operands and node.made not in found and found.issuperset(node.operands)
-        }
-        found |= more
-        changed = bool(more)
-    return found
-
-
-def _is_constant(name: str) -> bool:
-    return constant_named(name) is not None
-
-
 def _sizes(shape: Shape) -> tuple[int, ...]:
     return tuple(sum(size_of(symbol, {}) for symbol in word) for word in shape)
 
 
 def _measured(node: Node, shapes: Sequence[tuple[int, ...]]) -> float:
-    """Return the best of several rounds in microseconds: what other programs take of the machine only adds."""
+    """Return the best of several rounds in microseconds: other programs on the machine can only add."""
     import torch
 
     operands = [torch.randn(shape) for shape in shapes]
