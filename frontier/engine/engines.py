@@ -13,7 +13,7 @@ from pathlib import Path
 from superopt.errors import InputError
 from superopt.frontier.engine.transport import OpenTransport
 
-__all__ = ["ENGINES", "in_ranks", "launched", "transport_named"]
+__all__ = ["ENGINES", "in_ranks", "launched", "mpiexec", "transport_named"]
 
 ENGINES = ("processes", "mpi", "ray")
 """The names of the engines: forked processes, ranks of MPI, and actors of Ray."""
@@ -66,7 +66,7 @@ def launched(command: Sequence[str], ranks: int) -> int:
     """Run a command in so many ranks and return its exit code; a lost rank is one line and exit code 2."""
     lost = False
     with subprocess.Popen(
-        [_mpiexec(), "-n", str(ranks), *command], stdout=subprocess.PIPE, text=True, errors="replace"
+        [mpiexec(), "-n", str(ranks), *command], stdout=subprocess.PIPE, text=True, errors="replace"
     ) as process:
         assert process.stdout is not None
         try:
@@ -99,7 +99,8 @@ def _passed_on(lines: Iterable[str]) -> bool:
     return lost
 
 
-def _mpiexec() -> str:
+def mpiexec() -> str:
+    """Return the program that starts ranks; the one beside this Python comes first."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:

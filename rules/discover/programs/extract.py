@@ -48,8 +48,7 @@ def cheapest(choices: Choices, cost: Cost, *, seconds: float = 60.0) -> Extracti
     for node in nodes:
         runs.setdefault(_run_of(node), len(runs))
     model: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    model.setOptionValue("log_to_console", False)
-    model.setOptionValue("output_flag", False)
+    model.silent()
     model.setOptionValue("time_limit", seconds)
     model.setOptionValue("mip_rel_gap", 0.0)
     model.setOptionValue("mip_abs_gap", 1e-6)
