@@ -294,7 +294,11 @@ def command_line() -> str:
         "A word that no command knows gets one line, with a guess at what was meant. `superopt completion`"
         " makes a shell complete commands, options and named workloads.",
         "\n".join(
-            ["| exit code | meaning |", "|---|---|", *(f"| {n} | {why} |" for n, why in EXIT_CODES.items())]
+            [
+                "| exit code | meaning |",
+                "|---|---|",
+                *(f"| {n} | {_plain(why)} |" for n, why in EXIT_CODES.items()),
+            ]
         ),
     ]
     for name, parser in _commands(make_parser(), "superopt"):
@@ -303,7 +307,7 @@ def command_line() -> str:
         parts.append(f"```text\n{_usage(name, parser)}\n```")
         rows = [
             _row(action)
-            for action in parser._actions
+            for action in sorted(parser._actions, key=lambda one: bool(one.option_strings))
             if action.help != argparse.SUPPRESS and action.dest not in ("help", "command")
         ]
         if rows:

@@ -226,6 +226,7 @@ def _program(
         ratio=won.speed_of("superopt") if won else None,
         interval=won.interval if won and won.winner == "superopt" else None,
         unsettled=last.unsettled if last else "",
+        eager=state.traced.eager,
     )
     compiled = last.contenders.get(last.winner) if last and function else None
     return Optimized(

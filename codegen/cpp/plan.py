@@ -14,7 +14,7 @@ from superopt.codegen.statements import (
     Statement,
     Store,
 )
-from superopt.ir import REDUCTIONS, Step, mask_values, value_axes
+from superopt.ir import REDUCTIONS, Graph, Step, mask_values, value_axes
 
 __all__ = [
     "LEAVES",
@@ -27,6 +27,7 @@ __all__ = [
     "Shift",
     "Walk",
     "make_plan",
+    "viewed",
 ]
 
 LEAVES = frozenset({"const", "infinity", "size", "index"})
@@ -34,6 +35,15 @@ LEAVES = frozenset({"const", "infinity", "size", "index"})
 
 VIEWS = frozenset({"rename", "select"})
 """Steps that read other places of a value, and compute nothing."""
+
+
+def viewed(graph: Graph, value: int) -> int:
+    """Return the value behind renames and selections: what is read where a view of it is asked for."""
+    step = graph.step_of(value)
+    while step is not None and step.op in VIEWS:
+        value = step.inputs[0]
+        step = graph.step_of(value)
+    return value
 
 
 @dataclass(slots=True)
@@ -191,11 +201,7 @@ class _Planner:
 
     def source(self, value: int) -> int:
         """Return the value behind renames and selections."""
-        step = self.graph.step_of(value)
-        while step is not None and step.op in VIEWS:
-            value = step.inputs[0]
-            step = self.graph.step_of(value)
-        return value
+        return viewed(self.graph, value)
 
     def _contraction(self, one: Compute) -> Contraction | None:
         """Return how the micro-kernel computes a step, or None where plain loops must."""

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
+from superopt.ir.stabilize import LOWEST
 from superopt.ops import OPS
 
-__all__ = ["HELPERS", "Expression", "TritonText", "apply", "as_float", "as_mask", "atom"]
+__all__ = ["HELPERS", "Expression", "TritonText", "apply", "as_float", "as_mask", "atom", "larger"]
 
 Kind = Literal["float", "int", "mask", "constant"]
 
@@ -18,6 +19,11 @@ def fp16_scale(largest):
     """Return the power of two by which numbers of this size are divided to be between 2^14 and 2^15."""
     exponent = largest.to(tl.int32, bitcast=True) & 0x7F800000
     return tl.maximum(exponent - (14 << 23), 1 << 23).to(tl.float32, bitcast=True)
+''',
+    "larger": '''@triton.jit
+def larger(x, y):
+    """Return the larger number, and NaN where one of both is NaN."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
 ''',
     "log1p": '''@triton.jit
 def log1p(x):
@@ -100,6 +106,11 @@ def apply(op: str, operands: tuple[Expression, ...]) -> Expression:
     return as_mask(found) if OPS[op].mask else found
 
 
+def larger(a: str, b: str, *, keeps_nan: bool) -> str:
+    """Return the text of the larger one of two numbers; where one is NaN, that of a GPU is the other."""
+    return f"tl.maximum({a}, {b}{', propagate_nan=tl.PropagateNan.ALL' if keeps_nan else ''})"
+
+
 class TritonText:
     """The arithmetic of `Scalars` on Triton text: fp32 numbers, integer positions, masks."""
 
@@ -168,9 +179,10 @@ class TritonText:
         return replace(atom(f"tl.sqrt({a.text})"), form="sqrt", parts=(a,))
 
     def maximum(self, a: Expression, b: Expression) -> Expression:
-        """Return the larger one."""
+        """Return the larger one, and NaN where one of both is, unless they only shift an exponential."""
+        is_shift = LOWEST in (a.value, b.value)
         a, b, kind = self._meet(a, b)
-        return atom(f"tl.maximum({a.text}, {b.text})", kind)
+        return atom(larger(a.text, b.text, keeps_nan=kind == "float" and not is_shift), kind)
 
     def less(self, a: Expression, b: Expression) -> Expression:
         """Return whether a < b."""

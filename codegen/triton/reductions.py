@@ -3,14 +3,17 @@
 from math import prod
 
 from superopt.codegen.statements import Compute
-from superopt.codegen.triton.expression import Expression, apply, as_float, atom
+from superopt.codegen.triton.expression import Expression, apply, as_float, atom, larger
 from superopt.codegen.triton.padding import Lanes, after_operator
 from superopt.codegen.triton.products import Products
 from superopt.codegen.triton.text import Lines
 from superopt.codegen.triton.tiles import Held
 from superopt.ir import Step, selects
+from superopt.ir.stabilize import LOWEST
 
 __all__ = ["Reductions"]
+
+_MOVED = frozenset({"mul", "max", "rename", "select"})  # what may be done with a maximum before it is a shift
 
 
 class Reductions(Products):
@@ -25,13 +28,14 @@ class Reductions(Products):
         if value in self.plan.products:
             self.multiply(lines, compute, self.plan.products[value], axes)
         elif not compute.accumulates:
-            lines.assign(name, self._folded(step, self._factor(step)), comment)
+            lines.assign(name, self._folded(value, self._factor(step)), comment)
         else:
             late = value in self.late
-            text = self._factor(step).text if late else self._folded(step, self._factor(step))
+            text = self._factor(step).text if late else self._folded(value, self._factor(step))
             axes = self.held[value].axes
             if step.op == "max":
-                lines.assign(name, f"tl.maximum({name}, {text})", comment)
+                keeps_nan = not self._only_shifts(value)
+                lines.assign(name, larger(name, text, keeps_nan=keeps_nan), comment)
             else:
                 lines.add(f"{name} += {text}", comment)
         self.held[value] = Held(atom(name), axes, "f32", lanes)
@@ -51,9 +55,8 @@ class Reductions(Products):
 
     def finish(self, lines: Lines, value: int) -> None:
         """Add the lanes of an accumulator up, after its loop."""
-        step = self.graph.step_at(value)
         name, held = self.variables[value], self.held[value]
-        lines.add(f"{name} = {self._folded(step, held.expression)}")
+        lines.add(f"{name} = {self._folded(value, held.expression)}")
         axes = self.plan.tile_axes(self.axes[value])
         self.held[value] = Held(atom(name), axes, "f32", held.lanes)
 
@@ -85,11 +88,31 @@ class Reductions(Products):
             self.zeroed(value, axes, [axis for axis in reduced if self.lanes(value, axis) != Lanes.ZERO])
         )
 
-    def _folded(self, step: Step, factor: Expression) -> str:
+    def _folded(self, value: int, factor: Expression) -> str:
         """Return a reduction of what it adds up over the axes within the tile, the innermost first."""
+        step = self.graph.step_at(value)
         axes, text = self._factor_axes(step), factor.text
-        function = "tl.max" if step.op == "max" else "tl.sum"
         for axis in reversed(axes):
             if axis in step.axes:
-                text = f"{function}({text}, axis={axes.index(axis)})"
+                text = self._along(step, value, text, axes.index(axis))
         return text
+
+    def _along(self, step: Step, value: int, text: str, dim: int) -> str:
+        """Return a reduction along one dimension of a tile."""
+        if step.op != "max":
+            return f"tl.sum({text}, axis={dim})"
+        if self._only_shifts(value):
+            return f"tl.max({text}, axis={dim})"
+        self.helpers.add("larger")  # `tl.max` passes over NaN
+        return f"tl.reduce({text}, {dim}, larger)"
+
+    def _only_shifts(self, value: int) -> bool:
+        """Whether a maximum does nothing but shift exponentials, whose own numbers keep NaN."""
+        users = [(made, step) for made, step in self.graph.numbered if value in step.inputs]
+        if not users or any(output.value == value for output in self.graph.outputs):
+            return False
+        return all(
+            (step.op == "maximum" and any(self.graph.constant(i) == LOWEST for i in step.inputs))
+            or (step.op in _MOVED and self._only_shifts(made))
+            for made, step in users
+        )

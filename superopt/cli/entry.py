@@ -67,7 +67,7 @@ examples:
   superopt list
   superopt search rmsnorm-linear
   superopt optimize gated-mlp --size M=8 K=2048 N=2048 --dtype f32
-  superopt search model.py:attention --inputs "f16[8,1024,128] f16[8,4096,128] f16[8,4096,128]"
+  superopt search model.py:norm --inputs "f16[16,4096] f16[4096]"
   superopt verify before.py:f after.py:f --inputs "f16[16,4096] f16[4096]"
 
 exit codes: 0 fine, 1 the answer is no, 2 bad input, 3 the answer is unknown, 130 interrupted

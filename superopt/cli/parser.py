@@ -4,7 +4,9 @@ import argparse
 import difflib
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, NoReturn
 
 __all__ = ["Parser", "complain", "did_you_mean", "subcommands"]
@@ -12,6 +14,7 @@ __all__ = ["Parser", "complain", "did_you_mean", "subcommands"]
 _CHOICE = re.compile(
     r"argument (?P<what>\S+): invalid choice: '(?P<given>.*?)' \(choose from (?P<known>.*)\)"
 )
+_WIDEST = 100  # columns of help, in a terminal of any width
 _NOUNS = {"COMMAND": "command", "ACTION": "action"}
 
 
@@ -33,11 +36,26 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
     return dict(found[0].choices) if found else {}
 
 
+class _Help(argparse.HelpFormatter):
+    """Fills paragraphs to the width of the terminal, and keeps lines that are indented, as examples are."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._width = min(self._width, _WIDEST)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for kept, group in groupby(text.splitlines(), lambda line: not line or line[0] == " "):
+            some = list(group)
+            lines += some if kept else textwrap.wrap(" ".join(some), width, break_on_hyphens=False)
+        return "\n".join(indent + line for line in lines)
+
+
 class Parser(argparse.ArgumentParser):
     """Reports a wrong argument as every other bad input is reported: one line, exit code 2."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **settings)
 
     def parse_args(  # type: ignore[override]
         self, arguments: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from superopt._version import __version__
@@ -100,17 +99,31 @@ def _region_blocks(region: "RegionSearch", place: str, shown: int, *, verbose: b
 
 
 def _found_rows(found: Sequence["Found"], *, folded: bool) -> tuple[tuple[str, ...], ...]:
-    """Return the rows of graphs; those in a row that differ in steps at most are one where that is wanted."""
-    rows: list[tuple[str, ...]] = []
-    rank = 1
-    digits = 1 if folded else 2
-    for (bound, *kind), alike in groupby(found, lambda one: (f"{one.bound.us:.{digits}f}", *_kind(one))):
-        steps = [len(one.graph.steps) for one in alike]
-        for some in [steps] if folded else [[count] for count in steps]:
-            last = rank + len(some) - 1
-            rows.append((_from_to(rank, last), bound, _from_to(min(some), max(some)), *kind))
-            rank = last + 1
+    """Return a row for each graph; where `folded`, graphs that differ in their steps at most share one."""
+    if not folded:
+        return tuple(
+            (str(rank), f"{one.bound.us:.2f}", str(len(one.graph.steps)), *_kind(one))
+            for rank, one in enumerate(found, 1)
+        )
+    alike: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+    for rank, one in enumerate(found, 1):
+        alike.setdefault((f"{one.bound.us:.1f}", *_kind(one)), []).append((rank, len(one.graph.steps)))
+    rows = []
+    for (bound, *kind), some in alike.items():
+        ranks, steps = zip(*some, strict=True)
+        rows.append((_ranks(ranks), bound, _from_to(min(steps), max(steps)), *kind))
     return tuple(rows)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Return ranks in order as `1 to 3, 5`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(_from_to(run[0], run[-1]) for run in runs)
 
 
 def _kind(found: "Found") -> tuple[str, str, str]:

@@ -22,10 +22,11 @@ __all__ = ["add_actions", "check_file"]
 _EXAMPLES = """\
 examples:
   superopt rules discover --size 2 -o rules.json
-  superopt rules discover --size 3 --operators add,relu,matmul,concat_cols -o rules.json --workers 2
-  superopt rules discover --operators conv_same,enlarge,avg_pool,add --constants dirac,box -o images.json
+  superopt rules discover --size 3 --operators add,matmul -o rules.json
+  superopt rules discover --operators conv_same,avg_pool --constants box -o pools.json
   superopt rules show rules.json
-  superopt rules apply rules.json "a[m, k] w[k, n] v[k, p]: matmul(a, w), matmul(a, v)"
+  superopt rules apply rules.json \\
+      "a[m,k] b[k,n] c[k,n]: add(matmul(a,b), matmul(a,c))"
 """
 _UNKNOWN = 3  # the exit code of an answer that is neither yes nor no
 
@@ -50,7 +51,9 @@ def add_actions(actions: Any) -> None:
         "--checkpoint", type=Path, metavar="DIR", help="save each finished level in this folder"
     )
     discover.add_argument("--resume", action="store_true", help="go on from --checkpoint")
-    discover.add_argument("--seed", type=whole, default=0, help="of the numbers that graphs are tried with")
+    discover.add_argument(
+        "--seed", type=whole, default=0, metavar="SEED", help="of the numbers that graphs are tried with"
+    )
     discover.add_argument("-o", "--output", metavar="FILE", required=True, help="the file of rules to write")
     discover.add_argument("--json", action="store_true", help="print JSON")
     discover.set_defaults(run=_discover)

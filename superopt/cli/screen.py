@@ -1,7 +1,7 @@
 """Blocks of output: what a command says, as data, and the two ways to print it.
 
-On a terminal rich draws tables and colours; anywhere else the same blocks are plain lines, whose
-columns are aligned and whose text is never wrapped.
+On a terminal rich draws tables and colours, and wraps text between words; anywhere else the same blocks are
+plain lines, whose columns are aligned, and only paragraphs are wrapped.
 """
 
 import json
@@ -16,7 +16,7 @@ __all__ = ["Block", "Code", "Table", "Text", "print_blocks", "print_json"]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A line, or a paragraph that wraps between words; the style is one of rich's."""
+    """A line, or a paragraph that wraps also where it is no terminal; the style is one of rich's."""
 
     text: str = ""
     style: str = ""
@@ -85,8 +85,8 @@ def _print_rich(blocks: Iterable[Block]) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     for block in blocks:
         match block:
-            case Text(text, style, wraps):
-                console.print(RichText(text, style=style), soft_wrap=not wraps)
+            case Text(text, style, _):
+                console.print(RichText(text, style=style))
             case Code(text):
                 for line in text.splitlines():
                     code, mark, comment = line.partition("#")

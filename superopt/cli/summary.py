@@ -5,7 +5,7 @@ from pathlib import Path
 
 from superopt.cli.screen import Block, Table, Text
 from superopt.result import Result
-from superopt.result.why import agreement, best_rival, why_faster, why_not_faster
+from superopt.result.why import agreement, headline, why_faster, why_not_faster
 
 __all__ = ["summary"]
 
@@ -14,7 +14,7 @@ _LONG_US = 10_000.0  # from which on times are printed in ms
 
 def summary(result: Result, out: Path | None, *, recalled: datetime | None = None) -> list[Block]:
     """Return what a user wants to know at first; `recalled` is when an earlier run measured it."""
-    blocks: list[Block] = [Text(_headline(result), "bold")]
+    blocks: list[Block] = [Text(headline(result), "bold", wraps=True)]
     if recalled is not None:
         when = recalled.astimezone().strftime("%Y-%m-%d %H:%M")
         blocks.append(Text(f"measured on {when}, proven equal again now; --fresh races anew", "dim"))
@@ -27,26 +27,11 @@ def summary(result: Result, out: Path | None, *, recalled: datetime | None = Non
     if result.interrupted:
         blocks.append(Text("Interrupted: this is the best so far.", "yellow"))
     blocks += [
-        Text(f"{node.target} stays as PyTorch runs it: {node.reason}", "yellow")
+        Text(f"{node.target} stays as PyTorch runs it: {node.reason}", "yellow", wraps=True)
         for node in result.program.opaque
     ]
-    blocks.append(Text(_further(result, out), "dim"))
+    blocks.append(Text(_further(result, out), "dim", wraps=True))
     return blocks
-
-
-def _headline(result: Result) -> str:
-    name = result.name
-    if result.winner is None:
-        took = (
-            f"{result.predicted_us:.1f} µs predicted" if result.predicted_us is not None else "no prediction"
-        )
-        return f"{name}: a plan for {result.target.name}, {took}; nothing was measured"
-    if result.winner != "superopt":
-        kept = "PyTorch's program" if result.winner == "eager" else result.winner
-        return f"{name}: {kept} stays; nothing that was found is surely faster"
-    against = "a stand-in for the original" if result.stood_in else best_rival(result)
-    between = "" if result.interval is None else " ({:.2f} to {:.2f})".format(*result.interval)
-    return f"{name}: {result.speedup:.2f} times as fast as {against}{between}"
 
 
 def _race(result: Result) -> Table:
@@ -66,7 +51,7 @@ def _number(value: float) -> str:
 
 def _further(result: Result, out: Path | None) -> str:
     if out is None:
-        page = "-o result.json keeps it, for superopt report and superopt export"
+        page = "-o result.json keeps it for superopt report and export"
     elif result.winner is None:
         page = f"The plan: superopt tune {out}, where the device is"
     else:

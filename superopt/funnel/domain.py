@@ -132,7 +132,8 @@ def _rooted(graph: Graph, value: int) -> bool:
 
 
 def _adds_nothing_negative(graph: Graph, step: Step, value: int) -> bool:
-    return all((graph.constant(other) or -1) >= 0 for other in step.inputs if other != value)
+    others = [graph.constant(other) for other in step.inputs if other != value]
+    return all(constant is not None and constant >= 0 for constant in others)
 
 
 def _is_drawn(leaf: Any) -> bool:

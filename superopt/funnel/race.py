@@ -43,7 +43,8 @@ def raced(candidates: Sequence[Candidate], context: Context, seconds: float) -> 
     """Return candidates with their times, the fastest first; a time that cannot be right refuses one."""
     state, goal = context.state, context.goal
     running = {one.id: one for one in candidates if one.is_kept and one.id in context.kernels}
-    state.tell(f"racing {len(running)} kernels of {goal.name}")
+    if running:
+        state.tell(f"racing {len(running)} kernel{'s' if len(running) > 1 else ''} of {goal.name}")
     with state.clock.phase("race"):
         found, fates = _times(running, context, min(seconds, max(state.deadline - time.monotonic(), 0.0)))
     ranked = []

@@ -41,6 +41,7 @@ from superopt.ir.mugraph import (
     print_mugraph,
 )
 from superopt.ir.program import (
+    Eager,
     Opaque,
     Program,
     Region,
@@ -64,6 +65,7 @@ __all__ = [
     "Axis",
     "Block",
     "Call",
+    "Eager",
     "FusionChoices",
     "Graph",
     "Growth",

@@ -12,13 +12,14 @@ Its text form lists the tensors that enter, the nodes in order, and what leaves:
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from superopt.errors import GraphError
 from superopt.ir.graph import Graph, Port, print_graph, print_port
 from superopt.ir.text import parse_graph, parse_port
 
-__all__ = ["Opaque", "Program", "Region", "check_program", "parse_program", "print_program"]
+__all__ = ["Eager", "Opaque", "Program", "Region", "check_program", "parse_program", "print_program"]
 
 _OPAQUE = re.compile(
     r"(?P<name>\S+) (?P<target>[^\s(]+)\((?P<inputs>[^)]*)\) -> (?P<outputs>[^:]*): (?P<reason>.*)"
@@ -71,6 +72,15 @@ class Program:
     def opaque(self) -> tuple[Opaque, ...]:
         """The nodes that stay as they are, each with its reason."""
         return tuple(node for node in self.nodes if isinstance(node, Opaque))
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """What PyTorch itself does for a program: each operator reads its operands and writes its results."""
+
+    operators: int  # that compute something; views do not
+    bytes: int  # that all of them read and write
+    reads: Mapping[str, int] = field(default_factory=dict)  # how many of them read an input, by its name
 
 
 def check_program(program: Program) -> Program:

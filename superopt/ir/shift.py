@@ -42,7 +42,7 @@ def free_shifts(graph: Graph) -> tuple[Shift, ...]:
 
 
 def describe_shifts(graph: Graph) -> tuple[str, ...]:
-    """Return a line for each exponential: over what its shift is free, or why it is not."""
+    """Return a line for each exponential: what may be subtracted from its argument, or why nothing may."""
     shifts, fixed = _analysed(graph)
     names = value_names(graph)
     lines = {exp: f"{names[exp]}: taken as it is: {why}" for exp, why in fixed.items()}
@@ -50,8 +50,9 @@ def describe_shifts(graph: Graph) -> tuple[str, ...]:
         over = ", ".join(sorted(shift.reduced))
         for exp in shift.exps:
             others = ", ".join(names[other] for other in shift.exps if other != exp)
-            shared = f", shared with {others}" if others else ""
-            lines[exp] = f"{names[exp]}: free of a shift that is constant over {over or 'nothing'}{shared}"
+            which = f"any value that is constant over {over}" if over else "any value"
+            shared = f", the same as in {others}" if others else ""
+            lines[exp] = f"{names[exp]}: {which} may be subtracted from its argument{shared}"
     return tuple(lines[exp] for exp in sorted(lines))
 
 

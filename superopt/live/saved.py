@@ -128,7 +128,7 @@ def _alone(result: Result, place: str) -> Traced:
     if missing := [name for name in names.values() if name not in made]:
         raise InputError(f"{place}: it returns {missing[0]!r}, which nothing makes")
     inputs = tuple(port.name for port in program.inputs)
-    return Traced(program, {}, inputs, {}, names, returned)
+    return Traced(program, {}, inputs, {}, names, returned, eager=result.eager)
 
 
 def proven_regions(result: Result, place: str, *, most: int) -> list[RegionCandidates]:

@@ -17,7 +17,14 @@ from superopt.report.look import SCRIPT, STYLE
 from superopt.report.source import coloured
 from superopt.report.svg import bytes_text, count_text, escape, number, time_text
 from superopt.result import Result
-from superopt.result.why import agreement, best_rival, what_is_left, why_faster, why_not_faster
+from superopt.result.why import (
+    agreement,
+    best_rival,
+    how_fast,
+    what_is_left,
+    why_faster,
+    why_not_faster,
+)
 from superopt.targets import KernelReport, config_json
 from superopt.tune import Measurement
 from superopt.verify.floats.report import FloatReport
@@ -61,9 +68,8 @@ def _headline(result: Result) -> str:
             line = f"A plan: <b>{escape(time_text(result.predicted_us))}</b> predicted, not measured"
     elif result.winner == "superopt" and result.speedup is not None:
         theirs = "PyTorch's stand-in for the original" if result.stood_in else best_rival(result)
-        line = f"<b>{result.speedup:.2f} times</b> as fast as {theirs}"
-        if result.interval is not None:
-            line += " ({:.2f} to {:.2f})".format(*result.interval)
+        times, between = how_fast(result)
+        line = f"<b>{times}</b> as fast as {theirs}{between}"
     elif result.winner == "superopt":
         line = "superopt's program is the fastest"
     else:
@@ -107,7 +113,7 @@ def _region(result: Result, region: RegionCandidates, at: int) -> str:
         parts.append('<p class="note">PyTorch computes this region: no candidate was chosen.</p>')
     parts.append(_programs(region, shown, several))
     parts.append(_shifts(region))
-    parts.append(_traffic(region, shown))
+    parts.append(_traffic(result, region, shown))
     plot = race(result, region, whole=not several)
     if plot:
         if not several and result.winner == "superopt":
@@ -158,18 +164,22 @@ def _times(kernel: KernelReport) -> str:
     return "" if kernel.predicted_us is None else f"{time_text(kernel.predicted_us)} predicted"
 
 
-def _traffic(region: RegionCandidates, shown: Candidate | None) -> str:
+def _traffic(result: Result, region: RegionCandidates, shown: Candidate | None) -> str:
     if shown is None:
         return ""
     before = traffic_before(contract_products(compose(region.goal)))
     after = traffic_after(shown)
     picture = bars(
         [
-            (f"before, {_counted(len(before), 'operator')} one by one", before),
+            (f"before, {_counted(len(before), 'step')} one by one", before),
             (f"after, {_counted(len(after), 'kernel')}", after),
         ]
     )
-    return f'<h2>Memory traffic</h2>\n<div class="card graphs">{picture}</div>'
+    note = ""
+    if result.eager is not None and len(result.program.nodes) == 1:
+        moved, count = bytes_text(result.eager.bytes), _counted(result.eager.operators, "operator")
+        note = f'<p class="note">PyTorch runs {count} for it and moves {moved}, copies included.</p>'
+    return f'<h2>Memory traffic</h2>\n<div class="card graphs">{picture}{note}</div>'
 
 
 _COLUMNS = (

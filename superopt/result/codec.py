@@ -27,7 +27,7 @@ from superopt.candidates.order import RankedBy
 from superopt.errors import GraphError, InputError, reason_of
 from superopt.fate import Kind
 from superopt.files import replace_text
-from superopt.ir import parse_program, print_graph, print_program
+from superopt.ir import Eager, parse_program, print_graph, print_program
 from superopt.result.result import Result
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target, pick_target
@@ -88,6 +88,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "ranked_by": None if result.ranked_by is None else asdict(result.ranked_by),
         "interrupted": result.interrupted,
         "stood_in": result.stood_in,
+        "eager": None if result.eager is None else asdict(result.eager),
     }
 
 
@@ -184,6 +185,7 @@ def _result(data: Mapping[str, Any], place: str) -> Result:
         ratio=number(data, "ratio"),
         interval=_interval(data.get("interval")),
         unsettled=str(data.get("unsettled") or ""),
+        eager=None if data.get("eager") is None else _typed(Eager, _eager(data["eager"])),
     )
 
 
@@ -246,6 +248,13 @@ def _interval(data: Any) -> tuple[float, float] | None:
     if not isinstance(data, list) or len(data) != 2 or any(type(one) not in (int, float) for one in data):
         raise InputError(f"interval is {data!r}; the file is damaged")
     return data[0], data[1]
+
+
+def _eager(data: Any) -> Mapping[str, Any]:
+    reads = {str(name): count for name, count in data["reads"].items()}
+    if any(type(count) is not int or count < 0 for count in reads.values()):
+        raise InputError(f"reads is {reads!r}; the file is damaged")
+    return {**data, "reads": reads}
 
 
 def _ranked_by(data: Any) -> RankedBy | None:

@@ -6,8 +6,7 @@ from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.fate import Kind
 from superopt.ir import Program, describe_shifts
 from superopt.result.result import Result
-from superopt.result.why import best_rival
-from superopt.rivals.rivals import PEERS
+from superopt.result.why import headline
 
 __all__ = ["explained"]
 
@@ -20,9 +19,10 @@ def explained(result: Result, elsewhere: Mapping[str, str]) -> Iterator[str]:
 
     `elsewhere` are inputs that the original computes since, and why.
     """
-    yield _headline(result)
+    yield headline(result)
+    width = max(map(len, result.measurements), default=0)
     for name, one in sorted(result.measurements.items(), key=lambda item: item[1].median_us):
-        yield f"  {name:13} {one.median_us:10.1f} µs  ({one.low_us:.1f} to {one.high_us:.1f})"
+        yield f"  {name:{width}} {one.median_us:10.1f} µs  ({one.low_us:.1f} to {one.high_us:.1f})"
     if result.unsettled:
         yield f"  {result.unsettled}"
     if result.interrupted:
@@ -44,25 +44,6 @@ def explained(result: Result, elsewhere: Mapping[str, str]) -> Iterator[str]:
     phases = sorted(result.phases_ms.items(), key=lambda item: -item[1])
     if long := [f"{name} {ms / 1e3:.1f} s" for name, ms in phases if ms >= _NOTABLE_MS]:
         yield "time: " + ", ".join(long)
-
-
-def _headline(result: Result) -> str:
-    name = result.name
-    if result.winner is None:
-        us = f"{result.predicted_us:.1f} µs " if result.predicted_us is not None else ""
-        where = result.target.name
-        return f"{name}: a plan for {where}: {us}predicted, not measured; calls run the original"
-    against = "PyTorch's stand-in for the original" if result.stood_in else _theirs(result)
-    between = ""
-    if result.winner == "superopt" and result.interval is not None:
-        between = " ({:.2f} to {:.2f})".format(*result.interval)
-    return f"{name}: {result.winner}, {result.speedup:.2f}{between} times {against}"
-
-
-def _theirs(result: Result) -> str:
-    """Return what was beaten; where one program of PyTorch's raced alone, by its name."""
-    raced = [name for name in result.measurements if name in PEERS]
-    return best_rival(result) if len(raced) == 1 else "the best of PyTorch's"
 
 
 def _region(region: RegionCandidates, *, planned: bool) -> Iterator[str]:

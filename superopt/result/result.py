@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.candidates.candidate import RegionCandidates, all_summed
 from superopt.candidates.floors import of_program
 from superopt.candidates.order import RankedBy
-from superopt.ir import Graph, Program, Region
+from superopt.ir import Eager, Graph, Program, Region
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target
 from superopt.tune import Measurement
@@ -45,6 +45,7 @@ class Result:
     ratio: float | None = None  # the best of PyTorch's times over ours, where the two raced alone
     interval: tuple[float, float] | None = None  # the interval in which that ratio surely lies
     unsettled: str = ""  # why ours is not taken though it may be faster
+    eager: Eager | None = None  # what PyTorch does for the program; None where that is not known
 
     @property
     def name(self) -> str:

@@ -1,17 +1,16 @@
 """Why: in one sentence about the program, why the chosen kernels are faster; or why nothing found is.
 
-Reads are counted as the program says them: an operator of PyTorch reads each of its operands once, a kernel
-reads a tensor once for each of its loops that does. Bytes are those of the tensors that cross kernels.
+An operator that PyTorch runs reads each of its operands once, and a kernel reads a tensor once for each of
+its loops that does. Bytes are those of the tensors that operators or kernels read and write.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.dtypes import DTYPES
 from superopt.frontier.tensors.bound import graph_bound
-from superopt.ir import Graph, tensorless_values, value_axes, value_names
+from superopt.ir import Eager, Graph, tensorless_values, value_axes, value_names
 from superopt.ir.compose import compose, contract_products
 from superopt.ir.mugraph import Call, Kernel, MuGraph, walk
 from superopt.result.result import Result
@@ -20,28 +19,32 @@ from superopt.rivals.rivals import PEERS
 __all__ = [
     "agreement",
     "best_rival",
+    "headline",
+    "how_fast",
     "moved_bytes",
-    "operators",
     "what_is_left",
     "why_faster",
     "why_not_faster",
 ]
 
-_LAYOUT = ("rename", "select")
 _FEWER = 0.9  # a program with less than this share of the arithmetic is said to do less
-_MOSTLY = 0.5  # share of the bytes, from which one tensor is named as most of them
+_MOSTLY = 0.6  # share of the bytes, above which inputs are named as most of them
+_SPREAD = 2.0  # highest over lowest ratio, above which a single ratio says little
+_NEARLY_ALL = 0.9  # the same, where more inputs are named rather than fewer
+_NAMED = 3  # inputs that are named so
+_CALL_US = 4.0  # what calling a program takes at most, besides its kernels
+_LONG_US = 10_000.0  # from which on times are said in ms
 _NEAR_FLOOR = 1.25  # a program within this many times the least possible time leaves little to win
 _APART = 1.1  # times that two times of one program differ before a reader is told why
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
-    """The bytes that the chosen kernels read and write, and the tensor that accounts for most of them."""
+class _Most:
+    """The inputs that account for most of the bytes that kernels read and write."""
 
     bytes: int
-    largest: str
-    largest_bytes: int
+    names: str
 
 
 def best_rival(result: Result) -> str:
@@ -51,41 +54,80 @@ def best_rival(result: Result) -> str:
     return "eager PyTorch" if best == "eager" else best
 
 
-def operators(goal: Graph) -> list[int]:
-    """Return the values of a composed graph that an operator of PyTorch computes, each by itself."""
-    closed = tensorless_values(goal)
-    return [
-        value
-        for value, step in enumerate(goal.steps, len(goal.inputs))
-        if not closed[value] and step.op not in _LAYOUT
-    ]
+def how_fast(result: Result) -> tuple[str, str]:
+    """Return how many times as fast the kernels surely are, and in which interval that lies."""
+    if result.interval is None:
+        return f"{result.speedup:.2f} times", ""
+    low, high = result.interval
+    if high <= _SPREAD * low:
+        return f"{result.speedup:.2f} times", f" ({low:.2f} to {high:.2f})"
+    return f"at least {low:.2f} times", f" (up to {high:.2f}: the machine was busy)"
+
+
+def headline(result: Result) -> str:
+    """Return in one line what came of it."""
+    name = result.name
+    if result.winner is None:
+        took = (
+            f"{result.predicted_us:.1f} µs predicted" if result.predicted_us is not None else "no prediction"
+        )
+        return f"{name}: a plan for {result.target.name}, {took}; nothing was measured"
+    if result.winner != "superopt":
+        eager = "PyTorch's stand-in for the original" if result.stood_in else "PyTorch's program"
+        kept = eager if result.winner == "eager" else result.winner
+        return f"{name}: {kept} stays; nothing that was found is surely faster"
+    against = "a stand-in for the original" if result.stood_in else best_rival(result)
+    times, between = how_fast(result)
+    return f"{name}: {times} as fast as {against}{between}"
 
 
 def why_faster(result: Result) -> str:
-    """Return what the chosen kernels do less of than the program as it was written; nothing if not known."""
+    """Return what the chosen kernels do less of than PyTorch's operators; nothing if not known."""
     chosen = [(one, one.chosen) for one in result.regions if one.chosen is not None]
     if not chosen:
         return ""
-    parts = [text for one, candidate in chosen if (text := _passes(one, candidate))][:1]
-    before = sum(len(operators(_composed(one))) for one, _ in chosen)
-    kernels = [kernel for _, candidate in chosen for kernel in candidate.mugraph.kernels]
-    calls = sum(isinstance(kernel, Call) for kernel in kernels)
-    if before > len(kernels):
-        own = len(kernels) - calls
-        after = _counted(own, "kernel") if own or not calls else ""
-        after += (" and " if after else "") + _counted(calls, "library call") if calls else ""
-        parts.append(f"{_counted(before, 'operator')} became {after}")
+    programs = [candidate.mugraph for _, candidate in chosen]
+    whole = len(chosen) == len(result.program.nodes)  # PyTorch computes nothing of it any more
+    eager = result.eager if whole else None
+    parts = [found] if eager is not None and (found := _passes(result, eager, programs)) else []
+    parts += _fewer_kernels(eager, [one.goal for one, _ in chosen], programs)
     done = sum(graph_bound(candidate.graph).flops for _, candidate in chosen)
     asked = sum(graph_bound(one.goal).flops for one, _ in chosen)
     if done < _FEWER * asked:
         parts.append(f"{asked / done:.1f} times less arithmetic" if done else "no arithmetic is left")
+    moved = sum(map(moved_bytes, programs))
+    saves = eager is not None and moved < _FEWER * eager.bytes
+    if eager is not None and saves:
+        before, now = _megabytes(eager.bytes, moved)
+        parts.append(f"it moves {now} instead of {before}")
     if not parts:
         parts.append("the same work, in kernels made for these sizes")
-    if len(chosen) == 1 and (moved := _moved(chosen[0][1].mugraph)) is not None:
-        whole, share = _megabytes(moved.bytes, moved.largest_bytes)
-        parts.append(f"{share} of the {whole} that it moves are {moved.largest}")
+    if not saves and len(chosen) == 1 and (most := _most_of(programs[0])) is not None:
+        all_of_it, share = _megabytes(moved, most.bytes)
+        some = "nearly all" if all_of_it.startswith(f"{share} ") else share
+        parts.append(f"{some} of the {all_of_it} that it moves are {most.names}")
     text = "; ".join(parts)
-    return text[:1].upper() + text[1:] + "." if text else ""
+    return text[:1].upper() + text[1:] + "."
+
+
+def _fewer_kernels(eager: Eager | None, goals: Sequence[Graph], programs: Sequence[MuGraph]) -> list[str]:
+    """Return into how many kernels the operators of PyTorch went, or the steps where these are not known."""
+    count = sum(map(_steps, goals)) if eager is None else eager.operators
+    kernels = [kernel for mugraph in programs for kernel in mugraph.kernels]
+    if count <= len(kernels):
+        return []
+    calls = sum(isinstance(kernel, Call) for kernel in kernels)
+    own = len(kernels) - calls
+    after = _counted(own, "kernel") if own or not calls else ""
+    after += (" and " if after else "") + _counted(calls, "library call") if calls else ""
+    return [f"{_counted(count, 'operator' if eager is not None else 'step')} became {after}"]
+
+
+def _steps(goal: Graph) -> int:
+    """Return how many steps of the algebra a graph has, with those that people write as one."""
+    composed = contract_products(compose(goal))
+    closed = tensorless_values(composed)
+    return sum(not closed[value] and step.op not in ("rename", "select") for value, step in composed.numbered)
 
 
 def why_not_faster(result: Result) -> list[str]:
@@ -99,7 +141,7 @@ def why_not_faster(result: Result) -> list[str]:
         said.append(f"It is not decided: {result.unsettled}.")
     ours = result.measurements.get("superopt")
     if ours is not None:
-        said.append(f"The best of ours takes {ours.median_us:.0f} µs, {best} {rivals[best]:.0f} µs.")
+        said.append(f"The best of ours takes {_time(ours.median_us)}, {best} {_time(rivals[best])}.")
     else:
         faults = [
             one.fate.reason for region in result.regions for one in region.candidates if not one.fate.is_sound
@@ -112,8 +154,8 @@ def why_not_faster(result: Result) -> list[str]:
         elif not kept:
             said.append("No schedule fits this device.")
     said += _floor(result, best, rivals[best])
-    if all(len(operators(_composed(one))) == 1 for one in result.regions) and result.regions:
-        said.append("It is one operator already: there is nothing to fuse.")
+    if result.eager is not None and result.eager.operators == 1:
+        said.append("It is one operator of PyTorch already.")
     if result.program.opaque:
         names = ", ".join(dict.fromkeys(node.target for node in result.program.opaque))
         said.append(f"Not in the algebra, so PyTorch computes it: {names}.")
@@ -129,18 +171,21 @@ def agreement(result: Result) -> list[str]:
         together = min(rivals) / ours.median_us
         if max(together, result.ratio) > _APART * min(together, result.ratio):
             said.append(
-                f"In the race of all, the ratio was {together:.2f}; the one above is of a second race, of"
-                " the best two alone, which noise disturbs less."
+                f"The race of all programs gave {together:.2f}; the ratio above is of a second race, of the"
+                " best two alone, which noise disturbs less."
             )
     kernels = [one.chosen.measurement for one in result.regions if one.chosen is not None]
     known = [one.median_us for one in kernels if one is not None]
     if ours is not None and known and len(known) == len(kernels) == len(result.program.nodes):
         alone = sum(known)
         if max(alone, ours.median_us) > _APART * min(alone, ours.median_us):
-            said.append(
-                f"In the race of the candidates it took {alone:,.0f} µs: there other programs did not empty"
-                " the caches between its calls, or the machine was less busy."
-            )
+            if alone > ours.median_us:
+                why = ": the machine was busier then"
+            elif ours.median_us - alone < _CALL_US:
+                why = ", without what calling the whole program takes"
+            else:
+                why = ": other programs did not empty the caches there, or the machine was less busy"
+            said.append(f"Raced among the candidates it took {_time(alone)}{why}.")
     return said
 
 
@@ -168,43 +213,31 @@ def _floor(result: Result, name: str, us: float) -> list[str]:
     if not floor:
         return []
     ratio = us / floor
-    near = f"{name} takes {ratio:.1f} times that" if ratio >= 1 else f"{name} finds some of it in a cache"
+    times = f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
+    near = f"{name} takes {times} times that" if ratio >= 1 else f"{name} finds some of it in a cache"
     end = ", so there is little to win" if ratio < _NEAR_FLOOR else ""
-    return [f"The program's bytes and arithmetic take {floor:.0f} µs at least; {near}{end}."]
+    return [f"The program's bytes and arithmetic take {_time(floor)} at least; {near}{end}."]
 
 
-def _composed(region: RegionCandidates) -> Graph:
-    return contract_products(compose(region.goal))
-
-
-def _passes(region: RegionCandidates, candidate: Candidate) -> str:
+def _passes(result: Result, eager: Eager, programs: Sequence[MuGraph]) -> str:
     """Return how often the input is read of which most reads are saved; nothing where none is."""
-    goal, after = _composed(region), candidate.mugraph
-    sizes = goal.sizes
-    once = _reads_of_kernels(after)
+    once = _reads_of_kernels(programs)
+    elements = {port.name: prod(one.goal.shape(port)) for one in result.regions for port in one.goal.inputs}
     best, saved = "", 0
-    for value, port in enumerate(goal.inputs):
-        before, now = _reads_of_operators(goal, value), once.get(port.name, 0)
-        if now and (less := (before - now) * prod(sizes[axis] for axis in port.axes)) > saved:
-            best, saved = (
-                f"{_counted(now, 'pass', 'passes')} over {port.name} instead of {_word(before)}",
-                less,
-            )
+    for name, before in eager.reads.items():
+        now = once.get(name, 0)
+        if now and (less := (before - now) * elements.get(name, 0)) > saved:
+            best, saved = f"{_counted(now, 'pass', 'passes')} over {name} instead of {_word(before)}", less
     return best
 
 
-def _reads_of_operators(graph: Graph, value: int) -> int:
-    """Return how many operators read a tensor where one after the other runs."""
-    made = set(operators(graph))
-    return sum(at in made and value in step.inputs for at, step in enumerate(graph.steps, len(graph.inputs)))
-
-
-def _reads_of_kernels(mugraph: MuGraph) -> Mapping[str, int]:
+def _reads_of_kernels(programs: Sequence[MuGraph]) -> Mapping[str, int]:
     """Return how many times kernels read each input: once for each of their loops that does."""
     found: dict[str, int] = {}
-    for kernel in mugraph.kernels:
-        for value, name in _loaded(mugraph, kernel).items():
-            found[name] = found.get(name, 0) + _walks(mugraph, kernel, value)
+    for mugraph in programs:
+        for kernel in mugraph.kernels:
+            for value, name in _loaded(mugraph, kernel).items():
+                found[name] = found.get(name, 0) + _walks(mugraph, kernel, value)
     return found
 
 
@@ -241,17 +274,19 @@ def _traffic(mugraph: MuGraph) -> list[tuple[int, int]]:
     return found
 
 
-def _moved(mugraph: MuGraph) -> _Moved | None:
-    """Return the bytes that the kernels move, where one input of the program accounts for most of them."""
+def _most_of(mugraph: MuGraph) -> _Most | None:
+    """Return the fewest inputs that account for most of the bytes that kernels move; None where many do."""
     traffic, inputs = _traffic(mugraph), mugraph.graph.inputs
     total = sum(size for _, size in traffic)
     of_each = {at: sum(size for value, size in traffic if value == at) for at in range(len(inputs))}
-    if not total or not of_each:
-        return None
-    largest = max(of_each, key=lambda at: of_each[at])
-    if of_each[largest] <= _MOSTLY * total:
-        return None
-    return _Moved(total, inputs[largest].name, of_each[largest])
+    largest = sorted(of_each, key=lambda at: -of_each[at])
+    for share in (_NEARLY_ALL, _MOSTLY):
+        for count in range(1, _NAMED + 1):
+            some = sorted(largest[:count])
+            if (moved := sum(of_each[at] for at in some)) > share * total:
+                names = [inputs[at].name for at in some]
+                return _Most(moved, " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))))
+    return None
 
 
 def _size(count: int) -> str:
@@ -271,6 +306,13 @@ def _megabytes(whole: int, share: int) -> tuple[str, str]:
         if whole >= size:
             return f"{whole / size:.1f} {unit}", f"{share / size:.1f}"
     return f"{whole} bytes", f"{share}"
+
+
+def _time(us: float) -> str:
+    value, unit = (us / 1e3, "ms") if us >= _LONG_US else (us, "µs")
+    if value < 1:
+        return f"{value:.1g} {unit}"
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
 
 
 def _word(count: int) -> str:

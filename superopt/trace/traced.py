@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from superopt.errors import InputError, TraceError
-from superopt.ir import Graph, Opaque, Program, Region
+from superopt.ir import Eager, Graph, Opaque, Program, Region
 from superopt.trace.algebra import OpaqueCall, build
 from superopt.trace.capture.dispatch import capture
 from superopt.trace.capture.tape import Meta, Ref, is_view, map_leaves, results_of
+from superopt.trace.eager import eager_of
 from superopt.trace.regions import cut
 from superopt.trace.run import TORCH_DTYPES, run_graph
 
@@ -33,6 +34,7 @@ class Traced:
     names: dict[int, str]  # tape position of a result or an opaque argument -> tensor
     result: Any  # the function's own structure of results, with Refs for tensors
     read: tuple[Tensor, ...] = ()  # tensors that it closes over, whose values are numbers of the program
+    eager: Eager | None = None  # what PyTorch does for it; None where that is not known
 
     @property
     def graph(self) -> Graph:
@@ -155,4 +157,5 @@ def trace(
         found.names,
         tape.result,
         tape.read,
+        eager_of(tape),
     )

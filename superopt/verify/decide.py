@@ -173,7 +173,7 @@ class _Comparison:
             self.notes.append("rounding not compared: a run takes too long")
             return None
         names = tuple(DISTRIBUTIONS)[:count]
-        self.progress(f"comparing the rounding of both on {len(names)} input distributions")
+        self.progress("comparing how both round")
         programs = _mixing(self.left.function), _mixing(self.right.function), self.left.inputs
         return compare_floats(*programs, distributions=names, seed=self.seed)
 

@@ -79,7 +79,7 @@ def test_export_clear_import(run: Run, filled: Path, tmp_path: Path) -> None:
     [
         (["remove"], "there is no action 'remove'"),
         (["list", "--kind", "plans"], "--kind"),
-        (["clear", "--older-than", "soon"], "'soon' is no age"),
+        (["clear", "--older-than", "soon"], "'soon' is not an age"),
         (["import"], "FILE"),
         (["import", "missing.jsonl"], "'missing.jsonl' is not there"),
         (["export", "missing/folder/x.jsonl"], "cannot write"),
@@ -140,5 +140,5 @@ def test_ages(text: str, age: timedelta) -> None:
 
 @pytest.mark.parametrize("text", ["", "30", "d", "-1d", "1.5d", "1 d", "30y", "9999999w", "٣d"])
 def test_no_ages(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no age"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not an age"):
         parse_age(text)

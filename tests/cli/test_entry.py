@@ -1,15 +1,19 @@
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from superopt._version import __version__
+from superopt.cli.entry import make_parser
+from superopt.cli.parser import Parser, subcommands
 from superopt.workloads import WORKLOADS
 
 Run = Callable[..., Any]
@@ -21,13 +25,34 @@ def test_version(run: Run) -> None:
     assert (ran.code, ran.out) == (0, f"superopt {__version__}\n")
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["search"], ["verify"], ["rules"], ["rules", "check"], ["list"], ["doctor"]]
-)
-def test_every_command_has_help_within_a_terminal(run: Run, command: list[str]) -> None:
-    ran = run(*command, "--help")
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith(" ".join(["usage: superopt", *command]))
+def _commands(parser: argparse.ArgumentParser, *path: str) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, inner in subcommands(parser).items():
+        yield from _commands(inner, *path, name)
+
+
+def test_every_command_has_help_within_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = list(_commands(make_parser()))
+    assert ("rules", "discover") in commands
+    for columns in (80, 300):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for command in commands:
+            ran = run(*command, "--help")
+            assert (ran.code, ran.err) == (0, "")
+            assert ran.out.startswith(" ".join(["usage: superopt", *command]))
+            assert [line for line in ran.out.splitlines() if len(line) > min(columns, 100)] == []
+
+
+def test_help_fills_paragraphs_and_keeps_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    parser = Parser(
+        prog="p",
+        description="one two three " * 4,
+        epilog="examples:\n  p a  " + "b" * 40 + "\n\nWords\nof one.",
+    )
+    text = parser.format_help()
+    assert "\none two three one two three one two\nthree one two three\n" in text
+    assert text.endswith("examples:\n  p a  " + "b" * 40 + "\n\nWords of one.\n")
 
 
 @pytest.mark.parametrize(
@@ -100,8 +125,20 @@ def test_bash_completes(run: Run) -> None:
             ["bash", "-c", f"{script}\n{call}"], capture_output=True, text=True, check=True
         )
         assert (set(ended.stdout.split()), ended.stderr) == (expected, "")
-    assert "bashcompinit" in run("completion", "zsh").out
     assert "-l no-torch-compile" in run("completion", "fish").out
+
+
+def test_zsh_completes_whether_or_not_its_completion_is_on(run: Run, tmp_path: Path) -> None:
+    script = run("completion", "zsh").out
+    assert script.index("compinit -i") < script.index("bashcompinit") < script.index("complete -o default")
+    zsh = shutil.which("zsh")
+    if zsh is not None:
+        (tmp_path / "script").write_text(script)
+        for before in ("", "autoload -Uz compinit && compinit -i -D; "):
+            command = f"{before}source {tmp_path / 'script'}; print ${{_comps[superopt]}}"
+            ended = subprocess.run([zsh, "-f", "-c", command], capture_output=True, text=True, check=True)
+            assert "_superopt" in ended.stdout
+            assert ended.stderr == ""
 
 
 def test_rules_check(run: Run) -> None:

@@ -45,6 +45,20 @@ def test_a_terminal_keeps_code_on_one_line(monkeypatch: pytest.MonkeyPatch, colu
     assert "long name" in shown
 
 
+def test_a_line_breaks_between_words_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = Text("seventeen words " * 4)
+    print_blocks([line])
+    assert capsys.readouterr().out == line.text + "\n"
+    screen = _Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    print_blocks([line])
+    assert [row.rstrip() for row in screen.getvalue().splitlines()] == ["seventeen words"] * 4
+
+
 def test_json_has_no_infinities(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": float("inf"), "b": [float("nan"), 1.5], "c": (1, None), 3: "µ"})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5], "c": [1, None], "3": "µ"}

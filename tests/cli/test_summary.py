@@ -1,5 +1,6 @@
 """The few lines that `superopt optimize` prints: true to the result, and the same from an earlier run."""
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import superopt
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.cli.screen import Table, Text
 from superopt.cli.summary import summary
+from superopt.fate import Fate, Kind
 from superopt.frontier.tensors.bound import graph_bound
 from superopt.ir import fuse
 from superopt.result.result import Result
@@ -98,8 +100,7 @@ def as_written(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Candid
 
 def with_chosen(result: Result, candidate: Candidate) -> Result:
     [region] = result.regions
-    assert region.chosen is not None
-    one = replace(candidate, fate=region.chosen.fate)
+    one = replace(candidate, fate=Fate("choose", Kind.CHOSEN))
     return replace(result, regions=(replace(region, candidates=(one,)),))
 
 
@@ -107,9 +108,9 @@ def test_why_it_is_faster_counts_what_the_program_does(planned: Callable[..., Re
     # Which graph is predicted to be the fastest depends on the machine: these are named by what they do.
     result = planned(norm_linear, *SHAPES, superopt=50.0, eager=100.0)
     why = why_faster(with_chosen(result, as_written(delayed_norm_linear, *SHAPES)))
-    assert "operators became 1 kernel" in why
+    assert "7 operators became 1 kernel" in why
     assert "One pass over x instead of two" in why
-    assert "524.3 of the 574.5 kB that it moves are w" in why
+    assert "it moves 574.5 instead of 689.5 kB" in why
     assert why.endswith(".")
     result = planned(rowsum, (32, 512), (512, 512), superopt=50.0, eager=100.0)
     least = min(result.regions[0].candidates, key=lambda one: graph_bound(one.graph).flops)
@@ -117,11 +118,35 @@ def test_why_it_is_faster_counts_what_the_program_does(planned: Callable[..., Re
     assert "times less arithmetic" in less
 
 
+def two_halves(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, (x.shape[-1],)) * torch.sigmoid(x)
+
+
+def test_why_it_is_faster_counts_operators_of_pytorch(planned: Callable[..., Result]) -> None:
+    result = planned(two_halves, (32, 512), superopt=50.0, eager=100.0)
+    one_kernel = with_chosen(result, as_written(two_halves, (32, 512)))
+    why = why_faster(one_kernel)
+    assert "3 operators became 1 kernel" in why  # a layer norm is one, whatever its algebra
+    assert "pass" not in why  # the kernel itself reads x once for each sum and once to normalize
+    assert "it moves 131.1 instead of 459.0 kB" in why
+    unknown = why_faster(replace(one_kernel, eager=None))
+    assert "steps became 1 kernel" in unknown
+    assert "instead of" not in unknown
+
+
+def test_why_it_is_faster_names_two_weights(planned: Callable[..., Result]) -> None:
+    def gated(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(x @ w) * (x @ v)
+
+    result = planned(gated, (8, 512), (512, 512), (512, 512), superopt=50.0, eager=100.0)
+    assert "that it moves are w and v" in why_faster(result)
+
+
 def test_why_it_is_not_faster(planned: Callable[..., Result]) -> None:
     lost = planned(norm_linear, *SHAPES, superopt=90.0, eager=45.0)
     said = " ".join(why_not_faster(lost))
-    assert "The best of ours takes 90 µs, eager 45 µs." in said
-    assert "take 40 µs at least; eager takes 1.1 times that, so there is little to win" in said
+    assert "The best of ours takes 90.0 µs, eager 45.0 µs." in said
+    assert "take 40.0 µs at least; eager takes 1.1 times that, so there is little to win" in said
     assert "little to win" not in " ".join(why_not_faster(with_floor(lost, 4.0)))
     none = replace(lost, regions=(), measurements={"eager": lost.measurements["eager"]})
     assert "No part of the program is in the algebra." in why_not_faster(none)
@@ -143,22 +168,44 @@ def test_the_summary_is_a_few_lines(planned: Callable[..., Result]) -> None:
     )
     said = text_of(won)
     assert said.startswith("norm_linear: 2.00 times as fast as eager PyTorch (1.90 to 2.10)")
-    assert "In the race of all" not in said
+    assert "The race of all" not in said
     assert len(blocks) <= 8
+    assert all(one.wraps or len(one.text) < 80 for one in blocks if isinstance(one, Text))
     assert "The report: superopt report result.json; -v shows" in str(blocks[-1])
+
+
+def test_a_ratio_that_is_not_sure_is_a_least_one(planned: Callable[..., Result]) -> None:
+    won = planned(norm_linear, *SHAPES, superopt=50.0, eager=100.0)
+    assert (
+        "norm_linear: at least 6.70 times as fast as eager PyTorch (up to 531.90: the machine was busy)"
+        in (text_of(replace(won, ratio=390.0, interval=(6.7, 531.9))))
+    )
+    assert "390.00 times as fast as eager PyTorch (300.00 to 500.00)" in (
+        text_of(replace(won, ratio=390.0, interval=(300.0, 500.0)))
+    )
+    assert "2.00 times as fast as eager PyTorch\n" in text_of(won)
 
 
 def test_times_that_do_not_agree_are_explained(planned: Callable[..., Result]) -> None:
     won = planned(norm_linear, *SHAPES, superopt=50.0, eager=100.0)
-    assert "In the race of all, the ratio was 2.00" in text_of(replace(won, ratio=1.5))
+    assert "The race of all programs gave 2.00; the ratio above is of a second race" in text_of(
+        replace(won, ratio=1.5)
+    )
     [region] = won.regions
     chosen = region.chosen
     assert chosen is not None
     timed = replace(chosen, measurement=Measurement(30.0, 29.0, 31.0, 100))
     others = tuple(timed if one is chosen else one for one in region.candidates)
     apart = replace(won, ratio=2.0, regions=(RegionCandidates(region.goal, others),))
-    assert "In the race of the candidates it took 30 µs" in text_of(apart)
-    assert "In the race" not in text_of(replace(won, ratio=2.0))
+    assert "Raced among the candidates it took 30.0 µs: other programs" in text_of(apart)
+    quick = replace(timed, measurement=Measurement(3.5, 3.4, 3.6, 100))
+    small = replace(apart, regions=(RegionCandidates(region.goal, (quick,)),))
+    small = replace(small, measurements={"superopt": Measurement(5.5, 5.0, 6.0, 100)})
+    assert "took 3.5 µs, without what calling the whole program takes." in text_of(small)
+    slow = replace(timed, measurement=Measurement(12_345.0, 29.0, 31.0, 100))
+    busy = replace(apart, regions=(RegionCandidates(region.goal, (slow,)),))
+    assert "Raced among the candidates it took 12.3 ms: the machine was busier then." in text_of(busy)
+    assert "race" not in text_of(replace(won, ratio=2.0)).replace("raced", "")
 
 
 def test_best_of_pytorch_is_not_said_where_only_eager_raced(planned: Callable[..., Result]) -> None:
@@ -209,6 +256,22 @@ def test_the_same_again_is_recalled_and_says_so(
                 run("optimize", f"{norm}:norm_linear", *INPUTS, *other)
         with pytest.raises(AssertionError, match="it races"):  # it holds tensors of its own
             run("optimize", f"{norm}:Held", "--inputs", "f32[8,64]", *INPUTS[2:])
+
+
+def test_a_result_that_cannot_be_saved_is_printed_all_the_same(
+    run: Run, norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("superopt.result.codec.replace_text", full)
+    ran = run("optimize", f"{norm}:norm_linear", *INPUTS, "--plan", "-o", tmp_path / "result.json")
+    assert ran.code == 2
+    assert "a plan for" in ran.out
+    assert "-o result.json keeps it" in ran.out
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("superopt: error: cannot write")
+    assert last.endswith("No space left on device")
 
 
 def test_a_kept_result_that_is_damaged_is_not_used(norm: str, tmp_path: Path) -> None:

@@ -154,8 +154,8 @@ def test_why_an_exponential_is_taken_as_it_is(function) -> None:
 def test_over_what_a_shift_is_free() -> None:
     lines = describe_shifts(graph_of(with_a_sink))
     assert lines == (
-        "t2: free of a shift that is constant over k, shared with t7",
-        "t7: free of a shift that is constant over k, shared with t2",
+        "t2: any value that is constant over k may be subtracted from its argument, the same as in t7",
+        "t7: any value that is constant over k may be subtracted from its argument, the same as in t2",
     )
 
 

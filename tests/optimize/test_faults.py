@@ -343,7 +343,7 @@ def test_a_ratio_comes_with_its_interval(one, random, monkeypatch, tmp_path: Pat
     stand(monkeypatch, lambda: last, lambda: last)
     best = superopt.optimize(norm, *random((6, 32), (32,)), options=one)
     assert best.winner == "superopt"
-    assert "superopt, 2.00 (1.96 to 2.04) times eager PyTorch" in best.explain()
+    assert "norm: 2.00 times as fast as eager PyTorch (1.96 to 2.04)" in best.explain()
     best.save(tmp_path / "result.json")
     again = read_result(tmp_path / "result.json")
     assert (again.speedup, again.interval) == (2.0, (1.96, 2.04))

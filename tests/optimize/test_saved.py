@@ -243,4 +243,4 @@ def test_a_plan_survives(tmp_path: Path, random) -> None:
     assert loaded.winner is None
     assert loaded.speedup is None
     assert loaded.predicted_us == plan.predicted_us
-    assert "predicted, not measured" in loaded.explain()
+    assert "nothing was measured" in loaded.explain()

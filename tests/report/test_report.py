@@ -134,6 +134,7 @@ def measured():
             }
         ],
         "winner": "superopt",
+        "eager": {"operators": 7, "bytes": 51_000_000, "reads": {"x": 2, "g": 1, "w": 1}},
         "measurements": {
             name: {"median_us": us, "low_us": us, "high_us": us, "rounds": 9}
             for name, us in (("eager", 31.0), ("torch.compile", 20.8), ("superopt", 12.0))
@@ -224,9 +225,14 @@ def test_a_measured_result_shows(text) -> None:
 
 
 def test_it_says_why_it_is_faster_and_why_not_faster_still() -> None:
-    page = shown(measured())
-    text = "".join(Page(page).texts)
-    assert text.index("operators became") < text.index("The program before")
+    text = "".join(Page(shown(measured())).texts)
+    assert text.index("steps became 1 kernel") < text.index("The program before")
+    assert "PyTorch runs" not in text  # for a part of the program, how much is not known
+    goal = parse_graph(GOAL)
+    alone = Program(goal.name, goal.inputs, (Region(goal),), ("out",))
+    text = "".join(Page(shown({**measured(), "program": print_program(alone)})).texts)
+    assert text.index("One pass over x instead of two; 7 operators became") < text.index("The program before")
+    assert "PyTorch runs 7 operators for it and moves 51 MB, copies included." in text
     assert "Why not faster" in text
     assert "operations of arithmetic" in text
     lost = measured()
@@ -406,3 +412,22 @@ def test_whatever_is_missing_or_wrong_is_refused_or_the_rest_shows(change) -> No
 
 
 # -- drawings
+
+
+@pytest.mark.parametrize(
+    "eager",
+    [
+        {"operators": -1, "bytes": 1, "reads": {}},
+        {"operators": 1, "bytes": "many", "reads": {}},
+        {"operators": 1, "bytes": 1, "reads": {"x": -1}},
+        {"operators": 1, "bytes": 1, "reads": {"x": 0.5}},
+        {"operators": 1, "bytes": 1, "reads": ["x"]},
+        {"operators": 1, "bytes": 1, "reads": {}, "more": 1},
+        {"operators": 1},
+        7,
+    ],
+)
+def test_what_pytorch_does_is_read_with_care(eager) -> None:
+    with pytest.raises(InputError, match="damaged"):
+        result_from_json({**measured(), "eager": eager})
+    assert result_from_json({**measured(), "eager": None}).eager is None

@@ -15,6 +15,9 @@ _OPERATORS = (
     "{a} ** {b}",
     "{a} == {b}",
     "torch.add({a}, {b}, alpha=2)",
+    "torch.add({b}, {a}, alpha=2)",
+    "torch.sub({b}, {a}, alpha=3)",
+    "torch.rsub({a}, {b}, alpha=3)",
     "torch.where({a} > 0, {b}, {a})",
     "{a}.masked_fill(m, {b})",
     "{a}.clone().fill_({b})",
@@ -44,6 +47,11 @@ _OTHERS = (
     "torch.linspace(0, 5, 4, dtype=torch.int64) * i",
     "m.clone().copy_(i)",
     "m.masked_fill(m, torch.tensor(7)) + 0",
+    "torch.addcmul(m, m, x, value=2)",
+    "torch.addcmul(m, x, m)",
+    "torch.addcdiv(m, m, x, value=2)",
+    "torch.addcmul(x, m, i, value=2)",
+    "torch.lerp(x, x * m, 0.3)",
     "i ** (i - 2)",
     "False ** i",
 )
@@ -70,4 +78,4 @@ def test_a_number_does_not_become_a_truth_value_or_lose_its_fraction(for_proof: 
         same = torch.allclose(found.double(), expected.double(), equal_nan=True)
         assert same, f"{text}: {found} against {expected}"
         checked += 1
-    assert checked > 250
+    assert checked > 300

@@ -36,11 +36,14 @@ OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
     "linalg": (lambda x: torch.linalg.inv(x @ x.T) @ x, "no such operator"),
     "fft": (lambda x: torch.fft.fft(x).real + 1, "no such operator"),
     "norm-3": (lambda x: x.norm(3), "norm of order 3"),
+    "var-lost": (lambda x: x.var(-1, correction=4.5) + 1, "fewer elements than its correction"),
+    "std-lost": (lambda x: torch.std_mean(x, 0, correction=5), "fewer elements than its correction"),
     "int-input-arithmetic": (lambda x: (torch.tensor([1, 2, 3, 4]) + 1) * x, "i64 data"),
     "where-nonzero-mutated": (lambda x: x.clone().cumprod_(0) + 1, "running product"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("name", OPAQUE)
 def test_opaque(name: str) -> None:
     function, reason = OPAQUE[name]
@@ -260,3 +263,13 @@ def test_random_numbers_that_no_input_makes(function: Callable[..., Any]) -> Non
     expected = function(x)
     torch.manual_seed(7)
     torch.testing.assert_close(traced.run(x), expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (4, 0)])
+@pytest.mark.parametrize(
+    "function",
+    [torch.mean, lambda x: F.mse_loss(x, x + 1), lambda x: F.huber_loss(x * 0, x), lambda x: (x * 2).mean(0)],
+)
+def test_a_mean_of_nothing_is_no_number(function, shape: tuple[int, int]) -> None:
+    x = torch.randn(shape)
+    assert torch.allclose(trace(function, x).run(x), function(x), equal_nan=True)

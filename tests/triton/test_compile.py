@@ -255,3 +255,20 @@ def test_programs_of_many_rows_run_in_groups(rows, group):
     found = configs(lower_block(mugraph, 0), mugraph.graph.sizes)
     assert found[0].group == group
     assert {one.group for one in found} == {1, group}
+
+
+CLIPPED = """graph clipped
+axes m=64 k=64
+in x: f32[m, k]
+t1 = relu(x)
+t2 = max[k](t1)
+out o: f32[m] = t2
+"""
+
+
+def test_maxima_keep_nan_on_the_device(compiler):
+    mugraph = fuse(parse_graph(CLIPPED))
+    source = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes)
+    made = compiler.compile(source, target="cuda:80", texts=True)
+    assert "max.NaN.f32" in made.ptx
+    assert "max.f32" not in made.ptx

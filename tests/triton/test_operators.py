@@ -262,3 +262,23 @@ def test_the_opposite_of_a_comparison_is_taken_of_integers_alone() -> None:
         ("eq", "x"): "x != 0.0",
         ("eq", "m"): "m != 0",
     }
+
+
+LARGEST = {
+    "relu": "t1 = relu(x)",
+    "the larger of two": "t1 = const[0.5]()\nt2 = maximum(t1, x)",
+    "the smaller of two": "t1 = const[0.5]()\nt2 = minimum(x, t1)",
+    "a maximum": "t1 = max[k](x)",
+    "a maximum of both": "t1 = max[m, k](x)",
+    "a softmax": "t1 = max[k](x)\nt2 = sub(x, t1)\nt3 = exp(t2)\nt4 = sum[k](t3)\nt5 = div(t3, t4)",
+    "distances from a maximum": "t1 = max[k](x)\nt2 = sub(x, t1)",
+}
+
+
+@pytest.mark.parametrize("configs", ["default", "tuner"])
+@pytest.mark.parametrize("steps", LARGEST.values(), ids=LARGEST.keys())
+def test_maxima_keep_nan(agrees, steps, configs):
+    last = steps.rsplit("\n", 1)[-1]
+    dims = {"max[m, k]": "", "max[k]": "m"}.get(last.partition("(")[0].partition("= ")[2], "m, k")
+    text = f"graph g\naxes m=5 k=37\nin x: f32[m, k]\n{steps}\nout o: f32[{dims}] = {last.split()[0]}\n"
+    agrees("text", text=text, domain=[-2.0, 2.0], layout="NaN on a diagonal", configs=configs)

@@ -33,7 +33,7 @@ Exit code 0: no regression. Exit code 1: a case is slower, or works no more. Exi
 """
 _PLOT_EPILOG = """\
 examples:
-  superopt bench plot bench/results/cpu.json bench/results/search.json -o pictures
+  superopt bench plot cpu.json search.json -o pictures
 
 Writes a PNG and an SVG for each picture that the results allow: times of peers over ours, rates on the
 device's roofline, search times beside published ones, rows per second with workers.

@@ -37,7 +37,7 @@ def add_command(commands: Any) -> None:
         epilog=_EPILOG,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action")
-    listing = _add(actions, "list", _list, "every record, the last made first")
+    listing = _add(actions, "list", _list, "every record, the newest first")
     _add(actions, "info", _info, "where the cache is, how full it is, what is wrong with it")
     exporting = _add(actions, "export", _export, "write all records to a file, as lines of JSON")
     exporting.add_argument("file", metavar="FILE", type=Path, help="the file to write")
@@ -58,7 +58,9 @@ def parse_age(text: str) -> timedelta:
     """Return the time that `30d` means."""
     match = _AGE.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age; write a number and s, m, h, d or w, as in 30d")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an age; write a number and s, m, h, d or w, as in 30d"
+        )
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 

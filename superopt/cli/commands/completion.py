@@ -12,7 +12,7 @@ __all__ = ["add_command"]
 
 _EPILOG = """\
 examples:
-  source <(superopt completion bash)              for this session; add the line to ~/.bashrc to keep it
+  source <(superopt completion bash)    for this session; ~/.bashrc keeps it
   source <(superopt completion zsh)
   superopt completion fish > ~/.config/fish/completions/superopt.fish
 """
@@ -32,7 +32,10 @@ _superopt() {
 }
 complete -o default -F _superopt superopt
 """
-_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i -D; }
+autoload -Uz bashcompinit && bashcompinit
+"""
 
 
 def add_command(commands: Any) -> None:

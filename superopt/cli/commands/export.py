@@ -13,7 +13,7 @@ __all__ = ["add_command"]
 _EPILOG = """\
 examples:
   superopt export best.json -o rmsnorm_linear.py
-  python rmsnorm_linear.py                             compares it with plain PyTorch
+  python rmsnorm_linear.py             compares it with plain PyTorch
   superopt export best.json --region 2 --candidate "graph 1" > part.py
 
 The module has the kernels' sources, the function, a reference in plain PyTorch and a check.

@@ -17,12 +17,12 @@ from superopt.errors import InputError
 if TYPE_CHECKING:
     from superopt.live.optimized import Optimized
 
-__all__ = ["add_command", "show"]
+__all__ = ["add_command", "save_and_show"]
 
 _EPILOG = """\
 examples:
   superopt optimize gated-mlp --size M=8 K=2048 N=2048 --dtype f32
-  superopt optimize model.py:norm --inputs "f32[16,4096] f32[4096]" --show-source
+  superopt optimize model.py:norm --inputs "f32[16,4096] f32[4096]"
   superopt optimize rmsnorm-linear --device cuda:90 -o plan.json
 
 What is slower than PyTorch here, or less accurate, is never taken: then PyTorch's own program is
@@ -108,16 +108,27 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         if best.interrupted and not best.measurements:
             raise KeyboardInterrupt
-        if out is not None:
-            best.save(out)
-    show(best, arguments, out)
+    save_and_show(best, arguments, out)
     if best.interrupted:
         return 130
     return 0 if best.winner in (None, "superopt") else 1
 
 
-def show(best: "Optimized", arguments: argparse.Namespace, out: Path | None) -> None:
-    """Print what came of a race: a few lines, or all that is known of it."""
+def save_and_show(best: "Optimized", arguments: argparse.Namespace, out: Path | None) -> None:
+    """Save what came of a race, and print it; where it cannot be saved, that is raised after printing."""
+    fault = None
+    try:
+        if out is not None:
+            best.save(out)
+    except InputError as error:
+        fault, out = error, None
+    _show(best, arguments, out)
+    if fault is not None:
+        raise fault
+
+
+def _show(best: "Optimized", arguments: argparse.Namespace, out: Path | None) -> None:
+    """Print a few lines, or all that is known."""
     if arguments.json:
         print_json(best.to_json())
     elif arguments.verbose:

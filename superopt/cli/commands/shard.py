@@ -18,9 +18,12 @@ __all__ = ["add_command"]
 
 _EPILOG = """\
 examples:
-  superopt shard --mesh "node=2 @ 10 GB/s, gpu=4 @ 200 GB/s" --axes "data=4, tensor=2" --reduce data
-  superopt shard mlp.py:mlp --inputs "f32[64,4096] f32[4096,16384] f32[16384,4096]" --mesh "gpu=4 @ 200 GB/s"
-  superopt shard mlp.py:mlp --inputs "f32[8,64] f32[64,64]" --mesh "node=2, gpu=4" --pin "x=whole" -o out.py
+  superopt shard --mesh "node=2 @ 10 GB/s, gpu=4 @ 200 GB/s" \\
+      --axes "data=4, tensor=2" --reduce data
+  superopt shard mlp.py:mlp --mesh "gpu=4 @ 200 GB/s" \\
+      --inputs "f32[64,4096] f32[4096,16384] f32[16384,4096]"
+  superopt shard mlp.py:mlp --mesh "node=2, gpu=4" --pin "x=whole" \\
+      --inputs "f32[8,64] f32[64,64]" -o out.py
 
 Exit code 0: found and proven. Exit code 1: no proof of the fastest plan. Exit code 2: bad input.
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.cli import options
-from superopt.cli.commands.optimize import show
+from superopt.cli.commands.optimize import save_and_show
 from superopt.cli.live import LiveLine
 from superopt.cli.pending import run_pending
 from superopt.cli.scratch import own_scratch
@@ -19,14 +19,16 @@ __all__ = ["add_command"]
 
 _EPILOG = """\
 examples:
-  superopt optimize rmsnorm-linear --device cuda:90 -o plan.json     on any machine
-  superopt tune plan.json                                            where the device is
-  superopt tune --pending --minutes 30      regions for which torch.compile's budget was too small
+  superopt optimize mha --device cuda:90 -o plan.json   on any machine
+  superopt tune plan.json                               where the device is
+  superopt tune --pending --minutes 30                  what torch.compile left
 
-A plan needs neither egglog nor z3. Without the original, PyTorch races with a stand-in: the program as it
-was traced, in the dtypes of its tensors. Exit code 1: PyTorch's own program is the fastest.
-With --pending, what is found is kept, and the next start of the program has it. Ctrl-C loses the region
-under way only, which waits as before.
+Racing a plan needs neither egglog nor z3. Where the original function is not at hand, PyTorch races with a
+stand-in: the program as it was traced, in the dtypes of its tensors. Exit code 1: PyTorch's own program is
+the fastest.
+
+With --pending, what is found is kept, and the program has it when it starts again. Ctrl-C loses only the
+region under way, which stays pending.
 """
 
 
@@ -83,8 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         if best.interrupted and not best.measurements:
             raise KeyboardInterrupt
-        best.save(out)
-    show(best, arguments, out)
+    save_and_show(best, arguments, out)
     if best.interrupted:
         return 130
     return 0 if best.winner == "superopt" else 1

@@ -14,7 +14,7 @@ __all__ = ["add_command"]
 _EPILOG = """\
 examples:
   superopt verify before.py:f after.py:f --inputs "f16[16,4096] f16[4096]"
-  superopt verify model.py:naive model.py:fused --inputs "f32[8,128] f32[128,64]" --no-floats --json
+  superopt verify old.py:f new.py:f --inputs "f32[8,128]" --no-floats --json
 
 Exit code 0: equal. Exit code 1: different, with the inputs and both outputs at the first differing
 place. Exit code 3: unknown, with what was tried and what stands in the way. Exit code 2: bad input.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil, prod
 
 from superopt.codegen.cpp.config import CppConfig
-from superopt.codegen.cpp.plan import LEAVES, VIEWS, Plan, make_plan
+from superopt.codegen.cpp.plan import LEAVES, VIEWS, Plan, make_plan, viewed
 from superopt.codegen.lowering import lower_for_cpp
 from superopt.codegen.statements import KernelProgram, Tensor, contiguous_strides, traced_strides
 from superopt.dtypes import DTYPES
@@ -52,11 +52,7 @@ class Layout:
 
     def source(self, value: int) -> int:
         """Return the value that is read where a view of it is asked for."""
-        step = self.graph.step_of(value)
-        while step is not None and step.op in VIEWS:
-            value = step.inputs[0]
-            step = self.graph.step_of(value)
-        return value
+        return viewed(self.graph, value)
 
     def is_written_out(self, value: int) -> bool:
         """Whether a value is a constant, an extent or an index, which no memory holds."""

@@ -26,7 +26,6 @@ DECOMPOSED = frozenset(
         "pixel_unshuffle",
         "smooth_l1_loss",
         "soft_margin_loss",
-        "softshrink",
         "threshold",
     }
 )

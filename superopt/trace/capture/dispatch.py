@@ -7,6 +7,7 @@ All tensors are on the meta device, so huge sizes cost nothing and a call takes 
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,9 +52,9 @@ def capture(
     except StaleError as stale:
         # Writes to views become operators on the tensors that the views are of.
         try:
-            return _captured(
-                function, torch.func.functionalize(function), inputs, name, live, for_proof=for_proof
-            )
+            other = torch.func.functionalize(function)
+            tape = _captured(function, other, inputs, name, live, for_proof=for_proof)
+            return replace(tape, rewritten=True)
         except TraceError:
             raise stale from None
 
@@ -97,7 +98,8 @@ def _bind(function: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> l
         bound = signature.bind(*inputs)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "nothing"
-        raise InputError(f"{name} takes ({takes}) but got {len(inputs)} inputs: {error}") from error
+        given = "1 input" if len(inputs) == 1 else f"{len(inputs)} inputs"
+        raise InputError(f"{name} takes ({takes}) but got {given}: {error}") from error
     names: list[str] = []
     for parameter, value in bound.arguments.items():
         if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
@@ -132,12 +134,16 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func.decompose(*args, **kwargs)
         if func._opname in DECOMPOSED and (self.for_proof or self.apart or not func._schema.is_mutable):
+            if not self.apart:
+                self.recorder.part_of = len(self.recorder.calls)
             self.apart += 1
             try:
                 with self:
                     return decomposition_of(func)(*args, **kwargs)
             finally:
                 self.apart -= 1
+                if not self.apart:
+                    self.recorder.part_of = None
         see = self.recorder.see
         args = tuple(map_leaves(lambda leaf: see(leaf) if isinstance(leaf, Tensor) else leaf, args))
         kwargs = {

@@ -61,6 +61,7 @@ class Recorder:
         self.constants: list[Source] = []
         self.tables: list[Source] = []
         self.read: list[Tensor] = []  # tensors whose values became numbers
+        self.part_of: int | None = None  # the first call of an operator that is being taken apart
         self.fresh: set[int] = set()  # ids of tensors that the function makes of numbers
         self.keep: list[Any] = []  # every object whose id is a key below
         self.position: dict[int, int] = {}
@@ -225,7 +226,7 @@ class Recorder:
         outputs = tuple(self.add(item) if isinstance(item, Tensor) else None for item in made)
         if getattr(function, "_opname", "") in _PARTING and _is_spread(args[0]):
             self.family |= dict.fromkeys(map(id, made), len(self.calls))
-        self.calls.append(Call(target, function, *template, outputs, mutated))
+        self.calls.append(Call(target, function, *template, outputs, mutated, self.part_of))
 
     def _ref(self, leaf: Any) -> Any:
         return Ref(self.position[id(leaf)]) if isinstance(leaf, Tensor) else leaf

@@ -111,7 +111,7 @@ def _unary(x: Tensor, *options: Any, **named: Any) -> Tensor | None:
     return _elementwise(x) if numbers and x.is_floating_point() else None
 
 
-def _binary(x: Any, y: Any, **options: Any) -> Tensor | None:
+def _binary(x: Any, y: Any, *_factors: Any, **options: Any) -> Tensor | None:
     return _elementwise(x, y) if options.get("rounding_mode") is None else None
 
 

@@ -80,6 +80,7 @@ class Call:
     kwargs: dict[str, Any]
     outputs: tuple[int | None, ...]
     mutated: tuple[int, ...] = ()  # argument tensors it writes into; their new contents are its first outputs
+    part_of: int | None = None  # the first call of those that one operator was taken apart into
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class Tape:
     result: Any  # the function's own structure, with Refs for tensors
     tables: tuple[Source, ...] = ()  # short constants that the function itself made of numbers
     read: tuple[Tensor, ...] = ()  # tensors from outside whose values became numbers of the program
+    rewritten: bool = False  # the calls are not those of the function, but of one that computes the same
 
 
 def is_view(operator: Any) -> bool:

@@ -27,16 +27,23 @@ _UNARY = (
 
 
 @lower("add")
-def _add(b: Builder, x: Sym, y: Any, alpha: float = 1) -> Sym:
-    y = as_sym(b, y, x)
-    if x.dtype == y.dtype == torch.bool:
+def _add(b: Builder, x: Any, y: Any, alpha: float = 1) -> Sym:
+    x, y = _tensors(b, x, y)
+    if x.dtype == y.dtype == torch.bool and b.nodes[x.value].mask and b.nodes[y.value].mask:
         return pointwise(b, "or", x, y)
     return add(b, x, y if alpha == 1 else scale(b, "mul", y, b.scalar(alpha, x.dtype)))
 
 
+def _tensors(b: Builder, x: Any, y: Any) -> tuple[Sym, Sym]:
+    """Return two operands, of which at most one is a number, as tensors."""
+    if isinstance(x, Sym):
+        return x, as_sym(b, y, x)
+    return as_sym(b, x, y), y
+
+
 @lower("sub")
-def _sub(b: Builder, x: Sym, y: Any, alpha: float = 1) -> Sym:
-    y = as_sym(b, y, x)
+def _sub(b: Builder, x: Any, y: Any, alpha: float = 1) -> Sym:
+    x, y = _tensors(b, x, y)
     return sub(b, x, y if alpha == 1 else scale(b, "mul", y, b.scalar(alpha, x.dtype)))
 
 
@@ -227,7 +234,7 @@ lower_all(
         "exp": exp,
         "expm1": lambda b, x: sub(b, exp(b, x), b.scalar(1, x.dtype)),
         "log10": lambda b, x: scale(b, "div", pointwise(b, "log", x), b.scalar(_LOG_10, x.dtype)),
-        "rsub": lambda b, x, y, alpha=1: _sub(b, as_sym(b, y, x), x, alpha),
+        "rsub": lambda b, x, y, alpha=1: _sub(b, y, x, alpha),
         "mul": lambda b, x, y: scale(b, "mul", x, as_sym(b, y, x)),
         "addcmul": lambda b, x, y, z, value=1: _add(b, x, scale(b, "mul", y, z), value),
         "addcdiv": lambda b, x, y, z, value=1: _add(b, x, scale(b, "div", y, z), value),
@@ -239,6 +246,7 @@ lower_all(
         "clamp_min": lambda b, x, low: _between(b, x, low, None),
         "clamp_max": lambda b, x, high: _between(b, x, None, high),
         "hardtanh": lambda b, x, min_val=-1, max_val=1: _between(b, x, min_val, max_val),
+        "softshrink": lambda b, x, lambd=0.5: sub(b, x, _between(b, x, -lambd, lambd)),
         "masked_fill": lambda b, x, mask, value: choose(b, truth(b, mask), held(b, value, x.dtype), x),
         "logical_not": lambda b, x: pointwise(b, "not", truth(b, x)),
         "logical_and": lambda b, x, y: _logical(b, "and", x, y),

@@ -46,7 +46,10 @@ def mean(b: Builder, x: Sym, dims: _Dims = None, keepdim: bool = False) -> Sym:
     x = b.settle(x)
     chosen = normal_dims(dims, len(x.dims))
     covers = b.covers(x.value)
-    axes = tuple(axis for axis in flat([b.dims(x)[dim] for dim in chosen]) if axis in covers)
+    every = flat([b.dims(x)[dim] for dim in chosen])
+    if b.axes.extent(every) == 0:
+        raise UnsupportedError("a mean of no elements, which is no number")
+    axes = tuple(axis for axis in every if axis in covers)
     value = b.apply("div", b.reduce("sum", x.value, axes), b.size(axes))
     return Sym(value, _without(b, x, chosen, keepdim), x.dtype)
 
@@ -140,10 +143,13 @@ def _moments(
     """Return the variance and the mean."""
     x = b.settle(x)
     chosen = normal_dims(dim, len(x.dims))
+    lost = Fraction(1 if correction is None else correction)
+    if b.axes.extent(flat([b.dims(x)[at] for at in chosen])) < lost:
+        raise UnsupportedError("a variance of fewer elements than its correction")
     middle = mean(b, x, chosen, keepdim=True)
     squares = total(b, pointwise(b, "square", sub(b, x, middle)), chosen, keepdim)
     count = b.size(flat([b.dims(x)[at] for at in chosen]))
-    freedom = b.apply("sub", count, b.const(Fraction(1 if correction is None else correction)))
+    freedom = b.apply("sub", count, b.const(lost))
     variance = scale(b, "div", squares, Sym(freedom, (), x.dtype))
     return variance, replace(middle, dims=_without(b, x, chosen, keepdim))
 

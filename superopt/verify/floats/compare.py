@@ -85,7 +85,7 @@ _SPARED = DIRECTED[-1]  # the distribution that is left out where the others hav
 _FEW, _LARGE = 16, 2**16  # elements of a small input, and of the inputs of a program that is not small
 _COVERING = 2  # draws of a directed distribution that may show nothing new before it is left
 _NOTHING = 2.0**-44  # the share of the largest input that is left where it cancels in float64
-_LACKING = 4  # inputs of which numbers are left out, one in each draw
+_LACKING_INPUTS = 4  # inputs of which numbers are left out, one in each draw
 _PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
 
@@ -206,21 +206,24 @@ class _Comparison:
 
     def judge_missing(self, inputs: Sequence[Any], seed: int) -> None:
         """Judge all candidates where one input after another lacks numbers."""
-        errors = self._blank()
         floats = sum(one.dtype.is_floating_point for one in tensors_of(inputs))
-        for draw in range(min(floats, _LACKING)):
-            drawn = sample(MISSING, inputs, seed=seed + draw, focus=self.focus)
-            self._compare(MISSING, drawn, seed + draw, self._everyone, errors)
-        for at, several in enumerate(errors):
-            self.found[at] += [self._judged(MISSING, several)] if several else []
+        seeds = range(seed, seed + min(floats, _LACKING_INPUTS))
+        self._judge_drawn(MISSING, ((sample(MISSING, inputs, seed=at, focus=self.focus), at) for at in seeds))
 
     def judge_found(self, draws: Iterable[Sequence[Any]], seed: int) -> None:
         """Judge all candidates on inputs that show comparisons as no distribution did."""
+        self._judge_drawn(FOUND, ((drawn, seed) for drawn in draws))
+
+    def _judge_drawn(self, name: str, draws: Iterable[tuple[Sequence[Any], int]]) -> None:
+        """Judge all candidates on some draws, each with the seed of the random numbers of the program."""
         errors = self._blank()
-        for drawn in draws:
-            self._compare(FOUND, drawn, seed, self._everyone, errors)
-        for at, several in enumerate(errors):
-            self.found[at] += [self._judged(FOUND, several)] if several else []
+        for drawn, seed in draws:
+            self._compare(name, drawn, seed, self._everyone, errors)
+        self._report(name, errors)
+
+    def _report(self, name: str, errors: Sequence[list[Errors]]) -> None:
+        for found, several in zip(self.found, errors, strict=True):
+            found += [self._judged(name, several)] if several else []
 
     def _blank(self) -> list[list[Errors]]:
         return [[] for _ in self.candidates]
@@ -279,8 +282,7 @@ class _Comparison:
         for draw in range(drawn_before, self.draws if unlucky else 0):
             drawn = sample(name, inputs, seed=seed + draw, focus=self.focus)
             self._compare(name, drawn, seed + draw, unlucky, errors)
-        for at, several in enumerate(errors):
-            self.found[at] += [self._judged(name, several)] if several else []
+        self._report(name, errors)
 
     def _is_unlucky(self, name: str, errors: Sequence[Errors]) -> bool:
         found = self._judged(name, errors)

@@ -66,7 +66,8 @@ class FloatReport:
         if not done:
             return f"floats ({self.dtype}): nothing to compare{skipped}"
         if self.accurate:
-            fine = f"fine on {done} input distributions; nearest: {self.worst}{skipped}"
+            kinds = "kind" if done == 1 else "kinds"
+            fine = f"fine on {done} {kinds} of inputs; nearest: {self.worst}{skipped}"
             missing = "; ".join(self.uncovered[:_PRINTED])
             more = len(self.uncovered) - _PRINTED
             missing += f"; and {more} more" if more > 0 else ""

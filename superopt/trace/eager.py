@@ -1,0 +1,39 @@
+"""Eager: counts what PyTorch itself does for a traced function."""
+
+from math import prod
+
+from superopt.ir import Eager
+from superopt.trace.capture.tape import Meta, Tape, is_view, refs
+
+__all__ = ["eager_of"]
+
+
+def eager_of(tape: Tape) -> Eager | None:
+    """Return what the operators of a tape do; None where the tape holds others than the function calls."""
+    if tape.rewritten:
+        return None
+    root = {source.index: source.name for source in (*tape.inputs, *tape.constants)}
+    moved, reads, seen = 0, dict.fromkeys(root.values(), 0), set()
+    for at, call in enumerate(tape.calls):
+        operands = set(refs((call.args, call.kwargs)))
+        made = [index for index in call.outputs if index is not None]
+        if (
+            is_view(call.function) or "_unsafe_view" in call.target
+        ):  # a view, though its schema does not say so
+            names = {root[index] for index in operands if index in root}
+            root |= dict.fromkeys(made, names.pop()) if len(names) == 1 else {}
+            continue
+        whole = at if call.part_of is None else call.part_of
+        if not operands or whole in seen:
+            continue
+        seen.add(whole)
+        moved += sum(_bytes(tape.metas[index]) for index in (*operands, *made))
+        for name in {root[index] for index in operands if index in root}:
+            reads[name] += 1
+    return Eager(len(seen), moved, {name: count for name, count in reads.items() if count})
+
+
+def _bytes(meta: Meta) -> int:
+    """Return the bytes of memory that a tensor covers: what is spread over a dimension lies there once."""
+    spread = zip(meta.shape, meta.strides, strict=True)
+    return prod(size for size, stride in spread if stride or not size) * meta.dtype.itemsize
