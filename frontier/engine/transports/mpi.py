@@ -51,8 +51,7 @@ class Mpi:
         self._history = history
         self._watch = watch
         start = Start(space, history, watch.limits, watch.elapsed())
-        packed = pickle.dumps(start)
-        self._tell(("begin", packed))
+        self._tell(("begin", start))
         self._member = Member(start, 0, self._comm.size, lambda: watch.interrupted)
         self._member.watch = watch
 
@@ -137,7 +136,7 @@ def serve() -> None:
         if kind == "end":
             member = None
         elif kind == "begin":
-            member = Member(pickle.loads(rest[0]), comm.rank, comm.size, told)
+            member = Member(rest[0], comm.rank, comm.size, told)
         else:
             assert member is not None
             level = rest[0].level
