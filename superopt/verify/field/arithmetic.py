@@ -26,7 +26,7 @@ from collections.abc import Hashable, Mapping
 from copy import copy
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,10 @@ __all__ = ["Field"]
 _KEPT = 1 << 16  # elements of arrays whose orders are kept while a field is in use
 _EVEN = frozenset({"cos"})
 _ODD = frozenset({"sin", "erf"})
+
+
+def _no_trials() -> NDArray[np.int64]:
+    return np.zeros(3, dtype=np.int64)
 
 
 class Field:
@@ -118,10 +122,9 @@ class Field:
         self.holes = False  # whether anything undefined was made
         # Trials whose inputs a program refuses.
         self.raised: NDArray[np.bool_] = np.zeros(self.trials, dtype=np.bool_)
-        # Undefined numbers of each trial, where lenient.
-        self.faults: NDArray[np.int64] = np.zeros(self.trials, dtype=np.int64)
+        self.faults: NDArray[np.int64] = np.zeros(self.trials, dtype=np.int64)  # undefined, where lenient
         # Of each comparison: in how many trials it came out greater, equal, and less.
-        self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(partial(np.zeros, 3, dtype=np.int64))
+        self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(_no_trials)
         self.comparisons: list[Comparison] | None = None
         self._infinity: Residues | None = None
         self._known_orders: dict[Any, NDArray[np.int8]] = {}
