@@ -23,7 +23,7 @@ _EXAMPLES = """\
 examples:
   superopt rules discover --size 2 -o rules.json
   superopt rules discover --size 3 --operators add,matmul -o rules.json
-  superopt rules discover --operators conv_same,avg_pool --constants box -o pools.json
+  superopt rules discover --operators avg_pool,relu -o pools.json
   superopt rules show rules.json
   superopt rules apply rules.json \\
       "a[m,k] b[k,n] c[k,n]: add(matmul(a,b), matmul(a,c))"
@@ -226,7 +226,7 @@ def check_file(path: Path, *, json: bool) -> int:
     file, seed = read_rules(path), fresh_seed()
     with LiveLine() as show:
         show("checking the axioms of the operators")
-        axioms = check_axioms(seed)
+        axioms = check_axioms(seed, [rule for rule, _ in file.rules])
         proofs = []
         for at, (rule, _) in enumerate(file.rules):
             show(f"proving: {at} of {len(file.rules)} rules")
