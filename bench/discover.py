@@ -29,11 +29,22 @@ SEVEN = (
 )  # fmt: skip
 ALL = (*SEVEN, "scale")
 JOINING = ("add", "matmul", "concat_rows", "concat_cols", "split_rows", "split_cols")
-CASES: dict[str, tuple[tuple[str, ...], int]] = {
-    "all-2": (ALL, 2),
-    "seven-3": (SEVEN, 3),
-    "joining-3": (JOINING, 3),
-    "all-3": (ALL, 3),
+IMAGES = (
+    "add", "relu", "conv_same", "conv_same_relu", "conv_half", "conv_groups", "concat_rows", "concat_cols",
+    "avg_pool", "max_pool", "enlarge",
+)  # fmt: skip
+MERGING = ("conv_same", "add", "concat_rows", "concat_cols", "split_cols")
+ALGEBRA = ("add", "mul", "div", "exp", "log", "square", "sqrt", "abs", "max", "less", "where")
+NORMS = ("add", "mul", "matmul", "sum_cols", "max_cols", "max", "exp", "scale_rows")
+CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
+    "all-2": (ALL, (), 2),
+    "images-2": (IMAGES, ("dirac", "box"), 2),
+    "algebra-2": (ALGEBRA, (), 2),
+    "norms-2": (NORMS, ("ones",), 2),
+    "seven-3": (SEVEN, (), 3),
+    "joining-3": (JOINING, (), 3),
+    "merging-3": (MERGING, (), 3),
+    "all-3": (ALL, (), 3),
 }
 WORKERS = (1, 2)
 PEERS = (
@@ -54,9 +65,10 @@ def measure(case: str) -> Record:
     from superopt.rules.discover.discover import default_setting, discover
 
     name, _, count = case.partition("/")
-    operators, size = CASES[name]
+    operators, constants, size = CASES[name]
+    setting = default_setting(size, operators, constants=constants)
     began, spent = time.perf_counter(), sum(os.times()[:4])
-    found = discover(default_setting(size, operators), size, partial(explore, workers=int(count or 1)))
+    found = discover(setting, size, partial(explore, workers=int(count or 1)))
     seconds, cpu_seconds = time.perf_counter() - began, sum(os.times()[:4]) - spent
     statuses = [proof.status for _, proof in found.rules]
     graphs = found.counts["graphs"] + found.counts["separate"]

@@ -10,6 +10,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
 
+from superopt.rules.axioms import Axiom
 from superopt.rules.program import ANALYSIS, LANGUAGE, commands, constant_text
 from superopt.rules.smallest import Row, made_by, smaller_goal
 from superopt.rules.terms import OPERATORS, Goal, Node, constant_leaf
@@ -34,11 +35,11 @@ ATTRIBUTED = frozenset({"leaf", "call1", "call2", "call3", "sum", "max", "access
 class Running:
     """The e-graph of a goal under saturation, with the rules for the operators that it has so far."""
 
-    def __init__(self, goal: Goal, *, plain: bool = False) -> None:
+    def __init__(self, goal: Goal, *, plain: bool = False, more: tuple[Axiom, ...] = ()) -> None:
         _quiet()
         self.goal = goal
         self.egraph: EGraph = bindings().EGraph()
-        self.waiting = list(commands(plain=plain))
+        self.waiting = list(commands(plain=plain, more=more))
         self.nodes = 0
         self.run(LANGUAGE + _access_rules(goal) + _goal_text(goal))
         self.load_rules()

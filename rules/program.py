@@ -39,14 +39,16 @@ def constant_text(value: Fraction) -> str:
 
 
 @cache
-def commands(*, plain: bool = False) -> tuple[tuple[frozenset[str], str], ...]:
+def commands(*, plain: bool = False, more: tuple[Axiom, ...] = ()) -> tuple[tuple[frozenset[str], str], ...]:
     """Return every rule with its operators, or only the rules without constants, extents and logarithms.
 
+    Further axioms, as discovered ones, come after the others.
     A rule whose operators a goal does not have can do nothing there, and need not be loaded.
     """
     found = [(parse_pattern(term), rule) for term, rule in (*_axes_rules(), *_sign_rules())]
-    found += [rule for axiom in (axioms_between_terms() if plain else AXIOMS) for rule in _rewrites(axiom)]
-    return tuple((frozenset(operators(left)), rule) for left, rule in found)
+    axioms = axioms_between_terms() if plain else AXIOMS
+    found += [rule for axiom in (*axioms, *more) for rule in _rewrites(axiom)]
+    return tuple(dict.fromkeys((frozenset(operators(left)), rule) for left, rule in found))
 
 
 def _axes_rules() -> list[tuple[str, str]]:

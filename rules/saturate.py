@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import cache
 
 from superopt.errors import InputError
+from superopt.rules.axioms import Axiom
 from superopt.rules.egraph import Running, Snapshot
 from superopt.rules.program import ANALYSIS
 from superopt.rules.terms import OPERATORS, Goal
@@ -64,8 +65,9 @@ def saturate(
     goal: Goal,
     limits: SaturationLimits | None = None,
     stop: Callable[[], bool] | None = None,
+    more: tuple[Axiom, ...] = (),
 ) -> Table:
-    """Saturate a goal under the axioms and export the classes that its roots contain.
+    """Saturate a goal under the axioms, and more if given; export the classes that its roots contain.
 
     In a process forked from one that did so egglog would wait forever: that is an InputError.
     """
@@ -75,26 +77,31 @@ def saturate(
             ' start it by multiprocessing.get_context("spawn"), or search before the fork'
         )
     limits = limits or SaturationLimits()
-    table = _saturated(goal, limits, stop, plain=False)
+    table = _saturated(goal, limits, stop, more, plain=False)
     if table.truncated is None or table.truncated == "interrupted":
         return table
     # Constants and logarithms may swell the e-graph beyond the limits; without them it may be complete.
-    again = _saturated(goal, limits, stop, plain=True)
+    again = _saturated(goal, limits, stop, more, plain=True)
     return table if again.truncated else again
 
 
 def _saturated(
-    goal: Goal, limits: SaturationLimits, stop: Callable[[], bool] | None, *, plain: bool
+    goal: Goal,
+    limits: SaturationLimits,
+    stop: Callable[[], bool] | None,
+    more: tuple[Axiom, ...],
+    *,
+    plain: bool,
 ) -> Table:
     start = time.perf_counter()
-    running = Running(goal, plain=plain)
+    running = Running(goal, plain=plain, more=more)
     truncated: str | None = None
     rounds = 0
     while truncated is None:
         if plain:
             running.run(ANALYSIS)
         elif running.shrink() and (smaller := running.smaller_goal()) is not None:
-            running = Running(smaller)
+            running = Running(smaller, more=more)
             continue
         changed = running.run("(run axioms 1)")
         rules_came = running.load_rules()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from superopt.clock import Clock
 from superopt.errors import InputError
 from superopt.frontier.engine import explore
+from superopt.frontier.engine.engines import transport_named
 from superopt.frontier.engine.interface import Exploration, LevelStats, Limits
 from superopt.frontier.interrupts import interrupts_noted
 from superopt.frontier.tensors.bound import Bound, Machine, graph_bound
@@ -19,6 +20,8 @@ from superopt.frontier.tensors.space import TensorSpace
 from superopt.frontier.tensors.split import merge_halves, split_reductions
 from superopt.frontier.tensors.universe import Universe, universe_of
 from superopt.ir import REDUCTIONS, Graph, MuGraph, Program, Region, Split, cut_graph, fuse, release_shifts
+from superopt.rules.axioms import Axiom
+from superopt.rules.discover.axioms import axioms_from
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
 from superopt.weights.division import Weights, check_weights, run_part
@@ -51,6 +54,8 @@ class SearchOptions:
     seed: int | None = None  # the seed of the tests of equality; None draws a fresh one
     checkpoint: Path | None = None  # a folder: one file per region
     resume: bool = False
+    engine: str = "processes"  # what runs the workers: processes, mpi or ray
+    rules: Path | None = None  # a file of discovered rules, which are further axioms
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,7 @@ def search(
     start = time.perf_counter()
     _check_options(options)
     run = _Run(options, start + options.seconds, on_progress or (lambda progress: None))
+    run.more_axioms = axioms_from(options.rules) if options.rules is not None else ()
     program = _program_of(function, inputs, name, run)
     regions: list[RegionSearch] = []
     for number, region in enumerate(program.regions, 1):
@@ -208,6 +214,7 @@ class _Run:
     region: int = 1
     regions: int = 1
     interrupted: bool = False
+    more_axioms: tuple[Axiom, ...] = ()
 
     def report(self, phase: Phase, name: str, level: LevelStats | None = None) -> None:
         """Tell the listener what is going on."""
@@ -292,7 +299,7 @@ class _Run:
         goal = goal_of(refined, (half for pair in halves.values() for half in pair))
         if self.options.prune != "egraph":  # the ablations do without an e-graph
             return _Attempt(graph, goal, halves, NO_TABLE)
-        table = saturate(goal, limits, self.out_of_time)
+        table = saturate(goal, limits, self.out_of_time, self.more_axioms)
         return _Attempt(graph, goal.with_constants(table.constants), halves, table)
 
     def _unsearched(self, graph: Graph, why: str = "") -> RegionSearch:
@@ -355,6 +362,7 @@ class _Run:
         return explore(
             space,
             workers=self.options.workers,
+            transport=transport_named(self.options.engine),
             limits=Limits(
                 seconds=self.seconds_left, rows=min(self.options.rows, _VALUE_BYTES // space.grid.value_bytes)
             ),

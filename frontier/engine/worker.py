@@ -48,6 +48,9 @@ class Worker:
         self._pace = Pace()
         self._seen = history.restore(space, self._owned)
         self._counts = space.counts()
+        self._pending = Pending(self._seen, self._width, keep_arcs=self._keep_arcs)
+        self._expanded = self._made = 0
+        self._busy = 0.0
 
     def commit(self, shares: Sequence[Records]) -> None:
         """Take note of a finished level: the new records of every worker."""
@@ -57,7 +60,14 @@ class Worker:
 
     def explore_level(self, compact_rows: int) -> Share:
         """Do this worker's part of the next level, deduplicating after each so many candidates."""
+        self.expand_level(compact_rows)
+        self._port.end_level(self._pending.add)
+        return self.finish_level()
+
+    def expand_level(self, compact_rows: int) -> None:
+        """Expand this worker's part of the frontier, and deal the candidates to their owners."""
         pending = Pending(self._seen, self._width, keep_arcs=self._keep_arcs, compact_rows=compact_rows)
+        self._pending = pending
         expanded = candidates = 0
         busy = 0.0
         for frontier in self._port.slices(pending.add):
@@ -77,12 +87,20 @@ class Worker:
                 stop = self._port.report(Progress(expanded + at, candidates, *settled))
             expanded += at
             busy += time.perf_counter() - began
-        self._port.end_level(pending.add)
+        self._expanded, self._made, self._busy = expanded, candidates, busy
+
+    def take(self, records: Records) -> None:
+        """Take in candidates that another worker has made and this one owns."""
+        self._pending.add(records)
+
+    def finish_level(self) -> Share:
+        """Deduplicate what this worker owns; return its share of the level."""
         began = time.perf_counter()
-        new, arcs = pending.finish()
+        new, arcs = self._pending.finish()
         before, self._counts = self._counts, self._space.counts()
         counts = _difference(self._counts, before)
-        return Share(new, arcs, counts, expanded, candidates, busy + time.perf_counter() - began)
+        busy = self._busy + time.perf_counter() - began
+        return Share(new, arcs, counts, self._expanded, self._made, busy)
 
     def _candidates(self, batch: Records) -> Records | None:
         """Return what a batch expands to, None where Ctrl-C met the expansion."""

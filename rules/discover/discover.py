@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from superopt.clock import Clock
 from superopt.errors import InputError
+from superopt.rules.discover.language.constants import CONSTANTS
 from superopt.rules.discover.language.operators import OPERATORS, operators_named
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.proof.prove import Proof, prove
@@ -18,11 +19,27 @@ from superopt.rules.discover.search.candidates import candidates_of
 from superopt.rules.discover.search.graphs import Graphs, last_applications
 from superopt.rules.discover.search.joint import joint_rules
 from superopt.rules.discover.search.prune import Dropped, named, prune
-from superopt.rules.discover.search.terms import Setting, Terms, first_terms
+from superopt.rules.discover.search.terms import Setting, Terms, Units, first_terms
 
-__all__ = ["Discovery", "Explored", "Explorer", "default_setting", "discover"]
+__all__ = ["MATRICES", "Discovery", "Explored", "Explorer", "default_setting", "discover"]
 
-_MATRIX = (2, 2)  # rows and columns in units: an input can be split into two
+# The dimensions of inputs in units; those of two units can be split.
+_MATRIX: Units = (("u", "u"), ("u", "u"))
+_COLUMN: Units = (("u", "u"), ("1",))
+_WINDOW: Units = (("wide(k)",), ("wide(k)",))
+_IMAGE: Units = (("b", "b"), ("c", "c"), ("y",), ("z",))
+_WEIGHT: Units = (("c", "c"), ("c", "c"), *_WINDOW)
+_OF_GROUPS: Units = (("c", "c"), ("c",), *_WINDOW)
+_SMALL_WEIGHT: Units = (("c", "c"), ("c", "c"), ("k",), ("k",))
+_OF_CONSTANTS: Mapping[str, Units] = {
+    "eye": _MATRIX,
+    "ones": _MATRIX,
+    "dirac": _SMALL_WEIGHT,
+    "box": (("c", "c"), ("c", "c"), ("3",), ("3",)),
+}
+
+MATRICES = tuple(operator.name for operator in OPERATORS.values() if operator.family == "matrices")
+"""The operators that are enumerated unless others are named."""
 
 
 class Explored(Protocol):
@@ -57,11 +74,43 @@ class Discovery:
     ms: Mapping[str, float]
 
 
-def default_setting(size: int, names: Sequence[str] = tuple(OPERATORS), seed: int = 0) -> Setting:
-    """Return the operators over as many matrices as graphs of this size can tell apart, and two scalars."""
-    matrices = [(chr(ord("a") + number), _MATRIX) for number in range(size + 1)]
-    scalars = [("s", ()), ("t", ())] if "scale" in names else []
-    return Setting(operators_named(names), (*matrices, *scalars), seed=seed)
+def default_setting(
+    size: int, names: Sequence[str] = MATRICES, seed: int = 0, constants: Sequence[str] = ()
+) -> Setting:
+    """Return the operators over as many tensors as graphs of this size can tell apart.
+
+    The tensors are matrices; where an operator takes only images, they are images and weights. Two scalars
+    and the constants stand beside them.
+    """
+    operators = operators_named(names)
+    ranks = {2, 4}.intersection(*(operator.ranks for operator in operators))
+    if not ranks:
+        raise InputError(
+            f"no tensor goes into all of {', '.join(names)}: some take matrices only, and others images only"
+        )
+    inputs: list[tuple[str, Units]] = []
+    if 2 in ranks:
+        inputs += [(chr(ord("a") + number), _MATRIX) for number in range(size + 1)]
+        if "scale_rows" in names:
+            inputs += [("v", _COLUMN), ("w", _COLUMN)]
+    else:
+        inputs += [(name, _IMAGE) for name in "xyz"[: (size + 3) // 2]]
+        if any(name.startswith(("conv", "enlarge")) for name in names):
+            inputs += [(name, _WEIGHT) for name in "uvw"[: (size + 3) // 2]]
+        if "conv_groups" in names:
+            inputs.append(("g", _OF_GROUPS))
+        if "enlarge" in names:
+            inputs.append(("r", _SMALL_WEIGHT))
+    if "scale" in names:
+        inputs += [("s", ()), ("t", ())]
+    for name in constants:
+        if name not in CONSTANTS:
+            raise InputError(f"there is no constant {name!r}; there are {', '.join(CONSTANTS)}")
+        if CONSTANTS[name].rank not in ranks:
+            raise InputError(f"the constant {name!r} goes with other tensors than {', '.join(names)}")
+        inputs.append((name, _OF_CONSTANTS[name]))
+    samples = 8 if 2 in ranks else 4
+    return Setting(operators, tuple(inputs), samples=samples, seed=seed)
 
 
 def discover(

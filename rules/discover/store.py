@@ -36,7 +36,7 @@ def text_of_rules(found: Discovery) -> str:
         "schema": SCHEMA,
         "origin": {
             "operators": [operator.name for operator in setting.operators],
-            "inputs": {name: list(sizes) for name, sizes in setting.inputs},
+            "inputs": {name: ["+".join(word) for word in units] for name, units in setting.inputs},
             "size": found.size,
             "seed": setting.seed,
             "samples": setting.samples,

@@ -143,6 +143,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     if not hasattr(parsed, "run"):  # no command, or no action of one
         parser.named(parsed).print_help()
         return 0
+    parsed.given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = parsed.run(parsed)
     except SystemExit as end:

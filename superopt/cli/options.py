@@ -9,6 +9,7 @@ from superopt.errors import InputError
 from superopt.weights.division import Weights
 
 __all__ = [
+    "add_engine",
     "add_progress",
     "add_race",
     "add_weights",
@@ -70,6 +71,16 @@ def workers(text: str) -> int:
             f"{text} is more than {_MOST_WORKERS}; use at most one for each core"
         )
     return count
+
+
+def add_engine(parser: "argparse._ActionsContainer") -> None:
+    """Add the engine that runs the workers of a search."""
+    parser.add_argument(
+        "--engine",
+        choices=("processes", "mpi", "ray"),
+        default="processes",
+        help="what runs the workers: processes of this machine, MPI, or Ray (default processes); same result",
+    )
 
 
 def seconds(text: str) -> float:

@@ -2,19 +2,20 @@
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.cli.live import LiveLine
-from superopt.cli.options import positive, whole, workers
+from superopt.cli.options import add_engine, positive, whole, workers
 from superopt.cli.screen import Block, Table, Text, print_blocks, print_json
 from superopt.cli.writing import check_place
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
+    from superopt.rules.discover.discover import Explored, Explorer
     from superopt.rules.discover.language.rule import Rule
     from superopt.rules.discover.proof.prove import Proof
+    from superopt.rules.discover.search.graphs import Graphs
 
 __all__ = ["add_actions", "check_file"]
 
@@ -22,6 +23,7 @@ _EXAMPLES = """\
 examples:
   superopt rules discover --size 2 -o rules.json
   superopt rules discover --size 3 --operators add,matmul -o rules.json
+  superopt rules discover --operators avg_pool,relu -o pools.json
   superopt rules show rules.json
   superopt rules apply rules.json \\
       "a[m,k] b[k,n] c[k,n]: add(matmul(a,b), matmul(a,c))"
@@ -41,8 +43,14 @@ def add_actions(actions: Any) -> None:
     discover.add_argument(
         "--size", type=positive, default=2, metavar="N", help="operators in a graph (default 2)"
     )
-    discover.add_argument("--operators", metavar="A,B", help="only these operators (default: all)")
+    discover.add_argument("--operators", metavar="A,B", help="these operators (default: those of matrices)")
+    discover.add_argument("--constants", metavar="A,B", help="constants among the inputs, as eye or dirac")
     discover.add_argument("--workers", type=workers, default=1, metavar="N", help="processes (default 1)")
+    add_engine(discover)
+    discover.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="save each finished level in this folder"
+    )
+    discover.add_argument("--resume", action="store_true", help="go on from --checkpoint")
     discover.add_argument(
         "--seed", type=whole, default=0, metavar="SEED", help="of the numbers that graphs are tried with"
     )
@@ -77,16 +85,45 @@ def add_actions(actions: Any) -> None:
 
 
 def _discover(arguments: argparse.Namespace) -> int:
+    from superopt.frontier.engine.engines import in_ranks
+
+    if arguments.resume and arguments.checkpoint is None:
+        raise InputError("--resume needs the folder to resume from: give --checkpoint DIR")
+    return in_ranks(arguments.engine, arguments.workers, arguments.given, lambda: _discovered(arguments))
+
+
+def _explorer(arguments: argparse.Namespace) -> "Explorer":
+    """Return the engine that was asked for, with a checkpoint for each size of graphs."""
     from superopt.frontier.engine import explore
-    from superopt.rules.discover.discover import default_setting, discover
-    from superopt.rules.discover.language.operators import OPERATORS
+    from superopt.frontier.engine.engines import transport_named
+
+    folder: Path | None = arguments.checkpoint
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def explored(graphs: "Graphs") -> "Explored":
+        path = None if folder is None else folder / f"graphs-{graphs.size}.ckpt"
+        return explore(
+            graphs,
+            workers=arguments.workers,
+            transport=transport_named(arguments.engine),
+            checkpoint=path,
+            resume=arguments.resume and path is not None and path.exists(),
+        )
+
+    return explored
+
+
+def _discovered(arguments: argparse.Namespace) -> int:
+    from superopt.rules.discover.discover import MATRICES, default_setting, discover
     from superopt.rules.discover.store import write_rules
 
     path = check_place(arguments.output)
-    names = list(OPERATORS) if arguments.operators is None else _listed(arguments.operators)
-    setting = default_setting(arguments.size, names, arguments.seed)
+    names = MATRICES if arguments.operators is None else _listed("--operators", arguments.operators)
+    constants = [] if arguments.constants is None else _listed("--constants", arguments.constants)
+    setting = default_setting(arguments.size, names, arguments.seed, constants)
     with LiveLine() as show:
-        found = discover(setting, arguments.size, partial(explore, workers=arguments.workers), tell=show)
+        found = discover(setting, arguments.size, _explorer(arguments), tell=show)
     write_rules(found, path)
     statuses = [proof.status for _, proof in found.rules]
     if arguments.json:
@@ -189,7 +226,7 @@ def check_file(path: Path, *, json: bool) -> int:
     file, seed = read_rules(path), fresh_seed()
     with LiveLine() as show:
         show("checking the axioms of the operators")
-        axioms = check_axioms(seed)
+        axioms = check_axioms(seed, [rule for rule, _ in file.rules])
         proofs = []
         for at, (rule, _) in enumerate(file.rules):
             show(f"proving: {at} of {len(file.rules)} rules")
@@ -220,10 +257,10 @@ def _table(rules: "Sequence[tuple[Rule, Proof]]") -> Table:
     return Table(("name", "rule", "status", "detail"), tuple(rows))
 
 
-def _listed(text: str) -> list[str]:
+def _listed(option: str, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise InputError(f"--operators {text!r} names none; write them by commas, as in add,relu,matmul")
+        raise InputError(f"{option} {text!r} names none; write names with commas, as in add,relu,matmul")
     return names
 
 

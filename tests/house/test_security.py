@@ -19,7 +19,10 @@ RUNS_CODE = {
     "bench/graphs/captured.py",  # a graph of the folder that a user names, in a process of its own
     "codegen/triton/run/launch.py",  # a kernel's source, written by us
 }
-PICKLES = {"frontier/engine/transports/forked.py"}  # errors, from our own workers over our own pipes
+PICKLES = {
+    "frontier/engine/transports/forked.py",  # errors, from our own workers over our own pipes
+    "frontier/engine/transports/rays.py",  # a space, from the program to actors that it started
+}
 
 
 def sources() -> list[tuple[str, ast.Module]]:

@@ -1,1 +1,1 @@
-"""The transports of the engine: one worker in this process, or forked processes."""
+"""The transports of the engine: one worker, forked processes, ranks of MPI, or actors of Ray."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.errors import InputError
+from superopt.rules.discover.language.constants import constrained
 from superopt.rules.discover.language.expressions import (
     Apply,
     Expression,
@@ -17,7 +19,11 @@ from superopt.rules.discover.language.expressions import (
     text_of,
     unit_shape,
 )
-from superopt.rules.discover.language.shapes import SCALAR, Shape, Symbols, Word, simplified
+from superopt.rules.discover.language.operators import OPERATORS
+from superopt.rules.discover.language.shapes import SCALAR, Shape, Symbols, Word, atoms, simplified
+
+_RANKS = (0, 2, 4)
+_SYMBOL = re.compile(r"(?!\d+\w*[a-z])\w+|(out|half|wide)\([\w(),]+\)")
 
 __all__ = ["Rule", "parse_program", "parse_rule", "rule_of", "rule_text"]
 
@@ -49,7 +55,18 @@ class Rule:
     @property
     def symbols(self) -> list[str]:
         """The sizes that the shapes are made of."""
-        return list(dict.fromkeys(s for _, shape in self.inputs for word in shape for s in word))
+        symbols = (symbol for _, shape in self.inputs for word in shape for symbol in word)
+        return list(dict.fromkeys(atom for symbol in symbols for atom in atoms(symbol)))
+
+    @property
+    def exact(self) -> bool:
+        """Whether all its operators make fractions of fractions."""
+        return all(OPERATORS[name].exact for name in self.names)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the operators of both sides."""
+        return {one.op for one in applications(*self.left, *self.right) if isinstance(one, Apply)}
 
 
 def rule_text(rule: Rule) -> str:
@@ -95,11 +112,24 @@ def parse_program(text: str) -> tuple[tuple[tuple[str, Shape], ...], tuple[Expre
 def _parsed_inputs(head: str, text: str) -> Iterator[tuple[str, Shape]]:
     for part in head.replace("]", "] ").split("]")[:-1]:
         name, bracket, sizes = part.strip().partition("[")
-        words = [tuple(one.strip() for one in size.split("+")) for size in sizes.split(",")]
-        good = name.isidentifier() and bracket and (not sizes.strip() or len(words) == 2)
-        if not good or (sizes.strip() and not all(s.isidentifier() for word in words for s in word)):
-            raise InputError(f"{text!r}: {part.strip()!r} is no input; write name[rows, columns], or name[]")
-        yield name, tuple(words) if sizes.strip() else SCALAR
+        sizes = "".join(sizes.split())
+        shape = tuple(tuple(size.split("+")) for size in _parts(sizes)) if sizes else SCALAR
+        good = name.isidentifier() and bracket and len(shape) in _RANKS
+        if not good or not all(_SYMBOL.fullmatch(symbol) for word in shape for symbol in word):
+            raise InputError(
+                f"{text!r}: {part.strip()!r} is no input; write name[rows, columns], name[samples, channels, "
+                "rows, columns], or name[]"
+            )
+        if not constrained(name, shape, _Stated()):
+            raise InputError(f"{text!r}: {name} cannot have the shape [{sizes}]")
+        yield name, shape
+
+
+class _Stated(Symbols):
+    """Symbols of a rule that is stated: those of other names are other sizes."""
+
+    def same(self, left: Word, right: Word) -> bool:
+        return left == right
 
 
 def _parts(side: str) -> Iterator[str]:
@@ -114,7 +144,10 @@ def _parts(side: str) -> Iterator[str]:
 
 
 def rule_of(
-    name: str, left: Sequence[Expression], right: Sequence[Expression], sizes: Mapping[str, tuple[int, ...]]
+    name: str,
+    left: Sequence[Expression],
+    right: Sequence[Expression],
+    sizes: Mapping[str, Sequence[int | Word]],
 ) -> Rule | None:
     """Return the rule that two sides make, under the most general shapes that allow both.
 
@@ -122,11 +155,15 @@ def rule_of(
     """
     names = inputs_of(*left, *right)
     symbols = Symbols()
-    shapes: dict[str, Shape] = {one: tuple(symbols.fresh(length) for length in sizes[one]) for one in names}
+    shapes: dict[str, Shape] = {one: tuple(_general(size, symbols) for size in sizes[one]) for one in names}
+    if not all(constrained(one, shape, symbols) for one, shape in shapes.items()):
+        return None
     cuts: dict[Expression, Word] = {}
     alone = []
     for side in (left, right):
         apart, own = Symbols(), inputs_of(*side)
+        for given in own:
+            constrained(given, shapes[given], apart)
         for one in side:
             unit_shape(one, shapes, apart, {})
         alone.append({one: apart.resolved(shapes[one]) for one in own})
@@ -152,9 +189,18 @@ def rule_of(
 
 def _coarser(alone: Mapping[str, Shape], together: Mapping[str, Shape]) -> bool:
     """Return whether symbols are equal together that are not alone."""
-    one = [symbol for shape in alone.values() for word in shape for symbol in word]
-    other = [symbol for shape in together.values() for word in shape for symbol in word]
-    return len(set(one)) > len(set(other))
+    one, other = (
+        {atom for shape in shapes.values() for word in shape for symbol in word for atom in atoms(symbol)}
+        for shapes in (alone, together)
+    )
+    return len(one) > len(other)
+
+
+def _general(size: int | Word, symbols: Symbols) -> Word:
+    """Return a dimension of so many units, or of units that are named: digits are sizes themselves."""
+    if isinstance(size, int):
+        return symbols.fresh(size)
+    return tuple(unit if unit.isdigit() else symbols.fresh(1)[0] for unit in size)
 
 
 def _placed(expression: Expression, at: Mapping[Expression, Word]) -> Expression:

@@ -3,26 +3,90 @@
 A dimension is a word: a sequence of symbols, each of which stands for any size. A concatenation joins two
 words, and a split cuts a word in two. While graphs are enumerated every symbol is one unit, so a dimension
 is as long as its word. Equal dimensions are equal symbol by symbol, so unification is a union-find.
+
+A symbol of digits is a size itself. A symbol may also be computed from others: `out(h, r)` is what a window
+of size r leaves of h, `half(h)` is every second place of h, and `wide(r)` is r with one more at either end.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-__all__ = ["SCALAR", "Shape", "Symbols", "Word", "halves", "simplified"]
+__all__ = [
+    "SCALAR",
+    "Shape",
+    "Symbols",
+    "Word",
+    "atoms",
+    "computed",
+    "halves",
+    "replaced",
+    "simplified",
+    "size_of",
+]
 
 Word = tuple[str, ...]
 """A dimension: the sum of these symbols."""
 
 Shape = tuple[Word, ...]
-"""Rows and columns of a matrix, or nothing for a scalar."""
+"""The dimensions of a tensor, or nothing for a scalar."""
 
 SCALAR: Shape = ()
 
 _LETTERS = "mknpqrtuvwxyz"
+_SIZES: Mapping[str, Callable[..., int]] = {
+    "out": lambda size, window: size - window + 1,
+    "half": lambda size: (size + 1) // 2,
+    "wide": lambda size: size + 2,
+}
+_ATOM = re.compile(r"\w+(?!\w*\()")
+
+
+def computed(function: str, *symbols: str) -> str:
+    """Return the symbol of a size that is computed from others."""
+    if all(symbol.isdigit() for symbol in symbols):
+        return str(_SIZES[function](*map(int, symbols)))
+    return f"{function}({','.join(symbols)})"
+
+
+def _taken_apart(symbol: str) -> tuple[str, list[str]] | None:
+    """Return the function and the arguments of a computed symbol, None for any other."""
+    function, bracket, inside = symbol.partition("(")
+    if not bracket:
+        return None
+    arguments, depth, start = [], 0, 0
+    inside = inside[:-1]
+    for at, sign in enumerate(inside):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and not depth:
+            arguments.append(inside[start:at])
+            start = at + 1
+    return function, [*arguments, inside[start:]]
+
+
+def replaced(symbol: str, name: Callable[[str], str]) -> str:
+    """Return a symbol with the symbols that it is computed from replaced."""
+    parts = _taken_apart(symbol)
+    if parts is None:
+        return symbol if symbol.isdigit() else name(symbol)
+    return computed(parts[0], *(replaced(part, name) for part in parts[1]))
+
+
+def atoms(symbol: str) -> list[str]:
+    """Return the symbols that a symbol is computed from: itself, where it stands for any size."""
+    return [name for name in _ATOM.findall(symbol) if not name.isdigit()]
+
+
+def size_of(symbol: str, sizes: Mapping[str, int]) -> int:
+    """Return the size of a symbol; it may be less than 1 where a window is larger than what it moves over."""
+    parts = _taken_apart(symbol)
+    if parts is None:
+        return int(symbol) if symbol.isdigit() else sizes[symbol]
+    return _SIZES[parts[0]](*(size_of(part, sizes) for part in parts[1]))
 
 
 @dataclass(slots=True)
@@ -39,17 +103,31 @@ class Symbols:
 
     def find(self, symbol: str) -> str:
         """Return the symbol that stands for all symbols equal to this one."""
+        if "(" in symbol:
+            return replaced(symbol, self.find)
         while (parent := self.parents.get(symbol, symbol)) != symbol:
+            if "(" in parent:
+                return replaced(parent, self.find)
             symbol = parent
         return symbol
 
     def same(self, left: Word, right: Word) -> bool:
         """Make two words equal; return whether that is possible."""
-        if len(left) != len(right):
+        return len(left) == len(right) and all(map(self._joined, left, right))
+
+    def _joined(self, left: str, right: str) -> bool:
+        one, other = sorted((self.find(left), self.find(right)), key=lambda name: ("(" not in name, name))
+        if one == other:
+            return True
+        if "(" in other:
+            (function, parts), (another, others) = (
+                _taken_apart(one) or ("", []),
+                _taken_apart(other) or ("", []),
+            )
+            return function == another and all(map(self._joined, parts, others))
+        if other.isdigit() or (other in atoms(one) and "(" in one):
             return False
-        for one, other in zip(left, right, strict=True):
-            roots = sorted((self.find(one), self.find(other)))
-            self.parents[roots[1]] = roots[0]
+        self.parents[other] = one
         return True
 
     def resolved(self, shape: Shape) -> Shape:
@@ -72,21 +150,21 @@ def simplified(words: Sequence[Word]) -> list[Word]:
     while (pair := _inseparable(words)) is not None:
         words = [_merged(word, pair) for word in words]
     names: dict[str, str] = {}
-    for symbol in (symbol for word in words for symbol in word):
-        if symbol not in names:
-            names[symbol] = _LETTERS[len(names)] if len(names) < len(_LETTERS) else f"d{len(names)}"
-    return [tuple(names[symbol] for symbol in word) for word in words]
+    for atom in (atom for word in words for symbol in word for atom in atoms(symbol)):
+        if atom not in names:
+            names[atom] = _LETTERS[len(names)] if len(names) < len(_LETTERS) else f"d{len(names)}"
+    return [tuple(replaced(symbol, names.__getitem__) for symbol in word) for word in words]
 
 
 def _inseparable(words: Sequence[Word]) -> tuple[str, str] | None:
     """Return two symbols that never occur but one after the other."""
-    total = Counter(symbol for word in words for symbol in word)
+    total = Counter(atom for word in words for symbol in word for atom in atoms(symbol))
     pairs = Counter(pair for word in words for pair in pairwise(word))
     return next(
         (
             (one, two)
             for (one, two), count in pairs.items()
-            if one != two and count == total[one] == total[two]
+            if one != two and count == total.get(one) == total.get(two)
         ),
         None,
     )

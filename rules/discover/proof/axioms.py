@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from functools import cache
 
+from superopt.rules.discover.language.constants import constant_named
+from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule, parse_rule
+from superopt.rules.discover.proof.algebra import ALGEBRA, IMAGES, OF_CONVOLUTIONS
 
 __all__ = ["NEVER_NEGATIVE", "NEVER_OPPOSITE", "axioms"]
 
@@ -113,6 +116,25 @@ NEVER_NEGATIVE = (
     ("(ConcatCols a b)", "ab"),
     ("(SplitRows i p q a)", "a"),
     ("(SplitCols i p q a)", "a"),
+    ("(Exp a)", ""),
+    ("(Square a)", ""),
+    ("(Sqrt a)", ""),
+    ("(Abs a)", ""),
+    ("(Less a b)", ""),
+    ("(Div a b)", "ab"),
+    ("(Max a b)", "a"),
+    ("(Where a b)", "b"),
+    ("(SumCols a)", "a"),
+    ("(MaxCols a)", "a"),
+    ("(ScaleRows a b)", "ab"),
+    ("(ConvSame a b)", "ab"),
+    ("(ConvSameRelu a b)", ""),
+    ("(ConvValid a b)", "ab"),
+    ("(ConvHalf a b)", "ab"),
+    ("(ConvGroups a b)", "ab"),
+    ("(AvgPool a)", "a"),
+    ("(MaxPool a)", "a"),
+    ("(Enlarge a)", "a"),
 )
 """Which terms are never negative, provided that these operands are not."""
 
@@ -127,7 +149,9 @@ NEVER_OPPOSITE = (
 @cache
 def axioms() -> tuple[Rule, ...]:
     """Return all axioms."""
-    lines = _lines(_AXIOMS)
+    lines = _lines(_AXIOMS) + _lines(ALGEBRA) + _lines(IMAGES)
+    for name in ("conv_same", "conv_valid", "conv_half"):
+        lines += _lines(OF_CONVOLUTIONS.format(f=name))
     for line in _lines(_OF_ROWS):
         for here, there in (("rows", "cols"), ("cols", "rows")):
             text = line.format(x=here)
@@ -135,9 +159,19 @@ def axioms() -> tuple[Rule, ...]:
             body = body.replace("concat(", f"concat_{here}(").replace("split(", f"split_{here}(")
             body = body.replace("across(", f"concat_{there}(")
             lines.append(f"{name} {body if here == 'rows' else _turned(body)}")
-    return tuple(
-        parse_rule(body.strip(), name=name) for name, _, body in (one.partition(" ") for one in lines)
-    )
+    known = [parse_rule(body.strip(), name=name) for name, _, body in (one.partition(" ") for one in lines)]
+    return (*known, *(of_images for axiom in known if (of_images := _of_images(axiom)) is not None))
+
+
+def _of_images(axiom: Rule) -> Rule | None:
+    """Return an axiom of matrices for images, None where an operator of it takes no images."""
+    matrices = any(len(shape) == 2 for _, shape in axiom.inputs)
+    if any(constant_named(name) is not None for name, _ in axiom.inputs):
+        return None
+    if not matrices or not all(4 in OPERATORS[name].ranks for name in axiom.names):
+        return None
+    inputs = tuple((name, (*shape, ("h",), ("w",)) if shape else shape) for name, shape in axiom.inputs)
+    return Rule(f"{axiom.name}-of-images", inputs, axiom.left, axiom.right)
 
 
 def _lines(text: str) -> list[str]:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from superopt.rules.discover.language.expressions import Expression, Input
+from superopt.errors import InputError
+from superopt.rules.discover.language.constants import constant_named
+from superopt.rules.discover.language.expressions import Apply, Expression, Input, shape_of
 from superopt.rules.discover.language.operators import OPERATORS, Values
 from superopt.rules.discover.language.rule import Rule
-from superopt.rules.discover.language.shapes import Shape, Word
-from superopt.rules.discover.language.values import Numbers, drawn, fractions
+from superopt.rules.discover.language.shapes import Shape, Word, atoms, size_of
+from superopt.rules.discover.language.values import Numbers, Reals, given, small, with_undefined
 
-__all__ = ["Counterexample", "counterexample", "evaluated", "length"]
+__all__ = ["Counterexample", "counterexample", "dimensions", "evaluated", "fits", "length"]
 
 _Value = TypeVar("_Value", bound=Values)
 
 _TRIALS = 12
 _SAMPLES = 8
 _LARGEST_SIZE = 3
-_SMALL = 8  # quarters in the numbers tried first, which a reader can follow
+_MOST_SIZE = 40  # of a dimension that windows must fit into
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Counterexample:
     sizes: tuple[tuple[str, int], ...]
     inputs: tuple[tuple[str, str], ...]
     output: int
-    place: tuple[int, int]
+    place: tuple[int, ...]
     left: float
     right: float
 
@@ -39,7 +41,8 @@ class Counterexample:
         """Return it in one line."""
         sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes)
         inputs = ", ".join(f"{name} = {value}" for name, value in self.inputs)
-        where = f"output {self.output} at row {self.place[0]}, column {self.place[1]}"
+        at = f"row {self.place[0]}, column {self.place[1]}" if len(self.place) == 2 else f"{list(self.place)}"
+        where = f"output {self.output} at {at}"
         return f"{where} is {self.left:g} against {self.right:g} for {inputs}" + (
             f" ({sizes})" if sizes else ""
         )
@@ -48,21 +51,71 @@ class Counterexample:
 def counterexample(rule: Rule, seed: int) -> Counterexample | None:
     """Return numbers for which the sides of a rule differ, None where all trials agree."""
     generator = np.random.default_rng(seed)
+    kind = Numbers if rule.exact else Reals
     for trial in range(_TRIALS):
-        # Sizes that differ as far as they can come first: sizes that happen to be equal hide mistakes.
-        sizes = {
-            symbol: (number % _LARGEST_SIZE) + 1
-            if not trial
-            else int(generator.integers(1, _LARGEST_SIZE + 1))
-            for number, symbol in enumerate(rule.symbols)
+        sizes = _drawn_sizes(rule, generator, apart=not trial)
+        draw = small if trial % 2 == 0 else given
+        inputs = {
+            name: draw(kind, name, generator, (1, _SAMPLES), dimensions(shape, sizes))
+            for name, shape in rule.inputs
         }
-        inputs = {name: _drawn(generator, shape, sizes, small=trial % 2 == 0) for name, shape in rule.inputs}
+        if "where" in rule.names and trial % 4 > 1:  # a mask may leave out what is undefined
+            inputs = {
+                name: value if constant_named(name) else with_undefined(value, generator)
+                for name, value in inputs.items()
+            }
         for output, (left, right) in enumerate(zip(rule.left, rule.right, strict=True)):
             one, other = evaluated(left, inputs, sizes), evaluated(right, inputs, sizes)
-            differ = np.argwhere(one.residues != other.residues)
+            differ = np.argwhere(one.differs(other))
             if len(differ):
-                return _shown(rule, sizes, inputs, output, one, other, differ[0])
+                return _shown(rule, sizes, inputs, output, one, other, tuple(differ[0].tolist()))
     return None
+
+
+def _drawn_sizes(rule: Rule, generator: np.random.Generator, *, apart: bool) -> dict[str, int]:
+    """Return sizes of the symbols of a rule that its windows fit into.
+
+    Sizes that differ as far as they can come first: sizes that happen to be equal hide mistakes.
+    """
+    sizes = {
+        symbol: number % _LARGEST_SIZE + 1 if apart else int(generator.integers(1, _LARGEST_SIZE + 1))
+        for number, symbol in enumerate(rule.symbols)
+    }
+    while (symbol := _too_small(rule, sizes)) is not None:
+        sizes[atoms(symbol)[0]] += 1  # what windows move over
+        if max(sizes.values()) > _MOST_SIZE:
+            raise InputError(
+                f"{rule.name or 'a rule'}: no small sizes were found that all its windows fit into"
+            )
+    return sizes
+
+
+def fits(rule: Rule, sizes: Mapping[str, int]) -> bool:
+    """Return whether every tensor of a rule has at least one element at these sizes."""
+    return _too_small(rule, sizes) is None
+
+
+def _too_small(rule: Rule, sizes: Mapping[str, int]) -> str | None:
+    """Return a computed symbol of which nothing is left, as windows are larger than what they move over."""
+    shapes = rule.shapes
+    return next(
+        (
+            symbol
+            for side in (*rule.left, *rule.right)
+            for one in _parts(side)
+            for word in shape_of(one, shapes)
+            for symbol in word
+            if size_of(symbol, sizes) < 1
+        ),
+        None,
+    )
+
+
+def _parts(expression: Expression) -> Iterator[Expression]:
+    yield expression
+    if isinstance(expression, Apply):
+        for arg in expression.args:
+            yield from _parts(arg)
 
 
 def evaluated(expression: Expression, inputs: Mapping[str, _Value], sizes: Mapping[str, int]) -> _Value:
@@ -76,38 +129,39 @@ def evaluated(expression: Expression, inputs: Mapping[str, _Value], sizes: Mappi
 
 def length(word: Word, sizes: Mapping[str, int]) -> int:
     """Return the size of a dimension."""
-    return sum(sizes[symbol] for symbol in word)
+    return sum(size_of(symbol, sizes) for symbol in word)
 
 
-def _drawn(generator: np.random.Generator, shape: Shape, sizes: Mapping[str, int], *, small: bool) -> Numbers:
-    dimensions = (_SAMPLES, *((length(word, sizes) for word in shape) if shape else (1, 1)))
-    if not small:
-        return drawn(generator, dimensions)
-    return fractions(generator.integers(-_SMALL, _SMALL + 1, dimensions), 4)
+def dimensions(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the dimensions of a tensor; a scalar is a matrix of one element."""
+    return tuple(length(word, sizes) for word in shape) or (1, 1)
 
 
 def _shown(
     rule: Rule,
     sizes: Mapping[str, int],
-    inputs: Mapping[str, Numbers],
+    inputs: Mapping[str, Numbers | Reals],
     output: int,
-    left: Numbers,
-    right: Numbers,
-    place: np.ndarray[tuple[int], np.dtype[np.int64]],
+    left: Numbers | Reals,
+    right: Numbers | Reals,
+    place: tuple[int, ...],
 ) -> Counterexample:
-    sample, row, column = (int(number) for number in place)
     return Counterexample(
         sizes=tuple(sizes.items()),
-        inputs=tuple((name, _listed(inputs[name], shape, sample)) for name, shape in rule.inputs),
+        inputs=tuple((name, _listed(inputs[name], shape, place[1])) for name, shape in rule.inputs),
         output=output,
-        place=(row, column),
-        left=float(left.sizes[sample, row, column]),
-        right=float(right.sizes[sample, row, column]),
+        place=place[2:],
+        left=float(left.approximate[place]),
+        right=float(right.approximate[place]),
     )
 
 
-def _listed(numbers: Numbers, shape: Shape, sample: int) -> str:
-    rows = [[f"{value:g}" for value in row] for row in numbers.sizes[sample].tolist()]
+def _listed(numbers: Numbers | Reals, shape: Shape, sample: int) -> str:
+    found = numbers.approximate[0, sample]
     if not shape:
-        return rows[0][0]
-    return f"[{', '.join('[' + ', '.join(row) + ']' for row in rows)}]"
+        return f"{found[0, 0]:g}"
+    return _nested(found.tolist())
+
+
+def _nested(value: Any) -> str:
+    return f"[{', '.join(map(_nested, value))}]" if isinstance(value, list) else f"{value:g}"

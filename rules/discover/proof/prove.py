@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from superopt.rules.discover.language.constants import constant_named
+from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.proof.axioms import axioms
 from superopt.rules.discover.proof.check import counterexample
@@ -29,9 +31,33 @@ class Proof:
     detail: str
 
 
+def _deriver(rule: Rule) -> Deriver:
+    """Return what derives from the axioms that a proof of this rule may need."""
+    return _deriver_of(*_kind(rule))
+
+
 @cache
-def _deriver() -> Deriver:
-    return Deriver(axioms(), signs=True)
+def _deriver_of(algebra: bool, images: bool) -> Deriver:
+    return Deriver(_axioms_of(algebra, images), signs=True)
+
+
+def _kind(rule: Rule) -> tuple[bool, bool]:
+    """Return whether a rule needs the algebra, and whether it is one of images."""
+    algebra = any(OPERATORS[name].family == "algebra" for name in rule.names)
+    constants = any(constant_named(name) is not None for name, _ in rule.inputs)
+    return algebra or constants, any(len(shape) == 4 for _, shape in rule.inputs)
+
+
+def _axioms_of(algebra: bool, images: bool) -> list[Rule]:
+    """Return the axioms of matrices or of images, with or without those of the algebra."""
+    chosen = []
+    for axiom in axioms():
+        ranks = {len(shape) for _, shape in axiom.inputs}
+        if (2 if images else 4) in ranks:
+            continue
+        if algebra or all(OPERATORS[name].family != "algebra" for name in axiom.names):
+            chosen.append(axiom)
+    return chosen
 
 
 def prove(rule: Rule, seed: int) -> Proof:
@@ -39,7 +65,7 @@ def prove(rule: Rule, seed: int) -> Proof:
     found = counterexample(rule, seed)
     if found is not None:
         return Proof("refuted", found.text())
-    if any(_deriver().derives(rule, effort) for effort in _EFFORTS):
+    if any(_deriver(rule).derives(rule, effort) for effort in _EFFORTS):
         return Proof("proven", "follows from the axioms")
     answer = holds_at_small_sizes(rule)
     if answer == "fails":
@@ -49,10 +75,15 @@ def prove(rule: Rule, seed: int) -> Proof:
     return Proof("unknown", "no derivation was found, and z3 reached its limit")
 
 
-def check_axioms(seed: int) -> Sequence[tuple[Rule, Proof]]:
-    """Return every axiom with what numbers and z3 at small sizes say of it; derivations would be circular."""
+def check_axioms(seed: int, rules: Sequence[Rule] | None = None) -> Sequence[tuple[Rule, Proof]]:
+    """Return what numbers and z3 at small sizes say of the axioms that these rules rest on, or of all.
+
+    Derivations would be circular.
+    """
     results = []
-    for axiom in axioms():
+    kinds = dict.fromkeys(map(_kind, rules or ()))
+    needed = {axiom: None for kind in kinds for axiom in _axioms_of(*kind)}
+    for axiom in axioms() if rules is None else needed:
         found = counterexample(axiom, seed)
         answer = "fails" if found is not None else holds_at_small_sizes(axiom)
         status: Status = "proven" if answer == "holds" else "refuted" if answer == "fails" else "unknown"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.rule import rule_of
 from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, unpack
 
@@ -85,7 +86,9 @@ def _application(terms: Terms, ops: Index, left: Index, right: Index) -> Index:
 
 def _renamed(terms: Terms, lefts: Index, rights: Index) -> tuple[Index, Index]:
     """Return both sides of each pair with inputs named in the order in which they first occur."""
-    kinds = [sizes for _, sizes in terms.setting.inputs]
+    kinds: list[object] = [
+        sizes if constant_named(name) is None else name for name, sizes in terms.setting.inputs
+    ]
     orders = _orders(terms)
     met = _appended(orders[lefts], orders[rights], len(kinds))
     names = np.tile(np.arange(len(kinds)), (len(lefts), 1))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.expressions import Apply, Expression, Input, inputs_of
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.search.terms import NOTHING, Terms, unpack
@@ -40,6 +41,7 @@ class Congruence:
         self._number = {operator.name: at for at, operator in enumerate(terms.setting.operators)}
         commutes = np.array([operator.commutative for operator in terms.setting.operators])
         self._commutes = commutes[ops]
+        self._inputs = {name: at for at, (name, _) in enumerate(terms.setting.inputs)}
         self._scalars = {name for name, sizes in terms.setting.inputs if not sizes}
         self._scalar = terms.shape_of == terms.shapes.number(())
         self.close()
@@ -113,7 +115,9 @@ class Congruence:
 
         Both sides of an instance must be among the terms, so it is enough to match one that has all inputs.
         """
-        known, other = set(inputs_of(left)), set(inputs_of(right))
+        known, other = (
+            {name for name in inputs_of(side) if constant_named(name) is None} for side in (left, right)
+        )
         sides = [(left, right)] if known >= other else []
         if other >= known and isinstance(right, Apply):
             sides.append((right, left))
@@ -158,6 +162,8 @@ class Congruence:
             if name in rest:
                 return _taken(rest, rest[name] == classes)
             good = self._scalar[classes] == (pattern.name in self._scalars)
+            if constant_named(pattern.name) is not None:
+                good = classes == self.classes[self._inputs[pattern.name]]
             return _taken({**rest, name: classes}, good)
         left, right, made = self._tables[self._symbol(pattern)]
         operands = [f"{column}{at}" for at in range(len(pattern.args))]
@@ -181,6 +187,9 @@ class Congruence:
     def _evaluated(self, expression: Expression, columns: Columns) -> Index:
         """Return the class of an expression for each match, NOTHING where it is not among the terms."""
         if isinstance(expression, Input):
+            if f"{expression.name}." not in columns:  # a constant that the matched side lacks
+                constant = self.classes[self._inputs[expression.name]]
+                return np.full(len(columns[""]), constant)
             return columns[f"{expression.name}."]
         args = [self._evaluated(arg, columns) for arg in expression.args]
         missing = np.any([arg == NOTHING for arg in args], axis=0)

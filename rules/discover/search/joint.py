@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.expressions import Apply, Expression, inputs_of, renamed
 from superopt.rules.discover.language.match import special_case_of
 from superopt.rules.discover.language.rule import Rule, rule_of, rule_text
@@ -54,7 +55,10 @@ def _pattern(rule: Rule) -> str:
     """Return a rule as text with its inputs named in the order in which they first occur."""
     names = inputs_of(*rule.left, *rule.right)
     scalars = {name for name, shape in rule.inputs if not shape}
-    fresh = {name: f"{'s' if name in scalars else 'x'}{number}" for number, name in enumerate(names)}
+    fresh = {
+        name: f"{'s' if name in scalars else 'x'}{number}" if constant_named(name) is None else name
+        for number, name in enumerate(names)
+    }
     return rule_text(
         Rule(
             "",

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from superopt.errors import InputError
 from superopt.rules.discover.language.expressions import Apply, Expression, Input
 from superopt.rules.discover.language.operators import Operator
-from superopt.rules.discover.language.shapes import Word, halves
-from superopt.rules.discover.language.values import Numbers, drawn, fingerprints
+from superopt.rules.discover.language.shapes import Word, halves, size_of
+from superopt.rules.discover.language.values import Numbers, Reals, fingerprints, given
 
-__all__ = ["NOTHING", "UNARY", "Setting", "Terms", "first_terms", "pack", "unpack"]
+__all__ = ["NOTHING", "UNARY", "Setting", "Terms", "Units", "first_terms", "pack", "unpack"]
 
 Index = NDArray[np.int64]
 
@@ -35,13 +35,18 @@ class Setting:
     """What graphs are made of, and what they are tested with."""
 
     operators: tuple[Operator, ...]
-    inputs: tuple[tuple[str, tuple[int, ...]], ...]  # each with its rows and columns in units, or a scalar
+    inputs: tuple[tuple[str, Units], ...]  # each with its dimensions in units
     samples: int = 8
     seed: int = 0
 
+    @property
+    def exact(self) -> bool:
+        """Whether all numbers are fractions."""
+        return all(operator.exact for operator in self.operators)
+
     def text(self) -> str:
         """Return all of it, for messages and checkpoints."""
-        inputs = ", ".join(f"{name}{list(sizes)}" for name, sizes in self.inputs)
+        inputs = ", ".join(f"{name}[{', '.join(map('+'.join, sizes))}]" for name, sizes in self.inputs)
         names = ", ".join(operator.name for operator in self.operators)
         return f"{{{names}}} over {inputs}, {self.samples} samples, seed {self.seed}"
 
@@ -58,8 +63,19 @@ def unpack(codes: Index) -> tuple[Index, Index, Index]:
     return codes >> (2 * _BITS), (codes >> _BITS) & _MASK, np.where(right == _MASK, NOTHING, right)
 
 
-UNIT = 2
-"""Rows or columns in a unit: with one alone, a transpose or a product could look like nothing or like mul."""
+UNITS = {"u": 2, "b": 1, "c": 1, "y": 4, "z": 3, "k": 1}
+"""The size of each unit.
+
+Rows and columns `u` of a matrix are two: with one alone, a transpose or a product could look like nothing or
+like mul. Images have `y` rows and `z` columns, samples of one `b` and channels of one `c`, and weights have
+windows of one `k`.
+"""
+
+
+def length(word: Word) -> int:
+    """Return the size of a dimension."""
+    return sum(size_of(unit, UNITS) for unit in word)
+
 
 _CHUNK = 1 << 15  # applications evaluated at once
 
@@ -67,18 +83,22 @@ UNARY = _MASK
 """Stands in a code for the operand that a unary operator lacks."""
 
 
+Units = tuple[Word, ...]
+"""A shape while graphs are enumerated: each dimension is a word of units."""
+
+
 class Shapes:
     """The concrete shapes that occur, by number, and what each operator makes of them."""
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self.operators = operators
-        self.sizes: list[tuple[int, ...]] = []
-        self._number: dict[tuple[int, ...], int] = {}
+        self.sizes: list[Units] = []
+        self._number: dict[Units, int] = {}
         self._results: dict[tuple[int, ...], tuple[int, ...] | None] = {}
         self._tables: dict[int, NDArray[np.bool_]] = {}
         self._known = 0
 
-    def number(self, sizes: tuple[int, ...]) -> int:
+    def number(self, sizes: Units) -> int:
         """Return the number of a shape."""
         if sizes not in self._number:
             self._number[sizes] = len(self.sizes)
@@ -89,11 +109,10 @@ class Shapes:
         """Return the shapes that an operator makes of some shapes, or None where it cannot take them."""
         key = (op, *shapes)
         if key not in self._results:
-            given = [tuple(("u",) * size for size in self.sizes[shape]) for shape in shapes]
-            made = self.operators[op].typing(given, _UNITS)
-            self._results[key] = (
-                None if made is None else tuple(self.number(tuple(map(len, shape))) for shape in made)
-            )
+            made = self.operators[op].typing([self.sizes[shape] for shape in shapes], _UNITS)
+            if made is not None and min((length(word) for shape in made for word in shape), default=1) < 1:
+                made = None  # a window that is larger than what it moves over
+            self._results[key] = None if made is None else tuple(map(self.number, made))
         return self._results[key]
 
     def taken(self, op: int, count: int) -> NDArray[np.bool_]:
@@ -108,17 +127,17 @@ class Shapes:
         return table
 
 
-class _Lengths:
-    """Words of units, of which only the lengths count."""
+class _Given:
+    """Words of units, which are equal if they are the same."""
 
     def same(self, left: Word, right: Word) -> bool:
-        return len(left) == len(right)
+        return left == right
 
     def cut(self, word: Word) -> tuple[Word, Word] | None:
         return halves(word)
 
 
-_UNITS = _Lengths()
+_UNITS = _Given()
 
 
 @dataclass(frozen=True)
@@ -134,7 +153,7 @@ class Terms:
     size_of: Index  # the number of operators of each term
     shape_of: Index
     fingerprint_of: NDArray[np.uint64]
-    values: Mapping[int, Numbers]  # the values of the terms of each shape
+    values: Mapping[int, Any]  # the values of the terms of each shape
     slot_of: Index  # the place of each term in the values of its shape
 
     def __len__(self) -> int:
@@ -193,11 +212,11 @@ class Terms:
             assert made is not None
             yield members, op, tuple(operand[members] for operand in operands), made
 
-    def evaluated(self, codes: Index) -> Iterator[tuple[Index, tuple[Numbers, ...], tuple[int, ...]]]:
+    def evaluated(self, codes: Index) -> Iterator[tuple[Index, tuple[Any, ...], tuple[int, ...]]]:
         """Yield the values of applications in groups: which of them, results, shapes."""
         for members, op, operands, made in self.alike(codes):
             operator = self.setting.operators[op]
-            at = 0 if operator.cuts is None else UNIT * self.shapes.sizes[made[0]][operator.cuts]
+            at = 0 if operator.cuts is None else length(self.shapes.sizes[made[0]][operator.cuts])
             yield members, operator.meaning([self.of(operand) for operand in operands], at), made
 
     def prints(self, codes: Index) -> NDArray[np.uint64]:
@@ -218,11 +237,11 @@ class Terms:
                     found[start + members, part] = fingerprints(numbers)
         return found[places]
 
-    def of(self, terms: Index) -> Numbers:
+    def of(self, terms: Index) -> Any:
         """Return the values of terms of one shape."""
         values = self.values[int(self.shape_of[terms[0]])]
         slots = self.slot_of[terms]
-        return Numbers(values.residues[slots], values.sizes[slots])
+        return type(values).each(lambda x: x[slots], values)
 
     def extended(self, codes: Index, size: int, *, valued: bool = True) -> Terms:
         """Return the terms with all results of further applications, each of so many operators.
@@ -261,18 +280,18 @@ class Terms:
             slot_of=slot_of,
         )
 
-    def _more_values(self, codes: Index, firsts: Index, total: int) -> tuple[dict[int, Numbers], Index]:
+    def _more_values(self, codes: Index, firsts: Index, total: int) -> tuple[dict[int, Any], Index]:
         """Return the values of all terms and of further applications, by shape, and their places."""
         slot_of = _grown(self.slot_of, total, 0)
         parts = {shape: [numbers] for shape, numbers in self.values.items()}
-        filled = {shape: len(numbers.residues) for shape, numbers in self.values.items()}
+        filled = {shape: numbers.shape[0] for shape, numbers in self.values.items()}
         for members, results, made in self.evaluated(codes):
             for part, (numbers, shape) in enumerate(zip(results, made, strict=True)):
                 start = filled.get(shape, 0)
                 slot_of[firsts[members] + part] = np.arange(start, start + len(members))
                 filled[shape] = start + len(members)
                 parts.setdefault(shape, []).append(numbers)
-        joined = {shape: Numbers.each(lambda *x: np.concatenate(x), *some) for shape, some in parts.items()}
+        joined = {shape: some[0].each(lambda *x: np.concatenate(x), *some) for shape, some in parts.items()}
         return joined, slot_of
 
 
@@ -286,12 +305,13 @@ def first_terms(setting: Setting) -> Terms:
     """Return the inputs as terms, with random values."""
     shapes = Shapes(setting.operators)
     generator = np.random.default_rng(setting.seed)
-    numbers: dict[int, list[Numbers]] = {}
+    kind = Numbers if setting.exact else Reals
+    numbers: dict[int, list[Any]] = {}
     shape_of, slot_of, prints = [], [], []
-    for _, sizes in setting.inputs:
-        shape = shapes.number(sizes)
-        dimensions = [UNIT * size for size in sizes] or [1, 1]
-        value = drawn(generator, (1, setting.samples, *dimensions))
+    for name, units in setting.inputs:
+        shape = shapes.number(units)
+        dimensions = tuple(map(length, units)) or (1, 1)
+        value = given(kind, name, generator, (1, setting.samples), dimensions)
         shape_of.append(shape)
         slot_of.append(len(numbers.setdefault(shape, [])))
         numbers[shape].append(value)
@@ -308,6 +328,6 @@ def first_terms(setting: Setting) -> Terms:
         size_of=np.zeros(count, dtype=np.int64),
         shape_of=np.array(shape_of, dtype=np.int64),
         fingerprint_of=np.array(prints, dtype=np.uint64),
-        values={shape: Numbers.each(lambda *x: np.concatenate(x), *some) for shape, some in numbers.items()},
+        values={shape: kind.each(lambda *x: np.concatenate(x), *some) for shape, some in numbers.items()},
         slot_of=np.array(slot_of, dtype=np.int64),
     )

@@ -60,6 +60,7 @@ def add_command(commands: Any) -> None:
     how.add_argument(
         "--workers", type=options.workers, default=1, metavar="N", help="processes (default 1); same result"
     )
+    options.add_engine(how)
     how.add_argument(
         "--prune",
         choices=("egraph", "z3", "none"),
@@ -70,6 +71,7 @@ def add_command(commands: Any) -> None:
     how.add_argument(
         "--seed", type=options.whole, metavar="SEED", help="of the random tests (default: a fresh one)"
     )
+    how.add_argument("--rules", type=Path, metavar="FILE", help="discovered rules, used as further axioms")
     how.add_argument("--checkpoint", type=Path, metavar="DIR", help="save each finished level in this folder")
     how.add_argument("--resume", action="store_true", help="go on from --checkpoint")
     output = parser.add_argument_group("output")
@@ -88,6 +90,12 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from superopt.frontier.engine.engines import in_ranks
+
+    return in_ranks(arguments.engine, arguments.workers, arguments.given, lambda: _search(arguments))
+
+
+def _search(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.checkpoint is None:
         raise InputError("--resume needs the folder to resume from: give --checkpoint DIR")
     checkpoint: Path | None = arguments.checkpoint
@@ -107,6 +115,8 @@ def _run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         checkpoint=checkpoint,
         resume=arguments.resume,
+        engine=arguments.engine,
+        rules=arguments.rules,
     )
     with LiveView(quiet=arguments.json or arguments.quiet) as view, to_stderr():
         found = search(program, *inputs, name=target.name, options=chosen, on_progress=view)

@@ -59,6 +59,10 @@ _EVEN = frozenset({"cos"})
 _ODD = frozenset({"sin", "erf"})
 
 
+def _no_trials() -> NDArray[np.int64]:
+    return np.zeros(3, dtype=np.int64)
+
+
 class Field:
     """One draw of all randomness, for a number of independent trials; implements Scalars[Residues].
 
@@ -118,10 +122,9 @@ class Field:
         self.holes = False  # whether anything undefined was made
         # Trials whose inputs a program refuses.
         self.raised: NDArray[np.bool_] = np.zeros(self.trials, dtype=np.bool_)
-        # Undefined numbers of each trial, where lenient.
-        self.faults: NDArray[np.int64] = np.zeros(self.trials, dtype=np.int64)
+        self.faults: NDArray[np.int64] = np.zeros(self.trials, dtype=np.int64)  # undefined, where lenient
         # Of each comparison: in how many trials it came out greater, equal, and less.
-        self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(lambda: np.zeros(3, dtype=np.int64))
+        self.met: dict[Hashable, NDArray[np.int64]] = defaultdict(_no_trials)
         self.comparisons: list[Comparison] | None = None
         self._infinity: Residues | None = None
         self._known_orders: dict[Any, NDArray[np.int8]] = {}

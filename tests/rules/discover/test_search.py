@@ -8,7 +8,7 @@ import pytest
 
 from superopt.errors import InputError
 from superopt.frontier.engine import Limits, explore
-from superopt.rules.discover.discover import Discovery, default_setting, discover
+from superopt.rules.discover.discover import MATRICES, Discovery, default_setting, discover
 from superopt.rules.discover.language.expressions import text_of
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import parse_rule, rule_of, rule_text
@@ -60,7 +60,7 @@ def graphs_by_hand(names: tuple[str, ...], size: int) -> set[frozenset[tuple[str
 
 
 def results_by_hand(name: str, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
-    rows, cols = shapes[0] or (0, 0)
+    rows, cols = shapes[0] or ((), ())
     if name == "add":
         return [shapes[0]] if shapes[0] == shapes[1] and shapes[0] else None
     if name == "relu":
@@ -68,7 +68,7 @@ def results_by_hand(name: str, shapes: list[tuple[int, ...]]) -> list[tuple[int,
     if name == "transpose":
         return [(cols, rows)] if shapes[0] else None
     assert name == "split_rows"
-    return [(rows // 2, cols)] * 2 if rows and rows % 2 == 0 else None
+    return [(rows[: len(rows) // 2], cols)] * 2 if rows and len(rows) % 2 == 0 else None
 
 
 @pytest.mark.parametrize(("names", "size"), [(SMALL, 1), (SMALL, 2), (("relu", "split_rows"), 2)])
@@ -209,7 +209,7 @@ def test_a_joint_rule_is_found(three: Discovery) -> None:
 
 def test_candidates_follow_under_the_shapes_that_they_allow(two: Discovery) -> None:
     """Among the terms all sizes are alike; here a rule is applied only where its own shapes are met."""
-    terms, _ = all_terms(tuple(OPERATORS), 2)
+    terms, _ = all_terms(MATRICES, 2)
     candidates = candidates_of(terms)
     deriver, sizes = Deriver([rule for rule, _ in two.rules]), dict(terms.setting.inputs)
     pairs = zip(candidates.lefts.tolist(), candidates.rights.tolist(), strict=True)
