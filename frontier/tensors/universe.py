@@ -99,8 +99,9 @@ def universe_of(
     builder.add_wholes()
     roots = tuple(tensors[state] for state in found if state is not None)
     made = tuple(tuple(arcs.values()) for arcs in builder.arcs)
-    if weights != "live":
-        made = with_once_costs(made, builder.constant_leaves(), builder.bytes_of, weights)
+    constant = {} if weights == "live" else builder.constant_leaves()
+    if any(constant.values()):
+        made = with_once_costs(made, constant, builder.bytes_of, weights)
     return Universe(made, roots, count)
 
 

@@ -9,7 +9,7 @@ from superopt.bench.gpu import main
 from superopt.bench.kernels.gpu_cases import CASES, plan_of
 from superopt.bench.planned.audit import EXCEPTIONS, FINDINGS, summary
 from superopt.bench.plans import FOLDER
-from superopt.candidates.codec import VERSION
+from superopt.candidates.codec import READ
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "bench" / "results" / "gpu-audit.json"
@@ -58,7 +58,7 @@ def test_no_kernel_of_a_best_candidate_spills():
 
 def test_every_case_has_a_plan_that_this_version_reads():
     for case in CASES:
-        assert json.loads(plan_of(case, FOLDER, "f16").read_text())["version"] == VERSION, case
+        assert json.loads(plan_of(case, FOLDER, "f16").read_text())["version"] in READ, case
 
 
 def test_a_kernel_is_excepted_only_where_its_arithmetic_is_the_reason():

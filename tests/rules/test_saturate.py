@@ -221,7 +221,7 @@ def test_complete(program: Goal) -> None:
 @pytest.mark.parametrize("plain", [False, True], ids=["all axioms", "between terms"])
 def test_products_and_sums_are_met_in_both_orders(program: Goal, plain: bool) -> None:
     """A goal that constants and logarithms swell is saturated without their axioms, but as fully."""
-    table = _saturated(program, SaturationLimits(), None, plain=plain)
+    table = _saturated(program, SaturationLimits(), None, (), plain=plain)
     assert table.truncated is None
     assert table.entries == saturate(program).entries
     for code, attr, args, found in table.entries:

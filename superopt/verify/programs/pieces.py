@@ -136,7 +136,10 @@ class _Piece:
 
         steps = tuple(step.reading(map(settled, step.inputs)) for step in self.steps)
         outputs = tuple(
-            Output(replace(target.port, name=f"out{i}", strides=None), settled(self.position[target.value]))
+            Output(
+                replace(target.port, name=f"out{i}", strides=None, constant=False),
+                settled(self.position[target.value]),
+            )
             for i, target in enumerate(targets)
         )
         ports = tuple(self.ports.values())

@@ -207,7 +207,11 @@ class _Builder:
         outputs = []
         for number, name in enumerate(leaving):
             made = self.made.get(name) or Output(self.ports[name], -1 - places[name])
-            outputs.append(Output(replace(made.port, name=f"out{number}", strides=None), settled(made.value)))
+            outputs.append(
+                Output(
+                    replace(made.port, name=f"out{number}", strides=None, constant=False), settled(made.value)
+                )
+            )
         return check_graph(
             Graph(
                 self.name,
