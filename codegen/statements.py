@@ -201,6 +201,9 @@ class KernelProgram:
                     seen = tuple(mapping.get(axis, axis) for axis in axes)
                     named = tuple(axis for axis in seen if isinstance(axis, str))
                     ways.setdefault(statement.value, {})[named] = None
+            elif isinstance(statement, Compute) and statement.step.op == "window":
+                for axes in ways.get(statement.step.inputs[0], ()):
+                    ways.setdefault(statement.value, {})[_through(axes, statement.step)] = None
             elif isinstance(statement, (Compute, Move)):
                 direct.update(statement.step.inputs)
             elif isinstance(statement, Store):
@@ -214,6 +217,13 @@ class KernelProgram:
     def steps(self) -> tuple[Step, ...]:
         """Return the steps it computes."""
         return tuple(one.step for one, _ in self.flat() if isinstance(one, (Compute, Move)))
+
+
+def _through(axes: tuple[str, ...], step: Step) -> tuple[str, ...]:
+    """Return axes as a window shows them: in the place of what it reads, the taps and then the windows."""
+    instead = {place.axes[-1]: [axis for axis, _ in reversed(place.terms)] for place in step.places}
+    gone = {axis for place in step.places for axis in place.axes}
+    return tuple(one for axis in axes for one in instead.get(axis, [] if axis in gone else [axis]))
 
 
 def lower_block(mugraph: MuGraph, number: int, *, alike: bool = False) -> KernelProgram:

@@ -24,7 +24,7 @@ from superopt.fate import Kind
 from superopt.funnel.predict import predicted
 from superopt.funnel.state import Context
 from superopt.funnel.write import write
-from superopt.ir import Graph, MuGraph, Step, operations_of
+from superopt.ir import Graph, MuGraph, Step, operations_of, window_axes
 from superopt.precision import OperandRounding, half_of, mixed_product, multiplied_in, wide_values
 from superopt.schedule.recipe import prepared
 from superopt.trace.run import TORCH_DTYPES, Evaluation, Value, blank_inputs, run_graph
@@ -269,6 +269,7 @@ def _run(graph: Graph, dtype: torch.dtype) -> Run:
 def _small(goal: Graph) -> Graph | None:
     """Return a goal with its long axes cut by halves until a run is cheap, or None where it cannot be."""
     kept = {old for step in goal.steps for old, new in step.mapping if isinstance(new, int)}
+    kept |= window_axes(goal)
     for most in _LENGTHS:
         small = resized(
             goal,
