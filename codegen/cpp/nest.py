@@ -1,11 +1,13 @@
 """Nest: fused steps printed as one nest of loops, the innermost one over vectors along one axis."""
 
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
 from superopt.codegen.cpp.tiles import Tiles
+from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, Move, Store, Tensor
 from superopt.ir import REDUCTIONS, mask_values, selects
 from superopt.ops import OPS
@@ -55,6 +57,9 @@ class _NestPrinter:
         reductions = [
             one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
         ]
+        if self.nest.slides:
+            self._print_sliding(reductions)
+            return
         if not self.in_registers:
             for one in reductions:
                 if not one.accumulates:
@@ -62,10 +67,7 @@ class _NestPrinter:
         operands = self._operands()
         pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
         targets = self._targets()
-        for store in self.nest.statements:
-            if isinstance(store, Store):
-                place = tiles.stored_place(store.tensor)
-                self.stored[store.tensor] = tiles.stored_pointer(store.tensor, place)
+        self._point_to_stores()
         with tiles.loops(self.kept) if self.kept or not self._declares(operands) else tiles.block(""):
             if self.in_registers:
                 for one in reductions:
@@ -84,6 +86,43 @@ class _NestPrinter:
             if self.in_registers:
                 for one in reductions:
                     self._finish(one, targets)
+
+    def _point_to_stores(self) -> None:
+        for store in (*self.nest.statements, *self.nest.rest):
+            if isinstance(store, Store):
+                place = self.tiles.stored_place(store.tensor)
+                self.stored[store.tensor] = self.tiles.stored_pointer(store.tensor, place)
+
+    def _print_sliding(self, reductions: list[Compute]) -> None:
+        """Print sums over windows, vector by vector, each in a register, and the steps after them."""
+        tiles, targets = self.tiles, self._targets()
+        inner = self._operands()
+        summed = [one.value for one in reductions]
+        outer = self._operands(self.nest.rest, summed)
+        operands = dict.fromkeys([*inner, *outer])
+        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
+        self._point_to_stores()
+        assert self.vector is not None
+        name, count = self.name(self.vector), tiles.count(self.vector)
+        with tiles.loops(self.kept) if self.kept else tiles.block(""):
+            head = f"along({count}, [&](index_t {name}, auto {name}_lanes, int) INLINE"
+            with tiles.block(head, end=");"):
+                for one in reductions:
+                    neutral = "-infinity" if one.step.op == "max" else "0.0f"
+                    tiles.line(f"Vec {self._register(one)} = splat({neutral});")
+                with tiles.loops(self.reduced):
+                    self._read(inner, pointers, vector=False)
+                    self._read(inner, pointers, vector=True)
+                    self._statements({})
+                for one in reductions:
+                    self.known[one.value] = Text(self._register(one), vector=True)
+                    if one.value in targets:
+                        place = targets[one.value]
+                        at = self._at(tiles.pointer(one.value, place), place.strides, self._loops)
+                        self._store(at, place.strides, "float", self.known[one.value])
+                self._read(outer, pointers, vector=False)
+                self._read(outer, pointers, vector=True)
+                self._statements(targets, self.nest.rest)
 
     def _declares(self, operands: list[int]) -> bool:
         """Whether a nest declares names outside its innermost loop, as another nest may too."""
@@ -126,11 +165,13 @@ class _NestPrinter:
             at = self._at(pointer, strides, [*self.kept, *rest])
             tiles.line(f"rescale({at}, {tiles.count(run) if run else 1}, {scale}, {start});")
 
-    def _operands(self) -> list[int]:
-        """Return the values that the nest reads from memory."""
+    def _operands(
+        self, statements: Sequence[Compute | Store] | None = None, known: Iterable[int] = ()
+    ) -> list[int]:
+        """Return the values that some statements, or those of the nest, read from memory."""
         found: list[int] = []
-        made: set[int] = set()
-        for one in self.nest.statements:
+        made = set(known)
+        for one in self.nest.statements if statements is None else statements:
             inputs = (one.value,) if isinstance(one, Store) else one.step.inputs
             found += [i for i in inputs if i not in made and self._leaf(i) is None]
             if isinstance(one, Compute) and one.step.op not in REDUCTIONS:
@@ -140,7 +181,8 @@ class _NestPrinter:
     def _targets(self) -> dict[int, Place]:
         """Return where each value lies that the nest writes to scratch memory."""
         kept = self.tiles.plan.kept
-        made = [one.value for one in self.nest.statements if isinstance(one, Compute) and one.value in kept]
+        statements = (*self.nest.statements, *self.nest.rest)
+        made = [one.value for one in statements if isinstance(one, Compute) and one.value in kept]
         return {value: self.tiles.place(value) for value in made}
 
     def _at(self, pointer: str, strides: dict[str, str], axes: list[str]) -> str:
@@ -161,13 +203,41 @@ class _NestPrinter:
                 continue
             name = self.tiles.names.values[value]
             at = self._at(pointers[value], place.strides, self._loops)
-            if runs:
+            if self._reads_window(value):
+                kind = "Vec" if runs else "float"
+                self.tiles.line(f"const {kind} {name} = {self._through_window(at, place, vector=runs)};")
+            elif runs:
                 assert self.vector is not None
                 lanes = f"{self.name(self.vector)}_lanes"
                 self.tiles.line(f"const Vec {name} = load({at}, {place.strides[self.vector]}, {lanes});")
             else:
                 self.tiles.line(f"const float {name} = read({_element(at)});")
             self.known[value] = Text(name, vector=runs)
+
+    def _reads_window(self, value: int) -> bool:
+        step = self.graph.step_of(value)
+        while step is not None and step.op in VIEWS:
+            if step.op == "window":
+                return True
+            step = self.graph.step_of(step.inputs[0])
+        return False
+
+    def _through_window(self, at: str, place: Place, *, vector: bool) -> str:
+        """Return what is read through a window: 0 where a place lies outside."""
+        along = [one for one in place.guards if vector and self.vector in one.factors]
+        if len(along) > 1:
+            raise UnsupportedError(f"{self.tiles.program.name}: a vector runs along two places of a window")
+        across = [f"inside({self.tiles.position(one)}, {one.size})" for one in place.guards if one not in along]
+        there = " && ".join(across)
+        if not vector:
+            return f"read_inside({at}, {there})" if across else f"read({_element(at)})"
+        assert self.vector is not None
+        lanes, first, step, size = f"{self.name(self.vector)}_lanes", "0", "1", "no_end"
+        if along:
+            first, size = self.tiles.position(along[0]), str(along[0].size)
+            step = str(along[0].factors[self.vector])
+        code = f"load_window({at}, {place.strides[self.vector]}, {lanes}, {first}, {step}, {size})"
+        return f"{there} ? {code} : Vec{{}}" if across else code
 
     def _leaf(self, value: int) -> Text | None:
         """Return a constant, an extent or a running index as text, seen through renames."""
@@ -204,8 +274,10 @@ class _NestPrinter:
         leaf = self._leaf(value)
         return leaf if leaf is not None else self.known[value]
 
-    def _statements(self, targets: dict[int, Place]) -> None:
-        for one in self.nest.statements:
+    def _statements(
+        self, targets: dict[int, Place], statements: Sequence[Compute | Store] | None = None
+    ) -> None:
+        for one in self.nest.statements if statements is None else statements:
             if isinstance(one, Store):
                 self._store_tensor(one)
                 continue
@@ -254,6 +326,13 @@ class _NestPrinter:
     def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
         text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
         largest = one.step.op == "max"
+        if self.nest.slides:
+            part = text.code if text.vector else f"splat({text.code})"
+            register = self._register(one)
+            self.tiles.line(
+                f"{register} = maximum({part}, {register});" if largest else f"{register} += {part};"
+            )
+            return
         if self.in_registers:
             assert self.vector is not None
             lanes = f"{self.name(self.vector)}_lanes"

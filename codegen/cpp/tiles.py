@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
 
 from superopt.codegen.cpp.config import CppConfig
 from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.plan import VIEWS, make_plan
-from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Place, times
+from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Guard, Place, times
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Tensor
-from superopt.ir import Step, print_step, value_axes, value_names
+from superopt.ir import Step, print_step, value_axes, value_names, window_axes
+from superopt.ir.windows.place import reads_outside
 
 __all__ = ["Tiles"]
 
@@ -44,6 +47,7 @@ class Tiles:
         self.walked: list[str] = []
         self.places: dict[int, Place] = {}
         self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
+        self.fixed = window_axes(self.graph)
         self.sized: set[str] = set()
         self.lined: set[str] = set()  # strides along which vectors run, of tensors and of scratch memory
         for tensor in (*program.loads, *program.stores):
@@ -71,7 +75,9 @@ class Tiles:
         self.line(f"}}{end}")
 
     def size(self, axis: str) -> str:
-        """Return the extent of an axis, a field of the kernel."""
+        """Return the extent of an axis: a field of the kernel, or a number where it never changes."""
+        if axis in self.fixed:
+            return str(self.graph.sizes[axis])
         self.sized.add(axis)
         return f"{self.names.axes[axis]}_size"
 
@@ -162,6 +168,8 @@ class Tiles:
     def view(self, step: Step) -> Place:
         """Return where other places of a value lie."""
         source = self.place(step.inputs[0])
+        if step.places:
+            return self.window(step, source)
         strides: dict[str, list[str]] = {}
         offset = list(source.offset)
         mapping = dict(step.mapping)
@@ -179,7 +187,49 @@ class Tiles:
             for axis in joined
             if any(mapping.get(old, old) == axis and old in source.whole for old in source.strides)
         )
-        return Place(source.pointer, source.type, joined, whole, tuple(o for o in offset if o != "0"))
+        offset = [one for one in offset if one != "0"]
+        guards = tuple(_seen_through(guard, mapping) for guard in source.guards)
+        return replace(source, strides=joined, whole=whole, offset=tuple(offset), guards=guards)
+
+    def window(self, step: Step, source: Place) -> Place:
+        """Return where what a window shows of a tensor lies."""
+        read = {axis for place in step.places for axis in place.axes}
+        strides = {axis: stride for axis, stride in source.strides.items() if axis not in read}
+        offset, guards = list(source.offset), list(source.guards)
+        for place in step.places:
+            if not self.are_one(place.axes, step.inputs[0]):
+                raise UnsupportedError(f"{self.program.name}: a window reads axes that memory has apart")
+            stride = source.strides[place.axes[-1]]
+            for axis, factor in place.terms:
+                strides[axis] = times(str(factor), stride)
+            if place.offset:
+                offset.append(times(str(place.offset), stride))
+            if reads_outside(place, self.graph.sizes):
+                size = prod(self.graph.sizes[axis] for axis in place.axes)
+                guards.append(Guard(dict(place.terms), place.offset, size))
+        whole = (source.whole - read) | {axis for place in step.places for axis, _ in place.terms}
+        return replace(
+            source, strides=strides, whole=frozenset(whole), offset=tuple(offset), guards=tuple(guards)
+        )
+
+    def are_one(self, axes: tuple[str, ...], value: int) -> bool:
+        """Whether axes of a loaded tensor are one index of its memory, as the parts of a dimension are."""
+        tensor = next((one for one in self.program.loads if one.value == value), None)
+        if tensor is None or len(axes) == 1:
+            return tensor is not None
+        dims = [tensor.axes] if tensor.port is None else tensor.port.dims
+        runs = (dim[at : at + len(axes)] for dim in dims for at in range(len(dim)))
+        return axes in runs
+
+    def position(self, guard: Guard) -> str:
+        """Return the place that a window reads here, as text."""
+        terms = [str(guard.offset)] if guard.offset else []
+        for axis, factor in guard.factors.items():
+            base = self.base(axis)
+            name = self.names.axes[axis]
+            at = name if base in (None, name) else f"({base} + {name})"
+            terms.append(times(str(factor), at) if factor != 1 else at)
+        return " + ".join(terms) or "0"
 
     def pointer(self, value: int, place: Place) -> str:
         """Return a pointer to the tile of a value, declared here where none is in scope."""
@@ -231,3 +281,16 @@ class Tiles:
         """Return the text of a step, for a comment."""
         sign = ("max=" if one.step.op == "max" else "+=") if one.accumulates else "="
         return f"{self.texts[one.value]} {sign} {print_step(one.step, self.texts)}"
+
+
+def _seen_through(guard: Guard, mapping: Mapping[str, str | int]) -> Guard:
+    """Return a guard after a renaming or a selection of its axes."""
+    factors: dict[str, int] = {}
+    offset = guard.offset
+    for axis, factor in guard.factors.items():
+        seen = mapping.get(axis, axis)
+        if isinstance(seen, int):
+            offset += factor * seen
+        else:
+            factors[seen] = factors.get(seen, 0) + factor
+    return Guard(factors, offset, guard.size)

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
-__all__ = ["Place", "lowest_and_highest", "parse_place", "print_place"]
+__all__ = ["Place", "parse_place", "print_place", "reads_outside"]
 
 _TERM = re.compile(r"(?P<sign>[+-]?) *(?:(?P<factor>\d+)\*)?(?P<axis>[A-Za-z_][\w.]*)")
 _NUMBER = re.compile(r"[+-]? *\d+")
@@ -32,10 +33,11 @@ class Place:
         )
 
 
-def lowest_and_highest(place: Place, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Return the first and the last position that is read, which may lie outside the tensor."""
+def reads_outside(place: Place, sizes: Mapping[str, int]) -> bool:
+    """Return whether some position that is read lies outside the tensor."""
     ends = [factor * (sizes[axis] - 1) for axis, factor in place.terms]
-    return place.offset + sum(min(end, 0) for end in ends), place.offset + sum(max(end, 0) for end in ends)
+    low, high = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
+    return place.offset + low < 0 or place.offset + high >= prod(sizes[axis] for axis in place.axes)
 
 
 def print_place(place: Place) -> str:
