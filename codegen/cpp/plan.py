@@ -183,6 +183,8 @@ class _Planner:
                 found.append(replace(item, slides=True))
             elif isinstance(before, Nest) and isinstance(item, Nest) and self._follows(before, item):
                 found[-1] = replace(before, rest=[*before.rest, *item.statements])
+            elif isinstance(before, Nest) and isinstance(item, Nest) and self._goes_before(before, item):
+                found.insert(-1, item)
             else:
                 found.append(item)
         return found
@@ -203,6 +205,11 @@ class _Planner:
     def _follows(self, before: Nest, item: Nest) -> bool:
         """Whether a nest runs along what is left of a nest over windows, and reduces nothing."""
         return before.slides and not item.reduced and item.axes == before.axes - before.reduced
+
+    def _goes_before(self, before: Nest, item: Nest) -> bool:
+        """Whether a nest reads nothing of a nest over windows, whose further steps may read the item."""
+        reads = set[int]().union(*(self.sources(one) for one in item.statements))
+        return before.slides and reads.isdisjoint(before.made)
 
     def _place(self, items: list[Item], first: int, one: Compute | Store, work: frozenset[str]) -> None:
         """Add a statement to the earliest nest over its axes that comes after all it reads."""
