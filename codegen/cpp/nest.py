@@ -227,7 +227,8 @@ class _NestPrinter:
         along = [one for one in place.guards if vector and self.vector in one.factors]
         if len(along) > 1:
             raise UnsupportedError(f"{self.tiles.program.name}: a vector runs along two places of a window")
-        across = [f"inside({self.tiles.position(one)}, {one.size})" for one in place.guards if one not in along]
+        others = (one for one in place.guards if one not in along)
+        across = [f"inside({self.tiles.position(one)}, {one.size})" for one in others]
         there = " && ".join(across)
         if not vector:
             return f"read_inside({at}, {there})" if across else f"read({_element(at)})"

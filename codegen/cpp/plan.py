@@ -39,12 +39,13 @@ VIEWS = frozenset({"rename", "select", "window"})
 
 
 def viewed(graph: Graph, value: int) -> int:
-    """Return the value behind renames, selections and windows: what is read where a view of it is asked for."""
+    """Return the value behind renames, selections and windows: what is read where a view is asked for."""
     step = graph.step_of(value)
     while step is not None and step.op in VIEWS:
         value = step.inputs[0]
         step = graph.step_of(value)
     return value
+
 
 _MOST_TAPS = 128  # positions over which sums stay in registers
 
@@ -190,7 +191,7 @@ class _Planner:
         return found
 
     def _slides(self, nest: Nest) -> bool:
-        """Whether a nest reduces over few positions of windows, all in one tile, and runs along another axis."""
+        """Whether a nest reduces over few positions of windows, in one tile, and runs along another axis."""
         computed = [one for one in nest.statements if isinstance(one, Compute)]
         kept = [axis for axis in self.order if axis in nest.axes - self.single]
         return (

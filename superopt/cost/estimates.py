@@ -150,7 +150,7 @@ def _read_bytes(
     readers: list[int],
     sizes: Mapping[str, int],
 ) -> int:
-    """Return how many bytes of a tensor are read; steps that select positions, as windows may, leave others."""
+    """Return how many bytes of a tensor are read; selections and windows may leave the others alone."""
     whole = tensor_bytes(axes[value], dtype, sizes)
     steps = [graph.step_of(reader) for reader in readers]
     if not steps or any(step is None or step.op not in ("select", "window") for step in steps):

@@ -51,7 +51,8 @@ sum mean amax amin max min all any var var_mean std std_mean logsumexp norm lina
 native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax
 """
 _REDUCTIONS = frozenset(_SUMS.split())
-_WINDOWS = frozenset({"convolution", *(f"{kind}_pool{n}d" for kind in ("avg", "_adaptive_avg") for n in (2, 3))})
+_POOLS = {"avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"}
+_WINDOWS = frozenset({"convolution", *_POOLS})
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 _ATTENTION_WEIGHT = 3  # two products and a softmax
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bool)

@@ -7,7 +7,7 @@ import torch
 
 from superopt.ir import parse_program, print_program
 from superopt.trace import trace
-from tests.convolutions import random_case
+from tests.windows.convolutions import random_case
 
 
 @pytest.mark.parametrize("start", range(0, 500, 100))
