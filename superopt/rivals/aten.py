@@ -168,7 +168,7 @@ def why_outside(node: fx.Node, device: str) -> str | None:
         return REASONS.get(name or "", "no rule makes algebra of it")
     if name == _ATTENTION and _item_read(node, 1):
         return "its second result is read"
-    if name == "convolution" and (why := _why_no_windows(node)) is not None:
+    if name == "convolution" and (why := _why_no_windows(node, device)) is not None:
         return why
     if not all(_plain(tensor, device) for tensor in (*made, *read)):
         return "a tensor on another device, of another layout, or of a size that depends on data"
@@ -179,8 +179,10 @@ def why_outside(node: fx.Node, device: str) -> str | None:
     return None if other is None else f"it is of {str(other).removeprefix('torch.')}"
 
 
-def _why_no_windows(node: fx.Node) -> str | None:
+def _why_no_windows(node: fx.Node, device: str) -> str | None:
     """Return why a convolution is left to libraries, or None where it is not."""
+    if device != "cpu":
+        return "a sliding window over an axis"
     if node.args[6]:
         return "a transposed convolution"
     weight = value_of(node.args[1])  # type: ignore[arg-type]

@@ -128,8 +128,6 @@ def _convolution(
     if dense is not None:
         raise UnsupportedError(dense)
     rank = len(weight.dims) - 2
-    if len(x.dims) == rank + 1:
-        raise UnsupportedError("a convolution of an image without a batch")
     image, kernel = grouped(b, b.settle(x), 1, groups), grouped(b, weight, 0, groups)
     settings = zip(*(each(one, rank) for one in (stride, padding, dilation)), strict=True)
     for i, (step, pad, apart) in enumerate(settings):
