@@ -15,6 +15,7 @@ from superopt.ops import OPS
 __all__ = ["print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
+_UNROLLED = 8  # positions of the innermost axis of a window, up to which no loop is left
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
@@ -96,6 +97,8 @@ class _NestPrinter:
     def _print_sliding(self, reductions: list[Compute]) -> None:
         """Print sums over windows, vector by vector, each in a register, and the steps after them."""
         tiles, targets = self.tiles, self._targets()
+        # Neighbouring windows share what they read, so their axes are walked along last.
+        self.kept.sort(key=lambda axis: axis in tiles.fixed)
         inner = self._operands()
         summed = [one.value for one in reductions]
         outer = self._operands(self.nest.rest, summed)
@@ -110,10 +113,12 @@ class _NestPrinter:
                 for one in reductions:
                     neutral = "-infinity" if one.step.op == "max" else "0.0f"
                     tiles.line(f"Vec {self._register(one)} = splat({neutral});")
-                with tiles.loops(self.reduced):
-                    self._read(inner, pointers, vector=False)
-                    self._read(inner, pointers, vector=True)
-                    self._statements({})
+                with tiles.loops(self.reduced[:-1]):
+                    tiles.line(f"#pragma GCC unroll {_UNROLLED}")
+                    with tiles.loops(self.reduced[-1:]):
+                        self._read(inner, pointers, vector=False)
+                        self._read(inner, pointers, vector=True)
+                        self._statements({})
                 for one in reductions:
                     self.known[one.value] = Text(self._register(one), vector=True)
                     if one.value in targets:

@@ -21,10 +21,6 @@ __attribute__((noinline)) Vec load_some(
 }
 
 #if defined(__AVX512F__) && defined(__BMI2__)
-inline Vec load_masked(const float* from, uint32_t mask) {
-    return (Vec)__builtin_ia32_loadups512_mask(from, Vec{}, uint16_t(mask));
-}
-
 // Neighbours, or every other number: no lane that is masked out touches memory.
 INLINE inline Vec load_edge(const float* from, index_t stride, index_t count, index_t first, index_t step, index_t size) {
     if (step <= 0 || stride > 2 || stride < 1) return load_some(from, stride, count, first, step, size);
