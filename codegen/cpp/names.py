@@ -34,6 +34,9 @@ _DERIVED = (
     "_max",
     "_new",
     "_scale",
+    "_whole",
+    "_sum_all",
+    "_max_all",
 )
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from math import prod
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
 from superopt.codegen.cpp.tiles import Tiles
-from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.cpp.windows import all_inside, read_number, read_vector, reads_window
 from superopt.codegen.statements import Compute, Move, Store, Tensor
 from superopt.ir import REDUCTIONS, mask_values, selects
 from superopt.ops import OPS
@@ -16,6 +17,7 @@ __all__ = ["print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
 _UNROLLED = 8  # positions of the innermost axis of a window, up to which no loop is left
+_SEVERAL = 16  # positions of a window from which on several registers take turns
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
@@ -49,6 +51,8 @@ class _NestPrinter:
         )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
+        self.in_turns = False
+        self.whole: dict[int, str] = {}  # windows -> the flag that says that nothing of them lies outside
 
     def name(self, axis: str) -> str:
         return self.tiles.names.axes[axis]
@@ -106,13 +110,18 @@ class _NestPrinter:
         pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
         self._point_to_stores()
         assert self.vector is not None
+        taps = [self.graph.sizes[axis] for axis in self.reduced]
+        self.in_turns = prod(taps) >= _SEVERAL and taps[-1] <= _UNROLLED
+        turns = f"[{_TURNS}]" if self.in_turns else ""
         name, count = self.name(self.vector), tiles.count(self.vector)
         with tiles.loops(self.kept) if self.kept else tiles.block(""):
             head = f"along({count}, [&](index_t {name}, auto {name}_lanes, int) INLINE"
             with tiles.block(head, end=");"):
                 for one in reductions:
-                    neutral = "-infinity" if one.step.op == "max" else "0.0f"
-                    tiles.line(f"Vec {self._register(one)} = splat({neutral});")
+                    tiles.line(f"Vec {self._register(one)}{turns}{{}};")
+                    if one.step.op == "max":
+                        tiles.line(f"start({self._register(one)}, -infinity);")
+                self._note_whole(inner)
                 with tiles.loops(self.reduced[:-1]):
                     tiles.line(f"#pragma GCC unroll {_UNROLLED}")
                     with tiles.loops(self.reduced[-1:]):
@@ -120,7 +129,7 @@ class _NestPrinter:
                         self._read(inner, pointers, vector=True)
                         self._statements({})
                 for one in reductions:
-                    self.known[one.value] = Text(self._register(one), vector=True)
+                    self.known[one.value] = Text(self._joined(one), vector=True)
                     if one.value in targets:
                         place = targets[one.value]
                         at = self._at(tiles.pointer(one.value, place), place.strides, self._loops)
@@ -128,6 +137,21 @@ class _NestPrinter:
                 self._read(outer, pointers, vector=False)
                 self._read(outer, pointers, vector=True)
                 self._statements(targets, self.nest.rest)
+
+    def _note_whole(self, operands: list[int]) -> None:
+        """Declare of each window whether all that a vector reads lies inside, at all taps."""
+        for value in operands:
+            place = self.tiles.place(value)
+            if self.vector in place.strides and reads_window(self.graph, value):
+                assert self.vector is not None
+                self.whole[value] = f"{self.tiles.names.values[value]}_whole"
+                inside = all_inside(self.tiles, place, self.vector, self.reduced)
+                self.tiles.line(f"const bool {self.whole[value]} = {inside};")
+
+    def _window(self, value: int, at: str, place: Place, *, vector: bool) -> str:
+        if not vector or self.vector is None:
+            return read_number(self.tiles, place, at)
+        return read_vector(self.tiles, place, at, self.vector, self.whole.get(value))
 
     def _declares(self, operands: list[int]) -> bool:
         """Whether a nest declares names outside its innermost loop, as another nest may too."""
@@ -208,9 +232,9 @@ class _NestPrinter:
                 continue
             name = self.tiles.names.values[value]
             at = self._at(pointers[value], place.strides, self._loops)
-            if self._reads_window(value):
+            if reads_window(self.graph, value):
                 kind = "Vec" if runs else "float"
-                self.tiles.line(f"const {kind} {name} = {self._through_window(at, place, vector=runs)};")
+                self.tiles.line(f"const {kind} {name} = {self._window(value, at, place, vector=runs)};")
             elif runs:
                 assert self.vector is not None
                 lanes = f"{self.name(self.vector)}_lanes"
@@ -218,32 +242,6 @@ class _NestPrinter:
             else:
                 self.tiles.line(f"const float {name} = read({_element(at)});")
             self.known[value] = Text(name, vector=runs)
-
-    def _reads_window(self, value: int) -> bool:
-        step = self.graph.step_of(value)
-        while step is not None and step.op in VIEWS:
-            if step.op == "window":
-                return True
-            step = self.graph.step_of(step.inputs[0])
-        return False
-
-    def _through_window(self, at: str, place: Place, *, vector: bool) -> str:
-        """Return what is read through a window: 0 where a place lies outside."""
-        along = [one for one in place.guards if vector and self.vector in one.factors]
-        if len(along) > 1:
-            raise UnsupportedError(f"{self.tiles.program.name}: a vector runs along two places of a window")
-        others = (one for one in place.guards if one not in along)
-        across = [f"inside({self.tiles.position(one)}, {one.size})" for one in others]
-        there = " && ".join(across)
-        if not vector:
-            return f"read_inside({at}, {there})" if across else f"read({_element(at)})"
-        assert self.vector is not None
-        lanes, first, step, size = f"{self.name(self.vector)}_lanes", "0", "1", "no_end"
-        if along:
-            first, size = self.tiles.position(along[0]), str(along[0].size)
-            step = str(along[0].factors[self.vector])
-        code = f"load_window({at}, {place.strides[self.vector]}, {lanes}, {first}, {step}, {size})"
-        return f"{there} ? {code} : Vec{{}}" if across else code
 
     def _leaf(self, value: int) -> Text | None:
         """Return a constant, an extent or a running index as text, seen through renames."""
@@ -322,6 +320,19 @@ class _NestPrinter:
         ending = "max" if one.step.op == "max" else "sum"
         return f"{self.tiles.names.values[one.value]}_{ending}"
 
+    def _joined(self, one: Compute) -> str:
+        """Return a reduction over windows, of which several registers may each have a part."""
+        register = self._register(one)
+        if not self.in_turns:
+            return register
+        parts = [f"{register}[{turn}]" for turn in range(_TURNS)]
+        whole = f"{register}_all"
+        self.tiles.line(f"Vec {whole} = {parts[0]};")
+        for part in parts[1:]:
+            joined = f"maximum({part}, {whole})" if one.step.op == "max" else f"{whole} + {part}"
+            self.tiles.line(f"{whole} = {joined};")
+        return whole
+
     def _start(self, one: Compute) -> None:
         """Declare the registers of a reduction; without long steps in between there are several."""
         count = f"[{_TURNS}]" if self.apart else ""
@@ -335,6 +346,7 @@ class _NestPrinter:
         if self.nest.slides:
             part = text.code if text.vector else f"splat({text.code})"
             register = self._register(one)
+            register += f"[{self.name(self.reduced[-1])} % {_TURNS}]" if self.in_turns else ""
             self.tiles.line(
                 f"{register} = maximum({part}, {register});" if largest else f"{register} += {part};"
             )

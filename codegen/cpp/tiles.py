@@ -221,12 +221,12 @@ class Tiles:
         runs = (dim[at : at + len(axes)] for dim in dims for at in range(len(dim)))
         return axes in runs
 
-    def position(self, guard: Guard) -> str:
-        """Return the place that a window reads here, as text."""
+    def position(self, guard: Guard, instead: Mapping[str, str] | None = None) -> str:
+        """Return the place that a window reads here, as text; some axes may be at other positions."""
         terms = [str(guard.offset)] if guard.offset else []
         for axis, factor in guard.factors.items():
             base = self.base(axis)
-            name = self.names.axes[axis]
+            name = (instead or {}).get(axis, self.names.axes[axis])
             at = name if base in (None, name) else f"({base} + {name})"
             terms.append(times(str(factor), at) if factor != 1 else at)
         return " + ".join(terms) or "0"

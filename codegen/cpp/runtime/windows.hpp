@@ -42,12 +42,23 @@ INLINE inline Vec load_edge(const T* from, index_t stride, index_t count, index_
 
 constexpr index_t no_end = index_t(1) << 60;  // the size where nothing lies outside
 
+// Every other of so many neighbours that all lie in memory.
+template <class T>
+INLINE inline Vec load_alternate(const T* from) {
+    const Vec low = load(from), high = load(from + lanes - 1);
+    Vec value;
+    for (int lane = 0; lane < lanes; ++lane)
+        value[lane] = 2 * lane < lanes ? low[2 * lane] : high[2 * lane - lanes + 1];
+    return value;
+}
+
 // The elements at places first, first + step, ... that are among `size` positions; the other lanes are 0.
+// Where it is known that all of them are, `whole` says so.
 template <class T>
 INLINE inline Vec load_window(
-    const T* from, index_t stride, index_t count, index_t first, index_t step, index_t size) {
-    const bool whole = count >= lanes && inside(first, size) && inside(first + (lanes - 1) * step, size);
+    bool whole, const T* from, index_t stride, index_t count, index_t first, index_t step, index_t size) {
     if (whole && stride == 1) return load(from);
+    if (whole && stride == 2) return load_alternate(from);
     return load_edge(from, stride, count, first, step, size);
 }
 
