@@ -283,7 +283,15 @@ class Builder:
             if set(old).isdisjoint(self.axes.leaves(tuple(again))):
                 before, value = node.places, node.inputs[0]
         places = (*before, window)
-        return self.add(Node("window", (value,), places=places, covers=new, level=node.level, mask=node.mask))
+        return self.add_window(
+            Node("window", (value,), places=places, covers=new, level=node.level, mask=node.mask)
+        )
+
+    def add_window(self, node: Node) -> int:
+        """Return the number of a window, no two axes of which ever become one."""
+        read = [axis for one in node.places for axis in one.read]
+        self.axes.meet((*read, *(axis for one in node.places for axis, _ in one.terms), *node.covers))
+        return self.add(node)
 
     def _computed_window(self, value: int, old: Dim, terms: Sequence[tuple[Dim, int]], offset: int) -> int:
         """Return a window of what reads no tensor, or is the same along the whole dimension."""

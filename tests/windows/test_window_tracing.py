@@ -101,3 +101,35 @@ out y: f32[i, r] = t1
     padded = F.pad(x, (2, 5))
     expected = torch.stack([padded[3 * i : 3 * i + 3] for i in range(5)])
     torch.testing.assert_close(run_graph(graph, {"x": x})["y"], expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: F.silu(F.conv1d(x, w, padding=3, groups=5)[..., :-3]),
+        lambda x, w: F.conv1d(x, w, torch.arange(5.0).double(), padding=3, groups=5)[..., 2:-1] * x,
+        lambda x, w: F.conv1d(x, w, padding=6, dilation=2, groups=5)[..., ::2],
+        lambda x, w: F.avg_pool1d(x, 4, 1, 2)[..., 1:] + F.conv1d(x, w, groups=5).sum(),
+        lambda x, w: F.conv1d(F.conv1d(x, w, padding=3, groups=5)[..., :-3], w, padding=3, groups=5)[
+            ..., :-3
+        ],
+    ],
+)
+def test_slices_of_windows_are_windows(function: Callable[..., Tensor]) -> None:
+    x, w = torch.randn(2, 5, 31, dtype=torch.float64), torch.randn(5, 1, 4, dtype=torch.float64)
+    traced = trace(function, x, w)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(x, w), function(x, w))
+
+
+def test_no_axis_of_a_window_is_another_one() -> None:
+    """A square image beside its windows, turned: rows of one and columns of the other may not be one axis."""
+    x, w = torch.randn(1, 3, 9, 9, dtype=torch.float64), torch.randn(3, 1, 3, 3, dtype=torch.float64)
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        made = F.conv2d(x, w, padding=1, groups=3)
+        return made + x.transpose(2, 3) + made.transpose(2, 3) * x
+
+    traced = trace(function, x, w)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(x, w), function(x, w))
