@@ -68,7 +68,8 @@ class _ConvNext(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         made = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
         made = self.scale * self.down(F.gelu(self.up(made)))
-        return x + made.permute(0, 3, 1, 2)
+        found: Tensor = x + made.permute(0, 3, 1, 2)
+        return found
 
 
 class _Up(nn.Module):

@@ -13,6 +13,7 @@ On one thread the processor's time counts, which other programs do not lengthen;
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import geometric_mean
 from typing import Any
 
@@ -95,6 +96,9 @@ def measure(name: str, options: Namespace) -> Record:
     def called(program: Callable[..., Any]) -> Callable[[], Any]:
         return lambda: program(image)
 
+    def by_peer(name: str) -> Callable[[], Any]:
+        return called(PEERS[name](block))
+
     settings = {"budget_s": options.budget}
     wanted: Mapping[str, Callable[[], Any]] = {
         "superopt": lambda: called(torch.compile(block, backend="superopt", options=settings)),
@@ -102,7 +106,7 @@ def measure(name: str, options: Namespace) -> Record:
             torch.compile(block, backend="superopt", options={**settings, "weights": "frozen"})
         ),
         "inductor": lambda: called(torch.compile(block)),
-        **{peer: lambda peer=peer: called(PEERS[peer](block)) for peer in listed(options.peers)},
+        **{peer: partial(by_peer, peer) for peer in listed(options.peers)},
     }
     try:
         with torch.no_grad():
