@@ -13,6 +13,7 @@ from superopt.ops import OPS
 __all__ = ["print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
+_BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
@@ -46,6 +47,16 @@ class _NestPrinter:
         )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
+        # Sums that lie in memory, and are added up in blocks of terms.
+        self.blocked = [
+            one
+            for one in nest.statements
+            if isinstance(one, Compute) and one.step.op in REDUCTIONS and self._is_blocked(one)
+        ]
+
+    def _is_blocked(self, one: Compute) -> bool:
+        in_memory = self.reduced and self.vector is not None and not self.in_registers
+        return bool(in_memory) and one.step.op != "max" and self.tiles.terms(one.step) > _BLOCKED
 
     def name(self, axis: str) -> str:
         return self.tiles.names.axes[axis]
@@ -70,6 +81,8 @@ class _NestPrinter:
             if self.in_registers:
                 for one in reductions:
                     self._start(one)
+            for one in self.blocked:
+                self._open(one, targets)
             with tiles.loops(self.reduced):
                 self._read(operands, pointers, vector=False)
                 if self.vector is None:
@@ -81,14 +94,20 @@ class _NestPrinter:
                     with tiles.block(head, end=");"):
                         self._read(operands, pointers, vector=True)
                         self._statements(targets)
+                    for one in self.blocked:
+                        tiles.line(f"{self._sums(one)}.next();")
+            for one in self.blocked:
+                tiles.line(f"{self._sums(one)}.end();")
             if self.in_registers:
                 for one in reductions:
                     self._finish(one, targets)
 
     def _declares(self, operands: list[int]) -> bool:
         """Whether a nest declares names outside its innermost loop, as another nest may too."""
-        return self.vector is None or any(
-            self.vector not in self.tiles.place(value).strides for value in operands
+        return (
+            self.vector is None
+            or bool(self.blocked)
+            or any(self.vector not in self.tiles.place(value).strides for value in operands)
         )
 
     def print_shift(self, made: Compute, move: Move) -> None:
@@ -251,6 +270,21 @@ class _NestPrinter:
         if one.step.op == "max":
             self.tiles.line(f"start({self._register(one)}, -infinity);")
 
+    def _sums(self, one: Compute) -> str:
+        return f"{self.tiles.names.values[one.value]}_sums"
+
+    def _open(self, one: Compute, targets: dict[int, Place]) -> None:
+        """Declare the row of sums to which blocks of terms are added."""
+        assert self.vector is not None
+        tiles, place, name = self.tiles, targets[one.value], self.tiles.names.values[one.value]
+        sums = self._at(tiles.pointer(one.value, place), place.strides, self.kept)
+        rests = self._at(tiles.rest(one.value), place.strides, self.kept)
+        tiles.allocate(f"{name}_block", tiles.extent(self.vector))
+        terms = " * ".join(tiles.count(axis) for axis in self.reduced)
+        count = tiles.count(self.vector)
+        rests = rests if tiles.has_rest(one.value) else "nullptr"
+        tiles.line(f"Sums {self._sums(one)}({sums}, {rests}, {name}_block, {count}, {terms});")
+
     def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
         text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
         largest = one.step.op == "max"
@@ -276,6 +310,8 @@ class _NestPrinter:
             )
             return
         lanes, stride = f"{self.name(self.vector)}_lanes", place.strides[self.vector]
+        if one in self.blocked:
+            at = f"{self._sums(one)}.at + {self.name(self.vector)}"
         before = Text(f"load({at}, {stride}, {lanes})", vector=True)
         after = call("maximum", before, text) if largest else apply_op("add", before, text)
         self._store(at, place.strides, "float", after)
@@ -289,6 +325,9 @@ class _NestPrinter:
             folded = f"largest({register})"
             folded = f"maximum({element}, {folded})" if one.accumulates else folded
             self.tiles.line(f"{element} = {folded};")
+        elif one.accumulates and self.tiles.has_rest(one.value):
+            rest = _element(self._at(self.tiles.rest(one.value), place.strides, self.kept))
+            self.tiles.line(f"add_part({element}, {rest}, sum({register}));")
         else:
             self.tiles.line(f"{element} {'+=' if one.accumulates else '='} sum({register});")
 

@@ -1,0 +1,49 @@
+// Long sums: terms are added up in blocks, and each block's sum is added on its own, so that little is rounded away.
+
+namespace superopt {
+
+constexpr index_t sum_block = 64;  // terms of a block
+constexpr index_t short_sum = 32;  // up to so many terms, a block would take longer than what is added
+
+// Add a part to a sum. `rest` is what rounding has taken from the sum so far, and is added with the next part.
+template <class Number>
+INLINE inline void add_part(Number& sum, Number& rest, Number part) {
+    const Number term = part + rest, whole = sum + term, added = whole - sum;
+    rest = (sum - (whole - added)) + (term - added);
+    rest = rest - rest == 0.0f ? rest : Number{};  // of an infinite sum nothing is left
+    sum = whole;
+}
+
+// A row of sums, to which rows of terms are added at `at`; without `rests`, what is rounded away is lost.
+class Sums {
+public:
+    float* const at;
+
+    Sums(float* sums, float* rests, float* block, index_t count, index_t terms)
+        : at(terms > short_sum ? block : sums), sums_(sums), rests_(rests), count_(count) {
+        if (at != sums) fill(at, count, 0.0f);
+    }
+    // A row of terms was added.
+    INLINE void next() {
+        if (++terms_ == sum_block) end();
+    }
+    __attribute__((noinline)) void end() {
+        terms_ = 0;
+        if (at == sums_) return;
+        along(count_, [&](index_t i, auto some, int) INLINE {
+            Vec sum = load(sums_ + i, 1, some), rest{};
+            if (rests_) rest = load(rests_ + i, 1, some);
+            add_part(sum, rest, load(at + i, 1, some));
+            store(sums_ + i, 1, some, sum);
+            if (rests_) store(rests_ + i, 1, some, rest);
+            store(at + i, 1, some, Vec{});
+        });
+    }
+
+private:
+    float *const sums_, *const rests_;
+    const index_t count_;
+    index_t terms_ = 0;
+};
+
+}  // namespace superopt
