@@ -13,7 +13,8 @@ from superopt.ops import OPS
 __all__ = ["print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
-_BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks
+_BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks,
+_IN_REGISTERS = 1 << 14  # and sums in registers
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
@@ -47,16 +48,22 @@ class _NestPrinter:
         )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
-        # Sums that lie in memory, and are added up in blocks of terms.
-        self.blocked = [
-            one
-            for one in nest.statements
-            if isinstance(one, Compute) and one.step.op in REDUCTIONS and self._is_blocked(one)
-        ]
+        # Sums of several rows: those in memory are added up in blocks of terms, those in registers as well.
+        self.blocked = [] if self.in_registers else self._sums_of_rows(_BLOCKED)
+        self.of_rows = self._sums_of_rows(_IN_REGISTERS) if self.in_registers else []
 
-    def _is_blocked(self, one: Compute) -> bool:
-        in_memory = self.reduced and self.vector is not None and not self.in_registers
-        return bool(in_memory) and one.step.op != "max" and self.tiles.terms(one.step) > _BLOCKED
+    def _sums_of_rows(self, most: int) -> list[Compute]:
+        """Return the sums of several rows that have more than so many terms."""
+        return [
+            one
+            for one in self.nest.statements
+            if isinstance(one, Compute)
+            and one.step.op in REDUCTIONS
+            and one.step.op != "max"
+            and self.reduced
+            and self.vector is not None
+            and self.tiles.terms(one.step) > most
+        ]
 
     def name(self, axis: str) -> str:
         return self.tiles.names.axes[axis]
@@ -83,6 +90,8 @@ class _NestPrinter:
                     self._start(one)
             for one in self.blocked:
                 self._open(one, targets)
+            for one in self.of_rows:
+                tiles.line(f"SumOfRows {self._sums(one)};")
             with tiles.loops(self.reduced):
                 self._read(operands, pointers, vector=False)
                 if self.vector is None:
@@ -96,6 +105,9 @@ class _NestPrinter:
                         self._statements(targets)
                     for one in self.blocked:
                         tiles.line(f"{self._sums(one)}.next();")
+                    for one in self.of_rows:
+                        row = f"{self._register(one)}, {tiles.count(self.vector)}"
+                        tiles.line(f"{self._sums(one)}.next({row});")
             for one in self.blocked:
                 tiles.line(f"{self._sums(one)}.end();")
             if self.in_registers:
@@ -327,9 +339,14 @@ class _NestPrinter:
             self.tiles.line(f"{element} = {folded};")
         elif one.accumulates and self.tiles.has_rest(one.value):
             rest = _element(self._at(self.tiles.rest(one.value), place.strides, self.kept))
-            self.tiles.line(f"add_part({element}, {rest}, sum({register}));")
+            self.tiles.line(f"add_part({element}, {rest}, {self._folded(one)});")
         else:
-            self.tiles.line(f"{element} {'+=' if one.accumulates else '='} sum({register});")
+            self.tiles.line(f"{element} {'+=' if one.accumulates else '='} {self._folded(one)};")
+
+    def _folded(self, one: Compute) -> str:
+        """Return the sum of the lanes of an accumulator."""
+        register = self._register(one)
+        return f"{self._sums(one)}.end({register})" if one in self.of_rows else f"sum({register})"
 
     def _store(self, at: str, strides: dict[str, str], type_name: str, text: Text, where: str = "") -> None:
         if self.vector is None:

@@ -14,6 +14,36 @@ INLINE inline void add_part(Number& sum, Number& rest, Number part) {
     sum = whole;
 }
 
+// The sum of many rows, each of which was added to registers: these are emptied before they hold much.
+class SumOfRows {
+public:
+    template <class Registers>
+    INLINE void next(Registers& row, index_t terms) {
+        terms_ += terms;
+        if (terms_ >= index_t(sum_block * sizeof row / sizeof(float))) empty(row);
+    }
+    template <class Registers>
+    INLINE float end(Registers& row) {
+        empty(row);
+        return sum(whole_);
+    }
+
+private:
+    Vec whole_{}, rest_{};
+    index_t terms_ = 0;
+
+    template <int TURNS>
+    INLINE void empty(Vec (&row)[TURNS]) {
+        for (int turn = 1; turn < TURNS; ++turn) row[0] += row[turn], row[turn] = Vec{};
+        empty(row[0]);
+    }
+    INLINE void empty(Vec& row) {
+        add_part(whole_, rest_, row);
+        row = Vec{};
+        terms_ = 0;
+    }
+};
+
 // A row of sums, to which rows of terms are added at `at`; without `rests`, what is rounded away is lost.
 class Sums {
 public:
