@@ -14,7 +14,7 @@ __all__ = ["print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
 _BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks,
-_IN_REGISTERS = 1 << 14  # and sums in registers
+_LONG_SUM = 1 << 14  # and sums in registers
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
@@ -48,21 +48,20 @@ class _NestPrinter:
         )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
-        # Sums of several rows: those in memory are added up in blocks of terms, those in registers as well.
-        self.blocked = [] if self.in_registers else self._sums_of_rows(_BLOCKED)
-        self.of_rows = self._sums_of_rows(_IN_REGISTERS) if self.in_registers else []
+        # Sums that are added up in blocks of terms: of several rows in memory, or in registers.
+        several = self.vector is not None and bool(reduced) and not self.in_registers
+        self.blocked = self._sums_beyond(_BLOCKED) if several else []
+        self.long = self._sums_beyond(_LONG_SUM) if self.in_registers else []
 
-    def _sums_of_rows(self, most: int) -> list[Compute]:
-        """Return the sums of several rows that have more than so many terms."""
+    def _sums_beyond(self, terms: int) -> list[Compute]:
+        """Return the sums that have more than so many terms."""
         return [
             one
             for one in self.nest.statements
             if isinstance(one, Compute)
             and one.step.op in REDUCTIONS
             and one.step.op != "max"
-            and self.reduced
-            and self.vector is not None
-            and self.tiles.terms(one.step) > most
+            and self.tiles.terms(one.step) > terms
         ]
 
     def name(self, axis: str) -> str:
@@ -90,8 +89,8 @@ class _NestPrinter:
                     self._start(one)
             for one in self.blocked:
                 self._open(one, targets)
-            for one in self.of_rows:
-                tiles.line(f"SumOfRows {self._sums(one)};")
+            for one in self.long:
+                tiles.line(f"LongSum {self._sums(one)};")
             with tiles.loops(self.reduced):
                 self._read(operands, pointers, vector=False)
                 if self.vector is None:
@@ -99,15 +98,13 @@ class _NestPrinter:
                 else:
                     name, count = self.name(self.vector), tiles.count(self.vector)
                     turns, turn = (f"<{_TURNS}>", ", int turn") if self.apart else ("", ", int")
-                    head = f"along{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
-                    with tiles.block(head, end=");"):
+                    walk = "along_blocks" if self.long else "along"
+                    head = f"{walk}{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
+                    with tiles.block(head, end=f"{self._emptied()});"):
                         self._read(operands, pointers, vector=True)
                         self._statements(targets)
                     for one in self.blocked:
                         tiles.line(f"{self._sums(one)}.next();")
-                    for one in self.of_rows:
-                        row = f"{self._register(one)}, {tiles.count(self.vector)}"
-                        tiles.line(f"{self._sums(one)}.next({row});")
             for one in self.blocked:
                 tiles.line(f"{self._sums(one)}.end();")
             if self.in_registers:
@@ -343,10 +340,17 @@ class _NestPrinter:
         else:
             self.tiles.line(f"{element} {'+=' if one.accumulates else '='} {self._folded(one)};")
 
+    def _emptied(self) -> str:
+        """Return what empties the registers of long sums, as an argument of `along_blocks`."""
+        if not self.long:
+            return ""
+        calls = " ".join(f"{self._sums(one)}.next({self._register(one)}, count);" for one in self.long)
+        return f", [&](index_t count) INLINE {{ {calls} }}"
+
     def _folded(self, one: Compute) -> str:
         """Return the sum of the lanes of an accumulator."""
         register = self._register(one)
-        return f"{self._sums(one)}.end({register})" if one in self.of_rows else f"sum({register})"
+        return f"{self._sums(one)}.end({register})" if one in self.long else f"sum({register})"
 
     def _store(self, at: str, strides: dict[str, str], type_name: str, text: Text, where: str = "") -> None:
         if self.vector is None:

@@ -118,6 +118,6 @@ def test_drawn_programs_in_blocks(graph: Graph, number: int) -> None:
     """Every sum in blocks, and every rest kept: nothing but accuracy may change."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nest, "_BLOCKED", 1)
-        patch.setattr(nest, "_IN_REGISTERS", 1)
+        patch.setattr(nest, "_LONG_SUM", 1)
         patch.setattr(tiles, "_ENDLESS", 1)
         check(graph, number, ("-O0",))

@@ -14,8 +14,20 @@ INLINE inline void add_part(Number& sum, Number& rest, Number part) {
     sum = whole;
 }
 
-// The sum of many rows, each of which was added to registers: these are emptied before they hold much.
-class SumOfRows {
+// Walk along positions as `along` does; after each block of terms for every lane, and at the end, `pause` is told how
+// many positions there were.
+template <int TURNS = 1, class Body, class Pause>
+INLINE inline void along_blocks(index_t count, Body body, Pause pause) {
+    constexpr index_t block = sum_block * TURNS * lanes;
+    for (index_t first = 0; first < count; first += block) {
+        const index_t some = least(block, count - first);
+        along<TURNS>(some, [&](index_t at, auto wide, int turn) INLINE { body(first + at, wide, turn); });
+        pause(some);
+    }
+}
+
+// A long sum in registers: these are emptied before they hold much.
+class LongSum {
 public:
     template <class Registers>
     INLINE void next(Registers& row, index_t terms) {
