@@ -2,7 +2,7 @@
 
 namespace superopt {
 
-constexpr index_t sum_block = 64;  // terms of a block
+constexpr index_t sum_block = 128;  // terms of a block
 constexpr index_t short_sum = 32;  // up to so many terms, a block would take longer than what is added
 
 // Add a part to a sum. `rest` is what rounding has taken from the sum so far, and is added with the next part.
@@ -56,12 +56,28 @@ private:
     }
 };
 
+// Add a block to a row of sums, and empty it.
+__attribute__((noinline)) inline void add_block(float* block, float* sums, float* rests, index_t count) {
+    along(count, [&](index_t i, auto some, int) INLINE {
+        Vec sum = load(sums + i, 1, some);
+        const Vec part = load(block + i, 1, some);
+        if (rests) {
+            Vec rest = load(rests + i, 1, some);
+            add_part(sum, rest, part);
+            store(rests + i, 1, some, rest);
+        } else
+            sum += part;
+        store(sums + i, 1, some, sum);
+        store(block + i, 1, some, Vec{});
+    });
+}
+
 // A row of sums, to which rows of terms are added at `at`; without `rests`, what is rounded away is lost.
 class Sums {
 public:
     float* const at;
 
-    Sums(float* sums, float* rests, float* block, index_t count, index_t terms)
+    INLINE Sums(float* sums, float* rests, float* block, index_t count, index_t terms)
         : at(terms > short_sum ? block : sums), sums_(sums), rests_(rests), count_(count) {
         if (at != sums) fill(at, count, 0.0f);
     }
@@ -69,17 +85,9 @@ public:
     INLINE void next() {
         if (++terms_ == sum_block) end();
     }
-    __attribute__((noinline)) void end() {
+    INLINE void end() {
         terms_ = 0;
-        if (at == sums_) return;
-        along(count_, [&](index_t i, auto some, int) INLINE {
-            Vec sum = load(sums_ + i, 1, some), rest{};
-            if (rests_) rest = load(rests_ + i, 1, some);
-            add_part(sum, rest, load(at + i, 1, some));
-            store(sums_ + i, 1, some, sum);
-            if (rests_) store(rests_ + i, 1, some, rest);
-            store(at + i, 1, some, Vec{});
-        });
+        if (at != sums_) add_block(at, sums_, rests_, count_);
     }
 
 private:
