@@ -35,6 +35,7 @@ from superopt.options import OptimizeOptions
 from superopt.result.codec import read_result, returned
 from superopt.result.result import Result
 from superopt.rivals.final import FinalRace, final_race, withdrawn
+from superopt.rivals.rivals import load_compilers
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.trace.traced import Traced
@@ -159,6 +160,7 @@ def race(
     state = State(
         original, traced, inputs, target, options, limits, clock=clock, tell=tell, interrupted=stopped
     )
+    state.meanwhile = load_compilers if options.torch_compile else None
     if stopped and state.measures:
         log.warning("interrupted: nothing was compiled yet, so PyTorch's own program is what comes back")
     regions = run_regions(regions, state)
