@@ -173,7 +173,7 @@ def race(
 def _with_floors(
     state: State, regions: Sequence[RegionCandidates], last: FinalRace | None
 ) -> tuple[tuple[RegionCandidates, ...], str]:
-    """Return regions with their floors; where a time in the last race is below them, none, and what is wrong."""
+    """Return regions with their floors; where a time in the last race is below them, none, and an error."""
     times = [one.median_us for one in last.measurements.values()] if last else []
     cold = not (last and _cached(state))
     for again in (False, True):

@@ -292,9 +292,7 @@ def _reduced(items: list[Item]) -> set[int]:
             found |= _reduced(item.body)
         elif isinstance(item, Nest):
             found |= {
-                one.value
-                for one in item.statements
-                if isinstance(one, Compute) and one.step.op in REDUCTIONS
+                one.value for one in item.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
             }
     return found
 
