@@ -10,7 +10,7 @@ from superopt.codegen.statements import lower_block
 from superopt.ir import Graph, fuse, parse_graph
 from superopt.trace import run_graph
 
-from .test_programs import check, graphs
+from ..test_programs import check, graphs
 
 FACTOR, FLOOR = 2.0, 4.0  # times PyTorch's own error, and units in the last place
 
