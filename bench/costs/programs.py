@@ -215,6 +215,7 @@ HELD_OUT = (
             ((12, 40, 64), (12, 77, 64), (12, 77, 64), (12, 40, 64))),
     _named("narrow", "matmul-rowsum", "700-m1", M=1, K=3000, N=700),
     _named("narrow", "rmsnorm", "640-m3000", M=3000, K=640),
+    _named("narrow", "lora", "2048-m8", M=8, K=2048, N=2048, R=16),
 )  # fmt: skip
 """Programs of other kinds and sizes than those by which the model was made: nothing may be fitted to them."""
 
