@@ -50,6 +50,7 @@ _PARTS = (
     "lanes",
     "windows",
     "scratch",
+    "sums",
     "contraction",
     "pairs",
     "tiles",

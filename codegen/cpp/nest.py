@@ -2,37 +2,35 @@
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from math import prod
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
-from superopt.codegen.cpp.tiles import Tiles
-from superopt.codegen.cpp.windows import all_inside, read_number, read_vector, reads_window
+from superopt.codegen.cpp.tiles import Tiles, read_number, read_vector, reads_window
 from superopt.codegen.statements import Compute, Move, Store, Tensor
 from superopt.ir import REDUCTIONS, mask_values, selects
 from superopt.ops import OPS
 
-__all__ = ["print_nest", "print_shift"]
+__all__ = ["NestPrinter", "print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
-_UNROLLED = 8  # positions of the innermost axis of a window, up to which no loop is left
-_SEVERAL = 16  # positions of a window from which on several registers take turns
+_BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks,
+_LONG_SUM = 1 << 14  # and sums in registers
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
 def print_nest(tiles: Tiles, nest: Nest) -> None:
     """Print a nest among the lines of a kernel."""
-    _NestPrinter(tiles, nest).print()
+    NestPrinter(tiles, nest).print()
 
 
 def print_shift(tiles: Tiles, move: Move) -> None:
     """Print how a running shift moves, position by position."""
     made = Compute(move.value, move.step)
-    _NestPrinter(tiles, Nest(tiles.axes[move.value], [made])).print_shift(made, move)
+    NestPrinter(tiles, Nest(tiles.axes[move.value], [made])).print_shift(made, move)
 
 
-class _NestPrinter:
+class NestPrinter:
     """One nest: its loops in order, the values it reads, and the values known so far."""
 
     def __init__(self, tiles: Tiles, nest: Nest) -> None:
@@ -51,20 +49,33 @@ class _NestPrinter:
         )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
-        self.in_turns = False
         self.whole: dict[int, str] = {}  # windows -> the flag that says that nothing of them lies outside
+        # Sums that are added up in blocks of terms: of several rows in memory, or in registers.
+        several = self.vector is not None and bool(reduced) and not self.in_registers
+        self.blocked = self._sums_beyond(_BLOCKED) if several else []
+        self.long = self._sums_beyond(_LONG_SUM) if self.in_registers else []
+
+    def _sums_beyond(self, terms: int) -> list[Compute]:
+        """Return the sums that have more than so many terms."""
+        return [
+            one
+            for one in self.nest.statements
+            if isinstance(one, Compute)
+            and one.step.op in REDUCTIONS
+            and one.step.op != "max"
+            and self.tiles.terms(one.step) > terms
+        ]
 
     def name(self, axis: str) -> str:
+        """Return the name of an axis in C++."""
         return self.tiles.names.axes[axis]
 
     def print(self) -> None:
+        """Print the nest among the lines of its kernel."""
         tiles = self.tiles
         reductions = [
             one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
         ]
-        if self.nest.slides:
-            self._print_sliding(reductions)
-            return
         if not self.in_registers:
             for one in reductions:
                 if not one.accumulates:
@@ -77,6 +88,10 @@ class _NestPrinter:
             if self.in_registers:
                 for one in reductions:
                     self._start(one)
+            for one in self.blocked:
+                self._open(one, targets)
+            for one in self.long:
+                tiles.line(f"LongSum {self._sums(one)};")
             with tiles.loops(self.reduced):
                 self._read(operands, pointers, vector=False)
                 if self.vector is None:
@@ -84,10 +99,15 @@ class _NestPrinter:
                 else:
                     name, count = self.name(self.vector), tiles.count(self.vector)
                     turns, turn = (f"<{_TURNS}>", ", int turn") if self.apart else ("", ", int")
-                    head = f"along{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
-                    with tiles.block(head, end=");"):
+                    walk = "along_blocks" if self.long else "along"
+                    head = f"{walk}{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
+                    with tiles.block(head, end=f"{self._emptied()});"):
                         self._read(operands, pointers, vector=True)
                         self._statements(targets)
+                    for one in self.blocked:
+                        tiles.line(f"{self._sums(one)}.next();")
+            for one in self.blocked:
+                tiles.line(f"{self._sums(one)}.end();")
             if self.in_registers:
                 for one in reductions:
                     self._finish(one, targets)
@@ -98,56 +118,6 @@ class _NestPrinter:
                 place = self.tiles.stored_place(store.tensor)
                 self.stored[store.tensor] = self.tiles.stored_pointer(store.tensor, place)
 
-    def _print_sliding(self, reductions: list[Compute]) -> None:
-        """Print sums over windows, vector by vector, each in a register, and the steps after them."""
-        tiles, targets = self.tiles, self._targets()
-        # Neighbouring windows share what they read, so their axes are walked along last.
-        self.kept.sort(key=lambda axis: axis in tiles.fixed)
-        inner = self._operands()
-        summed = [one.value for one in reductions]
-        outer = self._operands(self.nest.rest, summed)
-        operands = dict.fromkeys([*inner, *outer])
-        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
-        self._point_to_stores()
-        assert self.vector is not None
-        taps = [self.graph.sizes[axis] for axis in self.reduced]
-        self.in_turns = prod(taps) >= _SEVERAL and taps[-1] <= _UNROLLED
-        turns = f"[{_TURNS}]" if self.in_turns else ""
-        name, count = self.name(self.vector), tiles.count(self.vector)
-        with tiles.loops(self.kept) if self.kept else tiles.block(""):
-            head = f"along({count}, [&](index_t {name}, auto {name}_lanes, int) INLINE"
-            with tiles.block(head, end=");"):
-                for one in reductions:
-                    tiles.line(f"Vec {self._register(one)}{turns}{{}};")
-                    if one.step.op == "max":
-                        tiles.line(f"start({self._register(one)}, -infinity);")
-                self._note_whole(inner)
-                with tiles.loops(self.reduced[:-1]):
-                    tiles.line(f"#pragma GCC unroll {_UNROLLED}")
-                    with tiles.loops(self.reduced[-1:]):
-                        self._read(inner, pointers, vector=False)
-                        self._read(inner, pointers, vector=True)
-                        self._statements({})
-                for one in reductions:
-                    self.known[one.value] = Text(self._joined(one), vector=True)
-                    if one.value in targets:
-                        place = targets[one.value]
-                        at = self._at(tiles.pointer(one.value, place), place.strides, self._loops)
-                        self._store(at, place.strides, "float", self.known[one.value])
-                self._read(outer, pointers, vector=False)
-                self._read(outer, pointers, vector=True)
-                self._statements(targets, self.nest.rest)
-
-    def _note_whole(self, operands: list[int]) -> None:
-        """Declare of each window whether all that a vector reads lies inside, at all taps."""
-        for value in operands:
-            place = self.tiles.place(value)
-            if self.vector in place.strides and reads_window(self.graph, value):
-                assert self.vector is not None
-                self.whole[value] = f"{self.tiles.names.values[value]}_whole"
-                inside = all_inside(self.tiles, place, self.vector, self.reduced)
-                self.tiles.line(f"const bool {self.whole[value]} = {inside};")
-
     def _window(self, value: int, at: str, place: Place, *, vector: bool) -> str:
         if not vector or self.vector is None:
             return read_number(self.tiles, place, at)
@@ -155,8 +125,10 @@ class _NestPrinter:
 
     def _declares(self, operands: list[int]) -> bool:
         """Whether a nest declares names outside its innermost loop, as another nest may too."""
-        return self.vector is None or any(
-            self.vector not in self.tiles.place(value).strides for value in operands
+        return (
+            self.vector is None
+            or bool(self.blocked)
+            or any(self.vector not in self.tiles.place(value).strides for value in operands)
         )
 
     def print_shift(self, made: Compute, move: Move) -> None:
@@ -320,19 +292,6 @@ class _NestPrinter:
         ending = "max" if one.step.op == "max" else "sum"
         return f"{self.tiles.names.values[one.value]}_{ending}"
 
-    def _joined(self, one: Compute) -> str:
-        """Return a reduction over windows, of which several registers may each have a part."""
-        register = self._register(one)
-        if not self.in_turns:
-            return register
-        parts = [f"{register}[{turn}]" for turn in range(_TURNS)]
-        whole = f"{register}_all"
-        self.tiles.line(f"Vec {whole} = {parts[0]};")
-        for part in parts[1:]:
-            joined = f"maximum({part}, {whole})" if one.step.op == "max" else f"{whole} + {part}"
-            self.tiles.line(f"{whole} = {joined};")
-        return whole
-
     def _start(self, one: Compute) -> None:
         """Declare the registers of a reduction; without long steps in between there are several."""
         count = f"[{_TURNS}]" if self.apart else ""
@@ -340,17 +299,24 @@ class _NestPrinter:
         if one.step.op == "max":
             self.tiles.line(f"start({self._register(one)}, -infinity);")
 
+    def _sums(self, one: Compute) -> str:
+        return f"{self.tiles.names.values[one.value]}_sums"
+
+    def _open(self, one: Compute, targets: dict[int, Place]) -> None:
+        """Declare the row of sums to which blocks of terms are added."""
+        assert self.vector is not None
+        tiles, place, name = self.tiles, targets[one.value], self.tiles.names.values[one.value]
+        sums = self._at(tiles.pointer(one.value, place), place.strides, self.kept)
+        rests = self._at(tiles.rest(one.value), place.strides, self.kept)
+        tiles.allocate(f"{name}_block", tiles.extent(self.vector))
+        terms = " * ".join(tiles.count(axis) for axis in self.reduced)
+        count = tiles.count(self.vector)
+        rests = rests if tiles.has_rest(one.value) else "nullptr"
+        tiles.line(f"Sums {self._sums(one)}({sums}, {rests}, {name}_block, {count}, {terms});")
+
     def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
         text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
         largest = one.step.op == "max"
-        if self.nest.slides:
-            part = text.code if text.vector else f"splat({text.code})"
-            register = self._register(one)
-            register += f"[{self.name(self.reduced[-1])} % {_TURNS}]" if self.in_turns else ""
-            self.tiles.line(
-                f"{register} = maximum({part}, {register});" if largest else f"{register} += {part};"
-            )
-            return
         if self.in_registers:
             assert self.vector is not None
             lanes = f"{self.name(self.vector)}_lanes"
@@ -373,6 +339,8 @@ class _NestPrinter:
             )
             return
         lanes, stride = f"{self.name(self.vector)}_lanes", place.strides[self.vector]
+        if one in self.blocked:
+            at = f"{self._sums(one)}.at + {self.name(self.vector)}"
         before = Text(f"load({at}, {stride}, {lanes})", vector=True)
         after = call("maximum", before, text) if largest else apply_op("add", before, text)
         self._store(at, place.strides, "float", after)
@@ -386,8 +354,23 @@ class _NestPrinter:
             folded = f"largest({register})"
             folded = f"maximum({element}, {folded})" if one.accumulates else folded
             self.tiles.line(f"{element} = {folded};")
+        elif one.accumulates and self.tiles.has_rest(one.value):
+            rest = _element(self._at(self.tiles.rest(one.value), place.strides, self.kept))
+            self.tiles.line(f"add_part({element}, {rest}, {self._folded(one)});")
         else:
-            self.tiles.line(f"{element} {'+=' if one.accumulates else '='} sum({register});")
+            self.tiles.line(f"{element} {'+=' if one.accumulates else '='} {self._folded(one)};")
+
+    def _emptied(self) -> str:
+        """Return what empties the registers of long sums, as an argument of `along_blocks`."""
+        if not self.long:
+            return ""
+        calls = " ".join(f"{self._sums(one)}.next({self._register(one)}, count);" for one in self.long)
+        return f", [&](index_t count) INLINE {{ {calls} }}"
+
+    def _folded(self, one: Compute) -> str:
+        """Return the sum of the lanes of an accumulator."""
+        register = self._register(one)
+        return f"{self._sums(one)}.end({register})" if one in self.long else f"sum({register})"
 
     def _store(self, at: str, strides: dict[str, str], type_name: str, text: Text, where: str = "") -> None:
         if self.vector is None:

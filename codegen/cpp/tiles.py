@@ -1,6 +1,6 @@
 """Tiles: the lines of one kernel, the loops that are open, and where its values lie."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -10,13 +10,14 @@ from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.plan import VIEWS, make_plan
 from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Guard, Place, times
 from superopt.codegen.errors import UnsupportedError
-from superopt.codegen.statements import Compute, KernelProgram, Tensor
-from superopt.ir import Step, print_step, value_axes, value_names, window_axes
+from superopt.codegen.statements import Compute, KernelProgram, Move, Tensor
+from superopt.ir import Graph, Step, print_step, value_axes, value_names, window_axes
 from superopt.ir.windows.place import reads_outside
 
-__all__ = ["Tiles"]
+__all__ = ["Tiles", "read_number", "read_vector", "reads_window"]
 
 _TILES = "    " * 3  # the indentation at which tiles of scratch memory are declared
+_ENDLESS = 1 << 14  # terms of a sum from which what rounding takes from it is kept beside it
 
 
 class Tiles:
@@ -50,6 +51,8 @@ class Tiles:
         self.fixed = window_axes(self.graph)
         self.sized: set[str] = set()
         self.lined: set[str] = set()  # strides along which vectors run, of tensors and of scratch memory
+        moves = [one for one, _ in program.flat() if isinstance(one, Move)]
+        self.rescaled = {value for move in moves for value, _ in move.rescales}
         for tensor in (*program.loads, *program.stores):
             if tensor.dtype not in CPP_TYPES or (tensor in program.stores and tensor.dtype not in CPP_FLOATS):
                 known = ", ".join(sorted(CPP_FLOATS if tensor in program.stores else CPP_TYPES))
@@ -276,6 +279,24 @@ class Tiles:
         step = self.graph.step_at(value)
         neutral = "-infinity" if step.op == "max" else "0.0f"
         self.line(f"fill({place.pointer}, {place.count}, {neutral});")
+        if self.has_rest(value):
+            rest = self.rest(value)
+            self.allocate(rest, place.count)
+            self.line(f"fill({rest}, {place.count}, 0.0f);")
+
+    def terms(self, step: Step) -> int:
+        """Return how many terms a sum has."""
+        return prod(self.graph.sizes[axis] for axis in step.axes)
+
+    def has_rest(self, value: int) -> bool:
+        """Whether what rounding takes from a sum, as it grows, is kept in a tile beside it."""
+        step = self.graph.step_at(value)
+        long = step.op != "max" and self.terms(step) > _ENDLESS
+        return long and value in self.plan.added and value not in self.rescaled
+
+    def rest(self, value: int) -> str:
+        """Return the tile of what rounding took from a sum."""
+        return f"{self.names.values[value]}_rest"
 
     def comment(self, one: Compute) -> str:
         """Return the text of a step, for a comment."""
@@ -294,3 +315,44 @@ def _seen_through(guard: Guard, mapping: Mapping[str, str | int]) -> Guard:
         else:
             factors[seen] = factors.get(seen, 0) + factor
     return Guard(factors, offset, guard.size)
+
+
+# -- what is read through windows
+
+
+def reads_window(graph: Graph, value: int) -> bool:
+    """Return whether a value is a window, or a view of one."""
+    step = graph.step_of(value)
+    while step is not None and step.op in VIEWS:
+        if step.op == "window":
+            return True
+        step = graph.step_of(step.inputs[0])
+    return False
+
+
+def read_number(tiles: Tiles, place: Place, at: str) -> str:
+    """Return what is read at one position: 0 where the place lies outside."""
+    there = _inside(tiles, place.guards)
+    pointer, _, rest = at.partition(" + ")
+    return f"read_inside({at}, {there})" if there else f"read({pointer}[{rest or 0}])"
+
+
+def read_vector(tiles: Tiles, place: Place, at: str, vector: str, whole: str | None) -> str:
+    """Return what is read along an axis: 0 in lanes outside. `whole` names the flag that no lane is."""
+    along = [one for one in place.guards if vector in one.factors]
+    if len(along) > 1:
+        raise UnsupportedError(f"{tiles.program.name}: a vector runs along two places of a window")
+    first, step, size = "0", "1", "no_end"
+    if along:
+        first, size = tiles.position(along[0]), str(along[0].size)
+        step = str(along[0].factors[vector])
+    lanes = f"{tiles.names.axes[vector]}_lanes"
+    code = f"load_window({whole or 'false'}, {at}, {place.strides[vector]}, {lanes}, {first}, {step}, {size})"
+    there = _inside(tiles, [one for one in place.guards if one not in along])
+    if not there:
+        return code
+    return f"{f'{whole} || ({there})' if whole else there} ? {code} : Vec{{}}"
+
+
+def _inside(tiles: Tiles, guards: Collection[Guard]) -> str:
+    return " && ".join(f"inside({tiles.position(one)}, {one.size})" for one in guards)

@@ -1,48 +1,106 @@
-"""Windows: how a nest reads a tensor at places that may lie outside it."""
+"""Windows: a nest that sums over the short axes of windows, vector by vector, each sum in a register."""
 
 from collections.abc import Collection
+from math import prod
 
-from superopt.codegen.cpp.plan import VIEWS
-from superopt.codegen.cpp.source import Guard, Place
-from superopt.codegen.cpp.tiles import Tiles
-from superopt.codegen.errors import UnsupportedError
-from superopt.ir import Graph
+from superopt.codegen.cpp.expressions import Text
+from superopt.codegen.cpp.nest import NestPrinter
+from superopt.codegen.cpp.plan import Nest
+from superopt.codegen.cpp.source import Place
+from superopt.codegen.cpp.tiles import Tiles, reads_window
+from superopt.codegen.statements import Compute
+from superopt.ir import REDUCTIONS
 
-__all__ = ["all_inside", "read_number", "read_vector", "reads_window"]
+__all__ = ["print_sliding"]
 
-
-def reads_window(graph: Graph, value: int) -> bool:
-    """Return whether a value is a window, or a view of one."""
-    step = graph.step_of(value)
-    while step is not None and step.op in VIEWS:
-        if step.op == "window":
-            return True
-        step = graph.step_of(step.inputs[0])
-    return False
+_TURNS = 4  # registers that take turns in a sum, so that no addition waits for the previous addition
+_SEVERAL = 16  # positions of a window from which on they do
+_UNROLLED = 8  # positions of the innermost axis of a window, up to which no loop is left
 
 
-def read_number(tiles: Tiles, place: Place, at: str) -> str:
-    """Return what is read at one position: 0 where the place lies outside."""
-    there = _inside(tiles, place.guards)
-    pointer, _, rest = at.partition(" + ")
-    return f"read_inside({at}, {there})" if there else f"read({pointer}[{rest or 0}])"
+def print_sliding(tiles: Tiles, nest: Nest) -> None:
+    """Print a nest over windows, and the steps that follow its sums, among the lines of a kernel."""
+    _SlidingPrinter(tiles, nest).print()
 
 
-def read_vector(tiles: Tiles, place: Place, at: str, vector: str, whole: str | None) -> str:
-    """Return what is read along an axis: 0 in lanes outside. `whole` names the flag that no lane is."""
-    along = [one for one in place.guards if vector in one.factors]
-    if len(along) > 1:
-        raise UnsupportedError(f"{tiles.program.name}: a vector runs along two places of a window")
-    first, step, size = "0", "1", "no_end"
-    if along:
-        first, size = tiles.position(along[0]), str(along[0].size)
-        step = str(along[0].factors[vector])
-    lanes = f"{tiles.names.axes[vector]}_lanes"
-    code = f"load_window({whole or 'false'}, {at}, {place.strides[vector]}, {lanes}, {first}, {step}, {size})"
-    there = _inside(tiles, [one for one in place.guards if one not in along])
-    if not there:
-        return code
-    return f"{f'{whole} || ({there})' if whole else there} ? {code} : Vec{{}}"
+class _SlidingPrinter(NestPrinter):
+    """One nest that slides: its sums are known before the next vector, and so are steps made of them."""
+
+    in_turns = False
+
+    def print(self) -> None:
+        """Print the nest."""
+        reductions = [
+            one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
+        ]
+        tiles, targets = self.tiles, self._targets()
+        # Neighbouring windows share what they read, so their axes are walked along last.
+        self.kept.sort(key=lambda axis: axis in tiles.fixed)
+        inner = self._operands()
+        summed = [one.value for one in reductions]
+        outer = self._operands(self.nest.rest, summed)
+        operands = dict.fromkeys([*inner, *outer])
+        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
+        self._point_to_stores()
+        assert self.vector is not None
+        taps = [self.graph.sizes[axis] for axis in self.reduced]
+        self.in_turns = prod(taps) >= _SEVERAL and taps[-1] <= _UNROLLED
+        turns = f"[{_TURNS}]" if self.in_turns else ""
+        name, count = self.name(self.vector), tiles.count(self.vector)
+        with tiles.loops(self.kept) if self.kept else tiles.block(""):
+            head = f"along({count}, [&](index_t {name}, auto {name}_lanes, int) INLINE"
+            with tiles.block(head, end=");"):
+                for one in reductions:
+                    tiles.line(f"Vec {self._register(one)}{turns}{{}};")
+                    if one.step.op == "max":
+                        tiles.line(f"start({self._register(one)}, -infinity);")
+                self._note_whole(inner)
+                with tiles.loops(self.reduced[:-1]):
+                    tiles.line(f"#pragma GCC unroll {_UNROLLED}")
+                    with tiles.loops(self.reduced[-1:]):
+                        self._read(inner, pointers, vector=False)
+                        self._read(inner, pointers, vector=True)
+                        self._statements({})
+                for one in reductions:
+                    self.known[one.value] = Text(self._joined(one), vector=True)
+                    if one.value in targets:
+                        place = targets[one.value]
+                        at = self._at(tiles.pointer(one.value, place), place.strides, self._loops)
+                        self._store(at, place.strides, "float", self.known[one.value])
+                self._read(outer, pointers, vector=False)
+                self._read(outer, pointers, vector=True)
+                self._statements(targets, self.nest.rest)
+
+    def _note_whole(self, operands: list[int]) -> None:
+        """Declare of each window whether all that a vector reads lies inside, at all taps."""
+        for value in operands:
+            place = self.tiles.place(value)
+            if self.vector in place.strides and reads_window(self.graph, value):
+                assert self.vector is not None
+                self.whole[value] = f"{self.tiles.names.values[value]}_whole"
+                inside = all_inside(self.tiles, place, self.vector, self.reduced)
+                self.tiles.line(f"const bool {self.whole[value]} = {inside};")
+
+    def _joined(self, one: Compute) -> str:
+        """Return a reduction over windows, of which several registers may each have a part."""
+        register = self._register(one)
+        if not self.in_turns:
+            return register
+        parts = [f"{register}[{turn}]" for turn in range(_TURNS)]
+        whole = f"{register}_all"
+        self.tiles.line(f"Vec {whole} = {parts[0]};")
+        for part in parts[1:]:
+            joined = f"maximum({part}, {whole})" if one.step.op == "max" else f"{whole} + {part}"
+            self.tiles.line(f"{whole} = {joined};")
+        return whole
+
+    def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
+        text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
+        part = text.code if text.vector else f"splat({text.code})"
+        register = self._register(one)
+        register += f"[{self.name(self.reduced[-1])} % {_TURNS}]" if self.in_turns else ""
+        largest = one.step.op == "max"
+        self.tiles.line(f"{register} = maximum({part}, {register});" if largest else f"{register} += {part};")
 
 
 def all_inside(tiles: Tiles, place: Place, vector: str, taps: Collection[str]) -> str:
@@ -60,7 +118,3 @@ def all_inside(tiles: Tiles, place: Place, vector: str, taps: Collection[str]) -
                 ends[vector] = f"{name} + lanes - 1"
             found.append(f"inside({tiles.position(guard, ends)}, {guard.size})")
     return " && ".join(dict.fromkeys(found))
-
-
-def _inside(tiles: Tiles, guards: Collection[Guard]) -> str:
-    return " && ".join(f"inside({tiles.position(one)}, {one.size})" for one in guards)
