@@ -15,7 +15,6 @@ from pathlib import Path
 
 from superopt.bench.discover.cases import taso_setting
 from superopt.bench.harness.command import Parser
-from superopt.errors import InputError
 from superopt.rules.discover.language.expressions import Apply, Expression, Input, unit_shape
 from superopt.rules.discover.language.match import special_case_of
 from superopt.rules.discover.language.rule import Rule, rule_of, rule_text
@@ -28,7 +27,8 @@ from superopt.rules.discover.store import read_rules
 _EFFORT = Effort(rounds=6, nodes=8_000)
 _CONV, _RELU, _CONCAT, _SPLIT, _ADD, _MUL, _MATMUL = 3, 8, 12, 13, 16, 17, 18
 _NAMES = {_RELU: "relu", _ADD: "add", _MUL: "mul", _MATMUL: "matmul"}
-_AXIS, _ACTIVATION, _WITH_RELU = 11, 9, 2
+_AXIS, _DIMENSIONS, _ACTIVATION, _WITH_RELU = 11, 10, 9, 2
+_SQUARE = (-4, -5, -6)  # the inputs that are square matrices
 
 Tensor = tuple[int, int]  # an operator, or an input below zero, and which of its results
 
@@ -95,25 +95,37 @@ def substitutions(data: bytes) -> Iterator[Substitution]:
         yield Substitution((tuple(sides[0]), tuple(sides[1])), tuple(outputs))
 
 
+class _NoCounterpartError(Exception):
+    """A graph has an operator or a shape that the language of rules lacks."""
+
+
 class _Reader:
     """Graphs of TASO as expressions over the inputs of the same setting."""
 
     def __init__(self) -> None:
         units = taso_setting().inputs
         self.shapes: dict[str, Shape] = dict(units)
+        self._known: Mapping[int, str] = {}
         named = [name for name in self.shapes if name not in ("eye", "full", "dirac", "boxes")]
         self._inputs = {-at: name for at, name in enumerate(named, 1)}
+        # Some rules use the numbers of matrices for weights.
+        self._weights = {number: f"{name}4" for number, name in self._inputs.items() if name in "efg"}
+        self.shapes |= {name: self.shapes["u"] for name in self._weights.values()}
 
     def rule(self, given: Substitution) -> Rule | None:
-        """Return a substitution as a rule, None where no shapes allow both sides."""
-        left = [self._expression(given.sides[0], one) for one, _ in given.outputs]
-        right = [self._expression(given.sides[1], other) for _, other in given.outputs]
+        """Return a substitution as a rule, None where the language of rules has no such graph."""
+        try:
+            self._known = self._inputs | (self._weights if _joins_weights(given) else {})
+            left = [self._expression(given.sides[0], one) for one, _ in given.outputs]
+            right = [self._expression(given.sides[1], other) for _, other in given.outputs]
+        except _NoCounterpartError:
+            return None
         return rule_of("", left, right, self.shapes)
 
     def _expression(self, steps: Sequence[Step], tensor: Tensor) -> Expression:
         at, part = tensor
         if at < 0:
-            return Input(self._inputs[at])
+            return Input(self._known[at])
         step = steps[at]
         args = tuple(self._expression(steps, operand) for operand in step.operands)
         return Apply(self._name(step, args), args, part)
@@ -125,10 +137,10 @@ class _Reader:
             way = "rows" if step.parameters[_AXIS] == 0 else "cols"
             return f"{'concat' if step.kind == _CONCAT else 'split'}_{way}"
         if step.kind != _CONV:
-            raise InputError(f"TASO's operator {step.kind} has no counterpart here")
+            raise _NoCounterpartError
         image, weight = (unit_shape(arg, self.shapes, Symbols(), {}) for arg in args)
-        assert image is not None
-        assert weight is not None
+        if image is None or weight is None:  # as where a split has parts of different sizes
+            raise _NoCounterpartError
         if weight[1] == image[1]:
             name = "conv_same"
         elif 2 * weight[1] == image[1]:
@@ -137,6 +149,16 @@ class _Reader:
             name = "conv_depth"
         relu = step.parameters.get(_ACTIVATION) == _WITH_RELU
         return name if not relu else f"{name}_relu"
+
+
+def _joins_weights(given: Substitution) -> bool:
+    """Return whether a concatenation of four dimensions takes what is a matrix elsewhere."""
+    return any(
+        step.kind == _CONCAT and step.parameters.get(_DIMENSIONS) == 4 and at in _SQUARE
+        for side in given.sides
+        for step in side
+        for at, _ in step.operands
+    )
 
 
 def answer_for(rule: Rule, rules: Sequence[Rule], deriver: Deriver, seed: int) -> str:
@@ -164,10 +186,10 @@ def _run(options: argparse.Namespace) -> int:
     counts: Counter[str] = Counter()
     for at, given in enumerate(substitutions(options.published.read_bytes())):
         rule = reader.rule(given)
-        answer = "no common shapes" if rule is None else answer_for(rule, rules, deriver, seed=1)
+        answer = "without a counterpart" if rule is None else answer_for(rule, rules, deriver, seed=1)
         counts[answer] += 1
-        if rule is not None and answer not in ("found", "follows"):
-            print(f"{at}: {answer}: {rule_text(rule)}")
+        if answer not in ("found", "follows"):
+            print(f"{at}: {answer}: {given.sides if rule is None else rule_text(rule)}")
     print(f"{counts.total()} rules: {', '.join(f'{count} {answer}' for answer, count in counts.items())}")
     return 1 if counts["open"] + counts["proven, not derived"] else 0
 
