@@ -110,7 +110,7 @@ class _Reader:
         self._inputs = {-at: name for at, name in enumerate(named, 1)}
         # Some rules use the numbers of matrices for weights.
         self._weights = {number: f"{name}4" for number, name in self._inputs.items() if name in "efg"}
-        self.shapes |= {name: self.shapes["u"] for name in self._weights.values()}
+        self.shapes |= dict.fromkeys(self._weights.values(), self.shapes["u"])
 
     def rule(self, given: Substitution) -> Rule | None:
         """Return a substitution as a rule, None where the language of rules has no such graph."""
