@@ -146,7 +146,7 @@ def _decided(
         configs = (*candidate.configs[:number], config, *candidate.configs[number + 1 :])
         guess = target.reports(candidate.mugraph, configs)[number]
         report = as_compiled(guess, answer)
-        us = float("inf") if guess.predicted_us is None else guess.predicted_us
+        us = float("inf") if report.predicted_us is None else report.predicted_us
         fine.append(((bool(answer.spill_bytes), us), config, report))
     if not fine:
         reasons = [answer for _, answer in tried if isinstance(answer, str)]

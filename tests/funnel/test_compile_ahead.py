@@ -19,6 +19,7 @@ class Compiler:
 
     spilling: frozenset[str] = frozenset()
     failing: frozenset[str] = frozenset()
+    slow: frozenset[str] = frozenset()  # by what the compiler makes of them
     asked: list[str] = field(default_factory=list)
 
     def default_configs(self, mugraph: Any) -> tuple[str, ...]:
@@ -42,7 +43,8 @@ class Compiler:
             if config in self.failing:
                 on_done(at, "it does not compile")
             else:
-                on_done(at, KernelReport("k", registers=9, spill_bytes=8 * (config in self.spilling)))
+                us = 9.0 if config in self.slow else None
+                on_done(at, KernelReport("k", us, registers=9, spill_bytes=8 * (config in self.spilling)))
 
 
 class Order:
@@ -76,6 +78,11 @@ def test_what_was_compiled_is_not_compiled_again() -> None:
 def test_a_kernel_that_spills_takes_another_configuration(spilling, failing, first) -> None:
     compiler = Compiler(frozenset(spilling), frozenset(failing))
     assert ordered(compiler, [candidate("a")], 1) == [("a", first)]
+
+
+def test_of_those_that_fit_the_one_is_taken_whose_machine_code_is_best() -> None:
+    compiler = Compiler(frozenset({"best"}), slow=frozenset({"next"}))
+    assert ordered(compiler, [candidate("a")], 1) == [("a", "default")]
 
 
 def test_so_many_are_compiled_as_are_wanted() -> None:
