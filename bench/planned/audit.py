@@ -419,7 +419,7 @@ def _streamed(program: KernelProgram, config: Any) -> list[Tensor]:
 
 
 def _loop_bytes(program: KernelProgram, config: Any, *, inner_turns: int) -> dict[int, int]:
-    """Return the bytes of each tensor that a turn of the outer loops reads, with so many of the inner ones."""
+    """Return the bytes of each tensor that a turn of the outer loops reads, with all turns of inner ones."""
     tensors = {tensor.value: tensor for tensor in program.loads}
     return {
         one.value: _volume(config.blocks.get(axis, 1) for axis in tensors[one.value].axes)

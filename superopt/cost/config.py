@@ -216,7 +216,9 @@ class _Model:
                 self._add_move(work, one, self._turns(loops))
             looped += work.issued - before if loops else 0.0
             work.issued = before if loops else work.issued
-        outer = sum(self._count(one.axis) for one in self.program.statements if isinstance(one, LoopStatement))
+        outer = sum(
+            self._count(one.axis) for one in self.program.statements if isinstance(one, LoopStatement)
+        )
         work.issued += self.config.loop_instructions * self.config.warps * outer or looped
         return work
 

@@ -136,9 +136,7 @@ def test_what_the_compiler_counted_takes_the_place_of_estimates(fused: Fused) ->
     lean, fat = (config_us(decode, replace(config, loop_instructions=count), H200) for count in (1, 2000))
     assert lean <= guess < fat
     assert fat > 1.5 * config_us(decode, replace(config, loop_instructions=1000), H200)
-    several, one = (
-        config_us(matmul(fused), tiles(64, 64, 32, registers=count), H200) for count in (64, 255)
-    )
+    several, one = (config_us(matmul(fused), tiles(64, 64, 32, registers=count), H200) for count in (64, 255))
     assert several < one
 
 

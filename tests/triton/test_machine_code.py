@@ -60,7 +60,8 @@ def test_the_hot_loop_is_the_one_that_works():
     assert (found.loop, found.loop_matrix, found.loop_copies, found.loop_loads) == (6, 1, 1, 1)
 
 
-NESTED = SASS.replace("/*0070*/                   IADD3", "/*0070*/                   LDG.E.64").replace("0x70 ;", "0x0 ;")
+INNER = SASS.replace("/*0070*/                   IADD3", "/*0070*/                   LDG.E.64")
+NESTED = INNER.replace("0x70 ;", "0x0 ;")  # the last loop begins at the first line, and loads
 
 
 @pytest.mark.parametrize(("turns", "count", "products"), [(0, 6, 1), (1, 9, 1), (3, 21, 3)])
