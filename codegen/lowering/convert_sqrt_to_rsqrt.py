@@ -5,8 +5,8 @@
 
 A division takes some ten instructions for each element of x; the reciprocal is taken once for each element
 of r. The reciprocal of a root is a normal number or infinite, as roots of fp32 lie between 2^-75 and 2^64 or
-are 0, so the product is what the quotient is. The reciprocal of another divisor may be lost where the quotient
-is not.
+are 0, so the product is what the quotient is. The reciprocal of another divisor may be lost where the
+quotient is not.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """Machine code: what a compiled kernel is made of, read from its PTX and its machine code.
 
 The hot loop is the one with the most matrix instructions, or else with the most loads; a loop is what lies
-between a branch backwards and where it leads. Where the program has a loop within a loop, the outer one counts,
-with as many turns of the inner one as it makes.
+between a branch backwards and where it leads. Where the program has a loop within a loop, the outer one
+counts, with as many turns of the inner one as it makes.
 """
 
 import re
