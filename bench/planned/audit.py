@@ -38,7 +38,7 @@ FINDINGS = {
     "synchronous": "the hot loop of few rows waits for its loads",
     "instructions": "more than 60 instructions of a warp for each KB of weights in a loop of few rows",
     "spills": "registers that do not fit",
-    "fails": "the compiler refuses it",
+    "fails": "the compiler refuses it, or a program needs more memory than it has on chip",
 }
 """What is wrong with a kernel, by the word for it."""
 
@@ -234,7 +234,7 @@ def _job(kernel: _Kernel, target: CudaTarget) -> TritonJob | str:
 def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) -> Record:
     mugraph, config = kernel.candidate.mugraph, kernel.config
     tiles = {"tiles": dict(config.tiles), "warps": config.num_warps, "stages": config.num_stages}
-    failure = outcome if isinstance(outcome, str) else outcome.failure
+    failure = outcome if isinstance(outcome, str) else outcome.failure or target.unfit(outcome.made)
     if isinstance(outcome, str) or failure is not None:
         return {**tiles, "failure": failure, "findings": ["fails"]}
     made = outcome.made

@@ -181,16 +181,8 @@ class CudaTarget(Target):
         def done(outcome: Outcome) -> None:
             at = int(outcome.name)
             made = outcome.made
-            if outcome.failure is not None:
-                on_done(at, outcome.failure)
-            elif made.shared_bytes > self._shared_bytes:
-                on_done(
-                    at,
-                    f"it takes {made.shared_bytes >> 10} KiB of shared memory;"
-                    f" a program on {self.device_name} has {self._shared_bytes >> 10}",
-                )
-            else:
-                on_done(at, self._as_compiled(*jobs[at], made))
+            failure = outcome.failure or self.unfit(made)
+            on_done(at, failure or self._as_compiled(*jobs[at], made))
             if time.monotonic() > deadline:
                 raise _TimeUpError
 
@@ -235,6 +227,13 @@ class CudaTarget(Target):
             config.half_products,
             config.descriptors,
         )
+
+    def unfit(self, made: CompileReport) -> str | None:
+        """Return why a compiled kernel cannot run on the device; None where it can."""
+        if made.shared_bytes <= self._shared_bytes:
+            return None
+        has = f"a program on {self.device_name} has {self._shared_bytes >> 10}"
+        return f"it takes {made.shared_bytes >> 10} KiB of shared memory; {has}"
 
     def _as_compiled(self, mugraph: MuGraph, number: int, config: Any, made: CompileReport) -> KernelReport:
         """Return the report on a kernel, its time predicted from what the compiler made of it."""
