@@ -23,4 +23,4 @@ def lower_for_triton(program: KernelProgram) -> KernelProgram:
 
 def lower_for_cpp(program: KernelProgram, short: Container[str] = ()) -> KernelProgram:
     """Return the program that is printed as C++, with some short axes whole inside a tile."""
-    return bound_masked_loops(unloop_short_axes(convert_sqrt_to_rsqrt(program), short))
+    return bound_masked_loops(unloop_short_axes(convert_sqrt_to_rsqrt(program, shared=True), short))

@@ -35,9 +35,9 @@ def norm(dtype="f32", more="", **changed):
     return parse_graph(text)
 
 
-def is_converted(mugraph):
+def is_converted(mugraph, *, shared=False):
     programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
-    found = [convert_sqrt_to_rsqrt(one) for one in programs]
+    found = [convert_sqrt_to_rsqrt(one, shared=shared) for one in programs]
     assert len({one.graph for one in found}) == 1  # all kernels see the same values
     return found[0] is not programs[0]
 
@@ -56,13 +56,19 @@ NOT = {
     "the root is divided": norm(more="t9 = div(t6, g)\nout r: f32[m, k] = t9\n"),
     "the root over itself": norm(more="t9 = div(t6, t6)\nout r: f32[m] = t9\n"),
     "the divisor is no root": norm(root=("t6 = sqrt(t5)", "t6 = exp(t5)")),
-    "the root has all axes": norm(root=("t6 = sqrt(t5)", "t6 = sqrt(t2)")),
 }
 
 
 @pytest.mark.parametrize("graph", NOT.values(), ids=NOT.keys())
 def test_other_divisions_stay(graph):
     assert not is_converted(fuse(graph))
+
+
+def test_a_processor_divides_where_each_element_has_its_own_root():
+    mugraph = fuse(norm(root=("t6 = sqrt(t5)", "t6 = sqrt(t2)")))
+    assert is_converted(mugraph)
+    assert not is_converted(mugraph, shared=True)
+    assert is_converted(fuse(norm()), shared=True)
 
 
 APART = """graph apart
