@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from superopt.candidates import Candidate
-from superopt.funnel.compile_ahead import assured
+from superopt.candidates.order import ConfigurationOrder
+from superopt.funnel.compile_ahead import assured, worth_compiling
 from superopt.ir import fuse, parse_graph
-from superopt.targets import KernelReport
+from superopt.targets import KernelReport, pick_target
 
 MUGRAPH = fuse(parse_graph("graph g\naxes m=4\nin x: f32[m]\nt1 = exp(x)\nout o: f32[m] = t1\n"))
 
@@ -95,3 +96,28 @@ def test_what_spills_in_every_way_comes_last() -> None:
     compiler = Compiler(frozenset({"bad", "best", "next", "default"}))
     given = [candidate("a", "bad"), candidate("b", "good"), candidate("c", "good")]
     assert [id for id, _ in ordered(compiler, given, 1)] == ["b", "c", "a"]
+
+
+LINEAR = """graph linear
+axes m=8 k=4096 n=4096
+in x: f16[m, k]
+in w: f16[k, n]
+t2 = contract[k](x, w)
+out o: f16[m, n] = t2
+"""
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_kernels_are_compiled_in_several_ways_with_the_likeliest_tiles(count: int) -> None:
+    target = pick_target("h200")
+    mugraph = fuse(parse_graph(LINEAR))
+    order = ConfigurationOrder(target)
+    [default] = target.default_configs(mugraph)
+    (likeliest, _), *_ = order.ranked(mugraph, (default,), 0)
+    one = Candidate("a", mugraph.graph, mugraph, configs=(likeliest,))
+    found = worth_compiling(one, 0, default, order, count)
+    assert found[:2] == [likeliest, default]
+    assert len(set(found)) == count
+    alike = [config for config in found if config.tiles == likeliest.tiles]
+    assert len(alike) >= count / 2
+    assert len({config.tiles for config in found}) >= count / 2
