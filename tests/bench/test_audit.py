@@ -53,8 +53,11 @@ def test_no_kernel_of_a_half_precision_program_multiplies_wider_numbers_or_witho
     assert {one for one in findings_of(5) if one[1] in never} <= ALLOWED
 
 
-def test_no_kernel_of_a_best_candidate_spills():
-    assert {word for _, word in findings_of(1)} <= {"instructions", "waits"}
+def test_the_best_candidates_are_without_fault():
+    cases = json.loads(RESULT.read_text())["cases"].items()
+    found = {(name, word) for name, case in cases for one in case["regions"] for word in unexcused(one[0])}
+    # Queries and keys that are normed and turned in one kernel leave room for two stages only.
+    assert found <= {("llama-layer/prefill-2048", "waits")}
     assert {word for _, word in findings_of(5)} <= set(FINDINGS)
 
 
