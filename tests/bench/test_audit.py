@@ -56,7 +56,7 @@ def test_no_kernel_of_a_half_precision_program_multiplies_wider_numbers_or_witho
 def test_the_best_candidates_are_without_fault():
     cases = json.loads(RESULT.read_text())["cases"].items()
     found = {(name, word) for name, case in cases for one in case["regions"] for word in unexcused(one[0])}
-    # Queries and keys that are normed and turned in one kernel leave room for two stages only.
+    # The values' projection scales its weights in the loop, and has room for two stages beside them.
     assert found <= {("llama-layer/prefill-2048", "waits")}
     assert {word for _, word in findings_of(5)} <= set(FINDINGS)
 
