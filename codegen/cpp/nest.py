@@ -1,33 +1,36 @@
 """Nest: fused steps printed as one nest of loops, the innermost one over vectors along one axis."""
 
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
-from superopt.codegen.cpp.tiles import Tiles
+from superopt.codegen.cpp.tiles import Tiles, read_number, read_vector, reads_window
 from superopt.codegen.statements import Compute, Move, Store, Tensor
 from superopt.ir import REDUCTIONS, mask_values, selects
 from superopt.ops import OPS
 
-__all__ = ["print_nest", "print_shift"]
+__all__ = ["NestPrinter", "print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
+_BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks,
+_LONG_SUM = 1 << 14  # and sums in registers
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
 def print_nest(tiles: Tiles, nest: Nest) -> None:
     """Print a nest among the lines of a kernel."""
-    _NestPrinter(tiles, nest).print()
+    NestPrinter(tiles, nest).print()
 
 
 def print_shift(tiles: Tiles, move: Move) -> None:
     """Print how a running shift moves, position by position."""
     made = Compute(move.value, move.step)
-    _NestPrinter(tiles, Nest(tiles.axes[move.value], [made])).print_shift(made, move)
+    NestPrinter(tiles, Nest(tiles.axes[move.value], [made])).print_shift(made, move)
 
 
-class _NestPrinter:
+class NestPrinter:
     """One nest: its loops in order, the values it reads, and the values known so far."""
 
     def __init__(self, tiles: Tiles, nest: Nest) -> None:
@@ -46,11 +49,29 @@ class _NestPrinter:
         )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
+        self.whole: dict[int, str] = {}  # windows -> the flag that says that nothing of them lies outside
+        # Sums that are added up in blocks of terms: of several rows in memory, or in registers.
+        several = self.vector is not None and bool(reduced) and not self.in_registers
+        self.blocked = self._sums_beyond(_BLOCKED) if several else []
+        self.long = self._sums_beyond(_LONG_SUM) if self.in_registers else []
+
+    def _sums_beyond(self, terms: int) -> list[Compute]:
+        """Return the sums that have more than so many terms."""
+        return [
+            one
+            for one in self.nest.statements
+            if isinstance(one, Compute)
+            and one.step.op in REDUCTIONS
+            and one.step.op != "max"
+            and self.tiles.terms(one.step) > terms
+        ]
 
     def name(self, axis: str) -> str:
+        """Return the name of an axis in C++."""
         return self.tiles.names.axes[axis]
 
     def print(self) -> None:
+        """Print the nest among the lines of its kernel."""
         tiles = self.tiles
         reductions = [
             one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
@@ -62,14 +83,15 @@ class _NestPrinter:
         operands = self._operands()
         pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
         targets = self._targets()
-        for store in self.nest.statements:
-            if isinstance(store, Store):
-                place = tiles.stored_place(store.tensor)
-                self.stored[store.tensor] = tiles.stored_pointer(store.tensor, place)
+        self._point_to_stores()
         with tiles.loops(self.kept) if self.kept or not self._declares(operands) else tiles.block(""):
             if self.in_registers:
                 for one in reductions:
                     self._start(one)
+            for one in self.blocked:
+                self._open(one, targets)
+            for one in self.long:
+                tiles.line(f"LongSum {self._sums(one)};")
             with tiles.loops(self.reduced):
                 self._read(operands, pointers, vector=False)
                 if self.vector is None:
@@ -77,18 +99,36 @@ class _NestPrinter:
                 else:
                     name, count = self.name(self.vector), tiles.count(self.vector)
                     turns, turn = (f"<{_TURNS}>", ", int turn") if self.apart else ("", ", int")
-                    head = f"along{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
-                    with tiles.block(head, end=");"):
+                    walk = "along_blocks" if self.long else "along"
+                    head = f"{walk}{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
+                    with tiles.block(head, end=f"{self._emptied()});"):
                         self._read(operands, pointers, vector=True)
                         self._statements(targets)
+                    for one in self.blocked:
+                        tiles.line(f"{self._sums(one)}.next();")
+            for one in self.blocked:
+                tiles.line(f"{self._sums(one)}.end();")
             if self.in_registers:
                 for one in reductions:
                     self._finish(one, targets)
 
+    def _point_to_stores(self) -> None:
+        for store in (*self.nest.statements, *self.nest.rest):
+            if isinstance(store, Store):
+                place = self.tiles.stored_place(store.tensor)
+                self.stored[store.tensor] = self.tiles.stored_pointer(store.tensor, place)
+
+    def _window(self, value: int, at: str, place: Place, *, vector: bool) -> str:
+        if not vector or self.vector is None:
+            return read_number(self.tiles, place, at)
+        return read_vector(self.tiles, place, at, self.vector, self.whole.get(value))
+
     def _declares(self, operands: list[int]) -> bool:
         """Whether a nest declares names outside its innermost loop, as another nest may too."""
-        return self.vector is None or any(
-            self.vector not in self.tiles.place(value).strides for value in operands
+        return (
+            self.vector is None
+            or bool(self.blocked)
+            or any(self.vector not in self.tiles.place(value).strides for value in operands)
         )
 
     def print_shift(self, made: Compute, move: Move) -> None:
@@ -126,11 +166,13 @@ class _NestPrinter:
             at = self._at(pointer, strides, [*self.kept, *rest])
             tiles.line(f"rescale({at}, {tiles.count(run) if run else 1}, {scale}, {start});")
 
-    def _operands(self) -> list[int]:
-        """Return the values that the nest reads from memory."""
+    def _operands(
+        self, statements: Sequence[Compute | Store] | None = None, known: Iterable[int] = ()
+    ) -> list[int]:
+        """Return the values that some statements, or those of the nest, read from memory."""
         found: list[int] = []
-        made: set[int] = set()
-        for one in self.nest.statements:
+        made = set(known)
+        for one in self.nest.statements if statements is None else statements:
             inputs = (one.value,) if isinstance(one, Store) else one.step.inputs
             found += [i for i in inputs if i not in made and self._leaf(i) is None]
             if isinstance(one, Compute) and one.step.op not in REDUCTIONS:
@@ -140,7 +182,8 @@ class _NestPrinter:
     def _targets(self) -> dict[int, Place]:
         """Return where each value lies that the nest writes to scratch memory."""
         kept = self.tiles.plan.kept
-        made = [one.value for one in self.nest.statements if isinstance(one, Compute) and one.value in kept]
+        statements = (*self.nest.statements, *self.nest.rest)
+        made = [one.value for one in statements if isinstance(one, Compute) and one.value in kept]
         return {value: self.tiles.place(value) for value in made}
 
     def _at(self, pointer: str, strides: dict[str, str], axes: list[str]) -> str:
@@ -161,7 +204,10 @@ class _NestPrinter:
                 continue
             name = self.tiles.names.values[value]
             at = self._at(pointers[value], place.strides, self._loops)
-            if runs:
+            if reads_window(self.graph, value):
+                kind = "Vec" if runs else "float"
+                self.tiles.line(f"const {kind} {name} = {self._window(value, at, place, vector=runs)};")
+            elif runs:
                 assert self.vector is not None
                 lanes = f"{self.name(self.vector)}_lanes"
                 self.tiles.line(f"const Vec {name} = load({at}, {place.strides[self.vector]}, {lanes});")
@@ -204,8 +250,10 @@ class _NestPrinter:
         leaf = self._leaf(value)
         return leaf if leaf is not None else self.known[value]
 
-    def _statements(self, targets: dict[int, Place]) -> None:
-        for one in self.nest.statements:
+    def _statements(
+        self, targets: dict[int, Place], statements: Sequence[Compute | Store] | None = None
+    ) -> None:
+        for one in self.nest.statements if statements is None else statements:
             if isinstance(one, Store):
                 self._store_tensor(one)
                 continue
@@ -251,6 +299,21 @@ class _NestPrinter:
         if one.step.op == "max":
             self.tiles.line(f"start({self._register(one)}, -infinity);")
 
+    def _sums(self, one: Compute) -> str:
+        return f"{self.tiles.names.values[one.value]}_sums"
+
+    def _open(self, one: Compute, targets: dict[int, Place]) -> None:
+        """Declare the row of sums to which blocks of terms are added."""
+        assert self.vector is not None
+        tiles, place, name = self.tiles, targets[one.value], self.tiles.names.values[one.value]
+        sums = self._at(tiles.pointer(one.value, place), place.strides, self.kept)
+        rests = self._at(tiles.rest(one.value), place.strides, self.kept)
+        tiles.allocate(f"{name}_block", tiles.extent(self.vector))
+        terms = " * ".join(tiles.count(axis) for axis in self.reduced)
+        count = tiles.count(self.vector)
+        rests = rests if tiles.has_rest(one.value) else "nullptr"
+        tiles.line(f"Sums {self._sums(one)}({sums}, {rests}, {name}_block, {count}, {terms});")
+
     def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
         text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
         largest = one.step.op == "max"
@@ -276,6 +339,8 @@ class _NestPrinter:
             )
             return
         lanes, stride = f"{self.name(self.vector)}_lanes", place.strides[self.vector]
+        if one in self.blocked:
+            at = f"{self._sums(one)}.at + {self.name(self.vector)}"
         before = Text(f"load({at}, {stride}, {lanes})", vector=True)
         after = call("maximum", before, text) if largest else apply_op("add", before, text)
         self._store(at, place.strides, "float", after)
@@ -289,8 +354,23 @@ class _NestPrinter:
             folded = f"largest({register})"
             folded = f"maximum({element}, {folded})" if one.accumulates else folded
             self.tiles.line(f"{element} = {folded};")
+        elif one.accumulates and self.tiles.has_rest(one.value):
+            rest = _element(self._at(self.tiles.rest(one.value), place.strides, self.kept))
+            self.tiles.line(f"add_part({element}, {rest}, {self._folded(one)});")
         else:
-            self.tiles.line(f"{element} {'+=' if one.accumulates else '='} sum({register});")
+            self.tiles.line(f"{element} {'+=' if one.accumulates else '='} {self._folded(one)};")
+
+    def _emptied(self) -> str:
+        """Return what empties the registers of long sums, as an argument of `along_blocks`."""
+        if not self.long:
+            return ""
+        calls = " ".join(f"{self._sums(one)}.next({self._register(one)}, count);" for one in self.long)
+        return f", [&](index_t count) INLINE {{ {calls} }}"
+
+    def _folded(self, one: Compute) -> str:
+        """Return the sum of the lanes of an accumulator."""
+        register = self._register(one)
+        return f"{self._sums(one)}.end({register})" if one in self.long else f"sum({register})"
 
     def _store(self, at: str, strides: dict[str, str], type_name: str, text: Text, where: str = "") -> None:
         if self.vector is None:

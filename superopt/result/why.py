@@ -127,7 +127,8 @@ def _steps(goal: Graph) -> int:
     """Return how many steps of the algebra a graph has, with those that people write as one."""
     composed = contract_products(compose(goal))
     closed = tensorless_values(composed)
-    return sum(not closed[value] and step.op not in ("rename", "select") for value, step in composed.numbered)
+    views = ("rename", "select", "window")
+    return sum(not closed[value] and step.op not in views for value, step in composed.numbered)
 
 
 def why_not_faster(result: Result) -> list[str]:
@@ -211,7 +212,7 @@ def _floor(result: Result, name: str, us: float) -> list[str]:
     """Return how a program's time compares with the least that is possible, where that is known."""
     floor = result.floor_us
     if not floor:
-        return []
+        return [f"Error: {result.doubt}."] if result.doubt else []
     ratio = us / floor
     times = f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
     near = f"{name} takes {times} times that" if ratio >= 1 else f"{name} finds some of it in a cache"
