@@ -60,7 +60,7 @@ def test_a_plan_says_what_is_made_once(module: Score) -> None:
         "made of weights once: 2 tensors of 260 bytes; a call reads 260 bytes of weights" in found.explain()
     )
     [data] = found.to_json()["regions"]
-    assert data["weights"] == {"read_before": 4 * (64 * 48 + 48), "read_after": 260, "kept": 260}
+    assert data["weights"] == {"read_before": 4 * (64 * 48 + 48), "read_after": 260, "kept": 260, "away": 0}
 
 
 def test_a_plan_with_live_weights_makes_nothing(module: Score) -> None:

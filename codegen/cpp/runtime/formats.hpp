@@ -100,6 +100,13 @@ inline Bits load_bytes(const void* from) {
     return __builtin_convertvector(bytes, Bits);
 }
 
+INLINE inline Vec load(const uint8_t* from) { return __builtin_convertvector((Int)load_bytes(from), Vec); }
+
+INLINE inline Vec load(const int8_t* from) {
+    const Int high = (Int)(load_bytes(from) << 24);
+    return __builtin_convertvector(high >> 24, Vec);  // the sign comes down with the number
+}
+
 inline Vec load(const f8e5m2* from) {
     const Bits wide = load_bytes(from);
     const Bits rest = (wide & 0x7f) << 21;
