@@ -65,6 +65,7 @@ _LACKING_ROWS, _LACKING = 0.5, 0.25  # share of rows that lack numbers, and of t
 _BASIC = (0.0, 1.0, -1.0)
 _NEAREST = 6  # halvings of a number's size that bfloat16 still adds to it
 _EVEN_ROWS = 0.2  # share of rows whose numbers are all the same: masked as a whole, or of norm 0
+_SMALL = (torch.int8, torch.uint8)  # integers that are no indices, so that any number is valid
 _FEW = 4  # numbers of which one tensor is drawn
 
 
@@ -105,6 +106,8 @@ def sample(name: str, inputs: Sequence[Any], *, seed: int = 0, focus: Focus | No
                 return _like(value, _integers(value, random, name, _Pool(focus, position)))
             if focus is not None and position in focus.kept_integers and not value.is_meta:
                 return _like(value, _mixed(value, random, _Pool(focus, position)))
+            if value.is_meta and value.dtype in _SMALL:
+                return _like(value, _whole_range(value, random))
             return torch.zeros_like(value, device=_device(value)) if value.is_meta else value
         wide = torch.promote_types(value.dtype, torch.float32) if value.dtype.itemsize > 1 else torch.float32
         if name in DIRECTED:
@@ -234,9 +237,16 @@ def _integers(value: Tensor, random: torch.Generator, name: str, pool: _Pool) ->
     if own and not (pool.ties and name == "small integers"):
         near = [one + step for one in own for step in (-1, 0, 0, 1)]
         return _uniform_of([min(max(one, least), most) for one in near], value.shape, random)
+    if value.dtype in _SMALL and not own:
+        return _whole_range(value, random)
     ids = torch.randint(4, value.shape, generator=random, device=random.device)
     sorted_ids = name == "small integers" and value.dim() > 0
     return ids.sort(-1).values if sorted_ids else ids
+
+
+def _whole_range(value: Tensor, random: torch.Generator) -> Tensor:
+    kind = torch.iinfo(value.dtype)
+    return torch.randint(kind.min, kind.max + 1, value.shape, generator=random, device=random.device)
 
 
 def _mixed(value: Tensor, random: torch.Generator, pool: _Pool) -> Tensor:
