@@ -5,6 +5,7 @@ written in memory. The file has no name, and is gone with the weight.
 """
 
 import mmap
+import sys
 import tempfile
 from typing import Any
 
@@ -39,7 +40,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _users(tensor: Tensor) -> int:
-    """Return how many tensors use the memory of one, itself among them, as PyTorch counts them."""
+    """Return how many things use the memory of a tensor, itself among them, as PyTorch and Python count them."""
     alone = torch.empty(1)
     return _references(tensor) - _references(alone) + 1
 
@@ -47,7 +48,7 @@ def _users(tensor: Tensor) -> int:
 def _references(tensor: Tensor) -> int:
     storage = tensor.untyped_storage()
     found: int = torch._C._storage_Use_Count(storage._cdata)
-    return found
+    return found + sys.getrefcount(storage)
 
 
 def _moved(tensor: Tensor) -> Tensor:
