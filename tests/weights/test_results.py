@@ -23,7 +23,7 @@ class Score(nn.Module):
         return self.l(x).sum(-1)
 
 
-def planned(module: nn.Module, weights: str = "default") -> superopt.Optimized:
+def planned(module: nn.Module, weights: str = "default", x: Tensor | None = None) -> superopt.Optimized:
     options = OptimizeOptions(
         target="cpu",
         measure=False,
@@ -32,7 +32,7 @@ def planned(module: nn.Module, weights: str = "default") -> superopt.Optimized:
         weights=weights,
         search=SearchOptions(max_graphs=4),
     )
-    return superopt.optimize(module, torch.randn(8, 64), options=options)
+    return superopt.optimize(module, torch.randn(8, 64) if x is None else x, options=options)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,40 @@ def test_a_file_is_read_and_sees_changes(module: Score, file: Path) -> None:
         module.l.weight.data.mul_(-2)
     module.l.weight.data[5, 6] = 1000
     torch.testing.assert_close(best(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+class Gain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.g = nn.Parameter(torch.rand(512))
+        self.l = nn.Linear(512, 256, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.l(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * self.g)
+
+
+@torch.no_grad()
+def test_frozen_weights_go_to_a_file_and_changes_are_seen(tmp_path: Path) -> None:
+    module, x, place = Gain().eval(), torch.randn(8, 512), tmp_path / "gain.json"
+    plan = planned(module, "frozen", x)
+    assert "; weights of 512 KiB go to a file" in plan.explain()
+    data = plan.to_json()
+    assert data["regions"][0]["weights"]["away"] == 4 * 512 * 256
+    place.write_text(json.dumps(data | {"winner": "superopt"}))
+    best, address = superopt.load(place, module), module.l.weight.data_ptr()
+    del plan
+    for turn in range(20):
+        torch.testing.assert_close(best(x), module(x), rtol=1e-3, atol=1e-3)
+        assert turn or module.l.weight.data_ptr() == address
+    assert module.l.weight.data_ptr() != address
+    for change in (
+        lambda: module.l.weight.mul_(-2),
+        lambda: module.load_state_dict({name: one + 1 for name, one in module.state_dict().items()}),
+        lambda: setattr(module.l, "weight", nn.Parameter(torch.randn(256, 512))),
+    ):
+        change()
+        for _ in range(20):
+            torch.testing.assert_close(best(x), module(x), rtol=1e-3, atol=1e-3)
 
 
 def test_a_module_has_nothing_that_is_made_once(file: Path) -> None:
