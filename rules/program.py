@@ -25,7 +25,8 @@ LANGUAGE = """
 (rule ((positive e)) ((nonnegative e)) :ruleset analysis)
 """
 """The term language; egglog itself keeps the axes each term depends on (a bit set), and which terms
-are known to be nonnegative or positive, or to be made of weights once. The extent of several axes is a term by their bit set."""
+are known to be nonnegative or positive, or to be made of weights once. The extent of several axes is a
+term by their bit set."""
 
 ANALYSIS = "(run-schedule (run commuting) (saturate (run analysis)))"
 """What runs before terms are shrunk and before the axioms. A shrinking rule is matched with the operands in

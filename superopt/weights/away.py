@@ -40,7 +40,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _users(tensor: Tensor) -> int:
-    """Return how many things use the memory of a tensor, itself among them, as PyTorch and Python count them."""
+    """Return how many things use the memory of a tensor, itself among them, as PyTorch and Python count."""
     alone = torch.empty(1)
     return _references(tensor) - _references(alone) + 1
 

@@ -1,4 +1,4 @@
-"""Writes that PyTorch does not count: seen as long as tensors are watched, and PyTorch is left alone after that."""
+"""Writes that PyTorch does not count: seen as long as tensors are watched. Then PyTorch is left alone."""
 
 import gc
 
