@@ -7,8 +7,8 @@ Fused optimizers count no writes either: their steps are counted here.
 Both need a place that all tensors and all optimizers come by: `torch.Tensor.data` is another property as long
 as anything is watched, and all optimizers have a hook from then on. Nothing smaller sees as much. Addresses
 show `.data = ...` alone; samples of the numbers miss a write to a few of them, and to read them on a GPU
-would take longer than the call; a sum over all of a weight takes as long as the kernel that reads it. A subclass
-of the parameter would see its own `data`, but makes PyTorch compile again.
+would take longer than the call; a sum over all of a weight takes as long as the kernel that reads it. A
+subclass of the parameter would see its own `data`, but makes PyTorch compile again.
 """
 
 import sys

@@ -62,14 +62,20 @@ def computed_integers(graph: Graph) -> frozenset[str]:
 
 
 def plain_integers(*graphs: Graph) -> frozenset[str]:
-    """Return the inputs of integers that nothing compares: what is equal for all numbers is so for these."""
+    """Return the inputs of integers of which nothing is made that is compared.
+
+    What is equal for all numbers is equal for these.
+    """
     found: set[str] = set()
     compared: set[str] = set()
     for graph in graphs:
-        ports = _ports_of_integers(graph)
-        found.update(*ports)
-        masks = (step for step in graph.steps if step.op in OPS and OPS[step.op].mask)
-        compared.update(*(ports[i] for step in masks for i in step.inputs))
+        made = [frozenset({port.name} if port.dtype in INTEGERS else ()) for port in graph.inputs]
+        found.update(*made)
+        for step in graph.steps:
+            read = frozenset[str]().union(*(made[i] for i in step.inputs))
+            made.append(read)
+            if step.op in OPS and OPS[step.op].mask:
+                compared |= read
     return frozenset(found - compared)
 
 
