@@ -53,12 +53,11 @@ def _references(tensor: Tensor) -> int:
 
 def _moved(tensor: Tensor) -> Tensor:
     """Return the same numbers in the same order, read from a file where they are asked for."""
-    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())  # type: ignore[call-overload]
+    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(memoryview(whole.numpy()))
-        file.flush()
+        whole.numpy().tofile(file)
         mapped = mmap.mmap(file.fileno(), whole.numel(), access=mmap.ACCESS_COPY)
     flat = torch.frombuffer(mapped, dtype=tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())

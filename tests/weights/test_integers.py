@@ -11,6 +11,7 @@ from superopt.bench.models.int8 import Int8Linear, with_int8_weights
 from superopt.candidates.schedules import schedules
 from superopt.driver import SearchOptions, search
 from superopt.funnel.assembly import as_kernel
+from superopt.funnel.state import _placed
 from superopt.ir import Opaque, value_axes
 from superopt.targets import pick_target
 from superopt.trace import trace
@@ -173,6 +174,13 @@ def test_all_of_their_numbers_are_drawn() -> None:
     for dtype in (torch.int8, torch.uint8):
         [drawn] = sample("normal", (torch.empty(64, 64, dtype=dtype, device="meta"),))
         assert (int(drawn.min()), int(drawn.max())) == (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+
+
+def test_a_race_without_data_has_all_of_their_numbers() -> None:
+    """Zeros would hide what a kernel makes of them."""
+    placed = _placed((torch.empty(64, 64, dtype=torch.int8, device="meta"),), pick_target("cpu"))[0]
+    assert (int(placed.min()), int(placed.max())) == (-128, 127)
+    assert not _placed((torch.empty(4, dtype=torch.int64, device="meta"),), pick_target("cpu"))[0].any()
 
 
 @torch.no_grad()
