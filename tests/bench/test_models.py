@@ -86,14 +86,12 @@ def test_the_policy_for_weights_reaches_the_backend(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_projections_of_an_int8_model_have_eight_bits() -> None:
-    model, _ = case._built(Case("resnet:int8"), options())
+    model, step = case._built(Case("resnet:int8"), options())
     kinds = {type(one).__name__ for one in model.modules()}
     assert "Int8Linear" in kinds
     assert "Linear" not in kinds
     with torch.no_grad():
-        _, step = case._built(Case("resnet:int8"), options())
-        made = step(model)()
-    assert all(bool(one.isfinite().all()) for one in made.values() if isinstance(one, torch.Tensor))
+        assert bool(step(model)().isfinite().all())
 
 
 def timed(speedup: float, eager: float, **more: Any) -> dict[str, Any]:
