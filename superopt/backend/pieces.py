@@ -16,6 +16,7 @@ from superopt.rivals.aten import (
     heavy,
     is_attention,
     is_matmul,
+    is_window,
     operator_name,
     value_of,
 )
@@ -67,7 +68,7 @@ def pieces_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
 def worth_a_search(piece: Piece) -> str | None:
     """Return why Inductor's code of a piece is good enough, or None where a search may find better code."""
     matmuls = sum(map(is_matmul, piece.nodes))
-    if any(map(is_attention, piece.nodes)):
+    if any(map(is_attention, piece.nodes)) or any(map(is_window, piece.nodes)):
         return None
     if piece.heavy == 0:
         return "one pointwise chain"

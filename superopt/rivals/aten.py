@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS, widens
+from superopt.trace.lowering.windows import why_dense
 
 __all__ = [
     "MATMULS",
@@ -20,6 +21,7 @@ __all__ = [
     "heavy",
     "is_attention",
     "is_matmul",
+    "is_window",
     "kinds_of",
     "listed",
     "operator_name",
@@ -49,6 +51,8 @@ sum mean amax amin max min all any var var_mean std std_mean logsumexp norm lina
 native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax
 """
 _REDUCTIONS = frozenset(_SUMS.split())
+_POOLS = {"avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"}
+_WINDOWS = frozenset({"convolution", *_POOLS})
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 _ATTENTION_WEIGHT = 3  # two products and a softmax
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
@@ -78,7 +82,12 @@ def heavy(node: fx.Node) -> int:
     """Return how many products of matrices and reductions a node is."""
     if is_attention(node):
         return _ATTENTION_WEIGHT
-    return int(operator_name(node) in MATMULS | _REDUCTIONS)
+    return int(operator_name(node) in MATMULS | _REDUCTIONS or is_window(node))
+
+
+def is_window(node: fx.Node) -> bool:
+    """Whether a node slides over an image: a convolution or a pool."""
+    return operator_name(node) in _WINDOWS
 
 
 def is_matmul(node: fx.Node) -> bool:
@@ -159,6 +168,8 @@ def why_outside(node: fx.Node, device: str) -> str | None:
         return REASONS.get(name or "", "no rule makes algebra of it")
     if name == _ATTENTION and _item_read(node, 1):
         return "its second result is read"
+    if name == "convolution" and (why := _why_no_windows(node, device)) is not None:
+        return why
     if not all(_plain(tensor, device) for tensor in (*made, *read)):
         return "a tensor on another device, of another layout, or of a size that depends on data"
     if name in VIEWS or (name in _MADE and not read):
@@ -168,6 +179,18 @@ def why_outside(node: fx.Node, device: str) -> str | None:
         told += [one.dtype for one in read if not widens(name, one.dtype, told)]
     other = next((dtype for dtype in told if dtype not in _DTYPES), None)
     return None if other is None else f"it is of {str(other).removeprefix('torch.')}"
+
+
+def _why_no_windows(node: fx.Node, device: str) -> str | None:
+    """Return why a convolution is left to libraries, or None where it is not."""
+    if device != "cpu":
+        return "a sliding window over an axis"
+    if node.args[6]:
+        return "a transposed convolution"
+    weight = value_of(node.args[1])  # type: ignore[arg-type]
+    if any(not isinstance(size, int) for size in weight.shape):
+        return "a kernel of a size that is not known"
+    return why_dense(weight.shape)
 
 
 def _read(node: fx.Node) -> list[Tensor]:
