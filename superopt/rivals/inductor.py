@@ -3,10 +3,12 @@
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, fx
+
+from superopt.trace.capture.encoders import ENCODERS
 
 __all__ = ["PASS", "alone", "compiled_by_inductor", "with_inductor"]
 
@@ -25,9 +27,32 @@ def with_inductor(
     """Return what Inductor makes of a graph."""
     from torch._inductor.compile_fx import compile_fx
 
-    compiled = compile_fx(module, inputs, config_patches=dict(patches))
+    table = _Table.of(patches) if _has_encoders(module) else None
+    compiled = compile_fx(module, inputs, config_patches=dict(patches), decompositions=table)
     assert callable(compiled)
     return compiled
+
+
+class _Table(dict[Any, Any]):
+    """Inductor's decompositions and ours, with a form that Inductor's cache can make a key of."""
+
+    @classmethod
+    def of(cls, patches: Mapping[str, Any]) -> Self:
+        """Return the table under some of Inductor's settings, on which it depends."""
+        from torch._inductor import config
+        from torch._inductor.decomposition import select_decomp_table
+
+        with config.patch(dict(patches)):
+            return cls({**select_decomp_table(), **ENCODERS})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Table, ()
+
+
+def _has_encoders(module: fx.GraphModule) -> bool:
+    """Whether a graph of Dynamo's calls a whole encoder layer, or its attention, by PyTorch's name."""
+    names = {operator._opname for operator in ENCODERS}
+    return any(getattr(node.target, "__name__", "").partition(".")[0] in names for node in module.graph.nodes)
 
 
 def compiled_by_inductor(
