@@ -9,17 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from superopt.rivals.aten import (
-    Kind,
-    bytes_of,
-    flops_of,
-    heavy,
-    is_attention,
-    is_matmul,
-    operator_name,
-    value_of,
-)
+from superopt.rivals.aten import bytes_of, flops_of, heavy, is_attention, is_matmul, operator_name, value_of
 from superopt.rivals.composites import is_part
+from superopt.rivals.kinds import Kind
 
 __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 

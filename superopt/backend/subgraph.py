@@ -13,8 +13,9 @@ from torch.utils._sympy.functions import FloorDiv
 
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
-from superopt.rivals.aten import Kind, tensors_in, value_of
+from superopt.rivals.aten import tensors_in, value_of
 from superopt.rivals.composites import COMPOSITE, composite_of
+from superopt.rivals.kinds import Kind
 
 __all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of"]
 
@@ -165,6 +166,8 @@ class _Builder:
         target: Any = node.target
         if target is torch.ops.prims.convert_element_type.default:
             target, args, kwargs = torch.ops.aten._to_copy.default, args[:1], {"dtype": args[1]}
+        elif target is torch.ops.prims.iota.default:
+            target, args, kwargs = _range(*args, **kwargs)
         elif node.target is not operator.getitem:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(target, torch._ops.OpOverload):
@@ -217,6 +220,16 @@ class _Builder:
         for other in expr.args[1:]:
             made = self.graph.call_function(function, (made, self._expression(other)))
         return made
+
+
+def _range(length: Any, *, start: int, step: int, dtype: Any, device: Any, **unused: Any) -> Any:
+    """Return the call of ATen for the integers from a first one on."""
+    if isinstance(length, fx.Node) and (start, step) != (0, 1):
+        raise NumberError("its integers begin or step elsewhere, and their number is a symbol")
+    bounds = (length,) if (start, step) == (0, 1) else (start, start + length * step, step)
+    operators = torch.ops.aten.arange
+    target = operators.default if len(bounds) == 1 else operators.start_step
+    return target, bounds, {"dtype": dtype, "device": device}
 
 
 def _result(node: fx.Node) -> Result:

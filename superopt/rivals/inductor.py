@@ -46,7 +46,7 @@ class _Table(dict[Any, Any]):
             return cls({**select_decomp_table(), **ENCODERS})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Table, ()
+        return _Table.of, ({},)
 
 
 def _has_encoders(module: fx.GraphModule) -> bool:

@@ -62,9 +62,7 @@ def _attention(
     return out, weights if need_weights else query.new_empty(0)
 
 
-def _projected(
-    inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor, bias: Tensor
-) -> tuple[Tensor, ...]:
+def _projected(inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
     """Return queries, keys and values: by one product where all are made of one tensor."""
     first, *others = inputs
     if all(one is first for one in others):

@@ -21,8 +21,9 @@ from superopt.backend.region_plan import RegionPlan
 from superopt.backend.region_race import RegionRace
 from superopt.backend.subgraph import subgraph_of
 from superopt.errors import InputError
-from superopt.rivals.aten import kinds_of, operator_name
+from superopt.rivals.aten import operator_name
 from superopt.rivals.composites import COMPOSITE, recomposed
+from superopt.rivals.kinds import kinds_of
 from superopt.rivals.rivals import INDUCTOR
 from superopt.targets import pick_target
 from superopt.tune import Measurement
