@@ -1,7 +1,7 @@
-"""Indices: the tensors of a graph that are made of positions alone, as masks and distances between tokens are.
+"""Indices: tensors of a graph that are made of positions alone, as masks and distances between tokens are.
 
 They read no memory, so that a region makes them anew wherever it needs them. Integers must stay so small that
-a kernel's float32 holds them; numbers that were rounded are not compared, since a kernel may round them otherwise.
+a kernel's float32 holds them; numbers that were rounded are not compared, since kernels may round otherwise.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,24 +18,15 @@ __all__ = ["MADE", "indices_of"]
 MADE = frozenset({"full", "ones", "zeros", "scalar_tensor", "arange", "full_like", "ones_like", "zeros_like"})
 """Operators that make a tensor of numbers, unless they read one."""
 
+_INTEGERS = (torch.bool, torch.int32, torch.int64)  # the others wrap around, or have no sign
 _EXACT = 1 << 24  # float32 holds all integers up to this
 _SYMBOL = 1 << 12  # what a symbolic size counts as: a mask has the square of it as elements
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _LOGIC = frozenset(
-    [
-        "logical_and",
-        "logical_or",
-        "logical_not",
-        "logical_xor",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_not",
-        "bitwise_xor",
-    ]
+    f"{kind}_{name}" for kind in ("logical", "bitwise") for name in ("and", "or", "not", "xor")
 )
 _CHOICES = frozenset({"where", "masked_fill"})
 _LIKE = frozenset({"full_like", "ones_like", "zeros_like"})
-_COPIES = frozenset({"clone", "_to_copy"})
 
 
 def _most(*bounds: float) -> float:
@@ -97,7 +88,7 @@ def _combined(
         narrow = not made.dtype.is_floating_point and value_of(read[0]).dtype.is_floating_point
         return None if narrow else _held(made, max(whole))
     if name in _CHOICES:
-        return _held(made, max(whole + [abs(_number(one)) for one in node.args if not _tensor(one)]))
+        return _held(made, max(whole + [_number(one) for one in node.args if not _tensor(one)]))
     integers = all(not value_of(one).dtype.is_floating_point for one in read)
     numbers = [one for one in node.args if one is not None and not _tensor(one)]
     numbers += [one for key, one in node.kwargs.items() if key in ("min", "max") and one is not None]
@@ -117,7 +108,7 @@ def _held(made: torch.Tensor, bound: float) -> float | None:
     """Return a bound that integers keep, infinity for other numbers, None where an integer is too large."""
     if made.dtype.is_floating_point or made.dtype.is_complex:
         return None if made.dtype.is_complex else inf
-    return abs(bound) if abs(bound) <= _EXACT else None
+    return bound if made.dtype in _INTEGERS and bound <= _EXACT else None
 
 
 def _last(node: fx.Node, made: torch.Tensor) -> float | None:

@@ -14,7 +14,8 @@ from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS
 __all__ = ["Kind", "kinds_of", "reasons_of"]
 
 Kind = Literal["free", "compute", "outside"]
-"""Free: a view, or made of positions and constants; repeated wherever it is read. Outside: left to Inductor."""
+"""Free: a view, or made of positions and constants, and repeated wherever it is read.
+Outside: left to Inductor."""
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 _UNKNOWN = "no rule makes algebra of it"
