@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from superopt.trace.capture.encoders import ENCODERS
 
-__all__ = ["PASS", "alone", "compiled_by_inductor", "with_inductor"]
+__all__ = ["PASS", "alone", "compiled_by_inductor", "table_for", "with_inductor"]
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def with_inductor(
     """Return what Inductor makes of a graph."""
     from torch._inductor.compile_fx import compile_fx
 
-    table = _Table.of(patches) if _has_encoders(module) else None
+    table = table_for(module, patches)
     compiled = compile_fx(module, inputs, config_patches=dict(patches), decompositions=table)
     assert callable(compiled)
     return compiled
@@ -49,10 +49,11 @@ class _Table(dict[Any, Any]):
         return _Table.of, ({},)
 
 
-def _has_encoders(module: fx.GraphModule) -> bool:
-    """Whether a graph of Dynamo's calls a whole encoder layer, or its attention, by PyTorch's name."""
+def table_for(module: fx.GraphModule, patches: Mapping[str, Any]) -> dict[Any, Any] | None:
+    """Return our decompositions for a graph of Dynamo's that calls whole encoder layers; None for others."""
     names = {operator._opname for operator in ENCODERS}
-    return any(getattr(node.target, "__name__", "").partition(".")[0] in names for node in module.graph.nodes)
+    called = {getattr(node.target, "__name__", "").partition(".")[0] for node in module.graph.nodes}
+    return _Table.of(patches) if called & names else None
 
 
 def compiled_by_inductor(
