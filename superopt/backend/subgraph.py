@@ -164,10 +164,8 @@ class _Builder:
             return cast(fx.Node, self._size(value_of(node)))  # a node is replaced by its number
         args, kwargs = map_arg((node.args, dict(node.kwargs)), self._copy)
         target: Any = node.target
-        if target is torch.ops.prims.convert_element_type.default:
-            target, args, kwargs = torch.ops.aten._to_copy.default, args[:1], {"dtype": args[1]}
-        elif target is torch.ops.prims.iota.default:
-            target, args, kwargs = _range(*args, **kwargs)
+        if isinstance(target, torch._ops.OpOverload) and target.namespace == "prims":
+            target, args, kwargs = _PRIMS[target._opname](*args, **kwargs)
         elif node.target is not operator.getitem:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(target, torch._ops.OpOverload):
@@ -230,6 +228,14 @@ def _range(length: Any, *, start: int, step: int, dtype: Any, device: Any, **unu
     operators = torch.ops.aten.arange
     target = operators.default if len(bounds) == 1 else operators.start_step
     return target, bounds, {"dtype": dtype, "device": device}
+
+
+_PRIMS: Mapping[str, Callable[..., Any]] = {
+    "convert_element_type": lambda x, dtype: (torch.ops.aten._to_copy.default, (x,), {"dtype": dtype}),
+    "fma": lambda x, y, z: (torch.ops.aten.addcmul.default, (z, x, y), {}),
+    "iota": _range,
+}
+"""Calls of ATen for Inductor's own operators."""
 
 
 def _result(node: fx.Node) -> Result:

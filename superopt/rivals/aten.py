@@ -44,15 +44,17 @@ ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 _ATTENTION_WEIGHT = 3  # two products and a softmax
 
 
+_PRIMS = {"convert_element_type": "_to_copy", "fma": "addcmul", "iota": "arange"}
+"""Operators that Inductor makes of others, and those of ATen that compute the same, if called in their way."""
+
+
 def operator_name(node: fx.Node) -> str | None:
     """Return the name of an ATen operator, as the tracer knows it, or None for anything else."""
     target = node.target
     if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
         return None
-    if target is torch.ops.prims.convert_element_type.default:
-        return "_to_copy"
-    if target is torch.ops.prims.iota.default:
-        return "arange"
+    if target.namespace == "prims":
+        return _PRIMS.get(target._opname)
     if target.namespace != "aten" or target._schema.is_mutable:
         return None
     return target._schema.name.partition("::")[2]

@@ -60,6 +60,7 @@ def _why_outside(node: fx.Node, device: str, made: Collection[fx.Node]) -> str |
     if name in VIEWS or node in made or (name in MADE and not read):
         return None
     data = [tensor for one in node.all_input_nodes if one not in made for tensor in tensors_in(value_of(one))]
+    results = _results_read(node)
     told = results if name in INTEGERS or name in MADE else (*results, *data)
     other = next((tensor.dtype for tensor in told if tensor.dtype not in _DTYPES), None)
     return None if other is None else f"it is of {str(other).removeprefix('torch.')}"
@@ -69,6 +70,15 @@ def _short(node: fx.Node) -> str:
     """Return the name of an operator of any namespace, without it."""
     parts = str(node.target).split(".")
     return parts[1] if len(parts) > 1 else parts[0]
+
+
+def _results_read(node: fx.Node) -> list[Tensor]:
+    """Return the tensors of those results that anything reads, as only the values of a maximum may be."""
+    value = value_of(node)
+    if not isinstance(value, tuple | list) or any(user.target is not operator.getitem for user in node.users):
+        return tensors_in(value)
+    read = {user.args[1] for user in node.users}
+    return [tensor for at, one in enumerate(value) if at in read for tensor in tensors_in(one)]
 
 
 def _item_read(node: fx.Node, item: int) -> bool:
