@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 from superopt.trace.builder import Builder, Sym, UnsupportedError
@@ -79,6 +80,26 @@ def _average(
     return divided(b, total(b, x, within), divisor_override)
 
 
+def _average_backward(
+    rank: int,
+    b: Builder,
+    grad: Sym,
+    x: Sym,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Sym:
+    """Return the gradient of an average: each window's own, divided among all of its places."""
+    lengths = each(kernel, rank)
+    _side_by_side(b, x, kernel, stride, padding, 1, rank)
+    dims = [dim + b.axes.dim(size) for dim, size in zip(b.dims(grad)[-rank:], lengths, strict=True)]
+    spread = replace(b.settle(grad), dims=(*grad.dims[:-rank], *dims))
+    return divided(b, spread, prod(lengths) if divisor_override is None else divisor_override)
+
+
 def _maximum(
     rank: int,
     b: Builder,
@@ -114,6 +135,8 @@ def _register() -> None:
         average: Any = partial(_average, rank)
         maximum: Any = partial(_maximum, rank)
         lower(f"avg_pool{rank}d")(average)
+        backward: Any = partial(_average_backward, rank)
+        lower(f"avg_pool{rank}d_backward")(backward)
         lower(f"max_pool{rank}d_with_indices")(maximum)
         lower(f"_adaptive_avg_pool{rank}d")(_adaptive_average)
         lower(f"adaptive_max_pool{rank}d")(_adaptive_maximum)
