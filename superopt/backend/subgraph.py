@@ -169,21 +169,23 @@ class _Builder:
         elif node.target is not operator.getitem:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(target, torch._ops.OpOverload):
-            args = tuple(self._tensor(target, at, one) for at, one in enumerate(args))
+            target = _of_number(target, args)
+            dtype = _dtype_of_number(node)
+            args = tuple(self._tensor(target, at, one, dtype) for at, one in enumerate(args))
         made = self.graph.call_function(target, args, kwargs)
         if (composite := composite_of(node)) is not None:
             made.meta[COMPOSITE] = composite
         self.copies[node] = made
         return made
 
-    def _tensor(self, target: torch._ops.OpOverload, at: int, argument: Any) -> Any:
+    def _tensor(self, target: torch._ops.OpOverload, at: int, argument: Any, dtype: torch.dtype) -> Any:
         """Return an argument, a number as a tensor where the operator is declared to take one."""
         if not isinstance(argument, int | float) or not isinstance(
             target._schema.arguments[at].type, torch.TensorType
         ):
             return argument
         number = torch.ops.aten.scalar_tensor.default
-        return self.graph.call_function(number, (float(argument),), {"dtype": torch.float32})
+        return self.graph.call_function(number, (float(argument),), {"dtype": dtype})
 
     # -- symbolic sizes, read off the inputs
 
@@ -228,6 +230,23 @@ def _range(length: Any, *, start: int, step: int, dtype: Any, device: Any, **unu
     operators = torch.ops.aten.arange
     target = operators.default if len(bounds) == 1 else operators.start_step
     return target, bounds, {"dtype": dtype, "device": device}
+
+
+def _of_number(target: Any, args: tuple[Any, ...]) -> Any:
+    """Return the form of an operator that takes a number, where it is called with one in place of a tensor."""
+    if target._overloadname != "Tensor" or len(args) < 2 or not isinstance(args[1], int | float):
+        return target
+    return getattr(target.overloadpacket, "Scalar", target)
+
+
+def _dtype_of_number(node: fx.Node) -> torch.dtype:
+    """Return the dtype of a tensor in place of a number, which must not widen the dtype of what is made.
+
+    Tensors of no dimensions do so to each other; to all others, numbers of any float are alike.
+    """
+    read = [one for one in map(value_of, node.all_input_nodes) if isinstance(one, Tensor)]
+    narrow = [one.dtype for one in read if one.dtype.is_floating_point]
+    return narrow[0] if narrow and not any(one.dim() for one in read) else torch.float32
 
 
 _PRIMS: Mapping[str, Callable[..., Any]] = {

@@ -77,7 +77,7 @@ def _results_read(node: fx.Node) -> list[Tensor]:
     value = value_of(node)
     if not isinstance(value, tuple | list) or any(user.target is not operator.getitem for user in node.users):
         return tensors_in(value)
-    read = {user.args[1] for user in node.users}
+    read = {user.args[1] for user in node.users if user.users}
     return [tensor for at, one in enumerate(value) if at in read for tensor in tensors_in(one)]
 
 

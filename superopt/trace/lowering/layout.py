@@ -374,7 +374,10 @@ def _slice_scatter(
     if step != 1:
         return _stride_scatter(b, x, source, at, places)
     if b.covers(source.value) & set(b.dims(source)[at]):
-        around = (slice_dim(b, x, at, 0, places[0], 1), slice_dim(b, x, at, places[-1] + 1, b.shape(x)[at], 1))
+        around = (
+            slice_dim(b, x, at, 0, places[0], 1),
+            slice_dim(b, x, at, places[-1] + 1, b.shape(x)[at], 1),
+        )
         return _cat(b, (around[0], source, around[1]), at)
     index = b.index(b.dims(x)[at])
     after, before = b.apply("ge", index, b.const(places[0])), b.apply("le", index, b.const(places[-1]))
