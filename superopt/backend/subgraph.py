@@ -233,7 +233,7 @@ def _range(length: Any, *, start: int, step: int, dtype: Any, device: Any, **unu
 
 
 def _of_number(target: Any, args: tuple[Any, ...]) -> Any:
-    """Return the form of an operator that takes a number, where it is called with one in place of a tensor."""
+    """Return the form of an operator that takes a number, where it gets one in place of a tensor."""
     if target._overloadname != "Tensor" or len(args) < 2 or not isinstance(args[1], int | float):
         return target
     return getattr(target.overloadpacket, "Scalar", target)

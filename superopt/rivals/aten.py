@@ -45,7 +45,7 @@ _ATTENTION_WEIGHT = 3  # two products and a softmax
 
 
 _PRIMS = {"convert_element_type": "_to_copy", "fma": "addcmul", "iota": "arange"}
-"""Operators that Inductor makes of others, and those of ATen that compute the same, if called in their way."""
+"""Operators that Inductor makes of others, and what computes the same in ATen when called in its way."""
 
 
 def operator_name(node: fx.Node) -> str | None:

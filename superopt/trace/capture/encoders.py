@@ -1,7 +1,7 @@
 """Encoders: the two operators of PyTorch that are a whole attention and a whole encoder layer, taken apart.
 
-`nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call them at inference. No compiler sees into them, so
-that no part of such a model could be fused or searched.
+`nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call them at inference. No compiler sees into them,
+so that no part of such a model could be fused or searched.
 """
 
 from collections.abc import Callable, Mapping

@@ -78,7 +78,7 @@ def test_only_the_results_that_are_read_count() -> None:
         return next(kinds[node] for node in graph.nodes if operator_name(node) == "max")
 
     assert kind(lambda x: x.max(1).values * 2) == "compute"
-    assert kind(lambda x: x.max(1).values * x.max(1).indices) == "outside"
+    assert kind(lambda x: torch.mul(*x.max(1))) == "outside"
 
 
 def test_a_view_without_a_rule_stays_outside_alone() -> None:
@@ -96,7 +96,6 @@ def test_a_view_without_a_rule_stays_outside_alone() -> None:
     [
         lambda x: x.sum() * 0.7,
         lambda x: 1 / (x.sum() + 2),
-        lambda x: torch.ops.aten.maximum(x.sum(), 0.3),
         lambda x: torch.ops.aten.where(x.sum() > 0.1, x.mean(), 0.5),
         lambda x: (x.mean() >= 0.3) * x.amax(),
     ],
@@ -109,7 +108,5 @@ def test_numbers_widen_no_number_of_no_dimensions(
     graph = functional(function, x)
     kinds = kinds_of(graph, "cpu")
     found = subgraph_of(pieces_of(graph, kinds)[-1], kinds)
-    made = found.module(
-        *[x if one.op == "placeholder" else torch.rand((), dtype=dtype) for one in found.inputs]
-    )
-    assert made[-1].dtype == dtype
+    given = [x if one.op == "placeholder" else torch.rand((), dtype=dtype) for one in found.inputs]
+    assert found.module(*given)[-1].dtype == dtype
