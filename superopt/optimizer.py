@@ -130,8 +130,10 @@ def candidates_of(
         if cache:
             keep_search(cache, found, options.searching)
     with clock.phase("schedule"):
+        entering = {port.name for port in program.inputs}
+        most, weights = options.graphs, options.weights
         ways = [
-            schedules(goal, graphs, target, graphs=options.graphs, weights=options.weights, late=late)
+            schedules(goal, graphs, target, graphs=most, weights=weights, entering=entering, late=late)
             for goal, graphs in goals
         ]
         return ways, found

@@ -1,12 +1,14 @@
 """Schedules: the graphs that a search found as candidates, in the ways they are estimated to run fastest."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.candidates.steady import steady
 from superopt.driver import Found
+from superopt.fate import Fate, Kind
 from superopt.ir import Graph, Split
-from superopt.schedule import rank
+from superopt.schedule import Dropped, rank
 from superopt.targets import Target
 from superopt.weights.division import Weights, divided, once_values
 
@@ -39,6 +41,7 @@ def schedules(
     *,
     graphs: int,
     weights: Weights = "live",
+    entering: Collection[str] = (),
     late: Callable[[], bool] = lambda: False,
 ) -> RegionCandidates:
     """Return the best ways to run the best graphs of a region on a target, and why others are dropped.
@@ -47,9 +50,10 @@ def schedules(
 
     Twice as many ways are kept as graphs are tried, the original graph among them; as many as graphs where
     estimates are times. Where tensors are made of weights once, some ways do without: what is made may be
-    less accurate than what is computed, and weights may be such that nothing can be kept.
+    less accurate than what is computed, and weights may be such that nothing can be kept. Graphs are left out
+    that round worse than the region, as far as its inputs are among those `entering` the program.
     """
-    tried = [*found[:graphs], *(one for one in found[graphs:] if one.is_original)]
+    tried, unsteady = _steady(goal, found, graphs, entering)
     device = target.cost_device()
     keep = graphs if device.timed else 2 * graphs
     values = [_once(one, weights) for one in tried]
@@ -59,12 +63,36 @@ def schedules(
         for one, once, way in zip(tried, values, whole, strict=True)
     ]
     if not any(values):
-        return _ranked(goal, whole, target, keep, late)
+        best = _ranked(goal, whole, target, keep, late)
+        return replace(best, dropped=(*best.dropped, *unsteady))
     best = _ranked(goal, first, target, keep, late)
     live = _ranked(goal, whole, target, min(_LIVE, keep), late, mark=", weights live")
     known = {str(one.mugraph) for one in best.candidates}
     others = [one for one in live.candidates if str(one.mugraph) not in known]
-    return replace(best, candidates=(*best.candidates, *others), dropped=(*best.dropped, *live.dropped))
+    return replace(
+        best, candidates=(*best.candidates, *others), dropped=(*best.dropped, *live.dropped, *unsteady)
+    )
+
+
+def _steady(
+    goal: Graph, found: Sequence[Found], graphs: int, entering: Collection[str]
+) -> tuple[list[Found], list[Dropped]]:
+    """Return the best graphs that round as the region does, and the original; and why others are left out."""
+    tried: list[Found] = []
+    dropped = []
+    waiting = list(found)
+    while waiting and len(tried) < graphs:
+        some, waiting = waiting[: graphs - len(tried)], waiting[graphs - len(tried) :]
+        others = [one.graph for one in some if not one.is_original]
+        faults = steady(goal, others, entering, seed=0) if others else {}
+        for one in some:
+            if one.is_original or one.graph not in faults:
+                tried.append(one)
+            else:
+                number = found.index(one) + 1
+                fate = Fate("schedule", Kind.REFUSED, faults[one.graph])
+                dropped.append(Dropped(f"unsteady{number}", f"found {number}", fate))
+    return [*tried, *(one for one in waiting if one.is_original)], dropped
 
 
 def _once(found: Found, weights: Weights) -> tuple[int, ...]:

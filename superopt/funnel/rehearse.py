@@ -1,16 +1,14 @@
 """Rehearse: the algebra of candidates in floats, on the CPU and at small sizes, where no device runs them.
 
-Equal algebra may round worse: a variance as the mean of squares less the square of the mean is equal to
-one of differences, and has no digit left where the mean is large. What a device would show, torch shows
-at small sizes in fp32, in which kernels accumulate. It says nothing of how a kernel is written.
+Graphs that round worse than their region as written are refused, judged as by `steady` but on more kinds of
+inputs.
 
 Values that a candidate rounds to half precision are rounded here as well, and the result is compared with a
 program that rounds every tensor. A candidate that fails because it rounds operands to fp16 unscaled gets
 configurations that scale them.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,31 +16,24 @@ from torch import Tensor
 
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.order import as_predicted
-from superopt.candidates.sizes import mugraph_for, resized
+from superopt.candidates.sizes import mugraph_for
+from superopt.candidates.steady import DISTRIBUTIONS, Run, as_function, faults, one_thread, small_goal
 from superopt.errors import GraphError, InputError
 from superopt.fate import Kind
 from superopt.funnel.predict import predicted
 from superopt.funnel.state import Context
 from superopt.funnel.write import write
-from superopt.ir import Graph, MuGraph, Step, operations_of
+from superopt.ir import Graph, MuGraph, Step
 from superopt.precision import OperandRounding, half_of, mixed_product, multiplied_in, wide_values
 from superopt.schedule.recipe import prepared
-from superopt.trace.run import TORCH_DTYPES, Evaluation, Value, blank_inputs, run_graph
+from superopt.trace.run import TORCH_DTYPES, Evaluation, Value, blank_inputs
 from superopt.verify.floats.compare import compare_many
-from superopt.verify.floats.focus import focus_of
 
 __all__ = ["power_below", "rehearse", "rehearsed", "rounding_fault"]
 
-_DISTRIBUTIONS = ("normal", "offset", "near-zero rows", "wide range", "large", "huge")
-_MOST_OPERATIONS = 130_000  # operations that one run at small sizes may take
-# Lengths that long axes are cut to, tried until a run is small enough.
-_LENGTHS = (256, 128, 64, 32, 16, 8, 4)
 _ROUNDED = 16  # candidates whose rounding is judged, the best first
 _GRAPHS = 16  # graphs that are run, those of the best candidates first
-_SAME = 1e-6  # a smaller error in fp64 comes from rounding alone
 _SCALED_TO = 14  # the power of two below which no row of a scaled operand ends
-
-Run = Callable[..., "tuple[Tensor, ...]"]
 
 
 def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
@@ -54,7 +45,7 @@ def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidat
     seed = state.options.seed
     with state.clock.phase("floats"):
         found = rehearsed(context.goal, candidates, entering, seed=seed)
-        small = _small(context.goal)
+        small = small_goal(context.goal)
         if small is None or any(port.name not in entering for port in context.goal.inputs):
             return found
         judged = 0
@@ -131,13 +122,13 @@ def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection
     except (InputError, GraphError):  # the parts of an axis do not divide the small sizes
         return ""
     everything = dict.fromkeys(range(len(written.inputs), len(written.inputs) + len(written.steps)), half)
-    with _one_thread():
+    with one_thread():
         [report] = compare_many(
-            _run(goal, torch.float64),
+            as_function(goal, torch.float64),
             _run_rounded(written, everything, {}),
             [_run_rounded(small, dict(mugraph.rounded), multiplied)],
             blank_inputs(goal),
-            distributions=_DISTRIBUTIONS,
+            distributions=DISTRIBUTIONS,
             seed=seed,
         )
     return "" if all(one.ok for one in report.distributions) else f"its rounding at small sizes: {report}"
@@ -200,86 +191,15 @@ def rehearsed(
 
     A region that reads what another one makes is not judged: nobody knows how such tensors are drawn.
     """
-    small = _small(goal)
+    small = small_goal(goal)
     if small is None or any(port.name not in entering for port in goal.inputs):
         return list(candidates)
     graphs = list(dict.fromkeys(one.graph for one in candidates if one.is_kept))[:_GRAPHS]
-    with _one_thread():
-        reasons = _faults(small, graphs, seed)
+    with one_thread():
+        reasons = faults(small, graphs, seed=seed)
     return [
         one.ended("rehearse", Kind.REFUSED, reasons[one.graph])
         if one.is_kept and one.graph in reasons
         else one
         for one in candidates
     ]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch compute in one thread: small tensors take longer to share than to compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _faults(goal: Graph, graphs: Sequence[Graph], seed: int) -> dict[Graph, str]:
-    """Return how graphs err more than a goal of small sizes; an accurate graph has no entry."""
-
-    exact, inputs = _run(goal, torch.float64), blank_inputs(goal)
-    small: dict[Graph, Graph] = {}
-    for graph in graphs:
-        with suppress(InputError):  # the parts of an axis do not divide the small sizes
-            small[graph] = mugraph_for(MuGraph(graph, ()), goal).graph
-    # Numbers may stand for sizes: a graph that is another function at these sizes is not judged by them.
-    wide = [_run(one, torch.float64) for one in small.values()]
-    same = compare_many(exact, exact, wide, inputs, distributions=("normal",), seed=seed)
-    judged = [
-        graph for graph, report in zip(small, same, strict=True) if report.worst.candidate_error <= _SAME
-    ]
-    narrow = [_run(small[graph], torch.float32) for graph in judged]
-    own = _run(goal, torch.float32)
-    reports = compare_many(
-        exact, own, narrow, inputs, distributions=_DISTRIBUTIONS, seed=seed, focus=focus_of(goal)
-    )
-    return {
-        graph: f"its algebra at small sizes: {report}"
-        for graph, report in zip(judged, reports, strict=True)
-        if not all(one.ok for one in report.distributions)
-    }
-
-
-def _run(graph: Graph, dtype: torch.dtype) -> Run:
-    """Return a graph as a function: in fp64 for the truth, or in fp32 as kernels do, then rounded."""
-
-    stable = prepared(graph, ()).graph
-    names = [port.name for port in graph.inputs]
-    dtypes = {one.port.name: TORCH_DTYPES[one.port.dtype] for one in stable.outputs}
-
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        made = run_graph(stable, dict(zip(names, inputs, strict=True)), dtype)
-        rounded = dtype != torch.float64
-        return tuple(made[name].to(dtypes[name]) if rounded else made[name] for name in dtypes)
-
-    return run
-
-
-def _small(goal: Graph) -> Graph | None:
-    """Return a goal with its long axes cut by halves until a run is cheap, or None where it cannot be."""
-    kept = {old for step in goal.steps for old, new in step.mapping if isinstance(new, int)}
-    for most in _LENGTHS:
-        small = resized(
-            goal,
-            {axis: _cut(size, most) for axis, size in goal.sizes.items() if axis not in kept},
-        )
-        if operations_of(small) <= _MOST_OPERATIONS:
-            return small
-    return None
-
-
-def _cut(size: int, most: int) -> int:
-    while size > most and size % 2 == 0:
-        size //= 2
-    return min(size, most)

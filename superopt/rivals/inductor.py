@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
@@ -17,7 +18,9 @@ T = TypeVar("T")
 PASS = "post_grad_custom_pre_pass"
 """Inductor's setting for a pass over the graph: ours; a user's own pass changes no region by itself."""
 
-_INTERRUPTS, _PATIENCE_S = 3, 2.0
+_PATIENCE_S = 15.0  # seconds in which a thread must end that is interrupted,
+_INTERRUPT_S = 1.0  # once in so many seconds
+_LOOK_S = 0.2  # a thread that waits for another one looks so often whether it is interrupted
 _ALONE = {PASS: None, "fx_graph_cache": False, "cpp_wrapper": False}
 
 
@@ -65,15 +68,14 @@ def compiled_by_inductor(
         return with_inductor(copy, inputs, {**patches, **_ALONE})
 
 
-def _end(thread: threading.Thread) -> None:
-    """Interrupt a thread and wait for it; the code it runs may catch the first interrupt."""
-    for _ in range(_INTERRUPTS):
-        if not thread.is_alive():
-            return
+def _end(thread: threading.Thread, done: threading.Event) -> None:
+    """Interrupt a thread until it is done, since the code it runs may catch an interrupt, or wait in C."""
+    end = time.monotonic() + _PATIENCE_S
+    while not done.is_set() and thread.is_alive() and time.monotonic() < end:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
         )
-        thread.join(_PATIENCE_S)
+        done.wait(_INTERRUPT_S)
 
 
 def alone(work: Callable[[], T]) -> T:
@@ -83,6 +85,7 @@ def alone(work: Callable[[], T]) -> T:
     """
     made: list[T] = []
     raised: list[BaseException] = []
+    done = threading.Event()
 
     def run() -> None:
         try:
@@ -90,13 +93,18 @@ def alone(work: Callable[[], T]) -> T:
                 made.append(work())
         except BaseException as error:  # handed over to the thread that waits
             raised.append(error)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=run, name="superopt", daemon=True)
-    thread.start()
+    # No daemon: PyTorch aborts a process that ends while a thread is in its code. It is not joined, since
+    # Python 3.11 takes a thread for ended whose `join` was interrupted.
+    thread = threading.Thread(target=run, name="superopt", daemon=False)
     try:
-        thread.join()
-    except BaseException:  # Ctrl-C: a thread that goes on would still be there as the process ends
-        _end(thread)
+        thread.start()
+        while not done.wait(_LOOK_S):  # a longer wait of a thread that is not the main one is not interrupted
+            pass
+    except BaseException:  # Ctrl-C, or the end of a thread that waits for this one
+        _end(thread, done)
         raise
     if raised:
         raise raised[0]

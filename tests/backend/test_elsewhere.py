@@ -1,5 +1,7 @@
 """Kernels that serve all sizes are raced at much larger and much smaller ones, too."""
 
+import signal
+import threading
 import time
 from dataclasses import replace
 
@@ -86,3 +88,28 @@ def test_speeds_are_those_of_library_calls_and_of_inductors_code(
 def test_sizes_that_memory_does_not_hold_are_not_tried(region: Region) -> None:
     assert scaled(region.subgraph, 1e9) is None
     assert scaled(region.subgraph, 1.0) is None  # no other sizes
+
+
+def test_the_end_of_a_wait_ends_all_threads_that_were_waited_for() -> None:
+    """Before: a thread that waited for another one never saw its end, and PyTorch aborted the process."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        try:
+            while True:
+                torch.ones(8).sum()
+                begun.set()
+        finally:
+            ended.set()
+
+    def interrupt() -> None:
+        begun.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    other = threading.Thread(target=interrupt)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        alone(lambda: alone(work))
+    other.join()
+    assert ended.is_set()
+    assert not [one for one in threading.enumerate() if one.name == "superopt" and one.is_alive()]

@@ -126,16 +126,18 @@ def compare_many(
     distributions: Iterable[str] | None = None,
     seed: int = 0,
     focus: Focus | None = None,
+    draws: int | None = None,
 ) -> list[FloatReport]:
     """Return how the errors of each candidate compare with those of `eager`; `exact` computes the truth.
 
     The distributions are all of `DISTRIBUTIONS`, unless they are given, and the directed ones where the
-    focus has comparisons.
+    focus has comparisons. Who errs too much on the first draw is judged by as many draws as its size asks
+    for, or `draws`.
     """
     sorts_out_nan = focus is not None and focus.sorts_out_nan
     focus = None if focus is None or focus.is_empty else focus
     names = list(DISTRIBUTIONS if distributions is None else distributions)
-    comparison = _Comparison(exact, eager, candidates, focus, inputs)
+    comparison = _Comparison(exact, eager, candidates, focus, inputs, draws)
     if focus is not None:
         comparison.judge_directed(inputs, seed)
         names = [name for name in names if name not in DIRECTED]
@@ -158,6 +160,7 @@ class _Comparison:
         candidates: Sequence[Function],
         focus: Focus | None,
         inputs: Sequence[Any],
+        draws: int | None,
     ) -> None:
         self.exact, self.eager, self.candidates = exact, eager, candidates
         self.focus = focus
@@ -167,7 +170,7 @@ class _Comparison:
         # A tensor of few elements holds few of the numbers at which it is aimed.
         sizes = [one.numel() for one in tensors_of(inputs)]
         self.is_small = bool(sizes) and min(sizes) < _FEW and sum(sizes) < _LARGE
-        self.draws = SMALL_DRAWS if sum(sizes) < _LARGE else DRAWS
+        self.draws = draws or (SMALL_DRAWS if sum(sizes) < _LARGE else DRAWS)
 
     @property
     def reports(self) -> list[FloatReport]:
