@@ -53,6 +53,8 @@ def test_what_is_not_known_is_left_whole() -> None:
     operator: Any = torch.ops.aten._native_multi_head_attention.default
     x, none = drawn(2, LENGTH, WIDTH), drawn(2, 0, WIDTH)
     assert ENCODERS[operator](x, x, x, WIDTH, HEADS, *weights(), _LATER, False, True, 7) is NotImplemented
+    half = [one.half() for one in (x, x, x, *weights())]
+    assert ENCODERS[operator](*half[:3], WIDTH, HEADS, *half[3:]) is NotImplemented
     assert ENCODERS[operator](none, none, none, WIDTH, HEADS, *weights()) is NotImplemented
 
 

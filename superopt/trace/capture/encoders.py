@@ -15,6 +15,7 @@ from torch.nn import functional as F
 __all__ = ["ENCODERS"]
 
 _DEVICES = ("cpu", "meta")  # elsewhere PyTorch's kernels approximate the gelu
+_DTYPES = (torch.float32, torch.float64)  # in half precision, what Inductor makes of the parts is slower
 _SHAPES: Mapping[int, Callable[[Tensor], Tensor]] = {
     0: lambda mask: mask[None, None],  # of queries and keys
     1: lambda mask: mask[:, None, None],  # of the keys of each sequence
@@ -40,7 +41,7 @@ def _attention(
 ) -> Any:
     """Return the attention of three tensors after their projections, and its weights if they are wanted."""
     known = mask is None or mask_type in _SHAPES
-    if query.device.type not in _DEVICES or 0 in query.shape or not known:
+    if query.device.type not in _DEVICES or query.dtype not in _DTYPES or 0 in query.shape or not known:
         return NotImplemented
     batch, length, _ = query.shape
 
