@@ -169,8 +169,8 @@ class _Builder:
         elif node.target is not operator.getitem:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(target, torch._ops.OpOverload):
-            target = _of_number(target, args)
-            dtype = _dtype_of_number(node)
+            dtype = _dtype_without_dimensions(node)
+            target = target if dtype is None else _of_number(target, args)
             args = tuple(self._tensor(target, at, one, dtype) for at, one in enumerate(args))
         made = self.graph.call_function(target, args, kwargs)
         if (composite := composite_of(node)) is not None:
@@ -178,14 +178,16 @@ class _Builder:
         self.copies[node] = made
         return made
 
-    def _tensor(self, target: torch._ops.OpOverload, at: int, argument: Any, dtype: torch.dtype) -> Any:
+    def _tensor(
+        self, target: torch._ops.OpOverload, at: int, argument: Any, dtype: torch.dtype | None
+    ) -> Any:
         """Return an argument, a number as a tensor where the operator is declared to take one."""
         if not isinstance(argument, int | float) or not isinstance(
             target._schema.arguments[at].type, torch.TensorType
         ):
             return argument
         number = torch.ops.aten.scalar_tensor.default
-        return self.graph.call_function(number, (float(argument),), {"dtype": dtype})
+        return self.graph.call_function(number, (float(argument),), {"dtype": dtype or torch.float32})
 
     # -- symbolic sizes, read off the inputs
 
@@ -239,18 +241,22 @@ def _of_number(target: Any, args: tuple[Any, ...]) -> Any:
     return getattr(target.overloadpacket, "Scalar", target)
 
 
-def _dtype_of_number(node: fx.Node) -> torch.dtype:
-    """Return the dtype of a tensor in place of a number, which must not widen the dtype of what is made.
+def _dtype_without_dimensions(node: fx.Node) -> torch.dtype | None:
+    """Return the float that an operator reads where no tensor it reads has dimensions, else None.
 
-    Tensors of no dimensions do so to each other; to all others, numbers of any float are alike.
+    A number made into a tensor would widen the dtype of such a tensor; of others it does not.
     """
     read = [one for one in map(value_of, node.all_input_nodes) if isinstance(one, Tensor)]
-    narrow = [one.dtype for one in read if one.dtype.is_floating_point]
-    return narrow[0] if narrow and not any(one.dim() for one in read) else torch.float32
+    floats = [one.dtype for one in read if one.dtype.is_floating_point]
+    return floats[0] if floats and not any(one.dim() for one in read) else None
 
 
 _PRIMS: Mapping[str, Callable[..., Any]] = {
-    "convert_element_type": lambda x, dtype: (torch.ops.aten._to_copy.default, (x,), {"dtype": dtype}),
+    "convert_element_type": lambda x, dtype: (
+        torch.ops.aten._to_copy.default,
+        (x,),
+        {"dtype": dtype or torch.float32},
+    ),
     "fma": lambda x, y, z: (torch.ops.aten.addcmul.default, (z, x, y), {}),
     "iota": _range,
 }
