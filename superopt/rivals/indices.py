@@ -20,7 +20,7 @@ MADE = frozenset({"full", "ones", "zeros", "scalar_tensor", "arange", "full_like
 
 _INTEGERS = (torch.bool, torch.int32, torch.int64)  # the others wrap around, or have no sign
 _EXACT = 1 << 24  # float32 holds all integers up to this
-_SYMBOL = 1 << 12  # what a symbolic size counts as: a mask has the square of it as elements
+_SYMBOL = 1 << 20  # what a symbolic size counts as: a product of two is taken for too large
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _LOGIC = frozenset(
     f"{kind}_{name}" for kind in ("logical", "bitwise") for name in ("and", "or", "not", "xor")

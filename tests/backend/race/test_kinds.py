@@ -6,12 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import _unruled
+from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
+from superopt.backend.region import region_of
 from superopt.backend.subgraph import subgraph_of
+from superopt.errors import SuperoptError
 from superopt.rivals.aten import operator_name, value_of
 from superopt.rivals.indices import indices_of
 from superopt.rivals.kinds import kinds_of, reasons_of
+from superopt.targets import pick_target
 
 from .test_pieces import functional, ones
 
@@ -110,3 +115,43 @@ def test_numbers_widen_no_number_of_no_dimensions(
     found = subgraph_of(pieces_of(graph, kinds)[-1], kinds)
     given = [x if one.op == "placeholder" else torch.rand((), dtype=dtype) for one in found.inputs]
     assert found.module(*given)[-1].dtype == dtype
+
+
+def test_a_region_of_constants_is_none() -> None:
+    """A softmax of one element is 1, whatever the element is; a plan without inputs could not be called."""
+    graph = functional(lambda x: x.softmax(-1) + 1, ones(3, 1))
+    kinds = kinds_of(graph, "cpu")
+    [piece] = pieces_of(graph, kinds)
+    with pytest.raises(SuperoptError, match="do not depend on any tensor"):
+        region_of(subgraph_of(piece, kinds), pick_target("cpu"), Ledger(BackendOptions()))
+
+
+def test_a_product_of_symbolic_positions_may_be_too_large() -> None:
+    """Kernels for symbolic sizes serve all; a sum of positions is small at any that fit into memory."""
+    seen: dict[str, bool] = {}
+
+    def backend(module: torch.fx.GraphModule, example: list[Tensor]) -> Callable[..., object]:
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._inductor.decomposition import select_decomp_table
+
+        def compiled(graph: torch.fx.GraphModule, given: list[Tensor]) -> Callable[..., object]:
+            found = indices_of(graph.graph)
+            made = {
+                str(node.target): node in found for node in graph.graph.nodes if node.op == "call_function"
+            }
+            seen.update(made)
+            return graph.forward
+
+        table = select_decomp_table()
+        return aot_autograd(fw_compiler=compiled, decompositions=table)(module, example)  # type: ignore[no-any-return]
+
+    def function(x: Tensor) -> Tensor:
+        i = torch.arange(x.shape[0])
+        return x * (i[:, None] - i >= 2) + x * (i[:, None] * i == 6)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(function, backend=backend, dynamic=True)(torch.ones(7, 7))
+    assert seen["prims.iota.default"]
+    assert seen["aten.ge.Scalar"]
+    assert not seen["aten.eq.Scalar"]
