@@ -35,6 +35,7 @@ from superopt.options import OptimizeOptions
 from superopt.result.codec import read_result, returned
 from superopt.result.result import Result
 from superopt.rivals.final import FinalRace, final_race, withdrawn
+from superopt.rivals.rivals import load_compilers
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.trace.traced import Traced
@@ -161,6 +162,7 @@ def race(
     state = State(
         original, traced, inputs, target, options, limits, clock=clock, tell=tell, interrupted=stopped
     )
+    state.meanwhile = load_compilers if options.torch_compile else None
     if stopped and state.measures:
         log.warning("interrupted: nothing was compiled yet, so PyTorch's own program is what comes back")
     regions = run_regions(regions, state)
@@ -170,25 +172,24 @@ def race(
 
 def _with_floors(
     state: State, regions: Sequence[RegionCandidates], last: FinalRace | None
-) -> tuple[RegionCandidates, ...]:
-    """Return regions with their floors; none are shown that a time in the last race is below."""
+) -> tuple[tuple[RegionCandidates, ...], str]:
+    """Return regions with their floors; where a time in the last race is below them, none, and an error."""
     times = [one.median_us for one in last.measurements.values()] if last else []
     cold = not (last and _cached(state))
     for again in (False, True):
         found = with_floors(state.target, regions, cold=cold)
         floor = of_program(state.traced.program, {one.goal.name: one.floor_us for one in found})
         if not times or not beaten(min(times), floor):
-            return found
+            return found, ""
         if not again:  # the rates of the device may be of a moment when it was busy
             state.target.renew()
-    log.warning(
-        "%s: %.1f µs are less than the %.1f µs that its bytes and arithmetic take at least on this machine:"
-        " no floor is shown",
-        state.traced.program.name,
-        min(times),
-        floor,
+    assert floor is not None
+    doubt = (
+        f"{min(times):.1f} µs are less than the {floor:.1f} µs that its bytes and arithmetic take at least on"
+        " this machine: one of the two is wrong"
     )
-    return tuple(replace(one, floor_us=None) for one in regions)
+    log.warning("%s: %s, and no floor is shown", state.traced.program.name, doubt)
+    return tuple(replace(one, floor_us=None) for one in regions), doubt
 
 
 def _cached(state: State) -> bool:
@@ -213,7 +214,7 @@ def _program(
     kernels, floats = state.kernels, state.floats
     if last is not None and last.fault:
         regions, kernels, floats = [withdrawn(one, last.fault) for one in regions], {}, None
-    found = _with_floors(state, regions, last)
+    found, doubt = _with_floors(state, regions, last)
     won = last.confirmed if last else None
     result = Result(
         state.traced.program,
@@ -238,6 +239,7 @@ def _program(
         ratio=won.speed_of("superopt") if won else None,
         interval=won.interval if won and won.winner == "superopt" else None,
         unsettled=last.unsettled if last else "",
+        doubt=doubt,
         eager=state.traced.eager,
     )
     compiled = last.contenders.get(last.winner) if last and function else None

@@ -2,6 +2,7 @@
 
     python -m bench.costs --json OUT                       every program, on one thread
     python -m bench.costs --family softmax,norm --json OUT
+    python -m bench.costs --held-out --json OUT            programs of which the model knows nothing
     python -m bench.costs --data OUT                       the times that OUT has, by the model of today
 
 Measured: many ways to run each program, the schedules that are ranked first and others that are drawn, in
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.bench.costs.measure import Way, compiled, kept_way, timed, ways_of
-from superopt.bench.costs.programs import FAMILIES, PROGRAMS, Program
+from superopt.bench.costs.programs import FAMILIES, HELD_OUT, PROGRAMS, Program
 from superopt.bench.costs.score import Score, score, together
 from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
 from superopt.bench.harness.records import Record, failed
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("costs", __doc__)
     parser.add_argument("--family", default="", help=f"only these, by commas: {', '.join(FAMILIES)}")
     parser.add_argument("--case", default="", help="only these programs, by commas, as in matmul/512")
+    parser.add_argument("--held-out", action="store_true", help="the programs that the model was not made by")
     parser.add_argument("--threads", type=from_one, default=1, help="threads of a kernel (default: 1)")
     parser.add_argument("--seconds", type=above_zero, default=0.25, help="for each way (default: 0.25)")
     parser.add_argument("--seed", type=int, default=1, help="of the ways that are drawn (default: 1)")
@@ -53,8 +55,9 @@ def _run(options: Namespace) -> int:
     import torch
 
     families, names = listed(options.family), listed(options.case)
-    check_names("--family", families, FAMILIES)
-    check_names("--case", names, [one.name for one in PROGRAMS])
+    programs = HELD_OUT if options.held_out else PROGRAMS
+    check_names("--family", families, list(dict.fromkeys(one.family for one in programs)))
+    check_names("--case", names, [one.name for one in programs])
     document = read_results(options.data) if options.data else None
     if document is not None and document["suite"] != "costs":
         raise InputError(f"{str(options.data)!r} is a result of {document['suite']}, not of costs")
@@ -66,7 +69,7 @@ def _run(options: Namespace) -> int:
         else:
             wanted = [
                 one
-                for one in PROGRAMS
+                for one in programs
                 if (not families or one.family in families) and (not names or one.name in names)
             ]
             records = _measured(wanted, options, pick_target("cpu"))

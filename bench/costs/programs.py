@@ -10,7 +10,7 @@ from superopt.workloads import WORKLOADS
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FAMILIES", "PROGRAMS", "Program"]
+__all__ = ["FAMILIES", "HELD_OUT", "PROGRAMS", "Program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,62 @@ def _squared_distance(x: "Tensor", y: "Tensor") -> "Tensor":
     return (x - y).square().sum()
 
 
+def _group_norm(x: "Tensor", g: "Tensor", b: "Tensor") -> "Tensor":
+    mean, var = x.mean((2, 3), keepdim=True), x.var((2, 3), unbiased=False, keepdim=True)
+    return (x - mean) * (var + 1e-5).rsqrt() * g + b
+
+
+def _batch_norm(x: "Tensor") -> "Tensor":
+    return (x - x.mean(0)) * (x.var(0, unbiased=False) + 1e-5).rsqrt()
+
+
+def _cosine(x: "Tensor", y: "Tensor") -> "Tensor":
+    return (x * y).sum(-1) / (x.square().sum(-1) * y.square().sum(-1)).sqrt()
+
+
+def _bilinear(x: "Tensor", a: "Tensor", y: "Tensor") -> "Tensor":
+    return ((x @ a) * y).sum(-1)
+
+
+def _covariance(x: "Tensor") -> "Tensor":
+    centred = x - x.mean(0)
+    return centred.T @ centred / x.shape[0]
+
+
+def _linear_attention(q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
+    q, k = q.sigmoid(), k.sigmoid()
+    return q @ (k.transpose(-2, -1) @ v) / (q @ k.sum(-2, keepdim=True).transpose(-2, -1))
+
+
+def _gaussian_kernel(x: "Tensor", y: "Tensor") -> "Tensor":
+    squares = x.square().sum(-1, keepdim=True) + y.square().sum(-1) - 2 * (x @ y.T)
+    return (squares * -0.01).exp()
+
+
+def _taxi_distance(x: "Tensor", y: "Tensor") -> "Tensor":
+    return (x.unsqueeze(1) - y).abs().sum(-1)
+
+
+def _entropy(x: "Tensor") -> "Tensor":
+    return -(x.softmax(-1) * x.log_softmax(-1)).sum(-1)
+
+
+def _three_products(x: "Tensor", a: "Tensor", b: "Tensor", c: "Tensor") -> "Tensor":
+    return x @ a @ b @ c
+
+
+def _scaled_columns(x: "Tensor", w: "Tensor") -> "Tensor":
+    return x @ (w / w.square().sum(0).sqrt())
+
+
+def _middle_softmax(x: "Tensor") -> "Tensor":
+    return x.softmax(1)
+
+
+def _cross_attention(q: "Tensor", k: "Tensor", v: "Tensor", gate: "Tensor") -> "Tensor":
+    return (q @ k.transpose(-2, -1) * 0.125).softmax(-1) @ v * gate.sigmoid()
+
+
 def _named(family: str, name: str, case: str, dtype: str = "f32", **sizes: int) -> Program:
     found = WORKLOADS[name]
     label = f"{name}/{case}" + ("" if dtype == "f32" else f"/{dtype}")
@@ -140,6 +196,28 @@ PROGRAMS = (
     _named("attention", "gqa-decode", "t4096", "bf16", B=1, H=8, G=2, S=1, T=4096, D=128),
 )  # fmt: skip
 """All programs: rounds of one of each family, so that a run short of time has all families."""
+
+HELD_OUT = (
+    Program("group norm", "8x32x64x49", _group_norm, ((8, 32, 64, 49), (32, 1, 1), (32, 1, 1))),
+    Program("batch norm", "3000x384", _batch_norm, ((3000, 384),)),
+    Program("similarity", "cosine/900x768", _cosine, ((900, 768),) * 2),
+    Program("similarity", "bilinear/300x320x320", _bilinear, ((300, 320), (320, 320), (300, 320))),
+    Program("gram", "covariance/6000x96", _covariance, ((6000, 96),)),
+    Program("linear attention", "6x384x48", _linear_attention, ((6, 384, 48),) * 3),
+    Program("pairs", "gaussian/200x700x40", _gaussian_kernel, ((200, 40), (700, 40))),
+    Program("pairs", "taxi/96x160x64", _taxi_distance, ((96, 64), (160, 64))),
+    Program("softmax along the middle", "24x200x96", _middle_softmax, ((24, 200, 96),)),
+    Program("entropy", "700x1500", _entropy, ((700, 1500),)),
+    Program("chain", "3x700x300x900x100", _three_products, ((3, 700), (700, 300), (300, 900), (900, 100))),
+    Program("chain", "150x400x300x200x50", _three_products, ((150, 400), (400, 300), (300, 200), (200, 50))),
+    Program("scaled columns", "20x600x1100", _scaled_columns, ((20, 600), (600, 1100))),
+    Program("cross attention", "12x40x77x64", _cross_attention,
+            ((12, 40, 64), (12, 77, 64), (12, 77, 64), (12, 40, 64))),
+    _named("narrow", "matmul-rowsum", "700-m1", M=1, K=3000, N=700),
+    _named("narrow", "rmsnorm", "640-m3000", M=3000, K=640),
+    _named("narrow", "lora", "2048-m8", M=8, K=2048, N=2048, R=16),
+)  # fmt: skip
+"""Programs of other kinds and sizes than those by which the model was made: nothing may be fitted to them."""
 
 FAMILIES = tuple(dict.fromkeys(one.family for one in PROGRAMS))
 """The names of the families."""

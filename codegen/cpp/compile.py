@@ -49,6 +49,7 @@ _PARTS = (
     "functions",
     "lanes",
     "scratch",
+    "sums",
     "contraction",
     "pairs",
     "tiles",

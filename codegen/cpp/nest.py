@@ -13,6 +13,8 @@ from superopt.ops import OPS
 __all__ = ["print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
+_BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks,
+_LONG_SUM = 1 << 14  # and sums in registers
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
@@ -46,6 +48,21 @@ class _NestPrinter:
         )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
+        # Sums that are added up in blocks of terms: of several rows in memory, or in registers.
+        several = self.vector is not None and bool(reduced) and not self.in_registers
+        self.blocked = self._sums_beyond(_BLOCKED) if several else []
+        self.long = self._sums_beyond(_LONG_SUM) if self.in_registers else []
+
+    def _sums_beyond(self, terms: int) -> list[Compute]:
+        """Return the sums that have more than so many terms."""
+        return [
+            one
+            for one in self.nest.statements
+            if isinstance(one, Compute)
+            and one.step.op in REDUCTIONS
+            and one.step.op != "max"
+            and self.tiles.terms(one.step) > terms
+        ]
 
     def name(self, axis: str) -> str:
         return self.tiles.names.axes[axis]
@@ -70,6 +87,10 @@ class _NestPrinter:
             if self.in_registers:
                 for one in reductions:
                     self._start(one)
+            for one in self.blocked:
+                self._open(one, targets)
+            for one in self.long:
+                tiles.line(f"LongSum {self._sums(one)};")
             with tiles.loops(self.reduced):
                 self._read(operands, pointers, vector=False)
                 if self.vector is None:
@@ -77,18 +98,25 @@ class _NestPrinter:
                 else:
                     name, count = self.name(self.vector), tiles.count(self.vector)
                     turns, turn = (f"<{_TURNS}>", ", int turn") if self.apart else ("", ", int")
-                    head = f"along{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
-                    with tiles.block(head, end=");"):
+                    walk = "along_blocks" if self.long else "along"
+                    head = f"{walk}{turns}({count}, [&](index_t {name}, auto {name}_lanes{turn}) INLINE"
+                    with tiles.block(head, end=f"{self._emptied()});"):
                         self._read(operands, pointers, vector=True)
                         self._statements(targets)
+                    for one in self.blocked:
+                        tiles.line(f"{self._sums(one)}.next();")
+            for one in self.blocked:
+                tiles.line(f"{self._sums(one)}.end();")
             if self.in_registers:
                 for one in reductions:
                     self._finish(one, targets)
 
     def _declares(self, operands: list[int]) -> bool:
         """Whether a nest declares names outside its innermost loop, as another nest may too."""
-        return self.vector is None or any(
-            self.vector not in self.tiles.place(value).strides for value in operands
+        return (
+            self.vector is None
+            or bool(self.blocked)
+            or any(self.vector not in self.tiles.place(value).strides for value in operands)
         )
 
     def print_shift(self, made: Compute, move: Move) -> None:
@@ -251,6 +279,21 @@ class _NestPrinter:
         if one.step.op == "max":
             self.tiles.line(f"start({self._register(one)}, -infinity);")
 
+    def _sums(self, one: Compute) -> str:
+        return f"{self.tiles.names.values[one.value]}_sums"
+
+    def _open(self, one: Compute, targets: dict[int, Place]) -> None:
+        """Declare the row of sums to which blocks of terms are added."""
+        assert self.vector is not None
+        tiles, place, name = self.tiles, targets[one.value], self.tiles.names.values[one.value]
+        sums = self._at(tiles.pointer(one.value, place), place.strides, self.kept)
+        rests = self._at(tiles.rest(one.value), place.strides, self.kept)
+        tiles.allocate(f"{name}_block", tiles.extent(self.vector))
+        terms = " * ".join(tiles.count(axis) for axis in self.reduced)
+        count = tiles.count(self.vector)
+        rests = rests if tiles.has_rest(one.value) else "nullptr"
+        tiles.line(f"Sums {self._sums(one)}({sums}, {rests}, {name}_block, {count}, {terms});")
+
     def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
         text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
         largest = one.step.op == "max"
@@ -276,6 +319,8 @@ class _NestPrinter:
             )
             return
         lanes, stride = f"{self.name(self.vector)}_lanes", place.strides[self.vector]
+        if one in self.blocked:
+            at = f"{self._sums(one)}.at + {self.name(self.vector)}"
         before = Text(f"load({at}, {stride}, {lanes})", vector=True)
         after = call("maximum", before, text) if largest else apply_op("add", before, text)
         self._store(at, place.strides, "float", after)
@@ -289,8 +334,23 @@ class _NestPrinter:
             folded = f"largest({register})"
             folded = f"maximum({element}, {folded})" if one.accumulates else folded
             self.tiles.line(f"{element} = {folded};")
+        elif one.accumulates and self.tiles.has_rest(one.value):
+            rest = _element(self._at(self.tiles.rest(one.value), place.strides, self.kept))
+            self.tiles.line(f"add_part({element}, {rest}, {self._folded(one)});")
         else:
-            self.tiles.line(f"{element} {'+=' if one.accumulates else '='} sum({register});")
+            self.tiles.line(f"{element} {'+=' if one.accumulates else '='} {self._folded(one)};")
+
+    def _emptied(self) -> str:
+        """Return what empties the registers of long sums, as an argument of `along_blocks`."""
+        if not self.long:
+            return ""
+        calls = " ".join(f"{self._sums(one)}.next({self._register(one)}, count);" for one in self.long)
+        return f", [&](index_t count) INLINE {{ {calls} }}"
+
+    def _folded(self, one: Compute) -> str:
+        """Return the sum of the lanes of an accumulator."""
+        register = self._register(one)
+        return f"{self._sums(one)}.end({register})" if one in self.long else f"sum({register})"
 
     def _store(self, at: str, strides: dict[str, str], type_name: str, text: Text, where: str = "") -> None:
         if self.vector is None:

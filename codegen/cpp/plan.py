@@ -116,6 +116,7 @@ class Plan:
 
     body: list[Item]
     kept: set[int]
+    added: set[int]  # reductions by nests of loops, which are no contractions
     order: tuple[str, ...]  # all axes; those along which memory runs come last
 
 
@@ -124,7 +125,7 @@ def make_plan(program: KernelProgram, single: frozenset[str]) -> Plan:
     planner = _Planner(program, single)
     body = planner.body(program.statements)
     planner.find_met_again(body)
-    return Plan(body, planner.kept(body), planner.order)
+    return Plan(body, planner.kept(body), _reduced(body), planner.order)
 
 
 class _Planner:
@@ -281,6 +282,19 @@ class _Planner:
             for value in found
             if (step := self.graph.step_of(value)) is not None and step.op not in LEAVES
         }
+
+
+def _reduced(items: list[Item]) -> set[int]:
+    """Return the reductions that nests compute."""
+    found: set[int] = set()
+    for item in items:
+        if isinstance(item, Walk):
+            found |= _reduced(item.body)
+        elif isinstance(item, Nest):
+            found |= {
+                one.value for one in item.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
+            }
+    return found
 
 
 def _made(items: list[Item]) -> set[int]:

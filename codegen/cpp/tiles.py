@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import prod
 
 from superopt.codegen.cpp.config import CppConfig
 from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.plan import VIEWS, make_plan
 from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Place, times
 from superopt.codegen.errors import UnsupportedError
-from superopt.codegen.statements import Compute, KernelProgram, Tensor
+from superopt.codegen.statements import Compute, KernelProgram, Move, Tensor
 from superopt.ir import Step, print_step, value_axes, value_names
 
 __all__ = ["Tiles"]
 
 _TILES = "    " * 3  # the indentation at which tiles of scratch memory are declared
+_ENDLESS = 1 << 14  # terms of a sum from which what rounding takes from it is kept beside it
 
 
 class Tiles:
@@ -46,6 +48,8 @@ class Tiles:
         self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
         self.sized: set[str] = set()
         self.lined: set[str] = set()  # strides along which vectors run, of tensors and of scratch memory
+        moves = [one for one, _ in program.flat() if isinstance(one, Move)]
+        self.rescaled = {value for move in moves for value, _ in move.rescales}
         for tensor in (*program.loads, *program.stores):
             if tensor.dtype not in CPP_TYPES or (tensor in program.stores and tensor.dtype not in CPP_FLOATS):
                 known = ", ".join(sorted(CPP_FLOATS if tensor in program.stores else CPP_TYPES))
@@ -226,6 +230,24 @@ class Tiles:
         step = self.graph.step_at(value)
         neutral = "-infinity" if step.op == "max" else "0.0f"
         self.line(f"fill({place.pointer}, {place.count}, {neutral});")
+        if self.has_rest(value):
+            rest = self.rest(value)
+            self.allocate(rest, place.count)
+            self.line(f"fill({rest}, {place.count}, 0.0f);")
+
+    def terms(self, step: Step) -> int:
+        """Return how many terms a sum has."""
+        return prod(self.graph.sizes[axis] for axis in step.axes)
+
+    def has_rest(self, value: int) -> bool:
+        """Whether what rounding takes from a sum, as it grows, is kept in a tile beside it."""
+        step = self.graph.step_at(value)
+        long = step.op != "max" and self.terms(step) > _ENDLESS
+        return long and value in self.plan.added and value not in self.rescaled
+
+    def rest(self, value: int) -> str:
+        """Return the tile of what rounding took from a sum."""
+        return f"{self.names.values[value]}_rest"
 
     def comment(self, one: Compute) -> str:
         """Return the text of a step, for a comment."""

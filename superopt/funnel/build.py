@@ -1,9 +1,9 @@
 """Build: candidates become kernels that ran once, in processes of their own first."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from superopt.candidates.candidate import Candidate, as_compiled
 from superopt.fate import Kind
 from superopt.funnel.assembly import as_kernel
-from superopt.funnel.state import Context, failed, said
+from superopt.funnel.state import Context, State, failed, said
 from superopt.targets import Kernel
 from superopt.weights.kept import KeptKernel
 
@@ -26,7 +26,7 @@ def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     """Compile candidates, several at a time, and run each once; their kernels go into the context."""
     state = context.state
     state.tell(f"compiling {context.goal.name}")
-    with state.clock.phase("compile"), ThreadPoolExecutor(state.builders) as pool:
+    with state.clock.phase("compile"), _beside(state), ThreadPoolExecutor(state.builders) as pool:
         try:
             made = list(pool.map(lambda one: _built(one, context), candidates))
         except BaseException:  # Ctrl-C: do not wait for running compilers
@@ -36,6 +36,16 @@ def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
             raise
     context.kernels |= {one.id: kernel for one, kernel in made if kernel is not None}
     return [one for one, _ in made]
+
+
+@contextmanager
+def _beside(state: State) -> Iterator[None]:
+    """Do in another thread what waits for such a moment; it is done when the block ends."""
+    work, state.meanwhile = state.meanwhile, None
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield
+    thread.join()
 
 
 def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | None]:

@@ -66,6 +66,7 @@ class State:
     limits: Limits
     clock: Clock = field(default_factory=Clock)
     tell: Callable[[str], None] = lambda message: None
+    meanwhile: Callable[[], None] | None = None  # work to be done once, while compilers run
     first_runs: FirstRuns | None = None  # processes for first runs, where they are wanted
     builders: int = _BUILDERS
     order: ConfigurationOrder = field(init=False)

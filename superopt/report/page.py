@@ -88,6 +88,8 @@ def _headline(result: Result) -> str:
     shown = "".join(f"<span>{escape(tag)}</span>" for tag in tags)
     why = why_faster(result) if result.winner in (None, "superopt") else ""
     because = f'<p class="why">{escape(why)}</p>\n' if why else ""
+    if result.doubt:
+        because += f'<p class="why">Error: {escape(result.doubt)}</p>\n'
     return (
         f'<h1>{escape(result.name)}</h1>\n<p class="headline">{line}</p>\n{because}'
         f'<div class="tags">{shown}</div>'

@@ -79,6 +79,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "ratio": result.ratio,
         "interval": None if result.interval is None else list(result.interval),
         "unsettled": result.unsettled,
+        "doubt": result.doubt,
         "measurements": {name: asdict(one) for name, one in result.measurements.items()},
         "floor_us": result.floor_us,
         "predicted_us": result.predicted_us,
@@ -196,6 +197,7 @@ def _result(data: Mapping[str, Any], place: str) -> Result:
         ratio=number(data, "ratio"),
         interval=_interval(data.get("interval")),
         unsettled=str(data.get("unsettled") or ""),
+        doubt=str(data.get("doubt") or ""),
         eager=None if data.get("eager") is None else _typed(Eager, _eager(data["eager"])),
     )
 

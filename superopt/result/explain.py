@@ -26,6 +26,8 @@ def explained(result: Result, elsewhere: Mapping[str, str]) -> Iterator[str]:
         yield f"  {name:{width}} {one.median_us:10.1f} µs  ({one.low_us:.1f} to {one.high_us:.1f})"
     if result.unsettled:
         yield f"  {result.unsettled}"
+    if result.doubt:
+        yield f"  error: {result.doubt}"
     if result.interrupted:
         yield "  interrupted: this is the best so far"
     if result.floor_us is not None:

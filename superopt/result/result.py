@@ -45,6 +45,7 @@ class Result:
     ratio: float | None = None  # the best of PyTorch's times over ours, where the two raced alone
     interval: tuple[float, float] | None = None  # the interval in which that ratio surely lies
     unsettled: str = ""  # why ours is not taken though it may be faster
+    doubt: str = ""  # what is wrong with a time that is below its floor
     eager: Eager | None = None  # what PyTorch does for the program; None where that is not known
 
     @property

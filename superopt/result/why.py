@@ -211,7 +211,7 @@ def _floor(result: Result, name: str, us: float) -> list[str]:
     """Return how a program's time compares with the least that is possible, where that is known."""
     floor = result.floor_us
     if not floor:
-        return []
+        return [f"Error: {result.doubt}."] if result.doubt else []
     ratio = us / floor
     times = f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
     near = f"{name} takes {times} times that" if ratio >= 1 else f"{name} finds some of it in a cache"

@@ -28,6 +28,7 @@ log = logging.getLogger("superopt")
 _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
 _UNSTEADY = 2.0  # on a busy machine, slow calls take this many times as long as fast ones
 _LONGER = 3.0  # an undecided race goes on for up to this many times its planned time
+_ROUNDS = 100  # rounds of all, which say whom ours must beat; how sure that is, the race of two says
 _HASTE_S = 1.0  # seconds of the last race, once Ctrl-C asked to stop
 
 
@@ -105,10 +106,10 @@ def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool
         floor = _floor_us(state, regions)
         with state.clock.phase("race"), state.stoppable():
             try:
-                found = replace(
-                    found,
-                    measurements=measure_together(contenders, copies, seconds=seconds * 0.7, times=times),
+                together = measure_together(
+                    contenders, copies, seconds=seconds * 0.7, most_rounds=_ROUNDS, times=times
                 )
+                found = replace(found, measurements=together)
                 _check_floor(found, floor)
                 if found.ahead:  # ours once more against the best of PyTorch
                     state.tell(f"racing against {found.best_rival} alone")

@@ -4,8 +4,9 @@ import logging
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +22,7 @@ __all__ = [
     "RIVALS",
     "Function",
     "Rival",
+    "load_compilers",
     "rivals_of",
 ]
 
@@ -83,6 +85,13 @@ RIVALS = (
 
 PEERS = {one.name: one for one in RIVALS}
 """The rivals of a program by name."""
+
+
+def load_compilers() -> None:
+    """Import what torch.compile needs, which takes seconds: its first call is that much shorter."""
+    with suppress(Exception):  # torch.compile says so
+        for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.codegen.cpp"):
+            import_module(name)
 
 
 def _hangs() -> bool:

@@ -7,11 +7,12 @@ import pytest
 
 from superopt.bench.costs.command import main
 from superopt.bench.costs.measure import Way, kept_way
-from superopt.bench.costs.programs import FAMILIES, PROGRAMS
+from superopt.bench.costs.programs import FAMILIES, HELD_OUT, PROGRAMS, Program
 from superopt.bench.costs.score import Score, score, together
 from superopt.bench.harness.results import begin, write_results
 from superopt.ir import fuse, parse_graph
 from superopt.targets import pick_target
+from superopt.trace import trace
 
 ROWS = "graph g\naxes m=64 k=4096\nin x: f32[m, k]\nt1 = exp(x)\nt2 = sum[k](t1)\nout o: f32[m] = t2\n"
 
@@ -31,8 +32,15 @@ def test_regret_is_what_the_best_predicted_lose() -> None:
 
 
 def test_every_family_has_programs_of_their_own_names() -> None:
-    assert len({one.name for one in PROGRAMS}) == len(PROGRAMS)
+    every = (*PROGRAMS, *HELD_OUT)
+    assert len({one.name for one in every}) == len(every)
     assert all(sum(one.family == family for one in PROGRAMS) >= 2 for family in FAMILIES)
+
+
+@pytest.mark.parametrize("program", HELD_OUT, ids=lambda one: one.name)
+def test_what_is_held_out_can_be_scheduled(program: Program) -> None:
+    [region] = trace(program.function, *program.inputs()).program.regions
+    assert region.graph.outputs
 
 
 def test_kept_times_are_scored_by_the_model_of_today(

@@ -125,7 +125,18 @@ def test_bash_completes(run: Run) -> None:
             ["bash", "-c", f"{script}\n{call}"], capture_output=True, text=True, check=True
         )
         assert (set(ended.stdout.split()), ended.stderr) == (expected, "")
-    assert "-l no-torch-compile" in run("completion", "fish").out
+
+
+def test_fish_completes(run: Run, tmp_path: Path) -> None:
+    script = run("completion", "fish").out
+    assert "-l no-torch-compile" in script
+    fish = shutil.which("fish")
+    if fish is not None:
+        (tmp_path / "script").write_text(script)
+        for words, expected in COMPLETED.items():
+            command = f"source {tmp_path / 'script'}; complete -C '{words}'"
+            ended = subprocess.run([fish, "-c", command], capture_output=True, text=True, check=True)
+            assert set(ended.stdout.split()) == expected
 
 
 def test_zsh_completes_whether_or_not_its_completion_is_on(run: Run, tmp_path: Path) -> None:

@@ -165,3 +165,25 @@ def test_what_is_beaten_already_is_not_checked(
     if not chosen:
         slower = Fate("check", Kind.SLOWER, "slower than what there is to beat")
         assert {one.fate for one in plan.candidates} == {slower}
+
+
+def test_other_work_is_done_once_and_before_anything_is_timed(quick: OptimizeOptions, monkeypatch) -> None:
+    ended: list[str] = []
+
+    def slow() -> None:
+        time.sleep(0.3)
+        ended.append("work")
+
+    def noted(*arguments: object, **named: object):
+        ended.append("race")
+        return halve(*arguments, **named)
+
+    monkeypatch.setattr("superopt.funnel.race.halve", noted)
+    state = state_of(replace(quick, guarded=False))
+    state.meanwhile = slow
+    goal = state.traced.graph
+    several = [Candidate(name, goal, fuse(goal)) for name in ("a", "b")]
+    run_regions([RegionCandidates(goal, tuple(several), recalled=True)], state)
+    assert ended.count("work") == 1
+    assert ended[0] == "work"
+    assert state.meanwhile is None

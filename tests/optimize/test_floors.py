@@ -1,5 +1,6 @@
 """Floors: the least time that is shown is one that no equal program found goes below."""
 
+import html
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,8 @@ import superopt
 from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.candidates.floors import SURELY, beaten, least_us, of_program, with_floors
 from superopt.ir.mugraph import fuse
+from superopt.report import report_html
+from superopt.result.codec import read_result
 from superopt.targets.cpu import CpuTarget
 from superopt.trace import trace
 
@@ -71,7 +74,9 @@ def test_an_optimized_program_is_not_below_its_floor() -> None:
     assert 0 < SURELY * floor < fastest
 
 
-def test_a_floor_that_is_beaten_is_measured_again_and_then_not_shown(monkeypatch, caplog) -> None:
+def test_a_floor_that_is_beaten_is_measured_again_and_then_told_as_an_error(
+    monkeypatch, caplog, tmp_path
+) -> None:
     asked = []
     monkeypatch.setattr(CpuTarget, "renew", lambda self: asked.append(self))
     monkeypatch.setattr(CpuTarget, "floor_us", lambda self, graph, cold=True, kept=False: 1e9)
@@ -80,4 +85,9 @@ def test_a_floor_that_is_beaten_is_measured_again_and_then_not_shown(monkeypatch
     assert len(asked) == 1
     assert best.result.floor_us is None
     assert "no floor is shown" in caplog.text
-    assert "at least" not in best.explain()
+    assert "the bytes and the arithmetic take" not in best.explain()
+    assert "error: " in best.explain()
+    best.save(tmp_path / "best.json")
+    kept = read_result(tmp_path / "best.json")
+    assert "one of the two is wrong" in kept.doubt
+    assert kept.doubt in html.unescape(report_html(kept))

@@ -350,9 +350,9 @@ inline void contract_streams(index_t n_count, index_t k_count, Matrix<float> a, 
         for (int one = 0; one < STREAMS; ++one) factors[one] = splat(*a.at(0, k + one).data);
         const B* const from = b.data + k * b.row;
         along(n_count, [&](index_t n, auto count, int) INLINE {
-            Vec value = load(c + n, 1, count);
-            for (int one = 0; one < STREAMS; ++one) value += factors[one] * load(from + one * b.row + n, 1, count);
-            store(c + n, 1, count, value);
+            Vec value = factors[0] * load(from + n, 1, count);
+            for (int one = 1; one < STREAMS; ++one) value += factors[one] * load(from + one * b.row + n, 1, count);
+            store(c + n, 1, count, load(c + n, 1, count) + value);
         });
     }
     if constexpr (STREAMS > 1)
@@ -376,7 +376,13 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
     if (is_turned(m_count, n_count, k_count, b)) return contract_turned(m_count, n_count, k_count, a, b, c, c_row, kept);
     if (b.column != 1 || m_count > few) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
     if (m_count <= 2) {
-        for (index_t m = 0; m < m_count; ++m) contract_streams<4>(n_count, k_count, a.at(m, 0), b, c + m * c_row);
+        Scratch scratch;
+        float* const block = scratch.floats(n_count);
+        for (index_t m = 0; m < m_count; ++m) {
+            Sums sums(c + m * c_row, nullptr, block, n_count, k_count);
+            for (index_t k = 0; k < k_count; k += deep, sums.end())
+                contract_streams<4>(n_count, least(deep, k_count - k), a.at(m, k), b.at(k, 0), sums.at);
+        }
         return;
     }
     constexpr index_t shallow = 64;

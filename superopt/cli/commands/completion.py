@@ -96,13 +96,13 @@ def _bash(words: Words) -> str:
 def _fish(words: Words) -> str:
     lines = []
     for path, found in words.items():
-        condition = "__fish_use_subcommand"
-        if path:
-            condition = "; and ".join(f"__fish_seen_subcommand_from {name}" for name in path)
+        inner = " ".join(longer[-1] for longer in words if longer[:-1] == path and longer != path)
+        seen = [f"__fish_seen_subcommand_from {name}" for name in path]
+        if inner:  # a command is still to be given, and no file
+            seen.append(f"not __fish_seen_subcommand_from {inner}")
+        when = f"complete -c superopt -n '{'; and '.join(seen)}'"
+        lines += [f"{when} -f"] if inner else []
         plain = " ".join(word for word in found if not word.startswith("--"))
-        if plain:
-            lines.append(f"complete -c superopt -n '{condition}' -a '{plain}'")
-        lines += [
-            f"complete -c superopt -n '{condition}' -l {word[2:]}" for word in found if word.startswith("--")
-        ]
+        lines += [f"{when} -a '{plain}'"] if plain else []
+        lines += [f"{when} -l {word[2:]}" for word in found if word.startswith("--")]
     return "\n".join([*lines, ""])
