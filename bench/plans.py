@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from superopt.bench.harness.command import Parser, check_names
 from superopt.bench.kernels.cases import Case, chosen
@@ -32,6 +32,7 @@ from superopt.targets import config_json
 
 __all__ = ["FOLDER", "make_plan", "write_plan"]
 
+Preset = Literal["quick", "full"]
 FOLDER = Path(__file__).with_name("plans")
 _CANDIDATES = 8  # that a plan keeps of each region
 _COMPILED = 5  # of these, compiled in their own configurations
@@ -40,7 +41,7 @@ _WIDE = 4  # candidates whose other configurations are kept as well
 _OTHERS = 8  # configurations of each kernel
 
 
-def make_plan(case: Case, dtype: str, target: str) -> dict[str, Any]:
+def make_plan(case: Case, dtype: str, target: str, preset: Preset = "quick") -> dict[str, Any]:
     """Return the plan of a case as plain data that is the same on every machine."""
     from superopt import optimize
     from superopt.options import OptimizeOptions
@@ -49,7 +50,7 @@ def make_plan(case: Case, dtype: str, target: str) -> dict[str, Any]:
         case.function,
         *case.inputs(dtype),
         name=case.workload,
-        options=OptimizeOptions(target=target, measure=False, cache=False),
+        options=OptimizeOptions(target=target, preset=preset, measure=False, cache=False),
         source={"workload": case.workload, "sizes": dict(case.sizes)},
     )
     data = best.to_json()
@@ -135,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_cases(SUITES, DTYPES, "f16", "decode-8")
     add("--device", dest="target", default="h200", help="the device to plan for (default: h200)")
     add("--out", type=Path, default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER.name}")
+    add("--preset", choices=("quick", "full"), default="full", help="how many kernels are compiled ahead")
     add("--missing", action="store_true", help="make only the plans that are not there yet")
     add("--list", action="store_true", help="print the cases")
     return parser.run(arguments, _make_all)
@@ -157,7 +159,7 @@ def _make_all(options: argparse.Namespace) -> int:
             continue
         start = time.perf_counter()
         try:
-            data = make_plan(case, options.dtype, options.target)
+            data = make_plan(case, options.dtype, options.target, options.preset)
         except SuperoptError as error:
             failed += 1
             print(f"{case.name:36} no plan: {error}", file=sys.stderr, flush=True)

@@ -187,6 +187,11 @@ class KernelProgram:
             else:
                 yield statement, loops
 
+    def inner_turns(self, blocks: Mapping[str, int]) -> int:
+        """Return how many turns a loop within a loop makes, given the tiles; 0 where there is none."""
+        inner = [one.axis for loop in self.loops() for one in loop.body if isinstance(one, LoopStatement)]
+        return max((-(-self.graph.sizes[axis] // blocks.get(axis, 1)) for axis in inner), default=0)
+
     def readings(self) -> tuple[tuple[str, ...], ...]:
         """Return the axes of the tensors it loads as they are read, outermost first, once for each way.
 
@@ -195,12 +200,9 @@ class KernelProgram:
         ways: dict[int, dict[tuple[str, ...], None]] = {one.value: {one.axes: None} for one in self.loads}
         direct: set[int] = set()
         for statement, _ in self.flat():
-            if isinstance(statement, Compute) and statement.step.op in ("rename", "select"):
-                mapping = dict(statement.step.mapping)
+            if isinstance(statement, Compute) and statement.step.op in ("rename", "select", "window"):
                 for axes in ways.get(statement.step.inputs[0], ()):
-                    seen = tuple(mapping.get(axis, axis) for axis in axes)
-                    named = tuple(axis for axis in seen if isinstance(axis, str))
-                    ways.setdefault(statement.value, {})[named] = None
+                    ways.setdefault(statement.value, {})[_seen_through(axes, statement.step)] = None
             elif isinstance(statement, (Compute, Move)):
                 direct.update(statement.step.inputs)
             elif isinstance(statement, Store):
@@ -214,6 +216,17 @@ class KernelProgram:
     def steps(self) -> tuple[Step, ...]:
         """Return the steps it computes."""
         return tuple(one.step for one, _ in self.flat() if isinstance(one, (Compute, Move)))
+
+
+def _seen_through(axes: tuple[str, ...], step: Step) -> tuple[str, ...]:
+    """Return axes as a view shows them; a window has taps and then windows in the place of what it reads."""
+    seen: dict[str, Sequence[str]] = {
+        axis: [new] if isinstance(new, str) else [] for axis, new in step.mapping
+    }
+    for place in step.places:
+        seen |= dict.fromkeys(place.axes, ())
+        seen[place.axes[-1]] = [axis for axis, _ in reversed(place.terms)]
+    return tuple(new for axis in axes for new in seen.get(axis, (axis,)))
 
 
 def lower_block(mugraph: MuGraph, number: int, *, alike: bool = False) -> KernelProgram:

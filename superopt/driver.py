@@ -12,19 +12,20 @@ from superopt.frontier.engine import explore
 from superopt.frontier.engine.engines import transport_named
 from superopt.frontier.engine.interface import Exploration, LevelStats, Limits
 from superopt.frontier.interrupts import interrupts_noted
-from superopt.frontier.tensors.bound import Bound, Machine, graph_bound
+from superopt.frontier.tensors.bound import Bound, Machine, bound_of
 from superopt.frontier.tensors.derive import derive
 from superopt.frontier.tensors.graphs import canonical, graph_of
 from superopt.frontier.tensors.grid import Grid, fits
 from superopt.frontier.tensors.space import TensorSpace
 from superopt.frontier.tensors.split import merge_halves, split_reductions
 from superopt.frontier.tensors.universe import Universe, universe_of
-from superopt.ir import REDUCTIONS, Graph, MuGraph, Program, Region, Split, cut_graph, fuse, release_shifts
+from superopt.ir import REDUCTIONS, Graph, MuGraph, Program, Region, Split, fuse, only_used, release_shifts
+from superopt.ir.windows.apart import Apart, halves_of, reads_windows, windows_apart
 from superopt.rules.axioms import Axiom
 from superopt.rules.discover.axioms import axioms_from
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
-from superopt.weights.division import Weights, check_weights, run_part
+from superopt.weights.division import Weights, check_weights
 
 __all__ = [
     "Found",
@@ -33,7 +34,6 @@ __all__ = [
     "Search",
     "SearchOptions",
     "SearchStatistics",
-    "bound_of",
     "search",
 ]
 
@@ -245,35 +245,45 @@ class _Run:
         if self.out_of_time():
             yield self._unsearched(graph)
             return
-        reductions = sum(step.op in REDUCTIONS for step in graph.steps)
-        halves = cut_graph(graph) if reductions > _TOO_MANY_REDUCTIONS else None
+        apart = windows_apart(graph) if reads_windows(graph) else None
+        large = sum(step.op in REDUCTIONS for step in graph.steps) > _TOO_MANY_REDUCTIONS
+        halves = halves_of(graph) if large or (apart is None and reads_windows(graph)) else None
         attempt = None
         if halves is None:
-            attempt = self._prepare(graph, clock)
+            attempt = self._prepare(graph, clock, apart)
             large = not fits(attempt.goal)
             if (attempt.table.truncated or large) and not self.out_of_time():
-                halves = cut_graph(graph)  # a goal too large for its e-graph, or its grid, is two goals
+                halves = halves_of(graph)  # a goal too large for its e-graph, or its grid, is two goals
                 if halves is None and large:
                     yield self._unsearched(graph, f"{len(attempt.goal.groups)} axes are too many")
                     return
                 if halves is None:
-                    attempt = self._prepare(graph, clock, last=True)
+                    attempt = self._prepare(graph, clock, apart, last=True)
         if halves is not None:
             for half in halves:
                 yield from self.search_graph(half)
         elif attempt is None or self.out_of_time():
             yield self._unsearched(graph)
         else:
-            yield self._search_goal(attempt, clock)
+            found = self._search_goal(attempt, clock)
+            yield found if apart is None else self._restored(found, apart)
 
-    def _prepare(self, graph: Graph, clock: Clock, *, last: bool = False) -> "_Attempt":
+    def _restored(self, region: RegionSearch, apart: Apart) -> RegionSearch:
+        """Return a search of a graph without its windows as one of the graph itself."""
+        graphs = [(one, apart.restored(one.graph)) for one in region.found]
+        weights = self.options.weights
+        found = [replace(one, graph=made, bound=bound_of(made, (), weights)) for one, made in graphs]
+        return replace(region, goal=apart.restored(region.goal), found=tuple(found))
+
+    def _prepare(self, graph: Graph, clock: Clock, apart: Apart | None, *, last: bool = False) -> "_Attempt":
         """Saturate a goal, and where it is small enough once more with its reductions split."""
+        graph = graph if apart is None else only_used(apart.graph)
         limits = _LAST_TRY if last else _FIRST_TRY
         limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
         with clock.phase("saturate"), interrupts_noted(self):
             self.report("saturate", graph.name)
             whole = self._saturated(graph, graph, {}, limits)
-            if not self.options.split or whole.table.truncated or self.out_of_time():
+            if not self.options.split or apart or whole.table.truncated or self.out_of_time():
                 return whole
             split, halves = split_reductions(graph)
             if not halves:
@@ -408,14 +418,6 @@ class _Run:
         ]
         found.sort(key=lambda one: (round(one.bound.us, 6), len(one.graph.steps), str(one.graph)))
         return _selected(found, self.options.max_graphs), len(found)
-
-
-def bound_of(graph: Graph, splits: Sequence[Split], weights: Weights) -> Bound:
-    """Return the bound of a graph, without what is made of its weights once.
-
-    A graph with split axes is one that no part is taken from.
-    """
-    return graph_bound(graph if splits else run_part(graph, weights), Machine())
 
 
 def _selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:

@@ -47,7 +47,8 @@ LARGEST_F16 = 65504.0
 _LARGEST = {"bool": 1.0, "f16": LARGEST_F16, "f8e4m3": 448.0, "f8e5m2": 57344.0, "u8": 255.0, "i8": 128.0}
 _LONGEST = 2.0**31  # positions of an axis: bounds hold at all sizes that a kernel may serve
 _MOST_FACTORS = 16  # the most factors of a product whose range is worked out
-_SAME_SIZE = frozenset({"neg", "abs", "relu", "rename", "select", "max", "silu", "gelu", "gelu_tanh"})
+_VIEWS = ("rename", "select", "window")
+_SAME_SIZE = frozenset({"neg", "abs", "relu", *_VIEWS, "max", "silu", "gelu", "gelu_tanh"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def operand_dtypes(
     first = len(graph.inputs)
     known = {i: dtype for i, dtype in memory.items() if i < first or dtype not in ("f32", "f64")}
     for value, step in steps:
-        if step.mapping and step.inputs[0] in known:
+        if (step.mapping or step.places) and step.inputs[0] in known:
             known[value] = known[step.inputs[0]]
     return known
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from superopt.bench.harness.records import Record
+from superopt.bench.pictures.engines import engines
 from superopt.bench.pictures.rivals import roofline, speedups
 from superopt.bench.pictures.searches import scaling, search_times
 from superopt.bench.pictures.style import styled
@@ -22,6 +23,7 @@ _PICTURES: Mapping[str, Mapping[str, Callable[[Record], "Figure | None"]]] = {
     "functions": {"speedups": speedups},
     "search": {"times": search_times},
     "frontier": {"scaling": scaling},
+    "scaling": {"engines": engines},
 }
 """For each suite its pictures by kind."""
 

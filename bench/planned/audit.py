@@ -15,7 +15,7 @@ from superopt.bench.kernels.cases import Case
 from superopt.bench.planned.loaded import Loaded
 from superopt.cache.keys import canonical_json, versions
 from superopt.candidates import Candidate
-from superopt.codegen.statements import Compute, KernelProgram, Load, lower_block
+from superopt.codegen.statements import Compute, KernelProgram, Load, Tensor, lower_block
 from superopt.codegen.triton.choices import exact_axes
 from superopt.codegen.triton.run.machine_code import MachineCode, read_machine_code
 from superopt.cost import Device
@@ -38,21 +38,25 @@ FINDINGS = {
     "synchronous": "the hot loop of few rows waits for its loads",
     "instructions": "more than 60 instructions of a warp for each KB of weights in a loop of few rows",
     "spills": "registers that do not fit",
-    "fails": "the compiler refuses it",
+    "fails": "the compiler refuses it, or a program needs more memory than it has on chip",
 }
 """What is wrong with a kernel, by the word for it."""
 
 EXCEPTIONS = {
     "arithmetic": "at most 60 beside the arithmetic on vectors that the program asks for in that loop: the"
     " product of one row, which has no matrix instruction, or the norm of what is read",
+    "alternative": "the candidate is predicted to take longer than the first one, which has no such finding:"
+    " it races in case a prediction is wrong",
 }
-"""Why a kernel may have more instructions, by the word for it."""
+"""Why a kernel may have a finding all the same, by the word for it."""
+
+_FOR_ALTERNATIVES = frozenset({"waits", "instructions", "spills"})  # findings that alternatives may have
 
 _MOST_INSTRUCTIONS = 60.0  # of a warp for each KB
 _LEAST_ROWS = 8  # of a tile, from which on there are matrix instructions
 _MANY_ROWS = 64  # of a tile, from which on wgmma has its shape
 _STAGES = 3
-_SMALL = 1 << 20  # bytes that a kernel reads and writes
+_SMALL = 1 << 20  # bytes of weights and caches
 _WGMMA_FROM = 90
 _REGISTERS = 65536  # of a multiprocessor
 _JOB_S = 120.0
@@ -100,7 +104,9 @@ def audit(
         _compile(jobs, regions, target, workers, tell)
     for _, kernel in jobs:
         found = regions[kernel.region][kernel.place]["kernels"][kernel.number]
-        found |= _exceptions(kernel, found, target)
+        found |= _exceptions(kernel, found)
+    for candidates in regions:
+        _except_alternatives(candidates)
     return record
 
 
@@ -126,7 +132,9 @@ def _compile(
 def _digest(jobs: Sequence[tuple[TritonJob | str, _Kernel]], target: CudaTarget) -> str:
     """Return what stands for all kernels of a case, their compiler, and the way they are judged."""
     parts = [f"{_WAY}", target.name, versions()["compiler"]]
-    parts += [job if isinstance(job, str) else _text(job) for job, _ in jobs]
+    for job, kernel in jobs:
+        turns = lower_block(kernel.candidate.mugraph, kernel.number).inner_turns(kernel.config.blocks)
+        parts += [job if isinstance(job, str) else _text(job), *([f"{turns} inner turns"] if turns else [])]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -163,12 +171,7 @@ def summary(cases: Mapping[str, Record]) -> str:
         kernels = [
             kernel for region in case["regions"] for candidate in region for kernel in candidate["kernels"]
         ]
-        found = Counter(
-            word
-            for kernel in kernels
-            for word in kernel["findings"]
-            if word not in kernel.get("exceptions", ())
-        )
+        found = Counter(word for kernel in kernels for word in _unexcused(kernel))
         found["excepted"] = sum(len(kernel.get("exceptions", ())) for kernel in kernels)
         total += found
         count += len(kernels)
@@ -231,12 +234,12 @@ def _job(kernel: _Kernel, target: CudaTarget) -> TritonJob | str:
 def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) -> Record:
     mugraph, config = kernel.candidate.mugraph, kernel.config
     tiles = {"tiles": dict(config.tiles), "warps": config.num_warps, "stages": config.num_stages}
-    failure = outcome if isinstance(outcome, str) else outcome.failure
+    failure = outcome if isinstance(outcome, str) else outcome.failure or target.unfit(outcome.made)
     if isinstance(outcome, str) or failure is not None:
         return {**tiles, "failure": failure, "findings": ["fails"]}
     made = outcome.made
-    code = read_machine_code(made.ptx, made.sass)
     program = lower_block(mugraph, kernel.number)
+    code = read_machine_code(made.ptx, made.sass, inner_turns=program.inner_turns(config.blocks))
     device = target.cost_device()
     exact = exact_axes(config, mugraph.graph.sizes, program.splits)
     turn, own = _turn_bytes(program, config), _own_bytes(program, config)
@@ -262,8 +265,7 @@ def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) 
         "instructions_per_kib": None if instructions is None else round(instructions, 1),
         "in_flight_kib": round(resident * ahead * turn / 1024, 1),
     }
-    least = target.reports(mugraph, kernel.candidate.configs)[kernel.number].bytes or 0
-    counted = kernel.case.suite == "decode" and least >= _SMALL
+    counted = kernel.case.suite == "decode" and _streamed_bytes(program, config) >= _SMALL
     return record | {"findings": _findings(program, config, code, record, target, counted=counted)}
 
 
@@ -303,7 +305,7 @@ def _findings(
     return [word for word in FINDINGS if word in found]
 
 
-def _exceptions(kernel: _Kernel, record: Record, target: CudaTarget) -> Record:
+def _exceptions(kernel: _Kernel, record: Record) -> Record:
     """Return the reasons for findings of a kernel, by their word, and what they follow from."""
     if "instructions" not in record["findings"]:
         return {"exceptions": {}}
@@ -312,6 +314,26 @@ def _exceptions(kernel: _Kernel, record: Record, target: CudaTarget) -> Record:
     excepted = record["instructions_per_kib"] - asked <= _MOST_INSTRUCTIONS
     reasons = {"instructions": "arithmetic"} if excepted else {}
     return {"arithmetic_per_kib": round(asked, 1), "exceptions": reasons}
+
+
+def _except_alternatives(candidates: Sequence[Record]) -> None:
+    """Note which findings candidates may have because the first one is better and has none like them."""
+    first, *others = candidates
+    shared = {word for kernel in first["kernels"] for word in _unexcused(kernel)}
+    for kernel in (
+        one for other in others if _total_us(other) > _total_us(first) for one in other["kernels"]
+    ):
+        for word in _FOR_ALTERNATIVES.intersection(_unexcused(kernel)) - shared:
+            kernel["exceptions"][word] = "alternative"
+
+
+def _unexcused(kernel: Record) -> list[str]:
+    """Return the findings of a kernel that have no reason."""
+    return [word for word in kernel["findings"] if word not in kernel.get("exceptions", ())]
+
+
+def _total_us(candidate: Record) -> float:
+    return sum(kernel["predicted_us"] or 0.0 for kernel in candidate["kernels"])
 
 
 def _arithmetic(program: KernelProgram, config: Any) -> float:
@@ -366,27 +388,43 @@ def _volume(lengths: Iterable[int]) -> int:
 
 
 def _turn_bytes(program: KernelProgram, config: Any) -> int:
-    """Return the bytes that a turn of the loops reads from memory."""
-    return sum(_loop_bytes(program, config).values())
+    """Return the bytes that a turn of each loop reads from memory."""
+    return sum(_loop_bytes(program, config, inner_turns=1).values())
 
 
 def _own_bytes(program: KernelProgram, config: Any) -> int:
-    """Return the bytes of weights and caches that a turn reads: of inputs that no other program reads too."""
+    """Return the bytes of weights and caches that a turn reads."""
+    sizes = _loop_bytes(program, config, inner_turns=program.inner_turns(config.blocks))
+    return sum(sizes.get(one.value, 0) for one in _streamed(program, config))
+
+
+def _streamed_bytes(program: KernelProgram, config: Any) -> int:
+    """Return the bytes of all weights and caches that loops read."""
+    looped, sizes = _loop_bytes(program, config, inner_turns=1), program.graph.sizes
+    return sum(
+        _volume(sizes[axis] for axis in one.axes) * DTYPES[one.dtype].bytes
+        for one in _streamed(program, config)
+        if one.value in looped
+    )
+
+
+def _streamed(program: KernelProgram, config: Any) -> list[Tensor]:
+    """Return weights and caches: the inputs whose tiles no two programs read."""
     spread = {
         axis
         for axis in program.grid
         if config.blocks[axis] < program.graph.sizes[axis] and axis not in config.whole
     }
-    inputs = {one.value for one in program.loads if one.port is not None and spread <= set(one.axes)}
-    return sum(size for value, size in _loop_bytes(program, config).items() if value in inputs)
+    return [one for one in program.loads if one.port is not None and spread <= set(one.axes)]
 
 
-def _loop_bytes(program: KernelProgram, config: Any) -> dict[int, int]:
-    """Return the bytes of each tensor that a turn of the loops reads."""
+def _loop_bytes(program: KernelProgram, config: Any, *, inner_turns: int) -> dict[int, int]:
+    """Return the bytes of each tensor that a turn of the outer loops reads, with all turns of inner ones."""
     tensors = {tensor.value: tensor for tensor in program.loads}
     return {
         one.value: _volume(config.blocks.get(axis, 1) for axis in tensors[one.value].axes)
         * DTYPES[tensors[one.value].dtype].bytes
+        * (inner_turns if loops[1:] else 1)
         for one, loops in program.flat()
         if isinstance(one, Load) and loops
     }

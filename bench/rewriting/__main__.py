@@ -10,22 +10,16 @@ run in turns, and must agree.
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one
 from superopt.bench.harness.records import Record
 from superopt.bench.harness.results import Results, begin, machine, resumed
 from superopt.bench.rewriting.graphs import GRAPHS, Workload
-from superopt.bench.rewriting.measured import MeasuredCosts, compiled
+from superopt.bench.rewriting.rewrite import raced, rewriting_of
 from superopt.frontier.engine import explore
-from superopt.rules.discover.apply import Program
 from superopt.rules.discover.discover import default_setting, discover
-from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.rule import Rule
-from superopt.rules.discover.programs.extract import Extraction, cheapest, cheapest_trees
-from superopt.rules.discover.programs.saturate import Choices, Saturation, choices_of
 
 
 def rules_of(work: Workload) -> list[Rule]:
@@ -37,33 +31,6 @@ def rules_of(work: Workload) -> list[Rule]:
     return found
 
 
-def inputs_for(work: Workload) -> dict[str, Any]:
-    """Return random inputs of the program, and the constants that any rewritten program may need."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    made = {}
-    for name, shape in work.program.inputs:
-        sizes = [sum(map(int, word)) for word in shape]
-        constant = constant_named(name)
-        if constant is None:
-            made[name] = torch.randn(sizes, generator=generator) * 0.05
-        else:
-            made[name] = torch.tensor(
-                constant.holds(tuple(sizes)) * float(constant.share), dtype=torch.float32
-            )
-    return made
-
-
-def program_of(work: Workload, choices: Choices, chosen: Extraction) -> Program:
-    """Return an extracted program; a constant that a rule has brought in is one more input."""
-    nodes = dict(chosen.chosen)
-    outputs = tuple(choices.expression(nodes, made) for made in choices.outputs)
-    known = dict(work.program.inputs)
-    fresh = {node.name: node.words for node in nodes.values() if node.is_input and node.name not in known}
-    return Program((*work.program.inputs, *fresh.items()), outputs)
-
-
 def measure(name: str, seconds: float, rounds: int) -> Record:
     """Return the record of one program."""
     import torch
@@ -73,64 +40,18 @@ def measure(name: str, seconds: float, rounds: int) -> Record:
     began = time.perf_counter()
     rules = rules_of(work)
     discovered_s = time.perf_counter() - began
-    began = time.perf_counter()
-    choices = choices_of(work.program, rules, Saturation(rounds=5, joint_rounds=2, nodes=30_000))
-    saturated_s = time.perf_counter() - began
-    cost = MeasuredCosts(choices, work.weights)
-    given = cheapest(choices_of(work.program, []), cost_of_given(work, cost))
-    trees = cheapest_trees(choices, cost)
-    began = time.perf_counter()
-    best = cheapest(choices, cost, seconds=seconds)
-    extracted_s = time.perf_counter() - began
-    tensors = inputs_for(work)
-    programs = {
-        "given": work.program,
-        "trees": program_of(work, choices, trees),
-        "exact": program_of(work, choices, best),
-    }
-    functions: dict[str, Callable[[], Any]] = {}
-    outputs = {}
-    for kind, program in programs.items():
-        weights = {n: tensors[n] for n in work.weights}
-        for constant, shape in program.inputs:
-            kept = constant_named(constant)
-            if kept is not None:
-                sizes = tuple(sum(map(int, word)) for word in shape)
-                held = kept.holds(sizes) * float(kept.share)
-                weights[constant] = torch.tensor(held, dtype=torch.float32)
-        run = compiled(program, weights)
-        free = {n: tensors[n] for n, _ in work.program.inputs if n not in weights}
-        functions[kind] = partial(run, **free)
-        outputs[kind] = functions[kind]()
-    for kind in ("trees", "exact"):
-        for one, other in zip(outputs["given"], outputs[kind], strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    times: dict[str, list[float]] = {kind: [] for kind in functions}
-    with torch.no_grad():
-        for _ in range(rounds):
-            for kind, function in functions.items():
-                started = time.perf_counter()
-                function()
-                times[kind].append(time.perf_counter() - started)
-    medians = {kind: sorted(some)[len(some) // 2] * 1e6 for kind, some in times.items()}
+    made = rewriting_of(work.program, work.weights, rules, seconds=seconds)
     return {
         "case": name,
         "rules": [rule.name for rule in rules],
-        "nodes": len(choices.nodes),
-        "complete": choices.complete,
-        "cost_us": {"given": given.cost, "trees": trees.cost, "exact": best.cost},
-        "optimal": best.exact,
-        "median_us": medians,
-        "seconds": {"discover": discovered_s, "saturate": saturated_s, "extract": extracted_s},
-        "program": programs["exact"].text(),
+        "nodes": made.nodes,
+        "complete": made.complete,
+        "cost_us": dict(made.cost_us),
+        "optimal": made.optimal,
+        "median_us": raced(made, work.weights, rounds),
+        "seconds": {"discover": discovered_s, "saturate": made.saturated_s, "extract": made.extracted_s},
+        "program": made.programs["exact"].text(),
     }
-
-
-def cost_of_given(work: Workload, cost: MeasuredCosts) -> MeasuredCosts:
-    """Return the same costs for the e-graph of the program alone."""
-    own = MeasuredCosts(choices_of(work.program, []), work.weights)
-    own.share(cost)
-    return own
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

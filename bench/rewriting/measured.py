@@ -9,6 +9,7 @@ from typing import Any
 from superopt.errors import InputError
 from superopt.rules.discover.apply import Program
 from superopt.rules.discover.language.expressions import Apply, Expression, Input
+from superopt.rules.discover.language.images import CONVOLUTIONS, Convolution
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.shapes import Shape, size_of
 from superopt.rules.discover.programs.extract import made_of
@@ -75,26 +76,32 @@ def _window(sizes: Sequence[int]) -> list[int]:
     return [(cols - 1) // 2, cols // 2, (rows - 1) // 2, rows // 2]
 
 
-def _convolved(operands: Sequence[Any], stride: int = 1, groups: int = 1) -> Any:
-    import torch
+def _convolved(kind: Convolution) -> Callable[[Sequence[Any], int], Any]:
+    def run(operands: Sequence[Any], at: int) -> Any:
+        import torch
 
-    image, weight = operands
-    rows, cols = weight.shape[2:]
-    if rows % 2 and cols % 2:
-        border = ((rows - 1) // 2, (cols - 1) // 2)
-        return torch.conv2d(image, weight, stride=stride, padding=border, groups=groups)
-    wide = torch.nn.functional.pad(image, _window((rows, cols)))
-    return torch.conv2d(wide, weight, stride=stride, groups=groups)
+        image, weight = operands
+        groups = {"": 1, "groups": 2, "depth": image.shape[1]}[kind.groups]
+        rows, cols = weight.shape[2:]
+        border = (0, 0)
+        if kind.padding == "same" and rows % 2 and cols % 2:
+            border = ((rows - 1) // 2, (cols - 1) // 2)
+        elif kind.padding == "same":
+            image = torch.nn.functional.pad(image, _window((rows, cols)))
+        found = torch.conv2d(image, weight, stride=kind.stride, padding=border, groups=groups)
+        return found.relu_() if kind.relu else found
+
+    return run
 
 
 def _functions() -> dict[str, Callable[[Sequence[Any], int], Any]]:
     """Return each operator as a function of PyTorch; a split returns both of its parts."""
 
-    def pool(kind: str) -> Callable[[Sequence[Any], int], Any]:
+    def pool(kind: str, stride: int) -> Callable[[Sequence[Any], int], Any]:
         def run(operands: Sequence[Any], at: int) -> Any:
             import torch
 
-            return getattr(torch.nn.functional, kind)(operands[0], 3, 1, 1)
+            return getattr(torch.nn.functional, kind)(operands[0], 3, stride, 1)
 
         return run
 
@@ -114,10 +121,13 @@ def _functions() -> dict[str, Callable[[Sequence[Any], int], Any]]:
 
         return run
 
-    def enlarged(operands: Sequence[Any], at: int) -> Any:
-        import torch
+    def enlarged(rows: int, cols: int) -> Callable[[Sequence[Any], int], Any]:
+        def run(operands: Sequence[Any], at: int) -> Any:
+            import torch
 
-        return torch.nn.functional.pad(operands[0], (1, 1, 1, 1))
+            return torch.nn.functional.pad(operands[0], (cols, cols, rows, rows))
+
+        return run
 
     return {
         **{
@@ -137,14 +147,14 @@ def _functions() -> dict[str, Callable[[Sequence[Any], int], Any]]:
         "concat_cols": joined(1),
         "split_rows": lambda v, at: v[0].split([at, v[0].shape[0] - at], 0),
         "split_cols": lambda v, at: v[0].split([at, v[0].shape[1] - at], 1),
-        "conv_same": lambda v, at: _convolved(v),
-        "conv_same_relu": lambda v, at: _convolved(v).relu_(),
-        "conv_half": lambda v, at: _convolved(v, stride=2),
-        "conv_groups": lambda v, at: _convolved(v, groups=2),
-        "conv_valid": named("conv2d"),
-        "avg_pool": pool("avg_pool2d"),
-        "max_pool": pool("max_pool2d"),
-        "enlarge": enlarged,
+        **{kind.name: _convolved(kind) for kind in CONVOLUTIONS},
+        "avg_pool": pool("avg_pool2d", 1),
+        "max_pool": pool("max_pool2d", 1),
+        "avg_pool_half": pool("avg_pool2d", 2),
+        "max_pool_half": pool("max_pool2d", 2),
+        "enlarge": enlarged(1, 1),
+        "enlarge_high": enlarged(1, 0),
+        "enlarge_wide": enlarged(0, 1),
     }
 
 

@@ -1,7 +1,7 @@
 """How the search scales: serial, processes, MPI and Ray on this machine in turns, and more by a simulation.
 
     python -m bench.scaling                       two workers, all engines that are installed
-    python -m bench.scaling --json OUT --workers 2 --variables 4 --nodes 4
+    python -m bench.scaling --json OUT --workers 2 --variables 4 --nodes 4 --plot FOLDER
 
 Every run is a process of its own and must find the same bytes. Measured: rows a second, how evenly workers
 are busy, and what each level spends beside its slowest worker (exchange and barrier). Beside it stands what
@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from superopt.bench.harness.command import Parser, check_names, check_out, from_one
@@ -100,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--variables", type=from_one, default=4)
     parser.add_argument("--nodes", type=from_one, default=4)
     parser.add_argument("--repeats", type=from_one, default=5)
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the results, too")
     parser.add_results(minutes=30.0)
     return parser.run(arguments, _run)
 
@@ -141,6 +143,10 @@ def _run(options: argparse.Namespace) -> int:
             f"(work {row['work']:.0f} s, skew {row['skew']:.1f}, exchange {row['exchange']:.0f}, "
             f"barriers {row['barrier']:.2f})"
         )
+    if options.plot:
+        from superopt.bench.pictures import draw
+
+        print("\n".join(f"wrote {place}" for place in draw([document], ["scaling"], options.plot)))
     return 0
 
 

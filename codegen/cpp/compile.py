@@ -48,6 +48,7 @@ _PARTS = (
     "formats",
     "functions",
     "lanes",
+    "windows",
     "scratch",
     "sums",
     "contraction",

@@ -117,7 +117,12 @@ def default_config(
             break
     if not runs and not stops and _meets_halves(program):
         config = _for_halves(program, config, sizes, memory, cores, rows=several, columns=inner)
-    whole = tuple(axis for axis in program.looped if _walks(program, axis) > 1 and not _stops(program, axis))
+    taps = {axis for step in program.steps() for place in step.places for axis, _ in place.terms}
+    whole = tuple(
+        axis
+        for axis in program.looped
+        if (axis in taps or _walks(program, axis) > 1) and not _stops(program, axis)
+    )
     for axes in (whole, *((axis,) for axis in whole)):
         if axes and memory.floats(replace(config, whole=axes)) <= _KEPT:
             return replace(config, whole=axes)

@@ -8,6 +8,7 @@ from superopt.codegen.cpp.nest import print_nest, print_shift
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
 from superopt.codegen.cpp.tiles import Tiles
+from superopt.codegen.cpp.windows import print_sliding
 from superopt.codegen.lowering import lower_for_cpp
 from superopt.codegen.statements import Compute, KernelProgram
 from superopt.ir import print_step
@@ -193,6 +194,8 @@ class Emitter(Tiles):
                 self.contraction(item)
             elif isinstance(item, Shift):
                 print_shift(self, item.move)
+            elif item.slides:
+                print_sliding(self, item)
             else:
                 self.nest(item)
 

@@ -1,16 +1,17 @@
 """Nest: fused steps printed as one nest of loops, the innermost one over vectors along one axis."""
 
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
-from superopt.codegen.cpp.tiles import Tiles
+from superopt.codegen.cpp.tiles import Tiles, read_number, read_vector, reads_window
 from superopt.codegen.statements import Compute, Move, Store, Tensor
 from superopt.ir import REDUCTIONS, mask_values, selects
 from superopt.ops import OPS
 
-__all__ = ["print_nest", "print_shift"]
+__all__ = ["NestPrinter", "print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
 _BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks,
@@ -20,16 +21,16 @@ _LONG = 8  # with at least so many flops for each addition, a reduction needs no
 
 def print_nest(tiles: Tiles, nest: Nest) -> None:
     """Print a nest among the lines of a kernel."""
-    _NestPrinter(tiles, nest).print()
+    NestPrinter(tiles, nest).print()
 
 
 def print_shift(tiles: Tiles, move: Move) -> None:
     """Print how a running shift moves, position by position."""
     made = Compute(move.value, move.step)
-    _NestPrinter(tiles, Nest(tiles.axes[move.value], [made])).print_shift(made, move)
+    NestPrinter(tiles, Nest(tiles.axes[move.value], [made])).print_shift(made, move)
 
 
-class _NestPrinter:
+class NestPrinter:
     """One nest: its loops in order, the values it reads, and the values known so far."""
 
     def __init__(self, tiles: Tiles, nest: Nest) -> None:
@@ -48,6 +49,7 @@ class _NestPrinter:
         )
         self.known: dict[int, Text] = {}
         self.stored: dict[Tensor, str] = {}
+        self.whole: dict[int, str] = {}  # windows -> the flag that says that nothing of them lies outside
         # Sums that are added up in blocks of terms: of several rows in memory, or in registers.
         several = self.vector is not None and bool(reduced) and not self.in_registers
         self.blocked = self._sums_beyond(_BLOCKED) if several else []
@@ -65,9 +67,11 @@ class _NestPrinter:
         ]
 
     def name(self, axis: str) -> str:
+        """Return the name of an axis in C++."""
         return self.tiles.names.axes[axis]
 
     def print(self) -> None:
+        """Print the nest among the lines of its kernel."""
         tiles = self.tiles
         reductions = [
             one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
@@ -79,10 +83,7 @@ class _NestPrinter:
         operands = self._operands()
         pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
         targets = self._targets()
-        for store in self.nest.statements:
-            if isinstance(store, Store):
-                place = tiles.stored_place(store.tensor)
-                self.stored[store.tensor] = tiles.stored_pointer(store.tensor, place)
+        self._point_to_stores()
         with tiles.loops(self.kept) if self.kept or not self._declares(operands) else tiles.block(""):
             if self.in_registers:
                 for one in reductions:
@@ -110,6 +111,17 @@ class _NestPrinter:
             if self.in_registers:
                 for one in reductions:
                     self._finish(one, targets)
+
+    def _point_to_stores(self) -> None:
+        for store in (*self.nest.statements, *self.nest.rest):
+            if isinstance(store, Store):
+                place = self.tiles.stored_place(store.tensor)
+                self.stored[store.tensor] = self.tiles.stored_pointer(store.tensor, place)
+
+    def _window(self, value: int, at: str, place: Place, *, vector: bool) -> str:
+        if not vector or self.vector is None:
+            return read_number(self.tiles, place, at)
+        return read_vector(self.tiles, place, at, self.vector, self.whole.get(value))
 
     def _declares(self, operands: list[int]) -> bool:
         """Whether a nest declares names outside its innermost loop, as another nest may too."""
@@ -154,11 +166,13 @@ class _NestPrinter:
             at = self._at(pointer, strides, [*self.kept, *rest])
             tiles.line(f"rescale({at}, {tiles.count(run) if run else 1}, {scale}, {start});")
 
-    def _operands(self) -> list[int]:
-        """Return the values that the nest reads from memory."""
+    def _operands(
+        self, statements: Sequence[Compute | Store] | None = None, known: Iterable[int] = ()
+    ) -> list[int]:
+        """Return the values that some statements, or those of the nest, read from memory."""
         found: list[int] = []
-        made: set[int] = set()
-        for one in self.nest.statements:
+        made = set(known)
+        for one in self.nest.statements if statements is None else statements:
             inputs = (one.value,) if isinstance(one, Store) else one.step.inputs
             found += [i for i in inputs if i not in made and self._leaf(i) is None]
             if isinstance(one, Compute) and one.step.op not in REDUCTIONS:
@@ -168,7 +182,8 @@ class _NestPrinter:
     def _targets(self) -> dict[int, Place]:
         """Return where each value lies that the nest writes to scratch memory."""
         kept = self.tiles.plan.kept
-        made = [one.value for one in self.nest.statements if isinstance(one, Compute) and one.value in kept]
+        statements = (*self.nest.statements, *self.nest.rest)
+        made = [one.value for one in statements if isinstance(one, Compute) and one.value in kept]
         return {value: self.tiles.place(value) for value in made}
 
     def _at(self, pointer: str, strides: dict[str, str], axes: list[str]) -> str:
@@ -189,7 +204,10 @@ class _NestPrinter:
                 continue
             name = self.tiles.names.values[value]
             at = self._at(pointers[value], place.strides, self._loops)
-            if runs:
+            if reads_window(self.graph, value):
+                kind = "Vec" if runs else "float"
+                self.tiles.line(f"const {kind} {name} = {self._window(value, at, place, vector=runs)};")
+            elif runs:
                 assert self.vector is not None
                 lanes = f"{self.name(self.vector)}_lanes"
                 self.tiles.line(f"const Vec {name} = load({at}, {place.strides[self.vector]}, {lanes});")
@@ -232,8 +250,10 @@ class _NestPrinter:
         leaf = self._leaf(value)
         return leaf if leaf is not None else self.known[value]
 
-    def _statements(self, targets: dict[int, Place]) -> None:
-        for one in self.nest.statements:
+    def _statements(
+        self, targets: dict[int, Place], statements: Sequence[Compute | Store] | None = None
+    ) -> None:
+        for one in self.nest.statements if statements is None else statements:
             if isinstance(one, Store):
                 self._store_tensor(one)
                 continue

@@ -1,6 +1,6 @@
 """Plan: statements grouped into what becomes loops of C++: fills, nests of fused steps, contractions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from superopt.codegen.statements import (
@@ -15,6 +15,7 @@ from superopt.codegen.statements import (
     Store,
 )
 from superopt.ir import REDUCTIONS, Graph, Step, mask_values, value_axes
+from superopt.ir.windows.place import reads_outside
 
 __all__ = [
     "LEAVES",
@@ -33,17 +34,20 @@ __all__ = [
 LEAVES = frozenset({"const", "infinity", "size", "index"})
 """Steps that are written where they are read."""
 
-VIEWS = frozenset({"rename", "select"})
+VIEWS = frozenset({"rename", "select", "window"})
 """Steps that read other places of a value, and compute nothing."""
 
 
 def viewed(graph: Graph, value: int) -> int:
-    """Return the value behind renames and selections: what is read where a view of it is asked for."""
+    """Return the value behind renames, selections and windows: what is read where a view is asked for."""
     step = graph.step_of(value)
     while step is not None and step.op in VIEWS:
         value = step.inputs[0]
         step = graph.step_of(value)
     return value
+
+
+_MOST_TAPS = 128  # positions over which sums stay in registers
 
 
 @dataclass(slots=True)
@@ -52,11 +56,14 @@ class Nest:
 
     axes: frozenset[str]
     statements: list[Compute | Store] = field(default_factory=list)
+    # It sums over the short axes of windows in registers; then come further steps, of what it has summed.
+    slides: bool = False
+    rest: list[Compute | Store] = field(default_factory=list)
 
     @property
     def made(self) -> set[int]:
         """The values it computes."""
-        return {one.value for one in self.statements if isinstance(one, Compute)}
+        return {one.value for one in (*self.statements, *self.rest) if isinstance(one, Compute)}
 
     @property
     def reduced(self) -> frozenset[str]:
@@ -123,7 +130,7 @@ class Plan:
 def make_plan(program: KernelProgram, single: frozenset[str]) -> Plan:
     """Return the plan of a kernel in which tiles have one position of the `single` axes."""
     planner = _Planner(program, single)
-    body = planner.body(program.statements)
+    body = planner.sliding(planner.body(program.statements))
     planner.find_met_again(body)
     return Plan(body, planner.kept(body), _reduced(body), planner.order)
 
@@ -137,6 +144,9 @@ class _Planner:
         self.order = _order(program)
         self.rank = {axis: i for i, axis in enumerate(self.order)}
         self.masks = mask_values(self.graph)
+        self.stored = {tensor.value for tensor in program.stores}
+        places = [place for step in program.steps() for place in step.places]
+        self.taps = {axis for place in places for axis, _ in place.terms}
 
     def body(self, statements: tuple[Statement, ...]) -> list[Item]:
         items: list[Item] = []
@@ -163,6 +173,45 @@ class _Planner:
             else:
                 assert isinstance(one, (Load, Compute))
         return items
+
+    def sliding(self, items: list[Item]) -> list[Item]:
+        """Return items in which sums over windows stay in registers, with the steps that follow them."""
+        found: list[Item] = []
+        for item in items:
+            before = found[-1] if found else None
+            if isinstance(item, Walk):
+                found.append(replace(item, body=self.sliding(item.body)))
+            elif isinstance(item, Nest) and self._slides(item):
+                found.append(replace(item, slides=True))
+            elif isinstance(before, Nest) and isinstance(item, Nest) and self._follows(before, item):
+                found[-1] = replace(before, rest=[*before.rest, *item.statements])
+            elif isinstance(before, Nest) and isinstance(item, Nest) and self._goes_before(before, item):
+                found.insert(-1, item)
+            else:
+                found.append(item)
+        return found
+
+    def _slides(self, nest: Nest) -> bool:
+        """Whether a nest reduces over few positions of windows, in one tile, and runs along another axis."""
+        computed = [one for one in nest.statements if isinstance(one, Compute)]
+        kept = [axis for axis in self.order if axis in nest.axes - self.single]
+        return (
+            bool(nest.reduced & self.taps)
+            and prod(self.graph.sizes[axis] for axis in nest.reduced) <= _MOST_TAPS
+            and bool(kept)
+            and kept[-1] not in nest.reduced
+            and not any(one.accumulates for one in computed)
+            and all(one.step.op in REDUCTIONS or one.value not in self.stored for one in computed)
+        )
+
+    def _follows(self, before: Nest, item: Nest) -> bool:
+        """Whether a nest runs along what is left of a nest over windows, and reduces nothing."""
+        return before.slides and not item.reduced and item.axes == before.axes - before.reduced
+
+    def _goes_before(self, before: Nest, item: Nest) -> bool:
+        """Whether a nest reads nothing of a nest over windows, whose further steps may read the item."""
+        reads = set[int]().union(*(self.sources(one) for one in item.statements))
+        return before.slides and reads.isdisjoint(before.made)
 
     def _place(self, items: list[Item], first: int, one: Compute | Store, work: frozenset[str]) -> None:
         """Add a statement to the earliest nest over its axes that comes after all it reads."""
@@ -209,7 +258,7 @@ class _Planner:
         step: Step = one.step
         if step.op != "contract" or any(self.masks[i] for i in step.inputs):
             return None
-        if any(self._leaf(i) for i in step.inputs):
+        if any(self._leaf(i) or self._reaches_outside(i) for i in step.inputs):
             return None
         a, b = step.inputs
         result = [axis for axis in self.order if axis in self.axes[one.value] and axis not in self.single]
@@ -255,6 +304,15 @@ class _Planner:
                 for item in items:
                     item.walks = None
 
+    def _reaches_outside(self, value: int) -> bool:
+        """Whether a view of a tensor is 0 somewhere because it reads outside."""
+        step = self.graph.step_of(value)
+        while step is not None and step.op in VIEWS:
+            if any(reads_outside(place, self.graph.sizes) for place in step.places):
+                return True
+            step = self.graph.step_of(step.inputs[0])
+        return False
+
     def _leaf(self, value: int) -> bool:
         step = self.graph.step_of(self.source(value))
         return step is not None and step.op in LEAVES
@@ -272,10 +330,10 @@ class _Planner:
             elif isinstance(item, Shift):
                 found |= {self.source(i) for i in item.move.step.inputs} | {item.move.value}
             else:
-                for one in item.statements:
+                for one in (*item.statements, *item.rest):
                     direct = {one.value} if isinstance(one, Store) else set(one.step.inputs)
                     found |= {self.source(i) for i in direct if i not in item.made}
-                    if isinstance(one, Compute) and one.step.op in REDUCTIONS:
+                    if isinstance(one, Compute) and one.step.op in REDUCTIONS and not item.slides:
                         found.add(one.value)
         return {
             value

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from superopt.dtypes import DTYPES, FLOATS
 
-__all__ = ["CPP_FLOATS", "CPP_TYPES", "Argument", "CppSource", "Place", "times"]
+__all__ = ["CPP_FLOATS", "CPP_TYPES", "Argument", "CppSource", "Guard", "Place", "times"]
 
 CPP_TYPES = {name: dtype.cpp for name, dtype in DTYPES.items() if dtype.cpp}
 """The C++ type of the elements of each dtype that kernels read."""
@@ -34,6 +34,15 @@ class CppSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """A place of a window that may lie outside the tensor: factors of axes, an offset, and the extent."""
+
+    factors: dict[str, int]
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a value lies: a pointer, the stride of each axis, and the axes along which it is whole."""
 
@@ -43,6 +52,7 @@ class Place:
     whole: frozenset[str]
     offset: tuple[str, ...] = ()
     count: str = "0"  # floats of a tile of scratch memory
+    guards: tuple[Guard, ...] = ()
 
 
 def times(a: str, b: str) -> str:

@@ -1,18 +1,20 @@
 """Tiles: the lines of one kernel, the loops that are open, and where its values lie."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 
 from superopt.codegen.cpp.config import CppConfig
 from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.plan import VIEWS, make_plan
-from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Place, times
+from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Guard, Place, times
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Move, Tensor
-from superopt.ir import Step, print_step, value_axes, value_names
+from superopt.ir import Graph, Step, print_step, value_axes, value_names, window_axes
+from superopt.ir.windows.place import reads_outside
 
-__all__ = ["Tiles"]
+__all__ = ["Tiles", "read_number", "read_vector", "reads_window"]
 
 _TILES = "    " * 3  # the indentation at which tiles of scratch memory are declared
 _ENDLESS = 1 << 14  # terms of a sum from which what rounding takes from it is kept beside it
@@ -46,6 +48,7 @@ class Tiles:
         self.walked: list[str] = []
         self.places: dict[int, Place] = {}
         self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
+        self.fixed = window_axes(self.graph)
         self.sized: set[str] = set()
         self.lined: set[str] = set()  # strides along which vectors run, of tensors and of scratch memory
         moves = [one for one, _ in program.flat() if isinstance(one, Move)]
@@ -75,7 +78,9 @@ class Tiles:
         self.line(f"}}{end}")
 
     def size(self, axis: str) -> str:
-        """Return the extent of an axis, a field of the kernel."""
+        """Return the extent of an axis: a field of the kernel, or a number where it never changes."""
+        if axis in self.fixed:
+            return str(self.graph.sizes[axis])
         self.sized.add(axis)
         return f"{self.names.axes[axis]}_size"
 
@@ -166,6 +171,8 @@ class Tiles:
     def view(self, step: Step) -> Place:
         """Return where other places of a value lie."""
         source = self.place(step.inputs[0])
+        if step.places:
+            return self.window(step, source)
         strides: dict[str, list[str]] = {}
         offset = list(source.offset)
         mapping = dict(step.mapping)
@@ -183,7 +190,49 @@ class Tiles:
             for axis in joined
             if any(mapping.get(old, old) == axis and old in source.whole for old in source.strides)
         )
-        return Place(source.pointer, source.type, joined, whole, tuple(o for o in offset if o != "0"))
+        offset = [one for one in offset if one != "0"]
+        guards = tuple(_seen_through(guard, mapping) for guard in source.guards)
+        return replace(source, strides=joined, whole=whole, offset=tuple(offset), guards=guards)
+
+    def window(self, step: Step, source: Place) -> Place:
+        """Return where what a window shows of a tensor lies."""
+        read = {axis for place in step.places for axis in place.axes}
+        strides = {axis: stride for axis, stride in source.strides.items() if axis not in read}
+        offset, guards = list(source.offset), list(source.guards)
+        for place in step.places:
+            if not self.are_one(place.axes, step.inputs[0]):
+                raise UnsupportedError(f"{self.program.name}: a window reads axes that memory has apart")
+            stride = source.strides[place.axes[-1]]
+            for axis, factor in place.terms:
+                strides[axis] = times(str(factor), stride)
+            if place.offset:
+                offset.append(times(str(place.offset), stride))
+            if reads_outside(place, self.graph.sizes):
+                size = prod(self.graph.sizes[axis] for axis in place.axes)
+                guards.append(Guard(dict(place.terms), place.offset, size))
+        whole = (source.whole - read) | {axis for place in step.places for axis, _ in place.terms}
+        return replace(
+            source, strides=strides, whole=frozenset(whole), offset=tuple(offset), guards=tuple(guards)
+        )
+
+    def are_one(self, axes: tuple[str, ...], value: int) -> bool:
+        """Whether axes of a loaded tensor are one index of its memory, as the parts of a dimension are."""
+        tensor = next((one for one in self.program.loads if one.value == value), None)
+        if tensor is None or len(axes) == 1:
+            return tensor is not None
+        dims = [tensor.axes] if tensor.port is None else tensor.port.dims
+        runs = (dim[at : at + len(axes)] for dim in dims for at in range(len(dim)))
+        return axes in runs
+
+    def position(self, guard: Guard, instead: Mapping[str, str] | None = None) -> str:
+        """Return the place that a window reads here, as text; some axes may be at other positions."""
+        terms = [str(guard.offset)] if guard.offset else []
+        for axis, factor in guard.factors.items():
+            base = self.base(axis)
+            name = (instead or {}).get(axis, self.names.axes[axis])
+            at = name if base in (None, name) else f"({base} + {name})"
+            terms.append(times(str(factor), at) if factor != 1 else at)
+        return " + ".join(terms) or "0"
 
     def pointer(self, value: int, place: Place) -> str:
         """Return a pointer to the tile of a value, declared here where none is in scope."""
@@ -253,3 +302,57 @@ class Tiles:
         """Return the text of a step, for a comment."""
         sign = ("max=" if one.step.op == "max" else "+=") if one.accumulates else "="
         return f"{self.texts[one.value]} {sign} {print_step(one.step, self.texts)}"
+
+
+def _seen_through(guard: Guard, mapping: Mapping[str, str | int]) -> Guard:
+    """Return a guard after a renaming or a selection of its axes."""
+    factors: dict[str, int] = {}
+    offset = guard.offset
+    for axis, factor in guard.factors.items():
+        seen = mapping.get(axis, axis)
+        if isinstance(seen, int):
+            offset += factor * seen
+        else:
+            factors[seen] = factors.get(seen, 0) + factor
+    return Guard(factors, offset, guard.size)
+
+
+# -- what is read through windows
+
+
+def reads_window(graph: Graph, value: int) -> bool:
+    """Return whether a value is a window, or a view of one."""
+    step = graph.step_of(value)
+    while step is not None and step.op in VIEWS:
+        if step.op == "window":
+            return True
+        step = graph.step_of(step.inputs[0])
+    return False
+
+
+def read_number(tiles: Tiles, place: Place, at: str) -> str:
+    """Return what is read at one position: 0 where the place lies outside."""
+    there = _inside(tiles, place.guards)
+    pointer, _, rest = at.partition(" + ")
+    return f"read_inside({at}, {there})" if there else f"read({pointer}[{rest or 0}])"
+
+
+def read_vector(tiles: Tiles, place: Place, at: str, vector: str, whole: str | None) -> str:
+    """Return what is read along an axis: 0 in lanes outside. `whole` names the flag that no lane is."""
+    along = [one for one in place.guards if vector in one.factors]
+    if len(along) > 1:
+        raise UnsupportedError(f"{tiles.program.name}: a vector runs along two places of a window")
+    first, step, size = "0", "1", "no_end"
+    if along:
+        first, size = tiles.position(along[0]), str(along[0].size)
+        step = str(along[0].factors[vector])
+    lanes = f"{tiles.names.axes[vector]}_lanes"
+    code = f"load_window({whole or 'false'}, {at}, {place.strides[vector]}, {lanes}, {first}, {step}, {size})"
+    there = _inside(tiles, [one for one in place.guards if one not in along])
+    if not there:
+        return code
+    return f"{f'{whole} || ({there})' if whole else there} ? {code} : Vec{{}}"
+
+
+def _inside(tiles: Tiles, guards: Collection[Guard]) -> str:
+    return " && ".join(f"inside({tiles.position(one)}, {one.size})" for one in guards)

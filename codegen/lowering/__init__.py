@@ -4,13 +4,14 @@ from collections.abc import Container
 
 from superopt.codegen.lowering.bound_masked_loops import bound_masked_loops
 from superopt.codegen.lowering.convert_exp_to_exp2 import convert_exp_to_exp2
+from superopt.codegen.lowering.convert_sqrt_to_rsqrt import convert_sqrt_to_rsqrt
 from superopt.codegen.lowering.drop_needless_masks import drop_needless_masks
 from superopt.codegen.lowering.unloop_short_axes import unloop_short_axes
 from superopt.codegen.statements import KernelProgram
 
 __all__ = ["lower_for_cpp", "lower_for_triton", "unloop_short_axes"]
 
-_FOR_TRITON = (convert_exp_to_exp2, bound_masked_loops, drop_needless_masks)
+_FOR_TRITON = (convert_sqrt_to_rsqrt, convert_exp_to_exp2, bound_masked_loops, drop_needless_masks)
 
 
 def lower_for_triton(program: KernelProgram) -> KernelProgram:
@@ -22,4 +23,4 @@ def lower_for_triton(program: KernelProgram) -> KernelProgram:
 
 def lower_for_cpp(program: KernelProgram, short: Container[str] = ()) -> KernelProgram:
     """Return the program that is printed as C++, with some short axes whole inside a tile."""
-    return bound_masked_loops(unloop_short_axes(program, short))
+    return bound_masked_loops(unloop_short_axes(convert_sqrt_to_rsqrt(program, shared=True), short))

@@ -50,7 +50,7 @@ _FROM_LARGE_TO_SMALL = (
 # More tiles of rows, columns and inner axes, warps and stages: large tiles for tensor cores that read shared
 # memory, and, for few rows, tiles that request much memory at a time.
 _LARGE = tuple(combinations((64, 128), (256,), (32, 64), (8,), (3, 4)))
-_FEW_ROWS = tuple(combinations((16,), (64, 128), (64, 128), (4,), (5, 6)))
+_FEW_ROWS = tuple(combinations((16,), (32, 64, 128), (64, 128, 256), (4,), (4, 5, 6)))
 # Up to 8 rows are the columns of an instruction: no row of it is wasted.
 _FEWEST_ROWS = tuple(
     combinations((FEWEST_ROWS,), (32, 64, 128, 256), (64, 128, 256), (2, 4, 8), (2, 3, 4, 6))

@@ -23,7 +23,7 @@ LEAST_BYTES = 16  # bytes that a row of a tile has at least
 ALIGNED = 16  # bytes: what a tensor's start, and its strides, are multiples of
 MOST_BYTES = 2**40  # bytes that a stride may have
 LARGE_BYTES = 8 << 10  # bytes of a tile that is worth its descriptor
-STAGES = (3, 4)
+STAGES = (3, 4, 6)
 WARPS = (4, 8)
 
 

@@ -148,7 +148,9 @@ class TritonText:
         return Expression(f"{a.inside(_MUL)} * {b.inside(_UNARY)}", _MUL, kind)
 
     def div(self, a: Expression, b: Expression) -> Expression:
-        """Return a / b."""
+        """Return a / b; where b is a whole number, as an extent is, its reciprocal is taken once."""
+        if a.kind == "float" and b.kind == "int":
+            return Expression(f"{a.inside(_MUL)} * (1.0 / {b.inside(_UNARY)})", _MUL, "float")
         if a.kind == b.kind == "int" or "mask" in (a.kind, b.kind):
             a, b = as_float(a), as_float(b)
         return Expression(f"{a.inside(_MUL)} / {b.inside(_UNARY)}", _MUL, "float")

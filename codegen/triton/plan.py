@@ -87,6 +87,8 @@ def kept_splits(program: KernelProgram) -> tuple[Split, ...]:
 
 def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
     """Return the plan, or raise UnsupportedError."""
+    if any(step.places for step in program.steps()):
+        raise UnsupportedError(f"{program.name}: no Triton reads windows yet; the CPU's kernels do")
     grid, looped = set(program.grid), set(program.looped)
     splits = kept_splits(program)
     parts = {split.outer for split in splits}

@@ -6,15 +6,16 @@ same axis has to run along that axis again. Everything else may stay on chip, so
 Schedules refine this; a search only needs the order of candidates to be sensible.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from superopt.dtypes import DTYPES
-from superopt.ir import REDUCTIONS, Graph, value_axes
+from superopt.ir import REDUCTIONS, Graph, Split, value_axes
 from superopt.ops import OPS
+from superopt.weights.division import Weights, run_part
 
-__all__ = ["Bound", "Machine", "graph_bound", "operator_us"]
+__all__ = ["Bound", "Machine", "bound_of", "graph_bound", "operator_us"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,14 @@ def graph_bound(graph: Graph, machine: Machine | None = None) -> Bound:
     total_us += moved / machine.bytes_per_us + machine.pass_us * sum(walked.values())
     again = tuple(sorted((axis, count) for axis, count in walked.items() if count > 1))
     return Bound(total_us, flops, moved, again)
+
+
+def bound_of(graph: Graph, splits: Sequence[Split], weights: Weights) -> Bound:
+    """Return the bound of a graph, without what is made of its weights once.
+
+    A graph with split axes is one that no part is taken from.
+    """
+    return graph_bound(graph if splits else run_part(graph, weights))
 
 
 def _is_matrix(a: frozenset[str], b: frozenset[str], sizes: Mapping[str, int]) -> bool:

@@ -143,7 +143,7 @@ def _prints(graph: Graph) -> list[tuple[int, str]]:
         operands = [prints[i] for i in step.inputs]
         if step.op in COMMUTATIVE:
             operands.sort()
-        content = repr((step.op, sorted(step.axes), step.mapping, step.value, operands))
+        content = repr((step.op, sorted(step.axes), step.mapping, step.value, step.places, operands))
         depth = 1 + max((depth for depth, _ in operands), default=0)
         prints.append((depth, blake2b(content.encode(), digest_size=12).hexdigest()))
     return prints

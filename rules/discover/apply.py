@@ -34,9 +34,19 @@ class Program:
         """How many operators the program runs."""
         return len(applications(*self.outputs))
 
+    @property
+    def names(self) -> set[str]:
+        """The names of its operators."""
+        return {one.op for one in applications(*self.outputs) if isinstance(one, Apply)}
+
     def text(self) -> str:
         """Return the outputs as text."""
         return ", ".join(text_of(output) for output in self.outputs)
+
+    def whole_text(self) -> str:
+        """Return the inputs and the outputs as text that parses back."""
+        inputs = (f"{name}[{', '.join(map('+'.join, shape))}]" for name, shape in self.inputs)
+        return f"{' '.join(inputs)}: {self.text()}"
 
 
 @dataclass(frozen=True, slots=True)

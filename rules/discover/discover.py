@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from superopt.clock import Clock
 from superopt.errors import InputError
 from superopt.rules.discover.language.constants import CONSTANTS
+from superopt.rules.discover.language.images import CONVOLUTIONS
 from superopt.rules.discover.language.operators import OPERATORS, operators_named
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.proof.prove import Proof, prove
@@ -26,16 +27,25 @@ __all__ = ["MATRICES", "Discovery", "Explored", "Explorer", "default_setting", "
 # The dimensions of inputs in units; those of two units can be split.
 _MATRIX: Units = (("u", "u"), ("u", "u"))
 _COLUMN: Units = (("u", "u"), ("1",))
-_WINDOW: Units = (("wide(k)",), ("wide(k)",))
+_WINDOW: Units = (("wide(k)",), ("wide(j)",))
 _IMAGE: Units = (("b", "b"), ("c", "c"), ("y",), ("z",))
-_WEIGHT: Units = (("c", "c"), ("c", "c"), *_WINDOW)
+_CHANNELS: Units = (("c", "c"), ("c", "c"))
+_WEIGHT: Units = (*_CHANNELS, *_WINDOW)
 _OF_GROUPS: Units = (("c", "c"), ("c",), *_WINDOW)
-_SMALL_WEIGHT: Units = (("c", "c"), ("c", "c"), ("k",), ("k",))
+_OF_DEPTH: Units = (("c", "c"), ("1",), *_WINDOW)
+_SMALL: Mapping[str, Units] = {  # windows of weights that get a border
+    "r": (("k",), ("j",)),
+    "l": (("k",), ("wide(j)",)),
+    "m": (("wide(k)",), ("j",)),
+}
+_GROWS = {"r": "enlarge", "l": "enlarge_high", "m": "enlarge_wide"}
 _OF_CONSTANTS: Mapping[str, Units] = {
     "eye": _MATRIX,
     "ones": _MATRIX,
-    "dirac": _SMALL_WEIGHT,
-    "box": (("c", "c"), ("c", "c"), ("3",), ("3",)),
+    "dirac": (*_CHANNELS, ("k",), ("j",)),
+    "full": _IMAGE,
+    "box": (*_CHANNELS, ("3",), ("3",)),
+    "boxes": (("c", "c"), ("1",), ("3",), ("3",)),
 }
 
 MATRICES = tuple(operator.name for operator in OPERATORS.values() if operator.family == "matrices")
@@ -79,28 +89,19 @@ def default_setting(
 ) -> Setting:
     """Return the operators over as many tensors as graphs of this size can tell apart.
 
-    The tensors are matrices; where an operator takes only images, they are images and weights. Two scalars
-    and the constants stand beside them.
+    The tensors are matrices where an operator takes only these, images and weights where one takes only
+    those, and matrices where all operators take both. Two scalars and the constants stand beside them.
     """
     operators = operators_named(names)
-    ranks = {2, 4}.intersection(*(operator.ranks for operator in operators))
-    if not ranks:
-        raise InputError(
-            f"no tensor goes into all of {', '.join(names)}: some take matrices only, and others images only"
-        )
+    alone = {operator.ranks[0] for operator in operators if len(operator.ranks) == 1}
+    ranks = alone or {2}
     inputs: list[tuple[str, Units]] = []
     if 2 in ranks:
         inputs += [(chr(ord("a") + number), _MATRIX) for number in range(size + 1)]
         if "scale_rows" in names:
-            inputs += [("v", _COLUMN), ("w", _COLUMN)]
-    else:
-        inputs += [(name, _IMAGE) for name in "xyz"[: (size + 3) // 2]]
-        if any(name.startswith(("conv", "enlarge")) for name in names):
-            inputs += [(name, _WEIGHT) for name in "uvw"[: (size + 3) // 2]]
-        if "conv_groups" in names:
-            inputs.append(("g", _OF_GROUPS))
-        if "enlarge" in names:
-            inputs.append(("r", _SMALL_WEIGHT))
+            inputs += [(name, _COLUMN) for name in ("ij" if 4 in ranks else "vw")]
+    if 4 in ranks:
+        inputs += _image_inputs(size, names)
     if "scale" in names:
         inputs += [("s", ()), ("t", ())]
     for name in constants:
@@ -111,6 +112,23 @@ def default_setting(
         inputs.append((name, _OF_CONSTANTS[name]))
     samples = 8 if 2 in ranks else 4
     return Setting(operators, tuple(inputs), samples=samples, seed=seed)
+
+
+def _image_inputs(size: int, names: Sequence[str]) -> list[tuple[str, Units]]:
+    """Return images, and the weights that some operator takes."""
+    count = (size + 3) // 2
+    inputs = [(name, _IMAGE) for name in "xyz"[:count]]
+    kinds = {one.groups for one in CONVOLUTIONS if one.name in names}
+    borders = {name for name in names if name.startswith("enlarge")}
+    if "" in kinds or borders:
+        inputs += [(name, _WEIGHT) for name in "uvw"[:count]]
+    if "groups" in kinds:
+        inputs.append(("g", _OF_GROUPS))
+    if "depth" in kinds:
+        inputs += [("p", _OF_DEPTH), ("q", _OF_DEPTH)]
+    return inputs + [
+        (name, (*_CHANNELS, *windows)) for name, windows in _SMALL.items() if _GROWS[name] in borders
+    ]
 
 
 def discover(
@@ -173,5 +191,5 @@ def _all_terms(
         tell(f"{len(found.rows):,} graphs of up to {length} operators")
         with clock.phase("evaluate"):
             terms = terms.extended(last_applications(terms, found.rows, length), length, valued=length < size)
-        counts = {"graphs": len(found.rows), "separate": sum(found.counts.values())}
+        counts = {"graphs": len(found.rows)}
     return terms, counts

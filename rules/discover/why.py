@@ -22,6 +22,7 @@ def why(rule: Rule, rules: Sequence[Rule], seed: int) -> str:
     general = special_case_of(rule, rules)
     if general is not None:
         return f"it is {general.name}, or a special case of it"
-    if Deriver(rules).derives(rule, _EFFORT):
+    names = rule.names.union(*(known.names for known in rules))
+    if Deriver(rules, names=names).derives(rule, _EFFORT):
         return "it follows from the rules by saturation"
     return "no difference was found, and no derivation from the rules"

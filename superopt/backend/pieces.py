@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from superopt.rivals.aten import bytes_of, flops_of, heavy, is_attention, is_matmul, operator_name, value_of
+from superopt.rivals.aten import (
+    bytes_of,
+    flops_of,
+    heavy,
+    is_attention,
+    is_matmul,
+    is_window,
+    operator_name,
+    value_of,
+)
 from superopt.rivals.composites import is_part
 from superopt.rivals.kinds import Kind
 
@@ -59,7 +68,7 @@ def pieces_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
 def worth_a_search(piece: Piece) -> str | None:
     """Return why Inductor's code of a piece is good enough, or None where a search may find better code."""
     matmuls = sum(map(is_matmul, piece.nodes))
-    if any(map(is_attention, piece.nodes)):
+    if any(map(is_attention, piece.nodes)) or any(map(is_window, piece.nodes)):
         return None
     if piece.heavy == 0:
         return "one pointwise chain"

@@ -99,7 +99,11 @@ class RegionCandidates:
 def as_compiled(guess: KernelReport, made: KernelReport) -> KernelReport:
     """Return a kernel's predictions together with the compiler's report on it."""
     return replace(
-        guess, shared_bytes=made.shared_bytes, registers=made.registers, spill_bytes=made.spill_bytes
+        guess,
+        predicted_us=guess.predicted_us if made.predicted_us is None else made.predicted_us,
+        shared_bytes=made.shared_bytes,
+        registers=made.registers,
+        spill_bytes=made.spill_bytes,
     )
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from superopt.ir import Graph, cut_graph
+from superopt.ir import Graph
+from superopt.ir.windows.apart import halves_of
 
 __all__ = ["parts_of", "region_name"]
 
@@ -19,7 +20,7 @@ def parts_of(graph: Graph, wanted: Mapping[str, Any]) -> list[Graph] | None:
         return [graph]
     if not any(name.startswith(f"{graph.name}.") for name in wanted):
         return None
-    halves = cut_graph(graph)
+    halves = halves_of(graph)
     found = [parts_of(half, wanted) for half in halves or ()]
     if not found or any(parts is None for parts in found):
         return None

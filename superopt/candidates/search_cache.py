@@ -14,8 +14,9 @@ from superopt.cache import Cache, Key, Record, key_of, program_text, versions
 from superopt.cache.keys import version_of
 from superopt.candidates.codec import checked_graph, member
 from superopt.candidates.parts import parts_of, region_name
-from superopt.driver import Found, RegionSearch, Search, SearchOptions, bound_of
+from superopt.driver import Found, RegionSearch, Search, SearchOptions
 from superopt.errors import GraphError, InputError
+from superopt.frontier.tensors.bound import bound_of
 from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, Program, Split, release_shifts
 from superopt.ir.extents import whole_dims

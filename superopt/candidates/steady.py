@@ -13,7 +13,7 @@ from torch import Tensor
 
 from superopt.candidates.sizes import mugraph_for, resized
 from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph, operations_of
+from superopt.ir import Graph, MuGraph, operations_of, window_axes
 from superopt.schedule.recipe import prepared
 from superopt.trace.run import TORCH_DTYPES, blank_inputs, run_graph
 from superopt.verify.floats.compare import compare_many
@@ -109,6 +109,7 @@ def as_function(graph: Graph, dtype: torch.dtype) -> Run:
 def small_goal(goal: Graph) -> Graph | None:
     """Return a goal with its long axes cut by halves until a run is cheap, or None where it cannot be."""
     kept = {old for step in goal.steps for old, new in step.mapping if isinstance(new, int)}
+    kept |= window_axes(goal)
     for most in _LENGTHS:
         small = resized(
             goal,

@@ -12,6 +12,7 @@ from superopt.cli.writing import check_place
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
+    from superopt.rules.discover.apply import Program
     from superopt.rules.discover.discover import Explored, Explorer
     from superopt.rules.discover.language.rule import Rule
     from superopt.rules.discover.proof.prove import Proof
@@ -27,6 +28,8 @@ examples:
   superopt rules show rules.json
   superopt rules apply rules.json \\
       "a[m,k] b[k,n] c[k,n]: add(matmul(a,b), matmul(a,c))"
+  superopt rules apply rules.json --cheapest --weights w,v \
+      "a[64,512] w[512,4] v[512,4]: matmul(a,w), matmul(a,v)"
 """
 _UNKNOWN = 3  # the exit code of an answer that is neither yes nor no
 
@@ -72,14 +75,34 @@ def add_actions(actions: Any) -> None:
     apply: argparse.ArgumentParser = actions.add_parser(
         "apply",
         help="print the programs that rules make of one",
-        description="Prints the programs that proven rules make of one, those of the fewest operators first.",
+        description="Prints the programs that proven rules make of one, those of the fewest operators first; "
+        "or the cheapest of all, by costs that are measured here.",
         epilog=_EXAMPLES,
     )
     apply.add_argument("file", metavar="FILE", type=Path, help="a file of rules")
-    apply.add_argument("program", metavar="PROGRAM", help="inputs with shapes, a colon, and the outputs")
+    apply.add_argument(
+        "program",
+        metavar="PROGRAM",
+        help="inputs with shapes, a colon, and the outputs; or a file with that; or bert or nasnet",
+    )
     apply.add_argument("--steps", type=positive, default=2, metavar="N", help="rules in a row (default 2)")
     apply.add_argument("--most", type=positive, default=1000, metavar="N", help="programs (default 1000)")
     apply.add_argument("--show", type=positive, default=10, metavar="N", help="programs printed (default 10)")
+    cheapest = apply.add_argument_group("the cheapest program of all")
+    cheapest.add_argument(
+        "--cheapest",
+        action="store_true",
+        help="measure every operator, and find the program of the least total (superopt[rules])",
+    )
+    cheapest.add_argument(
+        "--weights", metavar="A,B", help="inputs that stay as they are: what is made of them alone is free"
+    )
+    cheapest.add_argument(
+        "--seconds", type=positive, default=60, metavar="N", help="for the choice (default 60)"
+    )
+    cheapest.add_argument(
+        "--rounds", type=positive, default=21, metavar="N", help="runs of each program (default 21)"
+    )
     apply.add_argument("--json", action="store_true", help="print JSON")
     apply.set_defaults(run=_apply)
 
@@ -134,7 +157,6 @@ def _discovered(arguments: argparse.Namespace) -> int:
     counts = found.counts
     rows = (
         ("graphs made", counts["graphs"], "each once; separate outputs are graphs of their own"),
-        ("graphs left out", counts["separate"], "several outputs that no operator left could join"),
         ("tensors", counts["terms"], "inputs and results of these graphs"),
         ("equalities", counts["equal"], "between a tensor and the first one of its fingerprint"),
         ("of parts", counts["replaced"], "dropped: a part of one side can be replaced"),
@@ -196,8 +218,15 @@ def _apply(arguments: argparse.Namespace) -> int:
     from superopt.rules.discover.store import read_rules
 
     file = read_rules(arguments.file)
-    program = Program(*parse_program(arguments.program))
+    text, weights = _program(arguments.program)
+    program = Program(*parse_program(text))
     rules = [rule for rule, proof in file.rules if proof.status == "proven"]
+    if arguments.cheapest:
+        if arguments.weights is not None:
+            weights = _listed("--weights", arguments.weights)
+        return _cheapest(arguments, program, weights, rules)
+    if arguments.weights is not None:
+        raise InputError("--weights goes with --cheapest: without costs no input is free")
     made = list(rewritten(program, rules, steps=arguments.steps, most=arguments.most))
     made.sort(key=lambda one: (one.program.operators, len(one.rules), one.program.text()))
     shown = made[: arguments.show]
@@ -215,6 +244,57 @@ def _apply(arguments: argparse.Namespace) -> int:
         [Table(("operators", "program", "rules"), tuple(rows)), Text(f"{len(made)} equal programs", "bold")]
     )
     return 0 if made else 1
+
+
+def _program(given: str) -> tuple[str, list[str]]:
+    """Return the text of a program, which may be in a file or have a name, and its weights where it says."""
+    from superopt.bench.rewriting.graphs import GRAPHS
+
+    if given in GRAPHS:
+        work = GRAPHS[given]()
+        return work.program.whole_text(), list(work.weights)
+    if ":" not in given and Path(given).is_file():
+        return " ".join(Path(given).read_text().split()), []
+    return given, []
+
+
+def _cheapest(
+    arguments: argparse.Namespace, program: "Program", weights: Sequence[str], rules: "Sequence[Rule]"
+) -> int:
+    """Print the cheapest program that rules make of one; the exit code is 1 where that is the given one."""
+    from superopt.bench.rewriting.rewrite import raced, rewriting_of
+
+    with LiveLine() as show:
+        show("finding all equal programs, measuring their operators and choosing the cheapest")
+        found = rewriting_of(program, weights, rules, seconds=arguments.seconds)
+        median_us = raced(found, weights, arguments.rounds)
+    best = found.programs["exact"]
+    better = found.cost_us["exact"] < found.cost_us["given"]
+    if arguments.json:
+        told = {"cost_us": dict(found.cost_us), "median_us": median_us, "optimal": found.optimal}
+        sizes = {"nodes": found.nodes, "complete": found.complete}
+        print_json({"schema": "superopt.cheapest/1", "program": best.whole_text(), **told, **sizes})
+        return 0 if better else 1
+    names = {"given": "as given", "trees": "cheapest by trees", "exact": "cheapest of all"}
+    rows = tuple(
+        (
+            names[kind],
+            str(one.operators),
+            f"{found.cost_us[kind]:,.0f} µs",
+            f"{median_us[kind]:,.0f} µs",
+        )
+        for kind, one in found.programs.items()
+    )
+    limits = "" if found.complete else "; a limit ended the search for equal programs"
+    limits += "" if found.optimal else "; --seconds ended the choice"
+    print_blocks(
+        [
+            Table(("program", "operators", "cost", "measured"), rows),
+            Text(best.whole_text()),
+            Text(f"{len(rules)} rules, {found.nodes:,} ways to make a tensor{limits}", "bold"),
+        ]
+    )
+    return 0 if better else 1
 
 
 def check_file(path: Path, *, json: bool) -> int:

@@ -75,6 +75,10 @@ class TileConfig:
     # Operands that may be of any size are rounded to fp16 as they are; else their rows are scaled first.
     half_products: bool = True
     descriptors: bool = False  # whether tensor descriptors copy tiles, without instructions of the warps
+    # What the compiler made of it, where it was asked: the registers of a thread, and the instructions of a
+    # warp in a turn of a loop, with all turns of loops within it.
+    registers: int = 0
+    loop_instructions: int = 0
 
 
 def config_us(program: KernelProgram, config: TileConfig, device: Device) -> float:
@@ -182,7 +186,9 @@ class _Model:
         if config.shared_bytes > device.shared_bytes or config.warps > device.warps_per_core:
             return 0
         lanes = config.warps * device.lanes_per_warp
-        registers = min(config.register_bytes + lanes * _LANE_OVERHEAD, lanes * _LANE_BYTES)
+        registers = config.registers * 4 * lanes or min(
+            config.register_bytes + lanes * _LANE_OVERHEAD, lanes * _LANE_BYTES
+        )
         found = [_MOST_PROGRAMS, device.warps_per_core // config.warps]
         found.append(device.registers_per_core * 4 // registers)
         if config.shared_bytes:
@@ -191,9 +197,10 @@ class _Model:
 
     def _work(self) -> _Program:
         work = _Program(turns=self._turns_of(self.program.statements))
-        work.issued = _TURN * self.config.warps * max(work.turns, 1)
+        looped = _TURN * self.config.warps * max(work.turns, 1)
         loaded = frozenset(self.tensors)
         for one, loops in self.program.flat():
+            before = work.issued
             if isinstance(one, Compute):
                 self._add(work, one, self._turns(loops), loaded)
             elif isinstance(one, Load):
@@ -207,6 +214,12 @@ class _Model:
                     work.waits += self._turns(loops)
             elif isinstance(one, Move):
                 self._add_move(work, one, self._turns(loops))
+            looped += work.issued - before if loops else 0.0
+            work.issued = before if loops else work.issued
+        outer = sum(
+            self._count(one.axis) for one in self.program.statements if isinstance(one, LoopStatement)
+        )
+        work.issued += self.config.loop_instructions * self.config.warps * outer or looped
         return work
 
     def _add(self, work: _Program, one: Compute, turns: int, loaded: frozenset[int]) -> None:

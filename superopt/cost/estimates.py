@@ -26,7 +26,16 @@ from superopt.cost.work import (
     tensor_bytes,
     work_axes,
 )
-from superopt.ir import Block, Graph, MuGraph, Step, live_graph, tensorless_values, value_axes
+from superopt.ir import (
+    Block,
+    Graph,
+    MuGraph,
+    Step,
+    live_graph,
+    tensorless_values,
+    value_axes,
+    window_axes,
+)
 from superopt.precision import library_dtype, operand_dtypes, product_dtype
 
 __all__ = ["Estimate", "KernelEstimate", "drawn", "estimate", "floor_us"]
@@ -107,10 +116,12 @@ def floor_us(graph: Graph, device: Device, *, cold: bool = True, kept: bool = Fa
     written = sum(tensor_bytes(one.port.axes, one.port.dtype, known) for one in graph.outputs)
     moved += max(written - device.l2_bytes, 0) if kept else written
     masks = find_masks(graph, known)
+    # A convolution takes fewer products by Winograd's way, and none of the zeros outside.
+    slides = window_axes(graph)
     arithmetic = 0.0
     for value, step in graph.numbered:
         work = work_axes(graph, axes, value, step, frozenset())
-        if step.op == "contract" and not tensorless[value]:
+        if step.op == "contract" and not tensorless[value] and work.isdisjoint(slides):
             rate = device.matrix_flops[fastest_dtype(graph, step)]
             spared = sum(1 - mask.least for mask in masks if mask.axes <= work)
             arithmetic += 2 * _volume(work, known) * max(1 - spared, 0.0) / max(rate, device.vector_flops)
@@ -139,10 +150,10 @@ def _read_bytes(
     readers: list[int],
     sizes: Mapping[str, int],
 ) -> int:
-    """Return how many bytes of a tensor are read; steps that select positions leave the others alone."""
+    """Return how many bytes of a tensor are read; selections and windows may leave the others alone."""
     whole = tensor_bytes(axes[value], dtype, sizes)
     steps = [graph.step_of(reader) for reader in readers]
-    if not steps or any(step is None or step.op != "select" for step in steps):
+    if not steps or any(step is None or step.op not in ("select", "window") for step in steps):
         return whole
     return min(whole, sum(tensor_bytes(axes[reader], dtype, sizes) for reader in readers))
 
@@ -240,7 +251,7 @@ class _Kernel:
         counts: dict[int, int] = {}
         for one, loops in self.program.flat():
             if isinstance(one, Load):
-                turns = self._most_tiles({*self.program.grid, *loops} - self.axes[one.value])
+                turns = self._most_tiles({*self.program.grid, *loops} - self._read_along(one.value))
                 counts[one.value] = counts.get(one.value, 0) + turns
         for tensor in self.program.loads:
             readers = [one.value for one in self.computed if tensor.value in one.step.inputs]
@@ -252,6 +263,14 @@ class _Kernel:
                 memory += size
             cached += size * (counts.get(tensor.value, 1) - 1)
         return read, memory, cached
+
+    def _read_along(self, value: int) -> frozenset[str]:
+        """Return the axes along which other parts of a tensor are read: its own, and those of its windows."""
+        found = set(self.axes[value])
+        for one in self.computed:
+            if value in one.step.inputs:
+                found.update(axis for place in one.step.places for axis, _ in place.terms)
+        return frozenset(found)
 
     def _most_tiles(self, axes: set[str]) -> int:
         """Return how many of the largest tiles lie along axes; steps that lack the axes repeat for each."""

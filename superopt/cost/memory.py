@@ -66,6 +66,6 @@ def _largest(graph: Graph) -> int:
     volumes = [
         prod(sizes[axis] for axis in axes[value])
         for value, step in enumerate(graph.steps, len(graph.inputs))
-        if not closed[value] and step.op not in ("rename", "select", "less", "equal")
+        if not closed[value] and step.op not in ("rename", "select", "window", "less", "equal")
     ]
     return max(volumes, default=0) * DTYPES[dtype].bytes

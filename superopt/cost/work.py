@@ -88,7 +88,7 @@ def work_axes(
     graph: Graph, axes: tuple[frozenset[str], ...], value: int, step: Step, loaded: frozenset[int]
 ) -> frozenset[str]:
     """Return the axes along which a step does its work; reading a tensor at other places is no work."""
-    if step.mapping and step.inputs[0] in loaded:
+    if (step.mapping or step.places) and step.inputs[0] in loaded:
         return axes[value]
     return axes[value].union(step.axes if step.op in REDUCTIONS else (), *(axes[i] for i in step.inputs))
 

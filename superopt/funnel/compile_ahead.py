@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from superopt.candidates.candidate import Candidate, as_compiled, total_us
@@ -15,12 +16,13 @@ from superopt.funnel.state import Context, failed
 from superopt.options import PRESETS
 from superopt.targets import KernelReport, Target
 
-__all__ = ["assured", "compile_ahead"]
+__all__ = ["assured", "compile_ahead", "worth_compiling"]
 
 log = logging.getLogger("superopt")
 
 _SPARE = 3  # more candidates that are looked at where one of the first spills
 _OTHERS = 3  # configurations that are compiled where the best one spills
+_ALL = 1 << 16  # more configurations than a kernel has
 _ASSURED_S = 120.0  # the most seconds that compiling one of these candidates may take
 
 
@@ -98,19 +100,26 @@ def _compiled(
         for candidate in candidates
         for number, default in enumerate(target.default_configs(candidate.mugraph))
         if default is not None
-        for config in _worth_compiling(candidate, number, default, order, count)
+        for config in worth_compiling(candidate, number, default, order, count)
     ]
     # Every kernel's first choice before all others: with little time, each has one report.
     jobs.sort(key=lambda job: job[2] != job[0].configs[job[1]])
     return {one.id: one for one in candidates} | _compiled_jobs(jobs, target, seconds)
 
 
-def _worth_compiling(
+def worth_compiling(
     candidate: Candidate, number: int, default: Any, order: ConfigurationOrder, count: int
 ) -> list[Any]:
-    """Return the configuration that a kernel has, the default one, and the likeliest others."""
-    found = dict.fromkeys((candidate.configs[number], default))
-    return list(dict.fromkeys((*found, *likely(candidate, number, order, count))))[:count]
+    """Return the configuration that a kernel has, the default one, and the likeliest others.
+
+    Every second one of the others has the tiles that the kernel has: the model knows least of what warps and
+    ways to memory change in the machine code.
+    """
+    current = candidate.configs[number]
+    every = likely(candidate, number, order, _ALL)
+    alike = [one for one in every if one.tiles == current.tiles]
+    turns = (one for pair in zip_longest(alike[:count], every[:count]) for one in pair if one is not None)
+    return list(dict.fromkeys((current, default, *turns)))[:count]
 
 
 def _compiled_jobs(
@@ -146,7 +155,7 @@ def _decided(
         configs = (*candidate.configs[:number], config, *candidate.configs[number + 1 :])
         guess = target.reports(candidate.mugraph, configs)[number]
         report = as_compiled(guess, answer)
-        us = float("inf") if guess.predicted_us is None else guess.predicted_us
+        us = float("inf") if report.predicted_us is None else report.predicted_us
         fine.append(((bool(answer.spill_bytes), us), config, report))
     if not fine:
         reasons = [answer for _, answer in tried if isinstance(answer, str)]

@@ -24,6 +24,7 @@ from superopt.ir.graph import (
     step_axes,
     value_axes,
     value_names,
+    window_axes,
 )
 from superopt.ir.masks import mask_values, selects
 from superopt.ir.mugraph import (
@@ -121,4 +122,5 @@ __all__ = [
     "uneven",
     "value_axes",
     "value_names",
+    "window_axes",
 ]

@@ -88,7 +88,10 @@ def _check_step(graph: Graph, step: Step, value: int, known: set[str]) -> None:
     _require(
         step.op not in ("size", "index") or len(step.axes) == 1, graph, f"{where} names exactly one axis"
     )
-    for axis in step.axes:
+    _require(
+        bool(step.places) == (step.op == "window"), graph, f"{where}: windows name places, nothing else does"
+    )
+    for axis in (*step.axes, *(axis for place in step.places for axis in place.named)):
         _require(axis in known, graph, f"{where} uses the undeclared axis {axis!r}")
     for old, new in step.mapping:
         _require(old in known, graph, f"{where} uses the undeclared axis {old!r}")
@@ -123,10 +126,29 @@ def _check_axes(graph: Graph, step: Step, value: int, axes: tuple[frozenset[str]
                 graph,
                 f"{where} selects position {new} of {old!r}, whose size is {sizes[old]}",
             )
+    if step.op == "window":
+        _check_places(graph, step, where, union)
     if step.op == "rename":
         _require(
             len(axes[value]) == len(union), graph, f"{where} maps two axes to one; a diagonal is not a rename"
         )
+
+
+def _check_places(graph: Graph, step: Step, where: str, union: frozenset[str]) -> None:
+    read = [axis for place in step.places for axis in place.axes]
+    made = [axis for place in step.places for axis, _ in place.terms]
+    for axis, count in Counter(read + made).items():
+        _require(count == 1, graph, f"{where} names axis {axis!r} twice")
+    for axis in read:
+        _require(
+            axis in union, graph, f"{where} reads along {axis!r}, but its value only has {_names(union)}"
+        )
+    for axis in made:
+        _require(axis not in union, graph, f"{where} makes axis {axis!r}, which its value has already")
+    for place in step.places:
+        _require(bool(place.axes), graph, f"{where} has a place along no axis")
+        for axis, factor in place.terms:
+            _require(factor != 0, graph, f"{where} reads the same at all positions of {axis!r}; leave it out")
 
 
 def _require(condition: bool, graph: Graph, message: str) -> None:

@@ -4,6 +4,7 @@ Steps are taken in the order in which the outputs need them, so that what belong
 together. A cut never runs through an expression that reads no tensor: both sides keep their own.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from math import prod
 
@@ -22,7 +23,7 @@ from superopt.ir.graph import (
     value_axes,
 )
 
-__all__ = ["cut_graph", "only_used", "tensorless_values"]
+__all__ = ["cut_after", "cut_graph", "only_used", "tensorless_values"]
 
 _LEAST_SHARE = 0.2  # each side has at least this share of the reductions
 
@@ -65,6 +66,14 @@ def cut_graph(graph: Graph) -> tuple[Graph, Graph] | None:
     if best is None:
         return None
     return _split(graph, order, best[1], tensorless, axes)
+
+
+def cut_after(graph: Graph, early: Collection[int]) -> tuple[Graph, Graph]:
+    """Return a graph as two, the first of which makes these values, each with all that it is made of."""
+    first, tensorless = len(graph.inputs), tensorless_values(graph)
+    before = [one for one in sorted(early) if one >= first and not tensorless[one]]
+    rest = [value for value, _ in graph.numbered if value not in early and not tensorless[value]]
+    return _split(graph, [*before, *rest], len(before), tensorless, value_axes(graph))
 
 
 def _split(
@@ -140,5 +149,6 @@ def only_used(graph: Graph) -> Graph:
     for step in graph.steps:
         names |= {*step.axes, *(old for old, _ in step.mapping)}
         names |= {new for _, new in step.mapping if isinstance(new, str)}
+        names |= {axis for place in step.places for axis in place.named}
     axes: tuple[Axis, ...] = tuple(axis for axis in graph.axes if axis.name in names)
     return replace(graph, axes=axes)

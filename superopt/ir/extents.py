@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.ir.graph import Graph, Port, follow_renames
+from superopt.ir.graph import Graph, Port, follow_renames, window_axes
 from superopt.ir.mugraph.kernels import Split
 
 __all__ = ["extents", "fitting_extents", "measured_axes", "whole_dims"]
@@ -48,6 +48,7 @@ def extents(
 ) -> dict[str, Any]:
     """Return the size of every axis where the inputs have these shapes, whose sizes may be symbols.
 
+    InputError where an axis that windows read has another size than the graph says.
     A split axis is as long as its tensors say; its parts keep their sizes. Sizes that are known otherwise
     may be given. Whether all shapes fit these sizes is not asked: `fitting_extents` does.
     """
@@ -69,7 +70,13 @@ def extents(
         for axis in unknown[:1]:
             rest = prod(known[other] for other in dim if other != axis)
             known[axis] = size // rest if _surely(rest) else graph.sizes[axis]
-    return follow_renames(graph, {axis: known.get(axis, size) for axis, size in graph.sizes.items()})
+    found = follow_renames(graph, {axis: known.get(axis, size) for axis, size in graph.sizes.items()})
+    for axis in window_axes(graph):
+        if not isinstance(found[axis], int) or found[axis] != graph.sizes[axis]:
+            raise InputError(
+                f"{graph.name}: windows read along axis {axis!r}; it was built for {graph.sizes[axis]} there"
+            )
+    return found
 
 
 def fitting_extents(

@@ -15,6 +15,7 @@ from functools import wraps
 from math import prod
 from typing import TypeVar
 
+from superopt.ir.windows.place import Place, print_place
 from superopt.ops import OPS
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "step_axes",
     "value_axes",
     "value_names",
+    "window_axes",
 ]
 
 STRUCTURAL = {
@@ -51,6 +53,7 @@ STRUCTURAL = {
     "contract": 2,  # axes: product of two values, summed over these
     "rename": 1,  # mapping: old axis -> new axis, all at once
     "select": 1,  # mapping: axis -> position; the axis disappears
+    "window": 1,  # places: where it is read along some axes, which other axes replace; 0 outside
 }
 """Operators that are not elementwise, and how many values each takes."""
 
@@ -112,6 +115,7 @@ class Step:
     axes: tuple[str, ...] = ()
     mapping: tuple[tuple[str, str | int], ...] = ()
     value: Fraction | None = None
+    places: tuple[Place, ...] = ()
 
     def reading(self, values: Iterable[int]) -> "Step":
         """Return the same step of other values."""
@@ -175,6 +179,9 @@ def step_axes(step: Step, inputs: tuple[frozenset[str], ...]) -> frozenset[str]:
         return frozenset(str(mapping.get(axis, axis)) for axis in union)
     if step.op == "select":
         return union - frozenset(axis for axis, _ in step.mapping)
+    if step.op == "window":
+        read = frozenset(axis for place in step.places for axis in place.axes)
+        return (union - read) | frozenset(axis for place in step.places for axis, _ in place.terms)
     return union
 
 
@@ -185,6 +192,11 @@ def follow_renames(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
         if step.op == "rename":
             sizes.update({str(new): sizes[old] for old, new in step.mapping if old in sizes})
     return sizes
+
+
+def window_axes(graph: Graph) -> frozenset[str]:
+    """Return the axes that windows read and make; their sizes follow from each other, and never change."""
+    return frozenset(axis for step in graph.steps for place in step.places for axis in place.named)
 
 
 _T = TypeVar("_T")
@@ -328,6 +340,8 @@ def print_step(step: Step, names: Sequence[str]) -> str:
         attrs = "[" + ", ".join(f"{old}{arrow}{new}" for old, new in step.mapping) + "]"
     elif step.axes:
         attrs = "[" + ", ".join(step.axes) + "]"
+    elif step.places:
+        attrs = "[" + ", ".join(map(print_place, step.places)) + "]"
     return f"{step.op}{attrs}({', '.join(names[i] for i in step.inputs)})"
 
 

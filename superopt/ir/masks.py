@@ -12,7 +12,7 @@ def is_mask(step: Step, operands: Sequence[bool]) -> bool:
     """Return whether a step makes a mask, given which of its operands are masks."""
     if step.op == "const":
         return step.value in (0, 1)
-    if step.op in ("rename", "select", "max"):
+    if step.op in ("rename", "select", "window", "max"):
         return operands[0]
     return step.op in OPS and OPS[step.op].makes_mask(operands)
 

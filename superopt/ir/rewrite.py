@@ -7,6 +7,7 @@ from math import prod
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.graph import REDUCTIONS, Axis, Graph, Port, Step, live_graph, value_axes
+from superopt.ir.windows.place import Place
 
 __all__ = ["Emit", "merge_axes", "merge_extents", "refine_axes", "refine_axis", "rename_axes", "rewritten"]
 
@@ -54,10 +55,19 @@ def refine_axes(graph: Graph, factors: Mapping[str, Sequence[Axis]]) -> Graph:
             pairs.insert(0, (part, rest))
         return pairs
 
+    def expand_place(place: Place) -> Place:
+        terms: list[tuple[str, int]] = []
+        for axis, factor in place.terms:
+            for part in reversed(names.get(axis, (axis,))):
+                terms.append((part, factor))
+                factor *= known[part]
+        return replace(place, axes=expand(place.axes), terms=tuple(terms))
+
     def written(step: Step, emit: Emit) -> int:
         if step.op not in ("size", "index") or step.axes[0] not in names:
             mapping = tuple(pair for old, new in step.mapping for pair in expand_pair(old, new))
-            return emit(replace(step, axes=expand(step.axes), mapping=mapping))
+            places = tuple(map(expand_place, step.places))
+            return emit(replace(step, axes=expand(step.axes), mapping=mapping, places=places))
         own = names[step.axes[0]]
         value = emit(Step(step.op, axes=own[:1]))
         for name in own[1:]:
@@ -103,6 +113,7 @@ def merge_axes(graph: Graph, parts: Sequence[str], axis: str) -> Graph | None:
             return None
     for step in graph.steps:
         used = together & {*step.axes, *(old for old, _ in step.mapping), *(str(n) for _, n in step.mapping)}
+        used |= together & {axis for place in step.places for axis in place.named}
         if used and (used != together or step.op not in REDUCTIONS):
             return None
 
@@ -172,7 +183,8 @@ def rename_axes(graph: Graph, mapping: Mapping[str, str]) -> Graph:
             (mapping.get(old, old), mapping.get(new, new) if isinstance(new, str) else new)
             for old, new in step.mapping
         )
-        return replace(step, axes=names(step.axes), mapping=pairs)
+        places = tuple(place.renamed(mapping) for place in step.places)
+        return replace(step, axes=names(step.axes), mapping=pairs, places=places)
 
     return check_graph(
         replace(

@@ -28,6 +28,7 @@ def split_axis(graph: Graph, axis: str, parts: int) -> tuple[Graph, Split]:
         raise GraphError(f"axis {axis!r} cannot be split into {parts} parts")
     used = {*(port for output in graph.outputs for port in output.port.axes)}
     mapped = {place for step in graph.steps for pair in step.mapping for place in pair}
+    mapped |= {axis for step in graph.steps for place in step.places for axis in place.named}
     if axis in used or axis in mapped:
         raise GraphError(f"axis {axis!r} cannot be split: an output has it, or it is read at other places")
     tensorless = tensorless_values(graph)
@@ -92,7 +93,8 @@ def _check_uneven(graph: Graph, split: Split) -> None:
         refuse("an output has it")
     for value, step in graph.numbered:
         operands = frozenset[str]().union(*(axes[i] for i in step.inputs))
-        if halves & {str(axis) for pair in step.mapping for axis in pair}:
+        named = {axis for place in step.places for axis in place.named}
+        if halves & (named | {str(axis) for pair in step.mapping for axis in pair}):
             refuse("it is read at other places")
         if step.op in ("size", "index") and halves & set(step.axes):
             refuse(f"the {step.op} of one half of it is used")

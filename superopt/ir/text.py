@@ -20,6 +20,7 @@ from fractions import Fraction
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.graph import Axis, Graph, Output, Port, Step
+from superopt.ir.windows.place import parse_place
 
 __all__ = ["parse_graph", "parse_port"]
 
@@ -111,6 +112,11 @@ def _parse_step(op: str, attrs: str | None, inputs: tuple[int, ...], line: int) 
         if any(len(pair) != 2 or not pair[1].isdigit() for pair in pairs):
             raise GraphError(f"line {line}: select takes axis=position, as in select[t=0](x)")
         return Step(op, inputs, mapping=tuple((axis, int(at)) for axis, at in pairs))
+    if op == "window":
+        places = tuple(place for item in items if (place := parse_place(item)) is not None)
+        if len(places) != len(items):
+            raise GraphError(f"line {line}: window takes axis = places, as in window[h = 2*ho + r - 1](x)")
+        return Step(op, inputs, places=places)
     return Step(op, inputs, axes=tuple(items))
 
 

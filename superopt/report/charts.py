@@ -35,7 +35,7 @@ def traffic_before(graph: Graph) -> list[Traffic]:
     values = Values(graph)
     rows = []
     for value, step in graph.numbered:
-        if values.tensorless[value] or step.op in ("rename", "select"):
+        if values.tensorless[value] or step.op in ("rename", "select", "window"):
             continue
         read = sum(values.stored_bytes(i) for i in values.open_inputs(step))
         write = values.stored_bytes(value)

@@ -19,7 +19,7 @@ from superopt.report.svg import bytes_text
 __all__ = ["Values", "short"]
 
 _LONGEST = 34  # characters of a label
-_LAYOUT = ("rename", "select")
+_LAYOUT = ("rename", "select", "window")
 
 
 def short(text: str) -> str:

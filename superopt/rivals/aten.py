@@ -18,6 +18,7 @@ __all__ = [
     "heavy",
     "is_attention",
     "is_matmul",
+    "is_window",
     "listed",
     "operator_name",
     "read_by",
@@ -41,6 +42,8 @@ native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax
 """
 _REDUCTIONS = frozenset(_SUMS.split())
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+_POOLS = {"avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"}
+_WINDOWS = frozenset({"convolution", *_POOLS})
 _ATTENTION_WEIGHT = 3  # two products and a softmax
 
 
@@ -72,7 +75,12 @@ def heavy(node: fx.Node) -> int:
     """Return how many products of matrices and reductions a node is."""
     if is_attention(node):
         return _ATTENTION_WEIGHT
-    return int(operator_name(node) in MATMULS | _REDUCTIONS)
+    return int(operator_name(node) in MATMULS | _REDUCTIONS or is_window(node))
+
+
+def is_window(node: fx.Node) -> bool:
+    """Whether a node slides over an image: a convolution or a pool."""
+    return operator_name(node) in _WINDOWS
 
 
 def is_matmul(node: fx.Node) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, fx
 from superopt.rivals.aten import ATTENTION, VIEWS, operator_name, read_by, tensors_in, value_of
 from superopt.rivals.indices import MADE, indices_of
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS
+from superopt.trace.lowering.windows import why_dense
 
 __all__ = ["Kind", "kinds_of", "reasons_of"]
 
@@ -55,6 +56,8 @@ def _why_outside(node: fx.Node, device: str, made: Collection[fx.Node]) -> str |
         return REASONS.get(_short(node), _UNKNOWN)
     if name == ATTENTION and _item_read(node, 1):
         return "its second result is read"
+    if name == "convolution" and (why := _why_no_windows(node, device)) is not None:
+        return why
     if not all(_plain(tensor, device) for tensor in (*results, *read)):
         return "a tensor on another device, of another layout, or of a size that depends on data"
     if name in VIEWS or node in made or (name in MADE and not read):
@@ -64,6 +67,18 @@ def _why_outside(node: fx.Node, device: str, made: Collection[fx.Node]) -> str |
     told = results if name in INTEGERS or name in MADE else (*results, *data)
     other = next((tensor.dtype for tensor in told if tensor.dtype not in _DTYPES), None)
     return None if other is None else f"it is of {str(other).removeprefix('torch.')}"
+
+
+def _why_no_windows(node: fx.Node, device: str) -> str | None:
+    """Return why a convolution is left to libraries, or None where it is not."""
+    if device != "cpu":
+        return "a sliding window over an axis"
+    if node.args[6]:
+        return "a transposed convolution"
+    weight = value_of(node.args[1])  # type: ignore[arg-type]
+    if any(not isinstance(size, int) for size in weight.shape):
+        return "a kernel of a size that is not known"
+    return why_dense(weight.shape)
 
 
 def _short(node: fx.Node) -> str:

@@ -40,10 +40,11 @@ def rules(step: Step, operands: tuple[frozenset[str], ...], splittable: frozense
     union = frozenset[str]().union(*operands)
     made = step_axes(step, operands)
     mapping = dict(step.mapping)
+    slid = {axis for place in step.places for axis in place.named}  # a window reads beyond its own part
     for axis in sorted((union | made) & splittable):
         if step.op == "index":
             yield (), axis
-        if axis not in union or (step.op == "select" and axis in mapping):
+        if axis in slid or axis not in union or (step.op == "select" and axis in mapping):
             continue
         tags = tuple(axis if axis in own else None for own in operands)
         after = str(mapping.get(axis, axis))

@@ -16,10 +16,18 @@ from superopt.cache import versions
 from superopt.codegen.configjson import config_from_json
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import KernelProgram, lower_block
-from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config, emit
+from superopt.codegen.triton import (
+    CompileReport,
+    TritonConfig,
+    TritonMuGraph,
+    configs,
+    default_config,
+    emit,
+)
 from superopt.codegen.triton.choices import exact_axes, misfit
 from superopt.codegen.triton.descriptors import described
 from superopt.codegen.triton.footprint import footprint
+from superopt.codegen.triton.run.machine_code import read_machine_code
 from superopt.codegen.triton.source import DESCRIPTORS_FROM
 from superopt.cost import Device, TileConfig, config_us, device_named, device_of
 from superopt.errors import InputError, SuperoptError, first_line
@@ -165,7 +173,7 @@ class CudaTarget(Target):
         waiting = []
         for at, (mugraph, number, config) in enumerate(jobs):
             try:
-                waiting.append(self.job(str(at), mugraph, number, config))
+                waiting.append(self.job(str(at), mugraph, number, config, texts=True))
             except SuperoptError as error:
                 on_done(at, first_line(error))
         deadline = time.monotonic() + seconds
@@ -173,24 +181,8 @@ class CudaTarget(Target):
         def done(outcome: Outcome) -> None:
             at = int(outcome.name)
             made = outcome.made
-            if outcome.failure is not None:
-                on_done(at, outcome.failure)
-            elif made.shared_bytes > self._shared_bytes:
-                on_done(
-                    at,
-                    f"it takes {made.shared_bytes >> 10} KiB of shared memory;"
-                    f" a program on {self.device_name} has {self._shared_bytes >> 10}",
-                )
-            else:
-                on_done(
-                    at,
-                    KernelReport(
-                        f"{jobs[at][0].graph.name.replace('.', '_')}_{jobs[at][1]}",
-                        shared_bytes=made.shared_bytes,
-                        registers=made.registers,
-                        spill_bytes=made.spill_bytes,
-                    ),
-                )
+            failure = outcome.failure or self.unfit(made)
+            on_done(at, failure or self._as_compiled(*jobs[at], made))
             if time.monotonic() > deadline:
                 raise _TimeUpError
 
@@ -234,6 +226,32 @@ class CudaTarget(Target):
             config.precision,
             config.half_products,
             config.descriptors,
+        )
+
+    def unfit(self, made: CompileReport) -> str | None:
+        """Return why a compiled kernel cannot run on the device; None where it can."""
+        if made.shared_bytes <= self._shared_bytes:
+            return None
+        has = f"a program on {self.device_name} has {self._shared_bytes >> 10}"
+        return f"it takes {made.shared_bytes >> 10} KiB of shared memory; {has}"
+
+    def _as_compiled(self, mugraph: MuGraph, number: int, config: Any, made: CompileReport) -> KernelReport:
+        """Return the report on a kernel, its time predicted from what the compiler made of it."""
+        program = lower_block(mugraph, number)
+        code = read_machine_code(made.ptx, made.sass, inner_turns=program.inner_turns(config.blocks))
+        tiles = replace(
+            self.tiles(program, config),
+            shared_bytes=made.shared_bytes,
+            registers=made.registers,
+            loop_instructions=code.loop,
+        )
+        us = config_us(program, tiles, self.cost_device())
+        return KernelReport(
+            f"{mugraph.graph.name.replace('.', '_')}_{number}",
+            predicted_us=us if us < inf else None,
+            shared_bytes=made.shared_bytes,
+            registers=made.registers,
+            spill_bytes=made.spill_bytes,
         )
 
     @property

@@ -16,7 +16,7 @@ from superopt.ir import COMPARISONS
 from superopt.ops import OPS
 from superopt.trace.axes import Axes, Dim
 
-__all__ = ["Builder", "Node", "Sym", "UnsupportedError"]
+__all__ = ["Builder", "Node", "Sym", "UnsupportedError", "Window"]
 
 
 class UnsupportedError(Exception):
@@ -32,10 +32,20 @@ class Node:
     axes: Dim = ()
     mapping: tuple[tuple[int, int], ...] = ()
     value: Fraction | None = None
+    places: "tuple[Window, ...]" = ()
     covers: Dim = ()  # the value's axes
     level: int = -1  # the region it belongs to; -1 fits anywhere
     tensorless: bool = False  # a function of axis indices alone
     mask: bool = False  # always 0 or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where a window reads a value: a place of the IR on axes that still merge and split."""
+
+    read: Dim
+    terms: tuple[tuple[int, int], ...]  # an axis, and the factor of its position
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,9 @@ class Sym:
 class Builder:
     """Makes nodes, equal ones once, and brings the axes of operands together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, slides: bool = True) -> None:
         self.axes = Axes()
+        self.slides = slides  # whether the device has kernels that read windows
         self.nodes: list[Node] = []
         self._known: dict[Node, int] = {}
         self.first_places: dict[int, int] = {}  # a value that is the first place of a maximum -> of what
@@ -241,6 +252,59 @@ class Builder:
         return self.add(
             Node("select", (value,), mapping=pairs, covers=kept, level=node.level, mask=node.mask)
         )
+
+    def window(self, value: int, read: Dim, terms: Sequence[tuple[Dim, int]], offset: int) -> int:
+        """Return a value read along a dimension at a sum of other dimensions' indices, 0 outside."""
+        if not self.slides:
+            raise UnsupportedError("a sliding window over an axis, which kernels of this device do not read")
+        old = self.axes.leaves(read)
+        made = [
+            (axis, factor * self.axes.extent(inner))
+            for dim, factor in terms
+            for axis, inner in self.axes.grid(dim)
+        ]
+        self.axes.meet((*old, *(axis for axis, _ in made)))
+        covers, node = self.covers(value), self.nodes[value]
+        if node.tensorless or not covers & set(old):
+            return self._computed_window(value, old, terms, offset)
+        if not covers.issuperset(old):
+            raise UnsupportedError("windows along a dimension that is repeated in part")
+        if not made:
+            size = self.axes.extent(old)
+            at = self.axes.position(old, offset)
+            return self.select(value, at) if 0 <= offset < size else self.const(0)
+        window = Window(old, tuple(made), offset)
+        kept = tuple(axis for axis in self.axes.leaves(node.covers) if axis not in old)
+        new = (*kept, *(axis for axis, _ in made))
+        self.axes.meet((*self.axes.leaves(node.covers), *new))
+        before: tuple[Window, ...] = ()
+        if node.op == "window":
+            again = {axis for one in node.places for axis, _ in one.terms}
+            if set(old).isdisjoint(self.axes.leaves(tuple(again))):
+                before, value = node.places, node.inputs[0]
+        places = (*before, window)
+        return self.add_window(
+            Node("window", (value,), places=places, covers=new, level=node.level, mask=node.mask)
+        )
+
+    def add_window(self, node: Node) -> int:
+        """Return the number of a window, no two axes of which ever become one."""
+        read = [axis for one in node.places for axis in one.read]
+        self.axes.meet((*read, *(axis for one in node.places for axis, _ in one.terms), *node.covers))
+        return self.add(node)
+
+    def _computed_window(self, value: int, old: Dim, terms: Sequence[tuple[Dim, int]], offset: int) -> int:
+        """Return a window of what reads no tensor, or is the same along the whole dimension."""
+        place = self.const(offset)
+        for dim, factor in terms:
+            place = self.apply("add", place, self.apply("mul", self.index(dim), self.const(factor)))
+        size = self.const(self.axes.extent(old))
+        inside = self.apply("and", self.apply("ge", place, self.const(0)), self.apply("lt", place, size))
+        if self.covers(value) & set(old):
+            if len(old) > 1:
+                raise UnsupportedError("windows of indices along a dimension of several axes")
+            value = self.substitute(value, {old[0]: place})
+        return self.apply("mul", inside, value)
 
     def substitute(self, value: int, places: Mapping[int, int]) -> int:
         """Return a tensorless value with other values in the place of some axes' indices."""

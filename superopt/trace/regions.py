@@ -8,9 +8,10 @@ import torch
 
 from superopt.dtypes import dtype_text
 from superopt.ir import Axis, Graph, Opaque, Output, Port, Program, Region, Step, check_graph, check_program
+from superopt.ir.windows.place import Place
 from superopt.trace.algebra import Algebra, OpaqueCall
 from superopt.trace.axes import Dim
-from superopt.trace.builder import Builder, Node, Sym
+from superopt.trace.builder import Builder, Node, Sym, Window
 from superopt.trace.capture.tape import refs
 from superopt.trace.naming import name_axes
 from superopt.trace.run import dtype_name
@@ -247,6 +248,8 @@ class _Writer:
                 made = self._rename(node, inputs)
             case "select":
                 made = self._select(node, inputs)
+            case "window":
+                made = self.step(Step("window", inputs, places=tuple(map(self._place, node.places))))
             case "sum" | "max" | "contract":
                 made = self.step(Step(node.op, inputs, axes=self.leaves(node.axes)))
             case _:
@@ -284,6 +287,15 @@ class _Writer:
             pairs += [(self.names[leaf], places[leaf]) for leaf in self.builder.axes.leaves((axis,))]
         return self.step(Step("select", inputs, mapping=tuple(sorted(pairs))))
 
+    def _place(self, window: Window) -> Place:
+        axes = self.builder.axes
+        terms = [
+            (self.names[axis], factor * axes.extent(inner))
+            for one, factor in window.terms
+            for axis, inner in axes.grid((one,))
+        ]
+        return Place(self.leaves(window.read), tuple(terms), window.offset)
+
     def graph(self, name: str, outputs: tuple[Output, ...]) -> Graph:
         """Return the graph with the axes that occur in it, in order."""
         used: dict[str, None] = {}
@@ -293,6 +305,7 @@ class _Writer:
             used.update(dict.fromkeys(step.axes))
             for old, new in step.mapping:
                 used.update(dict.fromkeys((old, new) if isinstance(new, str) else (old,)))
+            used.update(dict.fromkeys(axis for place in step.places for axis in place.named))
         sizes = {self.names[axis]: self.builder.axes.sizes[axis] for axis in self.names}
         axes = tuple(Axis(axis, sizes[axis]) for axis in used)
         return Graph(name, axes, self.ports, tuple(self.steps), outputs)

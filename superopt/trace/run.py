@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf
+from math import inf, prod
 
 import torch
 from torch import Tensor
@@ -228,6 +228,8 @@ class Evaluation:
                 return Value(inputs[0].tensor, axes, inputs[0].mask)
             case "select":
                 return self.select(step, inputs[0])
+            case "window":
+                return self.window(step, inputs[0])
         return self.elementwise(step.op, inputs)
 
     def elementwise(self, op: str, inputs: list[Value]) -> Value:
@@ -276,6 +278,30 @@ class Evaluation:
         for axis, at in step.mapping:
             tensor = tensor.select(axes.index(axis), int(at))
             axes.remove(axis)
+        return Value(tensor, tuple(axes), value.mask)
+
+    def window(self, step: Step, value: Value) -> Value:
+        """Return a value as its windows see it, 0 outside."""
+        tensor, axes = value.tensor, list(value.axes)
+        for place in step.places:
+            size = prod(self.sizes[axis] for axis in place.axes)
+            shape = [self.sizes[axis] for axis, _ in place.terms]
+            at = torch.full(shape, place.offset, device=self.device)
+            for dim, (axis, factor) in enumerate(place.terms):
+                index = torch.arange(self.sizes[axis], device=self.device)
+                at = at + (factor * index).reshape([-1 if i == dim else 1 for i in range(len(shape))])
+            order = [i for i, axis in enumerate(axes) if axis not in place.axes]
+            line = tensor.permute(*order, *(axes.index(axis) for axis in place.axes))
+            axes = [axes[i] for i in order]
+            line = line.reshape(*(self.sizes[axis] for axis in axes), size)
+            if not size:
+                line, size = line.new_zeros((*line.shape[:-1], 1)), 1  # then each place lies outside
+                at = torch.full_like(at, -1)
+            flat = at.flatten()
+            found = line.index_select(-1, flat.clamp(0, size - 1))
+            found = torch.where((flat >= 0) & (flat < size), found, self.scalars.const(Fraction(0)))
+            axes += [axis for axis, _ in place.terms]
+            tensor = found.reshape(*found.shape[:-1], *shape)
         return Value(tensor, tuple(axes), value.mask)
 
     def spread(self, value: Value, axes: tuple[str, ...]) -> Tensor:

@@ -134,6 +134,8 @@ def range_by_arithmetic(graph: Graph, step: Step, args: Sequence[Range]) -> Rang
             return x if count else ANYTHING  # the largest of no numbers is minus infinity
         case "rename" | "select", [x]:
             return x
+        case "window", [x]:
+            return replace(x | Range(Fraction(0), Fraction(0)), total=total)
         case "sum", [x]:
             return x.times(count)
         case "mul" | "contract", [x, y]:

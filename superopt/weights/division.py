@@ -47,7 +47,7 @@ Weights = Literal["live", "default", "frozen"]
 """What may be made of weights ahead of the calls: nothing, small tensors, or whatever makes calls faster."""
 
 _SMALL = 256 << 10  # bytes of a tensor that is kept beside the weights that it is made from
-_VIEWS = ("rename", "select")
+_VIEWS = ("rename", "select", "window")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """The audit of kernels that no device here can run: what it found last, and that it finds the same now."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,8 +53,11 @@ def test_no_kernel_of_a_half_precision_program_multiplies_wider_numbers_or_witho
     assert {one for one in findings_of(5) if one[1] in never} <= ALLOWED
 
 
-def test_no_kernel_of_a_best_candidate_spills():
-    assert {word for _, word in findings_of(1)} <= {"instructions", "waits"}
+def test_the_best_candidates_are_without_fault():
+    cases = json.loads(RESULT.read_text())["cases"].items()
+    found = {(name, word) for name, case in cases for one in case["regions"] for word in unexcused(one[0])}
+    # The values' projection scales its weights in the loop, and has room for two stages beside them.
+    assert found <= {("llama-layer/prefill-2048", "waits")}
     assert {word for _, word in findings_of(5)} <= set(FINDINGS)
 
 
@@ -61,18 +66,32 @@ def test_every_case_has_a_plan_that_this_version_reads():
         assert json.loads(plan_of(case, FOLDER, "f16").read_text())["version"] in READ, case
 
 
-def test_a_kernel_is_excepted_only_where_its_arithmetic_is_the_reason():
-    counted = 0
-    for case in json.loads(RESULT.read_text())["cases"].values():
-        for kernel in (one for region in case["regions"] for two in region for one in two["kernels"]):
+def unexcused(candidate: dict[str, Any]) -> set[str]:
+    """Return what is wrong with the kernels of a candidate, and has no reason."""
+    return {
+        word
+        for one in candidate["kernels"]
+        for word in one["findings"]
+        if word not in one.get("exceptions", {})
+    }
+
+
+def test_a_kernel_is_excepted_only_for_its_arithmetic_or_as_an_alternative():
+    counted: Counter[str] = Counter()
+    cases = json.loads(RESULT.read_text())["cases"].values()
+    for first, candidate in ((one[0], two) for case in cases for one in case["regions"] for two in one):
+        us, least = (sum(one["predicted_us"] for one in some["kernels"]) for some in (candidate, first))
+        for kernel in candidate["kernels"]:
             reasons = kernel.get("exceptions", {})
-            assert set(reasons) <= {"instructions"} & set(kernel["findings"])
-            assert set(reasons.values()) <= set(EXCEPTIONS)
-            if "instructions" in kernel["findings"]:
-                counted += 1
-                rest = kernel["instructions_per_kib"] - kernel["arithmetic_per_kib"]
-                assert (rest <= 60.0) == bool(reasons)
-    assert counted
+            assert set(reasons) <= {"instructions", "waits", "spills"} & set(kernel["findings"])
+            counted.update(reasons.values())
+            for word, reason in reasons.items():
+                if reason == "arithmetic":
+                    assert kernel["instructions_per_kib"] - kernel["arithmetic_per_kib"] <= 60.0
+                else:
+                    assert us > least
+                    assert word not in unexcused(first)
+    assert set(counted) == set(EXCEPTIONS)
 
 
 def test_an_audit_goes_on_after_what_it_has(tmp_path, capsys):

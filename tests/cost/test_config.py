@@ -129,6 +129,17 @@ def test_rows_of_a_few_bytes_waste_sectors(fused: Fused) -> None:
     assert narrow > 2 * wide
 
 
+def test_what_the_compiler_counted_takes_the_place_of_estimates(fused: Fused) -> None:
+    decode = matmul(fused, 16)
+    config = tiles(16, 64, 64, warps=4, stages=4, shared_bytes=20_000, register_bytes=20_000)
+    guess = config_us(decode, config, H200)
+    lean, fat = (config_us(decode, replace(config, loop_instructions=count), H200) for count in (1, 2000))
+    assert lean <= guess < fat
+    assert fat > 1.5 * config_us(decode, replace(config, loop_instructions=1000), H200)
+    several, one = (config_us(matmul(fused), tiles(64, 64, 32, registers=count), H200) for count in (64, 255))
+    assert several < one
+
+
 def test_no_programs_take_a_launch(fused: Fused) -> None:
     assert config_us(sized(matmul(fused), m=0), tiles(64, 64, 64), H200) == H200.launch_us
 

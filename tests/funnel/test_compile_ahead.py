@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from superopt.candidates import Candidate
-from superopt.funnel.compile_ahead import assured
+from superopt.candidates.order import ConfigurationOrder
+from superopt.funnel.compile_ahead import assured, worth_compiling
 from superopt.ir import fuse, parse_graph
-from superopt.targets import KernelReport
+from superopt.targets import KernelReport, pick_target
 
 MUGRAPH = fuse(parse_graph("graph g\naxes m=4\nin x: f32[m]\nt1 = exp(x)\nout o: f32[m] = t1\n"))
 
@@ -19,6 +20,7 @@ class Compiler:
 
     spilling: frozenset[str] = frozenset()
     failing: frozenset[str] = frozenset()
+    slow: frozenset[str] = frozenset()  # by what the compiler makes of them
     asked: list[str] = field(default_factory=list)
 
     def default_configs(self, mugraph: Any) -> tuple[str, ...]:
@@ -42,7 +44,8 @@ class Compiler:
             if config in self.failing:
                 on_done(at, "it does not compile")
             else:
-                on_done(at, KernelReport("k", registers=9, spill_bytes=8 * (config in self.spilling)))
+                us = 9.0 if config in self.slow else None
+                on_done(at, KernelReport("k", us, registers=9, spill_bytes=8 * (config in self.spilling)))
 
 
 class Order:
@@ -78,6 +81,11 @@ def test_a_kernel_that_spills_takes_another_configuration(spilling, failing, fir
     assert ordered(compiler, [candidate("a")], 1) == [("a", first)]
 
 
+def test_of_those_that_fit_the_one_is_taken_whose_machine_code_is_best() -> None:
+    compiler = Compiler(frozenset({"best"}), slow=frozenset({"next"}))
+    assert ordered(compiler, [candidate("a")], 1) == [("a", "default")]
+
+
 def test_so_many_are_compiled_as_are_wanted() -> None:
     compiler = Compiler()
     assert [id for id, _ in ordered(compiler, [candidate(id) for id in "abcd"], 2)] == list("abcd")
@@ -88,3 +96,28 @@ def test_what_spills_in_every_way_comes_last() -> None:
     compiler = Compiler(frozenset({"bad", "best", "next", "default"}))
     given = [candidate("a", "bad"), candidate("b", "good"), candidate("c", "good")]
     assert [id for id, _ in ordered(compiler, given, 1)] == ["b", "c", "a"]
+
+
+LINEAR = """graph linear
+axes m=8 k=4096 n=4096
+in x: f16[m, k]
+in w: f16[k, n]
+t2 = contract[k](x, w)
+out o: f16[m, n] = t2
+"""
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_kernels_are_compiled_in_several_ways_with_the_likeliest_tiles(count: int) -> None:
+    target = pick_target("h200")
+    mugraph = fuse(parse_graph(LINEAR))
+    order = ConfigurationOrder(target)
+    [default] = target.default_configs(mugraph)
+    (likeliest, _), *_ = order.ranked(mugraph, (default,), 0)
+    one = Candidate("a", mugraph.graph, mugraph, configs=(likeliest,))
+    found = worth_compiling(one, 0, default, order, count)
+    assert found[:2] == [likeliest, default]
+    assert len(set(found)) == count
+    alike = [config for config in found if config.tiles == likeliest.tiles]
+    assert len(alike) >= count / 2
+    assert len({config.tiles for config in found}) >= count / 2

@@ -177,7 +177,7 @@ def test_every_operator_parses_back(op: str) -> None:
     arity = STRUCTURAL.get(op, OPS[op].arity if op in OPS else 0)
     attrs = {
         "const": "[0.25]", "size": "[k]", "index": "[k]", "sum": "[k, i]", "max": "[k]", "contract": "[k]",
-        "rename": "[i->j]", "select": "[k=3]",
+        "rename": "[i->j]", "select": "[k=3]", "window": "[k = 2*j - 1]",
     }.get(op, "")  # fmt: skip
     line = f"t2 = {op}{attrs}({', '.join(['x', 'y', 'x'][:arity])})"
     text = f"graph one\naxes i=3 j=3 k=4\nin x: f16[i, k]\nin y: bool[k] strides(2)\n{line}\n"

@@ -9,7 +9,7 @@ from compiling import compile_ahead
 from superopt.codegen.children import Children
 from superopt.codegen.errors import CompileError
 from superopt.codegen.statements import lower_block
-from superopt.codegen.triton import AheadCompiler, TritonMuGraph, configs, emit
+from superopt.codegen.triton import AheadCompiler, CompileReport, TritonMuGraph, configs, emit
 from superopt.codegen.triton.choices import exact_axes
 from superopt.codegen.triton.footprint import footprint
 from superopt.codegen.triton.run.machine_code import read_machine_code
@@ -148,6 +148,14 @@ def test_a_compiler_that_hangs_is_stopped(source_of):
     hanging = replace(source, text="import time\ntime.sleep(60)\n")
     with pytest.raises(CompileError, match="not compiled within 1 s"):
         compile_ahead(hanging, limit_seconds=1.0)
+
+
+@pytest.mark.parametrize(("device", "fits"), [("h200", True), ("a100", False)])
+def test_what_takes_more_shared_memory_than_a_device_has_does_not_fit(device, fits):
+    made = CompileReport(shared_bytes=200 << 10, registers=64, spill_bytes=0, seconds=1.0)
+    reason = pick_target(device).unfit(made)
+    assert (reason is None) == fits
+    assert fits or "200 KiB of shared memory; a program on A100 has 163" in reason
 
 
 def test_an_unknown_target_is_refused(source_of):

@@ -60,6 +60,17 @@ def test_the_hot_loop_is_the_one_that_works():
     assert (found.loop, found.loop_matrix, found.loop_copies, found.loop_loads) == (6, 1, 1, 1)
 
 
+INNER = SASS.replace("/*0070*/                   IADD3", "/*0070*/                   LDG.E.64")
+NESTED = INNER.replace("0x70 ;", "0x0 ;")  # the last loop begins at the first line, and loads
+
+
+@pytest.mark.parametrize(("turns", "count", "products"), [(0, 6, 1), (1, 9, 1), (3, 21, 3)])
+def test_a_loop_within_a_loop_counts_with_its_turns(turns, count, products):
+    found = read_machine_code(PTX, NESTED, inner_turns=turns)
+    assert (found.loop, found.loop_matrix, found.loop_copies) == (count, products, products)
+    assert found.loop_loads == (1 if not turns else turns + 1)
+
+
 def test_what_has_no_loop():
     assert read_machine_code("", SASS.splitlines()[1]) == MachineCode()
 

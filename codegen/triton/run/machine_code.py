@@ -1,7 +1,8 @@
 """Machine code: what a compiled kernel is made of, read from its PTX and its machine code.
 
 The hot loop is the one with the most matrix instructions, or else with the most loads; a loop is what lies
-between a branch backwards and where it leads.
+between a branch backwards and where it leads. Where the program has a loop within a loop, the outer one
+counts, with as many turns of the inner one as it makes.
 """
 
 import re
@@ -19,7 +20,7 @@ _PREDICATE = re.compile(r"^@!?U?P[T\d]+\s+")
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """The instructions of a kernel, by what they do; the hot loop is counted for one warp and one turn."""
+    """The instructions of a kernel, by what they do; the hot loop is counted for a warp and one turn."""
 
     # Products in the whole kernel, by instruction, shape and type.
     matrix: dict[str, int] = field(default_factory=dict)
@@ -38,11 +39,14 @@ class MachineCode:
         return frozenset(name.rpartition(".")[2] for name in self.matrix)
 
 
-def read_machine_code(ptx: str, sass: str) -> MachineCode:
-    """Return what a kernel is made of, from its PTX and the disassembly of its machine code."""
+def read_machine_code(ptx: str, sass: str, *, inner_turns: int = 0) -> MachineCode:
+    """Return what a kernel is made of, from its PTX and the disassembly of its machine code.
+
+    `inner_turns` says how many turns a loop within a loop makes, 0 that the program has none.
+    """
     matrix = Counter(f"{one[1]}.{one[2]}.{one[4]}" for one in _MATRIX.finditer(ptx))
     matrix += Counter(f"{one[1]}.{one[2]}.{one[4]}" for one in _OLD_MATRIX.finditer(ptx))
-    loop = _hot_loop([(int(one[1], 16), one[2]) for one in _LINE.finditer(sass)])
+    loop = _hot_loop([(int(one[1], 16), one[2]) for one in _LINE.finditer(sass)], inner_turns)
     names = [_PREDICATE.sub("", text).split(" ", 1)[0] for text in loop]
     return MachineCode(
         dict(sorted(matrix.items())),
@@ -57,21 +61,24 @@ def read_machine_code(ptx: str, sass: str) -> MachineCode:
     )
 
 
-def _hot_loop(lines: list[tuple[int, str]]) -> list[str]:
+def _hot_loop(lines: list[tuple[int, str]], inner_turns: int) -> list[str]:
     """Return the instructions of the hot loop; none where nothing branches backwards."""
-    loops: list[list[str]] = []
-    for address, text in lines:
-        branch = _BRANCH.match(text)
-        if branch is not None and int(branch[1], 16) < address:
-            start = int(branch[1], 16)
-            loops.append([other for at, other in lines if start <= at <= address])
-    at_work = [(one, heat) for one in loops if any((heat := _heat(one))[:2])]  # others wait for a barrier
-    innermost = [
-        (one, heat)
-        for one, heat in at_work
-        if not any(other is not one and set(other) < set(one) for other, _ in at_work)
-    ]
-    return max(innermost, key=lambda pair: pair[1], default=([], (0, 0, 0)))[0]
+    branches = [(address, _BRANCH.match(text)) for address, text in lines]
+    found = [range(int(one[1], 16), end + 1) for end, one in branches if one and int(one[1], 16) < end]
+    texts = {one: [text for at, text in lines if at in one] for one in found}
+    at_work = [one for one in texts if any(_heat(texts[one])[:2])]  # others wait for a barrier
+    innermost = [one for one in at_work if not any(_lies_in(other, one) for other in at_work)]
+    if not innermost:
+        return []
+    hot = max(innermost, key=lambda one: _heat(texts[one]))
+    around = [one for one in at_work if _lies_in(hot, one)]
+    if not (inner_turns and around):
+        return texts[hot]
+    return texts[min(around, key=len)] + texts[hot] * (inner_turns - 1)
+
+
+def _lies_in(inner: range, outer: range) -> bool:
+    return inner != outer and outer.start <= inner.start and inner.stop <= outer.stop
 
 
 def _heat(loop: list[str]) -> tuple[int, int, int]:

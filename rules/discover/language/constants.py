@@ -18,6 +18,7 @@ __all__ = ["CONSTANTS", "Constant", "constant_named", "constrained"]
 
 _NAME = re.compile(r"([a-z]+)\d*")
 _WINDOW = (str(POOL),)
+_ONE = ("1",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Constant:
     holds: Callable[[tuple[int, ...]], NDArray[np.int64]]
     square: bool = False  # its first two dimensions are equal
     window: bool = False  # its last two dimensions are those of a pool
+    depth: bool = False  # its second dimension is one
     share: Fraction = Fraction(1)  # of which its elements are multiples
 
 
@@ -44,6 +46,12 @@ def _boxes(sizes: tuple[int, ...]) -> NDArray[np.int64]:
     return found
 
 
+def _boxes_apart(sizes: tuple[int, ...]) -> NDArray[np.int64]:
+    return np.ones(sizes, dtype=np.int64)
+
+
+_POOL_SHARE = Fraction(1, POOL * POOL)
+
 CONSTANTS = MappingProxyType(
     {
         one.name: one
@@ -51,11 +59,14 @@ CONSTANTS = MappingProxyType(
             Constant("eye", 2, lambda sizes: np.eye(*sizes, dtype=np.int64), square=True),
             Constant("ones", 2, lambda sizes: np.ones(sizes, dtype=np.int64)),
             Constant("dirac", 4, _centred, square=True),
-            Constant("box", 4, _boxes, square=True, window=True, share=Fraction(1, POOL * POOL)),
+            Constant("full", 4, lambda sizes: np.ones(sizes, dtype=np.int64)),
+            Constant("box", 4, _boxes, square=True, window=True, share=_POOL_SHARE),
+            Constant("boxes", 4, _boxes_apart, depth=True, window=True, share=_POOL_SHARE),
         )
     }
 )
-"""The identity matrix, ones, the convolution that leaves an image as it is, and the one that is `avg_pool`.
+"""The identity matrix; ones; the convolution that leaves an image as it is; an image of ones; and the weights
+that make a convolution `avg_pool`, of all channels and of each channel apart.
 
 A number may follow the name, so that a rule can have several of one kind: `ones`, `ones2`.
 """
@@ -73,5 +84,7 @@ def constrained(name: str, shape: Shape, symbols: Symbols) -> bool:
     if constant is None:
         return True
     if len(shape) != constant.rank or (constant.square and not symbols.same(shape[0], shape[1])):
+        return False
+    if constant.depth and not symbols.same(shape[1], _ONE):
         return False
     return not constant.window or all(symbols.same(shape[at], _WINDOW) for at in (2, 3))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.errors import InputError
-from superopt.rules.discover.language.operators import OPERATORS
+from superopt.rules.discover.language.operators import OPERATORS, Unifier
 from superopt.rules.discover.language.shapes import Shape, Symbols, Word, halves
 
 __all__ = [
@@ -138,7 +138,7 @@ def renamed(expression: Expression, names: Mapping[str, str]) -> Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class _Exact:
+class _Exact(Unifier):
     """Words are equal only if they are the same, and are cut where the expression says."""
 
     at: Word
@@ -166,7 +166,7 @@ def shape_of(expression: Expression, inputs: Mapping[str, Shape]) -> Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class _Units:
+class _Units(Unifier):
     """Words of units are made equal symbol by symbol, and are cut in halves."""
 
     symbols: Symbols

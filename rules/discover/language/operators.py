@@ -7,7 +7,7 @@ two are the channels that it makes and the channels that it reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -34,6 +34,14 @@ class Unifier(Protocol):
 
     def cut(self, word: Word) -> tuple[Word, Word] | None:
         """Return the two parts of a word that is split, or None where it cannot be."""
+
+    def may_move(self, place: Word, window: Word) -> bool:
+        """Return whether a window may move over a dimension; a typing still checks what the words are."""
+        return True
+
+    def may_grow(self, window: Word) -> bool:
+        """Return whether a dimension may get a border of zeros."""
+        return True
 
 
 class Values(Protocol):
@@ -267,7 +275,7 @@ OPERATORS = MappingProxyType({operator.name: operator for operator in _ALL})
 """Every operator by its name."""
 
 
-def operators_named(names: Sequence[str]) -> tuple[Operator, ...]:
+def operators_named(names: Collection[str]) -> tuple[Operator, ...]:
     """Return the operators with these names, in the order of the table."""
     for name in names:
         if name not in OPERATORS:

@@ -90,10 +90,10 @@ class Numbers:
         return fractions(np.array(value.numerator).reshape((1,) * self.residues.ndim), value.denominator)
 
     def __add__(self, other: Numbers) -> Numbers:
-        return _defined((self.residues + other.residues) % PRIME, self.sizes + other.sizes)
+        return _defined(_reduced(self.residues + other.residues), self.sizes + other.sizes)
 
     def __mul__(self, other: Numbers) -> Numbers:
-        return _defined(self.residues * other.residues % PRIME, self.sizes * other.sizes)
+        return _defined(_reduced(self.residues * other.residues), self.sizes * other.sizes)
 
     def negative(self) -> Numbers:
         """Return the numbers times -1."""
@@ -105,14 +105,19 @@ class Numbers:
         return Numbers(np.where(below, 0, self.residues), np.where(below, 0.0, self.sizes))
 
     def matmul(self, other: Numbers) -> Numbers:
-        """Return products of matrices; each term is reduced before it is added, so that none overflows."""
-        residues = np.zeros((1, 1), dtype=np.int64)
-        for k in range(self.residues.shape[-1]):
-            term = self.residues[..., :, k, None] * other.residues[..., None, k, :]
-            term %= PRIME
-            residues = residues + term
-        residues %= PRIME
-        return _defined(residues, self.sizes @ other.sizes)
+        """Return products of matrices.
+
+        Floats hold whole numbers of 53 bits. So one factor is taken in two halves of 16 bits, and sums of so
+        many products are exact.
+        """
+        total: NDArray[np.int64] | int = 0
+        for at in range(0, self.residues.shape[-1], _EXACT_TERMS):
+            left = self.residues[..., at : at + _EXACT_TERMS].astype(np.float64)
+            right = other.residues[..., at : at + _EXACT_TERMS, :]
+            high = (left @ (right >> _HALF).astype(np.float64)).astype(np.int64)
+            low = (left @ (right & ((1 << _HALF) - 1)).astype(np.float64)).astype(np.int64)
+            total = _reduced((_reduced(high) << _HALF) + low + total)
+        return _defined(np.asarray(total), self.sizes @ other.sizes)
 
     def inverse(self) -> Numbers:
         """Return one divided by the numbers, undefined where they are zero."""
@@ -150,6 +155,18 @@ class Numbers:
         raise NotImplementedError
 
     log = sqrt = exp
+
+
+_HALF = 16  # bits of the lower half of a residue
+_EXACT_TERMS = 64  # products of 31 and 16 bits whose sum has 53 bits
+
+
+def _reduced(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return numbers from zero on, of at most 62 bits, modulo the prime: 2^31 is 1 there."""
+    found = (numbers & PRIME) + (numbers >> 31)
+    found = (found & PRIME) + (found >> 31)
+    found -= PRIME * (found >= PRIME)
+    return found
 
 
 def _defined(residues: NDArray[np.int64], sizes: NDArray[np.float64]) -> Numbers:

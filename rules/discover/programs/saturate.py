@@ -7,7 +7,7 @@ many more pairs. So they are applied in the first rounds alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,11 +15,11 @@ from typing import Any
 from superopt.rules.discover.apply import Program
 from superopt.rules.discover.language.constants import CONSTANTS
 from superopt.rules.discover.language.expressions import Apply, Expression, Input
-from superopt.rules.discover.language.operators import OPERATORS
+from superopt.rules.discover.language.operators import OPERATORS, operators_named
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.language.shapes import Shape, Word, computed
+from superopt.rules.discover.proof.axioms import called
 from superopt.rules.discover.proof.rewrites import (
-    called,
     ground,
     input_facts,
     joint_rewrite,
@@ -91,7 +91,8 @@ def choices_of(program: Program, rules: Sequence[Rule], limits: Saturation = _DE
     egraph = EGraph()
     single = list(dict.fromkeys(text for rule in rules for text in rewrites(rule)))
     joint = [text for rule in rules if len(rule.left) == 2 and (text := joint_rewrite(rule)) is not None]
-    lines = [language_text(), "(ruleset pairs)", *single]
+    names = set().union(*(rule.names for rule in rules)) | program.names
+    lines = [language_text(names), "(ruleset pairs)", *single]
     lines += [text.replace(":ruleset laws", ":ruleset pairs") for text in dict.fromkeys(joint)]
     lines += input_facts(program.inputs)
     shapes = dict(program.inputs)
@@ -109,7 +110,7 @@ def choices_of(program: Program, rules: Sequence[Rule], limits: Saturation = _DE
         if sum(len(one.rows) for one in egraph.freeze().functions.values()) > limits.nodes:
             break
     _run(egraph, "(run-schedule (saturate (run shapes)))")
-    return _exported(egraph, program, complete=complete)
+    return _exported(egraph, program, names, complete=complete)
 
 
 def _run(egraph: Any, text: str) -> bool:
@@ -118,7 +119,7 @@ def _run(egraph: Any, text: str) -> bool:
     return bool(getattr(report, "updated", False))
 
 
-def _exported(egraph: Any, program: Program, *, complete: bool) -> Choices:
+def _exported(egraph: Any, program: Program, names: Collection[str], *, complete: bool) -> Choices:
     """Return an e-graph as data, its classes numbered in the order in which they are met."""
     functions = egraph.freeze().functions
     numbers: dict[Any, int] = {}
@@ -137,7 +138,7 @@ def _exported(egraph: Any, program: Program, *, complete: bool) -> Choices:
         constant = CONSTANTS[egraph.value_to_string(name)]
         words = tuple(map(word, sizes[: constant.rank]))
         nodes.append(Node(number(row.output), constant.name, (), words=words))
-    for operator in OPERATORS.values():
+    for operator in operators_named(names):
         for row in functions[called(operator.name)].rows:
             part, words, operands = 0, tuple[Word, ...](), row.inputs
             if operator.results > 1:

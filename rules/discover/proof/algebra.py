@@ -1,8 +1,8 @@
-"""The axioms of the algebra on matrices and of operators on images, as lines that `axioms` parses."""
+"""The axioms of the algebra on matrices, as lines that `axioms` parses."""
 
 from __future__ import annotations
 
-__all__ = ["ALGEBRA", "IMAGES", "OF_CONVOLUTIONS"]
+__all__ = ["ALGEBRA"]
 
 ALGEBRA = """
 product-over           a[m, n] b[m, n] c[m, n]: div(mul(a, b), c) = mul(a, div(b, c))
@@ -91,6 +91,8 @@ scaled-column          v[m, 1] a[m, 1]: scale_rows(v, a) = mul(v, a)
 times-identity         a[m, n] eye[n, n]: matmul(a, eye) = a
 identity-times         a[m, n] eye[m, m]: matmul(eye, a) = a
 identity-transposed    eye[m, m]: transpose(eye) = eye
+identity-squared       eye[m, m]: mul(eye, eye) = eye
+diagonal-transposed    a[m, m] eye[m, m]: transpose(mul(a, eye)) = mul(a, eye)
 times-ones             a[m, n] ones[m, n]: mul(a, ones) = a
 ones-transposed        ones[m, n] ones2[n, m]: transpose(ones) = ones2
 ones-joined-rows       ones[m, n] ones2[p, n] ones3[m+p, n]: concat_rows(ones, ones2) = ones3
@@ -125,94 +127,3 @@ cols-1-of-{f}          a[m, n+p] b[m, n+p]: split_cols({f}(a, b), n)[1] =
 
 ALGEBRA += "".join(_EACH.format(f=f).lstrip("\n") for f in ("exp", "log", "sqrt", "abs"))
 ALGEBRA += "".join(_EACH_TWO.format(f=f).lstrip("\n") for f in ("div", "max", "less", "where"))
-
-OF_CONVOLUTIONS = """
-{f}-of-sum             x[n, c, h, w] y[n, c, h, w] v[o, c, r, s]: {f}(add(x, y), v) =
-  add({f}(x, v), {f}(y, v))
-{f}-of-weights-sum     x[n, c, h, w] v[o, c, r, s] u[o, c, r, s]: {f}(x, add(v, u)) =
-  add({f}(x, v), {f}(x, u))
-{f}-of-scaled          t[] x[n, c, h, w] v[o, c, r, s]: {f}(scale(t, x), v) = scale(t, {f}(x, v))
-{f}-of-scaled-weights  t[] x[n, c, h, w] v[o, c, r, s]: {f}(x, scale(t, v)) = scale(t, {f}(x, v))
-{f}-of-joined-samples  x[n, c, h, w] y[m, c, h, w] v[o, c, r, s]: {f}(concat_rows(x, y), v) =
-  concat_rows({f}(x, v), {f}(y, v))
-{f}-of-samples-0       x[n+m, c, h, w] v[o, c, r, s]: split_rows({f}(x, v), n)[0] =
-  {f}(split_rows(x, n)[0], v)
-{f}-of-samples-1       x[n+m, c, h, w] v[o, c, r, s]: split_rows({f}(x, v), n)[1] =
-  {f}(split_rows(x, n)[1], v)
-{f}-joined-weights     x[n, c, h, w] v[o, c, r, s] u[p, c, r, s]: {f}(x, concat_rows(v, u)) =
-  concat_cols({f}(x, v), {f}(x, u))
-{f}-of-weights-0       x[n, c, h, w] v[o+p, c, r, s]: split_cols({f}(x, v), o)[0] =
-  {f}(x, split_rows(v, o)[0])
-{f}-of-weights-1       x[n, c, h, w] v[o+p, c, r, s]: split_cols({f}(x, v), o)[1] =
-  {f}(x, split_rows(v, o)[1])
-{f}-in-parts           x[n, c, h, w] y[n, d, h, w] v[o, c, r, s] u[o, d, r, s]:
-  {f}(concat_cols(x, y), concat_cols(v, u)) = add({f}(x, v), {f}(y, u))
-{f}-in-split-parts     x[n, c+d, h, w] v[o, c+d, r, s]: {f}(x, v) =
-  add({f}(split_cols(x, c)[0], split_cols(v, c)[0]), {f}(split_cols(x, c)[1], split_cols(v, c)[1]))
-"""
-
-_LINEAR_GROUPS = """
-groups-of-sum          x[n, c+c, h, w] y[n, c+c, h, w] v[o+o, c, r, s]: conv_groups(add(x, y), v) =
-  add(conv_groups(x, v), conv_groups(y, v))
-groups-of-weights-sum  x[n, c+c, h, w] v[o+o, c, r, s] u[o+o, c, r, s]: conv_groups(x, add(v, u)) =
-  add(conv_groups(x, v), conv_groups(x, u))
-groups-of-scaled       t[] x[n, c+c, h, w] v[o+o, c, r, s]: conv_groups(scale(t, x), v) =
-  scale(t, conv_groups(x, v))
-groups-scaled-weights  t[] x[n, c+c, h, w] v[o+o, c, r, s]: conv_groups(x, scale(t, v)) =
-  scale(t, conv_groups(x, v))
-groups-joined-samples  x[n, c+c, h, w] y[m, c+c, h, w] v[o+o, c, r, s]: conv_groups(concat_rows(x, y), v) =
-  concat_rows(conv_groups(x, v), conv_groups(y, v))
-groups-are-convolutions x[n, c, h, w] y[n, c, h, w] v[o, c, r, s] u[o, c, r, s]:
-  conv_groups(concat_cols(x, y), concat_rows(v, u)) = concat_cols(conv_same(x, v), conv_same(y, u))
-groups-of-one-image    x[n, c, h, w] v[o+o, c, r, s]: conv_groups(concat_cols(x, x), v) = conv_same(x, v)
-groups-apart           x[n, c+c, h, w] v[o+o, c, r, s]: conv_groups(x, v) =
-  concat_cols(conv_same(split_cols(x, c)[0], split_rows(v, o)[0]),
-  conv_same(split_cols(x, c)[1], split_rows(v, o)[1]))
-groups-enlarged        x[n, c+c, h, w] v[o+o, c, r, s]: conv_groups(x, enlarge(v)) = conv_groups(x, v)
-"""
-
-IMAGES = (
-    _LINEAR_GROUPS.lstrip("\n")
-    + """\
-convolution-with-relu  x[n, c, h, w] v[o, c, r, s]: conv_same_relu(x, v) = relu(conv_same(x, v))
-same-enlarged          x[n, c, h, w] v[o, c, r, s]: conv_same(x, enlarge(v)) = conv_same(x, v)
-half-enlarged          x[n, c, h, w] v[o, c, r, s]: conv_half(x, enlarge(v)) = conv_half(x, v)
-same-identity          x[n, c, h, w] dirac[c, c, r, s]: conv_same(x, dirac) = x
-identity-enlarged      dirac[c, c, r, s] dirac2[c, c, wide(r), wide(s)]: enlarge(dirac) = dirac2
-average-is-convolution x[n, c, h, w] box[c, c, 3, 3]: avg_pool(x) = conv_same(x, box)
-average-of-sum         x[n, c, h, w] y[n, c, h, w]: avg_pool(add(x, y)) = add(avg_pool(x), avg_pool(y))
-average-of-scaled      t[] x[n, c, h, w]: avg_pool(scale(t, x)) = scale(t, avg_pool(x))
-average-of-rows        x[n, c, h, w] y[m, c, h, w]: avg_pool(concat_rows(x, y)) =
-  concat_rows(avg_pool(x), avg_pool(y))
-average-of-cols        x[n, c, h, w] y[n, d, h, w]: avg_pool(concat_cols(x, y)) =
-  concat_cols(avg_pool(x), avg_pool(y))
-average-of-samples-0   x[n+m, c, h, w]: split_rows(avg_pool(x), n)[0] = avg_pool(split_rows(x, n)[0])
-average-of-samples-1   x[n+m, c, h, w]: split_rows(avg_pool(x), n)[1] = avg_pool(split_rows(x, n)[1])
-average-of-channels-0  x[n, c+d, h, w]: split_cols(avg_pool(x), c)[0] = avg_pool(split_cols(x, c)[0])
-average-of-channels-1  x[n, c+d, h, w]: split_cols(avg_pool(x), c)[1] = avg_pool(split_cols(x, c)[1])
-average-of-weighted    x[n, c, h, w] v[o, c, 1, 1]: avg_pool(conv_same(x, v)) = conv_same(avg_pool(x), v)
-largest-of-relu        x[n, c, h, w]: max_pool(relu(x)) = relu(max_pool(x))
-largest-of-rows        x[n, c, h, w] y[m, c, h, w]: max_pool(concat_rows(x, y)) =
-  concat_rows(max_pool(x), max_pool(y))
-largest-of-cols        x[n, c, h, w] y[n, d, h, w]: max_pool(concat_cols(x, y)) =
-  concat_cols(max_pool(x), max_pool(y))
-largest-of-samples-0   x[n+m, c, h, w]: split_rows(max_pool(x), n)[0] = max_pool(split_rows(x, n)[0])
-largest-of-samples-1   x[n+m, c, h, w]: split_rows(max_pool(x), n)[1] = max_pool(split_rows(x, n)[1])
-largest-of-channels-0  x[n, c+d, h, w]: split_cols(max_pool(x), c)[0] = max_pool(split_cols(x, c)[0])
-largest-of-channels-1  x[n, c+d, h, w]: split_cols(max_pool(x), c)[1] = max_pool(split_cols(x, c)[1])
-largest-doubled        x[n, c, h, w]: max_pool(add(x, x)) = add(max_pool(x), max_pool(x))
-largest-scaled         t[] x[n, c, h, w]: max_pool(scale(t, scale(t, x))) = scale(t, scale(t, max_pool(x)))
-enlarged-sum           v[o, c, r, s] u[o, c, r, s]: enlarge(add(v, u)) = add(enlarge(v), enlarge(u))
-enlarged-product       v[o, c, r, s] u[o, c, r, s]: enlarge(mul(v, u)) = mul(enlarge(v), enlarge(u))
-enlarged-scaled        t[] v[o, c, r, s]: enlarge(scale(t, v)) = scale(t, enlarge(v))
-enlarged-relu          v[o, c, r, s]: enlarge(relu(v)) = relu(enlarge(v))
-enlarged-rows          v[o, c, r, s] u[p, c, r, s]: enlarge(concat_rows(v, u)) =
-  concat_rows(enlarge(v), enlarge(u))
-enlarged-cols          v[o, c, r, s] u[o, d, r, s]: enlarge(concat_cols(v, u)) =
-  concat_cols(enlarge(v), enlarge(u))
-enlarged-rows-0        v[o+p, c, r, s]: split_rows(enlarge(v), o)[0] = enlarge(split_rows(v, o)[0])
-enlarged-rows-1        v[o+p, c, r, s]: split_rows(enlarge(v), o)[1] = enlarge(split_rows(v, o)[1])
-enlarged-cols-0        v[o, c+d, r, s]: split_cols(enlarge(v), c)[0] = enlarge(split_cols(v, c)[0])
-enlarged-cols-1        v[o, c+d, r, s]: split_cols(enlarge(v), c)[1] = enlarge(split_cols(v, c)[1])
-"""
-)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from functools import cache
 
 from superopt.rules.discover.language.constants import constant_named
+from superopt.rules.discover.language.images import CONVOLUTIONS
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule, parse_rule
-from superopt.rules.discover.proof.algebra import ALGEBRA, IMAGES, OF_CONVOLUTIONS
+from superopt.rules.discover.proof.algebra import ALGEBRA
+from superopt.rules.discover.proof.windows import IMAGES
 
-__all__ = ["NEVER_NEGATIVE", "NEVER_OPPOSITE", "axioms"]
+__all__ = ["NEVER_NEGATIVE", "NEVER_OPPOSITE", "axioms", "called"]
 
 _AXIOMS = """
 sums-associate         a[m, n] b[m, n] c[m, n]: add(a, add(b, c)) = add(add(a, b), c)
@@ -103,6 +105,12 @@ shorter-last-part-{x}  a[m+p, n] b[q, n]: split(concat(a, b), m)[1] = concat(spl
 """
 """Axioms of rows, which hold for columns alike."""
 
+
+def called(name: str) -> str:
+    """Return the name of an operator in egglog."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
 NEVER_NEGATIVE = (
     ("(Relu a)", ""),
     ("(Mul a a)", ""),
@@ -127,14 +135,19 @@ NEVER_NEGATIVE = (
     ("(SumCols a)", "a"),
     ("(MaxCols a)", "a"),
     ("(ScaleRows a b)", "ab"),
-    ("(ConvSame a b)", "ab"),
-    ("(ConvSameRelu a b)", ""),
-    ("(ConvValid a b)", "ab"),
-    ("(ConvHalf a b)", "ab"),
-    ("(ConvGroups a b)", "ab"),
-    ("(AvgPool a)", "a"),
-    ("(MaxPool a)", "a"),
-    ("(Enlarge a)", "a"),
+    *((f"({called(one.name)} a b)", "" if one.relu else "ab") for one in CONVOLUTIONS),
+    *(
+        (f"({called(name)} a)", "a")
+        for name in (
+            "avg_pool",
+            "max_pool",
+            "avg_pool_half",
+            "max_pool_half",
+            "enlarge",
+            "enlarge_high",
+            "enlarge_wide",
+        )
+    ),
 )
 """Which terms are never negative, provided that these operands are not."""
 
@@ -150,8 +163,6 @@ NEVER_OPPOSITE = (
 def axioms() -> tuple[Rule, ...]:
     """Return all axioms."""
     lines = _lines(_AXIOMS) + _lines(ALGEBRA) + _lines(IMAGES)
-    for name in ("conv_same", "conv_valid", "conv_half"):
-        lines += _lines(OF_CONVOLUTIONS.format(f=name))
     for line in _lines(_OF_ROWS):
         for here, there in (("rows", "cols"), ("cols", "rows")):
             text = line.format(x=here)

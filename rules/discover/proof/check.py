@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -97,18 +98,21 @@ def fits(rule: Rule, sizes: Mapping[str, int]) -> bool:
 
 def _too_small(rule: Rule, sizes: Mapping[str, int]) -> str | None:
     """Return a computed symbol of which nothing is left, as windows are larger than what they move over."""
+    return next((symbol for symbol in _symbols_met(rule) if size_of(symbol, sizes) < 1), None)
+
+
+@lru_cache(maxsize=64)
+def _symbols_met(rule: Rule) -> tuple[str, ...]:
+    """Return the symbols of the shapes of all tensors of a rule."""
     shapes = rule.shapes
-    return next(
-        (
-            symbol
-            for side in (*rule.left, *rule.right)
-            for one in _parts(side)
-            for word in shape_of(one, shapes)
-            for symbol in word
-            if size_of(symbol, sizes) < 1
-        ),
-        None,
+    found = (
+        symbol
+        for side in (*rule.left, *rule.right)
+        for one in _parts(side)
+        for word in shape_of(one, shapes)
+        for symbol in word
     )
+    return tuple(dict.fromkeys(found))
 
 
 def _parts(expression: Expression) -> Iterator[Expression]:

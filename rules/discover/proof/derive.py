@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from superopt.rules.discover.language.constants import constant_named
+from superopt.rules.discover.language.expressions import Apply, Expression, Input
+from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule
+from superopt.rules.discover.language.shapes import Word, replaced
 from superopt.rules.discover.proof.rewrites import ground, input_facts, language_text, rewrites, sign_facts
 
 __all__ = ["Deriver", "Effort"]
@@ -29,61 +33,72 @@ class Deriver:
     The rules stay loaded; the terms of a question are taken out again once it is answered.
     """
 
-    def __init__(self, rules: Iterable[Rule] = (), *, signs: bool = False) -> None:
+    def __init__(
+        self, rules: Iterable[Rule] = (), *, names: Collection[str] = tuple(OPERATORS), signs: bool = False
+    ) -> None:
+        """Make a deriver of some rules, for graphs of operators with these names."""
         from egglog.bindings import EGraph
 
         logger = logging.getLogger("egglog")
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.WARNING)
         self._egraph = EGraph()
-        self._sets: dict[int, list[str]] = {}  # rulesets of each rule, by its number
+        self._sets: dict[Rule, list[str]] = {}  # the rulesets of each rule
         self._made = 0
-        self._run("\n".join([language_text(), *(sign_facts() if signs else ())]))
+        self._run("\n".join([language_text(names), *(sign_facts(names) if signs else ())]))
         for rule in rules:
             self.add(rule)
 
-    def add(self, rule: Rule) -> int:
-        """Take in a rule; return the number by which it can be left out."""
-        number = len(self._sets)
-        self._sets[number] = []
+    def add(self, rule: Rule) -> None:
+        """Take in a rule."""
+        self._sets[rule] = []
         for text in rewrites(rule):
             self._made += 1
             name = f"law{self._made}"
             self._run(f"(ruleset {name}) {text.replace(':ruleset laws', f':ruleset {name}')}")
-            self._sets[number].append(name)
-        return number
+            self._sets[rule].append(name)
 
-    def remove(self, number: int) -> None:
+    def remove(self, rule: Rule) -> None:
         """Forget a rule."""
-        self._sets[number] = []
+        del self._sets[rule]
 
-    def derives(self, rule: Rule, effort: Effort = _DEFAULT, *, without: int | None = None) -> bool:
+    def derives(self, rule: Rule, effort: Effort = _DEFAULT) -> bool:
         """Return whether the sides of a rule are equal by the rules; False says nothing."""
+        [found] = self.derives_each([rule], effort)
+        return found
+
+    def derives_each(
+        self, rules: Sequence[Rule], effort: Effort = _DEFAULT, *, without: Collection[Rule] = ()
+    ) -> list[bool]:
+        """Return for each of some rules whether it is derived; together that takes less time."""
         self._run("(push)")
         try:
-            return self._derives(rule, effort, without)
+            return self._derives_each(rules, effort, without)
         finally:
             self._run("(pop)")
 
-    def _derives(self, rule: Rule, effort: Effort, without: int | None) -> bool:
-        names = [name for number, some in self._sets.items() if number != without for name in some]
-        shapes = rule.shapes
+    def _derives_each(self, rules: Sequence[Rule], effort: Effort, without: Collection[Rule]) -> list[bool]:
+        left_out = set(without)
+        names = [name for rule, some in self._sets.items() if rule not in left_out for name in some]
         lines = [f"(unstable-combined-ruleset all laws {' '.join(names)})"]
-        lines += input_facts(rule.inputs)
-        pairs = list(zip(rule.left, rule.right, strict=True))
-        for number, pair in enumerate(pairs):
-            for side, expression in zip("lr", pair, strict=True):
-                lines.append(f"(let ${side}{number} {ground(expression, shapes)})")
+        goals = []
+        for at, rule in enumerate(rules):
+            rule = _apart(rule, at)
+            lines += input_facts(rule.inputs)
+            pairs = list(zip(rule.left, rule.right, strict=True))
+            for number, pair in enumerate(pairs):
+                for side, expression in zip("lr", pair, strict=True):
+                    lines.append(f"(let ${side}{number}_{at} {ground(expression, rule.shapes)})")
+            goals.append(" ".join(f"(= $l{number}_{at} $r{number}_{at})" for number in range(len(pairs))))
         self._run("\n".join(lines))
-        goal = " ".join(f"(= $l{number} $r{number})" for number in range(len(pairs)))
+        found = [False] * len(rules)
         for _ in range(effort.rounds):
             self._run("(run-schedule (saturate (run shapes)))")
             changed = self._run("(run all 1)")
-            if self._holds(goal):
-                return True
-            if not changed or self._nodes() > effort.nodes:
+            found = [known or self._holds(goal) for known, goal in zip(found, goals, strict=True)]
+            if all(found) or not changed or self._nodes() > effort.nodes * len(rules):
                 break
-        return False
+        return found
 
     def _run(self, text: str) -> bool:
         """Run a program; return whether its last command changed the e-graph."""
@@ -102,3 +117,23 @@ class Deriver:
         except EggSmolError:
             return False
         return True
+
+
+def _apart(rule: Rule, number: int) -> Rule:
+    """Return a rule whose inputs and sizes have names of their own, so that rules do not meet."""
+    end = f"q{number}"
+
+    def word(symbols: Word) -> Word:
+        return tuple(replaced(symbol, lambda atom: atom + end) for symbol in symbols)
+
+    def renamed(expression: Expression) -> Expression:
+        if isinstance(expression, Apply):
+            args = tuple(map(renamed, expression.args))
+            return Apply(expression.op, args, expression.part, word(expression.at))
+        return Input(named(expression.name))
+
+    def named(name: str) -> str:
+        return name if constant_named(name) is not None else name + end
+
+    inputs = tuple((named(name), tuple(map(word, shape))) for name, shape in rule.inputs)
+    return Rule(rule.name, inputs, tuple(map(renamed, rule.left)), tuple(map(renamed, rule.right)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 from superopt.rules.discover.language.constants import constant_named
+from superopt.rules.discover.language.images import CONVOLUTIONS
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.proof.axioms import axioms
@@ -33,31 +34,60 @@ class Proof:
 
 def _deriver(rule: Rule) -> Deriver:
     """Return what derives from the axioms that a proof of this rule may need."""
-    return _deriver_of(*_kind(rule))
+    return _deriver_of(_kind(rule))
 
 
 @cache
-def _deriver_of(algebra: bool, images: bool) -> Deriver:
-    return Deriver(_axioms_of(algebra, images), signs=True)
+def _deriver_of(kind: _Kind) -> Deriver:
+    return Deriver(_axioms_of(kind), names=kind.names, signs=True)
 
 
-def _kind(rule: Rule) -> tuple[bool, bool]:
-    """Return whether a rule needs the algebra, and whether it is one of images."""
-    algebra = any(OPERATORS[name].family == "algebra" for name in rule.names)
-    constants = any(constant_named(name) is not None for name, _ in rule.inputs)
-    return algebra or constants, any(len(shape) == 4 for _, shape in rule.inputs)
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a proof is made of: matrices or images, and operators."""
+
+    images: bool
+    names: frozenset[str]
 
 
-def _axioms_of(algebra: bool, images: bool) -> list[Rule]:
-    """Return the axioms of matrices or of images, with or without those of the algebra."""
-    chosen = []
-    for axiom in axioms():
-        ranks = {len(shape) for _, shape in axiom.inputs}
-        if (2 if images else 4) in ranks:
-            continue
-        if algebra or all(OPERATORS[name].family != "algebra" for name in axiom.names):
-            chosen.append(axiom)
-    return chosen
+def _kind(rule: Rule) -> _Kind:
+    """Return what a proof of a rule needs: few operators, since each makes a derivation slower."""
+    images = any(len(shape) == 4 for _, shape in rule.inputs)
+    constants = {constant.name for name, _ in rule.inputs if (constant := constant_named(name)) is not None}
+    families = {"matrices"}
+    if not images and (constants or any(OPERATORS[name].family == "algebra" for name in rule.names)):
+        families.add("algebra")
+    names = {operator.name for operator in OPERATORS.values() if operator.family in families}
+    for name in rule.names:
+        names |= {name, *_beside(name)}
+    if constants & {"box", "boxes"}:
+        pools = {"avg_pool_half" if "half" in name else "avg_pool" for name in rule.names if "conv" in name}
+        names |= pools.union(*map(_beside, pools))
+    rank = 4 if images else 2
+    return _Kind(images, frozenset(name for name in names if rank in OPERATORS[name].ranks))
+
+
+def _beside(name: str) -> set[str]:
+    """Return the operators by which another one on images is explained."""
+    found = {
+        "avg_pool": {"conv_same", "conv_depth"},
+        "avg_pool_half": {"conv_half", "conv_half_depth"},
+        "enlarge": {"enlarge_high", "enlarge_wide"},
+    }.get(name, set())
+    for one in CONVOLUTIONS:
+        if one.name == name:
+            found |= {one.plain, replace(one, groups="", relu=False).name}
+    return found
+
+
+def _axioms_of(kind: _Kind) -> list[Rule]:
+    """Return the axioms of these operators on matrices or on images."""
+    other = 2 if kind.images else 4
+    return [
+        axiom
+        for axiom in axioms()
+        if axiom.names <= kind.names and other not in {len(shape) for _, shape in axiom.inputs}
+    ]
 
 
 def prove(rule: Rule, seed: int) -> Proof:
@@ -82,7 +112,7 @@ def check_axioms(seed: int, rules: Sequence[Rule] | None = None) -> Sequence[tup
     """
     results = []
     kinds = dict.fromkeys(map(_kind, rules or ()))
-    needed = {axiom: None for kind in kinds for axiom in _axioms_of(*kind)}
+    needed = {axiom: None for kind in kinds for axiom in _axioms_of(kind)}
     for axiom in axioms() if rules is None else needed:
         found = counterexample(axiom, seed)
         answer = "fails" if found is not None else holds_at_small_sizes(axiom)

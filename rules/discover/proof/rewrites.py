@@ -7,7 +7,8 @@ applied only where the shapes are those that it is stated for. `parts` says wher
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from superopt.rules.discover.language.constants import CONSTANTS, Constant, constant_named
 from superopt.rules.discover.language.expressions import (
@@ -18,13 +19,14 @@ from superopt.rules.discover.language.expressions import (
     inputs_of,
     shape_of,
 )
-from superopt.rules.discover.language.operators import OPERATORS, Operator
+from superopt.rules.discover.language.images import CONVOLUTIONS
+from superopt.rules.discover.language.operators import OPERATORS, Operator, Unifier, operators_named
 from superopt.rules.discover.language.rule import Rule
 from superopt.rules.discover.language.shapes import Shape, Word, atoms
-from superopt.rules.discover.proof.axioms import NEVER_NEGATIVE, NEVER_OPPOSITE
+from superopt.rules.discover.proof.axioms import NEVER_NEGATIVE, NEVER_OPPOSITE, called
+from superopt.rules.discover.proof.unsaid import unsaid_places, unsaid_ranks
 
 __all__ = [
-    "called",
     "ground",
     "input_facts",
     "joint_rewrite",
@@ -48,7 +50,7 @@ _LANGUAGE = """
 """
 
 
-class _Variables:
+class _Variables(Unifier):
     """Typing over variables of egglog: it finds which dimensions must be equal, and it never fails."""
 
     def __init__(self) -> None:
@@ -63,10 +65,10 @@ class _Variables:
         return ("p",), ("q",)
 
 
-def language_text() -> str:
-    """Return the operators, what commutes, and the shape of each operator's result."""
+def language_text(names: Collection[str]) -> str:
+    """Return these operators, what of them commutes, and the shape of each operator's result."""
     made, commuting, shapes = list[str](), list[str](), list[str]()
-    for operator in OPERATORS.values():
+    for operator in operators_named(names):
         words = "i64 String String " if operator.results > 1 else ""
         made.append(f"({called(operator.name)} {words}{' '.join('T' * operator.arity)})")
         if operator.commutative:
@@ -80,7 +82,8 @@ def language_text() -> str:
                 f"(rule ((= e ({called(operator.name)} a b)) (= p (dim a {at})) (= q (dim b {at}))) "
                 '((parts (+ p " " q) p q)) :ruleset shapes)'
             )
-    shapes += _shape_rules(OPERATORS["scale"], 0)
+    if "scale" in names:
+        shapes += _shape_rules(OPERATORS["scale"], 0)
     for constant in CONSTANTS.values():
         sizes = [f"d{at}" for at in range(4)]
         sets = [f"(set (dim e {at}) {size})" for at, size in enumerate(sizes[: constant.rank])]
@@ -100,10 +103,7 @@ def _shape_rules(operator: Operator, rank: int) -> Iterator[str]:
     shapes: list[Shape] = [
         tuple((f"{name}{at}",) for at in range(some)) for name, some in zip(names, ranks, strict=True)
     ]
-    if operator.name == "conv_groups":  # its typing asks for halves, of which egglog knows the whole alone
-        results: tuple[Shape, ...] | None = OPERATORS["conv_same"].typing(shapes, _Variables())
-    else:
-        results = operator.typing(shapes, _Variables())
+    results = _without_groups(operator).typing(shapes, _Variables())
     assert results is not None, operator.name
     for part, shape in enumerate(results):
         number = f" {part} p q" if operator.results > 1 else ""
@@ -122,13 +122,14 @@ def _shape_rules(operator: Operator, rank: int) -> Iterator[str]:
         )
 
 
+def _without_groups(operator: Operator) -> Operator:
+    """Return an operator with results of the same shape that asks for no halves: egglog knows none."""
+    ungrouped = {one.name: replace(one, groups="").name for one in CONVOLUTIONS}
+    return OPERATORS[ungrouped.get(operator.name, operator.name)]
+
+
 def _ranks_of_operands(operator: Operator, rank: int) -> tuple[int, ...]:
     return (0, rank) if operator.name == "scale" else (rank,) * operator.arity
-
-
-def called(name: str) -> str:
-    """Return the name of an operator in egglog."""
-    return "".join(word.capitalize() for word in name.split("_"))
 
 
 def _spelled(word: Word, end: str = "") -> str:
@@ -148,8 +149,13 @@ def _pieces(symbol: str, end: str) -> list[str]:
     return found
 
 
-def sign_facts() -> list[str]:
-    """Return what egglog needs to know of signs, and what follows for relu."""
+def sign_facts(names: Collection[str]) -> list[str]:
+    """Return what egglog needs to know of the signs of these operators, and what follows for relu."""
+    known = {*map(called, names), "Leaf", "Const"}
+    return [fact for fact in _sign_facts() if set(re.findall(r"[A-Z]\w*", fact)) <= known]
+
+
+def _sign_facts() -> list[str]:
     facts = []
     for term, operands in NEVER_NEGATIVE:
         known = " ".join(f"(nonnegative {operand})" for operand in operands)
@@ -208,21 +214,24 @@ def _rewrite(there: Expression, left: Expression, right: Expression, rule: Rule)
     """Return a rewrite that joins two sides where a part of the left one is there, with all its inputs."""
     shapes, words = rule.shapes, _Words()
     pattern = _pattern(there, shapes, words)
-    conditions = []
-    for name in inputs_of(there):
-        if constant_named(name) is None:
-            for at, word in enumerate(shapes[name]):
-                conditions.append(f"(= {words.variable(word)} (dim {name} {at}))")
-            conditions.append(f"(= {len(shapes[name])} (rank {name}))")
-    known = {
-        atom for word in words.met if not _is_computed(word) for symbol in word for atom in atoms(symbol)
-    }
-    made = (*_mentioned(left, shapes), *_mentioned(right, shapes), *words.met)
-    if not {atom for word in made for symbol in word for atom in atoms(symbol)} <= known:
+    sides = (*_mentioned(left, shapes), *_mentioned(right, shapes))
+    conditions = [
+        f"(= {words.variable(shapes[name][at])} (dim {name} {at}))"
+        for name, at in unsaid_places(there, shapes, _atoms(sides))
+    ]
+    conditions += [f"(= {len(shapes[name])} (rank {name}))" for name in unsaid_ranks(there, shapes)]
+    known = _atoms(word for word in words.met if not _is_computed(word))
+    made = (*sides, *words.met)
+    if not _atoms(made) <= known:
         return None
     when = " ".join([f"(= l_ {pattern})", *conditions, *words.conditions()])
     whole = "l_" if there == left else _pattern(left, shapes, None)
     return f"(rule ({when}) ((union {whole} {_pattern(right, shapes, None)})) :ruleset laws)"
+
+
+def _atoms(words: Iterable[Word]) -> set[str]:
+    """Return the symbols that words are made of."""
+    return {atom for word in words for symbol in word for atom in atoms(symbol)}
 
 
 class _Words:

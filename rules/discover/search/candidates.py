@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from superopt.errors import InputError
 from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.rule import rule_of
 from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, unpack
@@ -14,8 +15,6 @@ from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, un
 __all__ = ["Candidates", "candidates_of"]
 
 Index = NDArray[np.int64]
-
-_DIGIT = 4  # bits of an input's number in an order of inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,47 +88,57 @@ def _renamed(terms: Terms, lefts: Index, rights: Index) -> tuple[Index, Index]:
     kinds: list[object] = [
         sizes if constant_named(name) is None else name for name, sizes in terms.setting.inputs
     ]
-    orders = _orders(terms)
-    met = _appended(orders[lefts], orders[rights], len(kinds))
+    orders = _Orders(len(kinds), int(terms.size_of.max()) + 1)
+    of_terms = orders.of(terms)
+    met = orders.appended(of_terms[lefts], of_terms[rights])
     names = np.tile(np.arange(len(kinds)), (len(lefts), 1))
     for kind in dict.fromkeys(kinds):
         pool = np.array([at for at, other in enumerate(kinds) if other == kind])
         used = np.zeros(len(lefts), dtype=np.int64)
-        for place in range(len(kinds)):
-            digit = (met >> (_DIGIT * place)) & ((1 << _DIGIT) - 1)
+        for place in range(2 * orders.most):
+            digit = orders.digit(met, place)
             here = np.flatnonzero((digit != 0) & np.isin(digit - 1, pool))
             names[here, digit[here] - 1] = pool[used[here]]
             used[here] += 1
     return _substituted(terms, lefts, names), _substituted(terms, rights, names)
 
 
-def _orders(terms: Terms) -> Index:
-    """Return for each term its inputs in the order in which they first occur, as digits from 1."""
-    count = len(terms.setting.inputs)
-    orders = np.zeros(len(terms), dtype=np.int64)
-    orders[:count] = np.arange(1, count + 1)
-    for members, left, right in _by_size(terms):
-        first = orders[left]
-        orders[members] = np.where(
-            right == NOTHING, first, _appended(first, np.where(right == NOTHING, 0, orders[right]), count)
-        )
-    return orders
+class _Orders:
+    """Orders in which terms meet their inputs, as digits from 1 in one number."""
 
+    def __init__(self, inputs: int, most: int) -> None:
+        self.most = most  # inputs of one term
+        self._inputs = inputs
+        self._bits = inputs.bit_length()
+        if 2 * most * self._bits > 63:
+            raise InputError(f"{inputs} inputs are too many for graphs of {most - 1} operators; take fewer")
 
-def _appended(first: Index, second: Index, count: int) -> Index:
-    """Return the digits of one order, followed by the digits of another order that it lacks."""
-    mask = (1 << _DIGIT) - 1
-    found = first.copy()
-    length = sum((first >> (_DIGIT * place)) & mask != 0 for place in range(count))
-    for place in range(count):
-        digit = (second >> (_DIGIT * place)) & mask
-        known = np.zeros(len(first), dtype=bool)
-        for other in range(count):
-            known |= (found >> (_DIGIT * other)) & mask == digit
-        fresh = ~known & (digit != 0)
-        found = np.where(fresh, found | (digit << (_DIGIT * length)), found)
-        length = length + fresh
-    return found
+    def of(self, terms: Terms) -> Index:
+        """Return the order of each term."""
+        orders = np.zeros(len(terms), dtype=np.int64)
+        orders[: self._inputs] = np.arange(1, self._inputs + 1)
+        for members, left, right in _by_size(terms):
+            second = np.where(right == NOTHING, 0, orders[right])
+            orders[members] = self.appended(orders[left], second)
+        return orders
+
+    def digit(self, orders: Index, place: int) -> Index:
+        """Return the digits at a place, 0 where an order has ended."""
+        found: Index = (orders >> (self._bits * place)) & ((1 << self._bits) - 1)
+        return found
+
+    def appended(self, first: Index, second: Index) -> Index:
+        """Return the digits of one order, followed by the digits of another order that it lacks."""
+        found = first.copy()
+        length = sum(self.digit(first, place) != 0 for place in range(self.most))
+        for place in range(self.most):
+            digit = self.digit(second, place)
+            known = digit == 0
+            for other in range(self.most):
+                known |= self.digit(first, other) == digit
+            found |= np.where(known, 0, digit << (self._bits * length))
+            length = length + ~known
+        return found
 
 
 def _by_size(terms: Terms) -> list[tuple[Index, Index, Index]]:

@@ -5,7 +5,7 @@ smaller graph, the one without its largest unused application, so no graph is ma
 
 **Which graphs are left out.** Graphs are equal if all their outputs are. A graph with several separate
 outputs is therefore equal to another exactly if each output, a graph of its own and no larger, is. So only
-graphs whose outputs one more operator can still join are made; the others are counted.
+graphs whose outputs the operators that are left can still join are made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class Graphs:
         self.terms = terms
         self.size = size
         self.width = size
-        self._left_out = 0
 
     def fingerprint(self) -> str:
         """Return the space and all its parameters as text."""
@@ -55,8 +54,8 @@ class Graphs:
         """Do nothing: a graph is expanded without a look at others."""
 
     def counts(self) -> dict[str, int]:
-        """Return how many graphs were not made because their outputs are graphs of their own."""
-        return {"separate outputs": self._left_out}
+        """Return nothing: what is left out is never made."""
+        return {}
 
     def expand(self, rows: Rows) -> Rows:
         """Return all graphs with one more operator that have one of these as their canonical parent."""
@@ -75,47 +74,55 @@ class Graphs:
         present = np.concatenate((np.broadcast_to(inputs, (count, len(inputs))), first, second), axis=1)
         _, left, right = unpack(codes)
         used = _uses(left, right, first, second)
-        line, code = self._candidates(present)
-        fresh = (codes[line] != code[:, None]).all(axis=1)
-        line, code = line[fresh], code[fresh]
+        # So many applications must be joined by the operators that are left: each joins two at most.
+        needed = (~used).sum(axis=1) + 1 - (self.size - length)
+        found = [
+            self._candidates(np.flatnonzero(needed.clip(0) == met), present, len(inputs), met)
+            for met in range(3)
+        ]
+        line, code = (np.concatenate(some) for some in zip(*found, strict=True))
         _, new_left, new_right = unpack(code)
         by_new = _meets(new_left, new_right, first[line], second[line])
         unused = ~(used[line] | by_new)
-        canonical = (~unused | (codes[line] < code[:, None])).all(axis=1)
-        # So many applications must be joined by the operators that are left: each joins two at most.
-        joinable = unused.sum(axis=1) + 1 <= self.size - length
-        self._left_out += int((canonical & ~joinable).sum())
-        keep = canonical & joinable
+        keep = (codes[line] != code[:, None]).all(axis=1)
+        keep &= (~unused | (codes[line] < code[:, None])).all(axis=1)
+        keep &= unused.sum(axis=1) + 1 <= self.size - length
         line, code = line[keep], code[keep]
         rows = np.full((len(line), self.width), _PAD)
         rows[:, : length + 1] = np.sort(np.concatenate((codes[line], code[:, None]), axis=1), axis=1)
         return rows
 
-    def _candidates(self, present: Index) -> tuple[Index, Index]:
-        """Return the applications of every operator to the tensors of each graph: which graph, which code."""
-        terms = self.terms
-        shapes = terms.shape_of[present]
-        count = terms.shape_count
-        nowhere = present == NOTHING
-        lines, codes = [], []
-        for op, operator in enumerate(terms.setting.operators):
-            table = np.zeros((count + 1,) * operator.arity, dtype=bool)
-            table[(slice(count),) * operator.arity] = terms.shapes.taken(op, count)[
-                (slice(count),) * operator.arity
-            ]
-            kinds = np.where(nowhere, count, shapes)
-            if operator.arity == 1:
-                line, at = np.nonzero(table[kinds])
-                lines.append(line)
-                codes.append(pack(op, present[line, at], UNARY))
-                continue
-            fits = table[kinds[:, :, None], kinds[:, None, :]]
-            if operator.commutative:
-                fits &= present[:, :, None] <= present[:, None, :]
-            line, one, two = np.nonzero(fits)
-            lines.append(line)
-            codes.append(pack(op, present[line, one], present[line, two]))
-        return np.concatenate(lines), np.concatenate(codes)
+    def _candidates(self, lines: Index, present: Index, inputs: int, met: int) -> tuple[Index, Index]:
+        """Return the applications to tensors of these graphs, of which so many operands are no inputs.
+
+        They are returned as the graph and the code of each.
+        """
+        terms, operators = self.terms, self.terms.setting.operators
+        tensors = present[lines]
+        kinds = np.where(tensors == NOTHING, NOTHING, terms.shape_of[tensors])
+        found, codes = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        places = np.arange(present.shape[1])
+        if met < 2:
+            places = places[inputs:] if met else places
+            takes = terms.shapes.takers(kinds[:, places])
+            for op in (op for op, operator in enumerate(operators) if operator.arity == 1):
+                line, at = np.nonzero(takes >> np.uint64(op) & np.uint64(1))
+                found.append(lines[line])
+                codes.append(pack(op, tensors[line, places[at]], UNARY))
+        one, two = np.indices((present.shape[1],) * 2).reshape(2, -1)
+        enough = (one >= inputs).astype(int) + (two >= inputs) >= met
+        one, two = one[enough], two[enough]
+        takes = terms.shapes.takers(kinds[:, one], kinds[:, two])
+        line, at = np.nonzero(takes)
+        takes, left, right = takes[line, at], tensors[line, one[at]], tensors[line, two[at]]
+        for op, operator in enumerate(operators):
+            if operator.arity == 2:
+                fits = (takes >> np.uint64(op) & np.uint64(1)).astype(bool)
+                if operator.commutative:
+                    fits &= left <= right
+                found.append(lines[line[fits]])
+                codes.append(pack(op, left[fits], right[fits]))
+        return np.concatenate(found), np.concatenate(codes)
 
 
 def _meets(left: Index, right: Index, first: Index, second: Index) -> NDArray[np.bool_]:

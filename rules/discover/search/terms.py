@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from superopt.errors import InputError
 from superopt.rules.discover.language.expressions import Apply, Expression, Input
-from superopt.rules.discover.language.operators import Operator
-from superopt.rules.discover.language.shapes import Word, halves, size_of
+from superopt.rules.discover.language.operators import Operator, Unifier
+from superopt.rules.discover.language.shapes import Word, atoms, halves, size_of
 from superopt.rules.discover.language.values import Numbers, Reals, fingerprints, given
 
 __all__ = ["NOTHING", "UNARY", "Setting", "Terms", "Units", "first_terms", "pack", "unpack"]
@@ -63,13 +63,15 @@ def unpack(codes: Index) -> tuple[Index, Index, Index]:
     return codes >> (2 * _BITS), (codes >> _BITS) & _MASK, np.where(right == _MASK, NOTHING, right)
 
 
-UNITS = {"u": 2, "b": 1, "c": 1, "y": 4, "z": 3, "k": 1}
+UNITS = {"u": 2, "r": 3, "b": 1, "c": 1, "y": 4, "z": 3, "k": 1, "j": 1}
 """The size of each unit.
 
 Rows and columns `u` of a matrix are two: with one alone, a transpose or a product could look like nothing or
-like mul. Images have `y` rows and `z` columns, samples of one `b` and channels of one `c`, and weights have
-windows of one `k`.
+like mul. A matrix may have three rows `r` instead. Images have `y` rows and `z` columns, samples of one `b`
+and channels of one `c`, and weights have windows of `k` rows and `j` columns, one each.
 """
+
+_PLACES = {"y", "z"}  # the units that windows move over
 
 
 def length(word: Word) -> int:
@@ -77,7 +79,7 @@ def length(word: Word) -> int:
     return sum(size_of(unit, UNITS) for unit in word)
 
 
-_CHUNK = 1 << 15  # applications evaluated at once
+_CHUNK = 1 << 11  # applications evaluated at once
 
 UNARY = _MASK
 """Stands in a code for the operand that a unary operator lacks."""
@@ -85,6 +87,10 @@ UNARY = _MASK
 
 Units = tuple[Word, ...]
 """A shape while graphs are enumerated: each dimension is a word of units."""
+
+
+_MOST_OPERATORS = 63
+_MOST_SHAPES = 1 << 11
 
 
 class Shapes:
@@ -95,12 +101,15 @@ class Shapes:
         self.sizes: list[Units] = []
         self._number: dict[Units, int] = {}
         self._results: dict[tuple[int, ...], tuple[int, ...] | None] = {}
-        self._tables: dict[int, NDArray[np.bool_]] = {}
-        self._known = 0
+        self._takers: dict[int, NDArray[np.uint64]] = {}
+        if len(operators) > _MOST_OPERATORS:
+            raise InputError(f"{len(operators)} operators are too many; take at most {_MOST_OPERATORS}")
 
     def number(self, sizes: Units) -> int:
         """Return the number of a shape."""
         if sizes not in self._number:
+            if len(self.sizes) + 1 >= _MOST_SHAPES:
+                raise InputError("these graphs have too many shapes; take fewer operators or inputs")
             self._number[sizes] = len(self.sizes)
             self.sizes.append(sizes)
         return self._number[sizes]
@@ -115,26 +124,45 @@ class Shapes:
             self._results[key] = None if made is None else tuple(map(self.number, made))
         return self._results[key]
 
-    def taken(self, op: int, count: int) -> NDArray[np.bool_]:
-        """Return which of the first `count` shapes, or pairs of them, an operator takes."""
-        table = self._tables.get(op)
-        arity = self.operators[op].arity
-        if table is None or len(table) < count:
-            table = np.zeros((count,) * arity, dtype=bool)
-            for at in np.ndindex(table.shape):
-                table[at] = self.results(op, *at) is not None
-            self._tables[op] = table
-        return table
+    def takers(self, left: Index, right: Index | None = None) -> NDArray[np.uint64]:
+        """Return a bit for each operator that takes a shape, or two; none takes NOTHING."""
+        arity = 1 if right is None else 2
+        pairs = (left + 1) * _MOST_SHAPES + (0 if right is None else right + 1)
+        table = self._takers.setdefault(arity, np.zeros(_MOST_SHAPES**arity, dtype=np.uint64))
+        found = table[pairs] if right is not None else table[left + 1]
+        fresh = found == 0
+        if fresh.any():
+            for pair in np.unique(pairs[fresh]).tolist():
+                one, two = divmod(pair, _MOST_SHAPES)
+                shapes = (one - 1,) if right is None else (one - 1, two - 1)
+                bits = 1 << _MOST_OPERATORS  # what is known, though no operator takes it
+                for op, operator in enumerate(self.operators if min(shapes) >= 0 else ()):
+                    if operator.arity == arity and self.results(op, *shapes) is not None:
+                        bits |= 1 << op
+                table[pair if right is not None else one] = bits
+            found = table[pairs] if right is not None else table[left + 1]
+        return found & np.uint64((1 << _MOST_OPERATORS) - 1)
 
 
-class _Given:
-    """Words of units, which are equal if they are the same."""
+class _Given(Unifier):
+    """Words of units, which are equal if they are the same.
+
+    Weights have as many dimensions as images. A rule holds for all shapes that its operators take, so nothing
+    is lost where images are no weights and weights no images.
+    """
 
     def same(self, left: Word, right: Word) -> bool:
         return left == right
 
     def cut(self, word: Word) -> tuple[Word, Word] | None:
         return halves(word)
+
+    def may_move(self, place: Word, window: Word) -> bool:
+        moved = all(_PLACES.issuperset(atoms(symbol)) and atoms(symbol) for symbol in place)
+        return moved and self.may_grow(window)
+
+    def may_grow(self, window: Word) -> bool:
+        return not any(_PLACES.intersection(atoms(symbol)) for symbol in window)
 
 
 _UNITS = _Given()

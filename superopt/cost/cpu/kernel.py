@@ -118,7 +118,7 @@ class _Model:
                 if not self.at.is_written_out(value):
                     yield self._touch(value)
         elif isinstance(item, Nest):
-            for one in item.statements:
+            for one in (*item.statements, *item.rest):
                 if isinstance(one, Store):
                     bytes_ = self.at.volume(one.tensor.axes) * DTYPES[one.tensor.dtype].bytes
                     yield Touch(f"stored {one.tensor.name}", frozenset(one.tensor.axes), bytes_)
@@ -235,7 +235,7 @@ class _Model:
         in_registers = vector is not None and vector in nest.reduced
         each, row, read = 0.0, rates.ROW, set[int]()
         made = nest.made
-        for one in nest.statements:
+        for one in (*nest.statements, *nest.rest):
             if isinstance(one, Store):
                 each += self._moved(
                     at.stored_strides(one.tensor), vector, DTYPES[one.tensor.dtype].bytes, rates.STORE

@@ -79,8 +79,13 @@ class Layout:
             lengths = [int(self.tiles.get(axis, self.sizes[axis])) for axis in order]
             return dict(zip(order, contiguous_strides(lengths), strict=True))
         mapping = dict(step.mapping)
+        source = dict(self.strides(step.inputs[0]))
         found: dict[str, int] = {}
-        for axis, stride in self.strides(step.inputs[0]).items():
+        for place in step.places:
+            stride = source[place.axes[-1]]
+            found |= {axis: factor * stride for axis, factor in place.terms}
+            source = {axis: one for axis, one in source.items() if axis not in place.axes}
+        for axis, stride in source.items():
             seen = mapping.get(axis, axis)
             if isinstance(seen, str):
                 found[seen] = found.get(seen, 0) + stride

@@ -58,6 +58,8 @@ class Fusion:
 
     def block(self, *, alone: bool) -> Block | None:
         """Return the kernel, or None where it would be a bad one; a step alone always makes one."""
+        if any(self.facts.windows.get(value) in self.inside for value in self.values):
+            return None  # a window reads what an earlier kernel has stored
         reduced, mapped = self._reduced(), self._mapped()
         chosen = self.facts.choices
         shared = self._shared() - reduced - mapped
@@ -212,7 +214,7 @@ class Fusion:
     def _most_held(self, whole: frozenset[str]) -> int:
         """Return how many positions of whole axes the largest tile has that a kernel makes or reads."""
         values = {*self.values, *(i for value in self.values for i in self.facts.inputs[value])}
-        held = {self.axes[value] for value in values}
+        held = {self.axes[value] for value in values if value not in self.facts.windows}
         kept = self._touched() & whole
         return max((self.facts.volume(axes & kept) for axes in held), default=1)
 

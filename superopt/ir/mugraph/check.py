@@ -72,6 +72,7 @@ class _Checker:
                 self.require(not parts & set(output.port.axes), f"{split.axis!r} is split, and of an output")
             for step in self.graph.steps:
                 mapped = {axis for pair in step.mapping for axis in pair}
+                mapped |= {axis for place in step.places for axis in place.named}
                 self.require(not parts & mapped, f"{split.axis!r} is split, and read at other places")
 
     def check_rounded(self) -> None:
@@ -239,6 +240,12 @@ class _Checker:
                     f"{name} adds up over {inner[0]!r}, with another part for each turn of the inner loop"
                     f" over {axis!r}; exchange the two loops",
                 )
+        if step.op == "window":
+            self.require(
+                step.inputs[0] not in made,
+                f"{name} is a window of {self.names[step.inputs[0]]}, which this kernel computes; store it in"
+                " an earlier kernel",
+            )
         if step.op in ("rename", "select") and step.inputs[0] in made:
             apart = {*block.grid, *(loop.axis for loop in loops)}
             for place in (place for pair in step.mapping for place in pair):

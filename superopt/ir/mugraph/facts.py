@@ -62,9 +62,10 @@ class Facts:
             below = (self.maxima[i] for i in step.inputs) if passed else ()
             self.maxima.append(over.union(*below))
         self.shift_growths: dict[int, Mapping[int, Growth | None]] = {}
-        self.work = tuple(  # the axes along which a step does its work
-            axes.union(*(self.axes[i] for i in inputs))
-            for axes, inputs in zip(self.axes, self.inputs, strict=True)
+        self.windows = {value: step.inputs[0] for value, step in graph.numbered if step.op == "window"}
+        self.work = tuple(  # the axes along which a step does its work; a window only reads
+            axes if value in self.windows else axes.union(*(self.axes[i] for i in inputs))
+            for value, (axes, inputs) in enumerate(zip(self.axes, self.inputs, strict=True))
         )
         self.volumes: dict[frozenset[str], int] = {}
         self.constants: list[frozenset[int]] = []  # the tensorless values that a value is made from

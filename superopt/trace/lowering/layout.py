@@ -14,10 +14,12 @@ from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import choose
 from superopt.trace.lowering.table import flat, held, lower, lower_all
+from superopt.trace.narrow import narrowed
 
 __all__ = ["along", "picked", "select", "slice_dim"]
 
 _MOST_BLOCKS = 64  # a slice or cat of more blocks than this is data movement, not algebra
+_MOSTLY = 2  # a slice of windows is windows if it keeps one in so many of them
 
 
 @lower("transpose")
@@ -144,6 +146,11 @@ def slice_dim(b: Builder, x: Sym, dim: int, start: int, end: int, step: int) -> 
         made = b.axes.dim(count)
         place = b.apply("add", b.apply("mul", b.index(made), b.const(step)), b.const(start))
         return _put(b.map(x, partial(b.substitute, places={chosen[0]: place})), at, made)
+    if len(chosen) == 1 and x.mask is None and _MOSTLY * count >= size:
+        made = b.axes.dim(count)
+        value = narrowed(b, x.value, chosen[0], made[0], step, start) if made else None
+        if value is not None:
+            return replace(_put(x, at, made), value=value)
     if step > 1:
         return _stride(b, x, at, start, count, step)
     block = gcd(size, start, count)

@@ -11,10 +11,10 @@ import torch
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import add, choose
-from superopt.trace.lowering.pools import Sizes, divided, each
 from superopt.trace.lowering.proof_moves import check_affordable, inside, moved
 from superopt.trace.lowering.reduce import largest, product, total
 from superopt.trace.lowering.table import lower
+from superopt.trace.lowering.windows import Sizes, divided, divided_by_counts, each, grouped, starts_of
 
 __all__: list[str] = []
 
@@ -46,15 +46,6 @@ def _windows(
     return moved(b, x, at, (windows, within), place), place if outside else None
 
 
-def _starts(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> range:
-    """Return where windows begin, before 0 in the padding."""
-    room = size + 2 * padding - dilation * (kernel - 1) - 1
-    count = (room + (stride - 1 if ceil else 0)) // stride + 1
-    if ceil and (count - 1) * stride >= size + padding:
-        count -= 1
-    return range(-padding, count * stride - padding, stride)
-
-
 @lower("convolution", "_convolution", for_proof=True)
 def _convolution(
     b: Builder,
@@ -71,14 +62,14 @@ def _convolution(
 ) -> Sym:
     rank = len(x.dims) - 2
     settings = zip(*(each(one, rank) for one in (stride, padding, dilation, output_padding)), strict=True)
-    image, kernel = _grouped(b, b.settle(x), 1, groups), _grouped(b, weight, 0, groups)
+    image, kernel = grouped(b, b.settle(x), 1, groups), grouped(b, weight, 0, groups)
     for i, (step, pad, apart, more) in enumerate(settings):
         at, count = 3 + 2 * i, b.shape(weight)[2 + i]
         if transposed:
             size = (b.shape(image)[at] - 1) * step - 2 * pad + apart * (count - 1) + more + 1
             image = _spread(b, image, at, size, count, step, pad, apart)
         else:
-            starts = _starts(b.shape(image)[at], count, step, pad, apart, ceil=False)
+            starts = starts_of(b.shape(image)[at], count, step, pad, apart, ceil=False)
             image, _ = _windows(b, image, at, starts, [count] * len(starts), apart)
     outputs, places = _OUTPUTS[:rank], _KERNEL[:rank]
     labels = "ngc" + "".join(map("".join, zip(outputs, places, strict=True)))
@@ -86,14 +77,6 @@ def _convolution(
     dims = (made.dims[0], made.dims[1] + made.dims[2], *made.dims[3:])
     made = replace(made, dims=dims)
     return made if bias is None else add(b, made, replace(bias, dims=(*bias.dims, *[()] * rank)))
-
-
-def _grouped(b: Builder, x: Sym, at: int, groups: int) -> Sym:
-    """Return a tensor with a dimension of channels taken apart into groups."""
-    parts = b.axes.cut(b.dims(x)[at], (groups, b.shape(x)[at] // groups))
-    if parts is None:
-        raise UnsupportedError(f"channels that do not factor into {groups} groups")
-    return replace(x, dims=(*x.dims[:at], *parts, *x.dims[at + 1 :]))
 
 
 def _spread(
@@ -121,7 +104,7 @@ def _im2col(b: Builder, x: Sym, kernel: Sizes, dilation: Sizes, padding: Sizes, 
     settings = zip(*(each(one, 2) for one in (kernel, dilation, padding, stride)), strict=True)
     for i, (count, apart, pad, step) in enumerate(settings):
         at = outer + 1 + 2 * i
-        starts = _starts(b.shape(x)[at], count, step, pad, apart, ceil=False)
+        starts = starts_of(b.shape(x)[at], count, step, pad, apart, ceil=False)
         x, _ = _windows(b, x, at, starts, [count] * len(starts), apart)
     channels, rows, down, columns, right = x.dims[outer:]
     return replace(x, dims=(*x.dims[:outer], channels + down + right, rows + columns))
@@ -141,7 +124,7 @@ def _col2im(
     sizes, kernels = each(size, 2), each(kernel, 2)
     settings = list(zip(*(each(one, 2) for one in (dilation, padding, stride)), strict=True))
     counts = [
-        len(_starts(one, count, step, pad, apart, ceil=False))
+        len(starts_of(one, count, step, pad, apart, ceil=False))
         for one, count, (apart, pad, step) in zip(sizes, kernels, settings, strict=True)
     ]
     channels = b.shape(x)[-2] // (kernels[0] * kernels[1])
@@ -176,22 +159,14 @@ def _average(
     for i, (count, step, pad) in enumerate(settings):
         at = outer + 2 * i
         size = b.shape(x)[at]
-        starts = _starts(size, count, step, pad, 1, ceil_mode)
+        starts = starts_of(size, count, step, pad, 1, ceil_mode)
         low, high = (-pad, size + pad) if count_include_pad else (0, size)
         divisors.append([min(start + count, high) - max(start, low) for start in starts])
         x, _ = _windows(b, x, at, starts, [count] * len(starts))
     made = total(b, x, [outer + 2 * i + 1 for i in range(rank)])
     if divisor_override is not None:
         return divided(b, made, divisor_override)
-    return _divided(b, made, outer, divisors)
-
-
-def _divided(b: Builder, x: Sym, outer: int, divisors: Sequence[Sequence[int]]) -> Sym:
-    """Return a tensor divided by one number for each place of each dimension of an image."""
-    value = x.value
-    for dim, numbers in zip(b.dims(x)[outer:], divisors, strict=True):
-        value = b.apply("div", value, b.table(dim, numbers))
-    return replace(x, value=value)
+    return divided_by_counts(b, made, outer, divisors)
 
 
 def _maximum(
@@ -208,7 +183,7 @@ def _maximum(
     settings = zip(*(each(one, rank) for one in (kernel, stride or kernel, padding, dilation)), strict=True)
     for i, (count, step, pad, apart) in enumerate(settings):
         at = outer + 2 * i
-        starts = _starts(b.shape(x)[at], count, step, pad, apart, ceil_mode)
+        starts = starts_of(b.shape(x)[at], count, step, pad, apart, ceil_mode)
         x = _with_border(b, x, at, starts, [count] * len(starts), apart)
     return largest(b, x, [outer + 2 * i + 1 for i in range(rank)]), None
 
@@ -244,7 +219,11 @@ def _adaptive(b: Builder, x: Sym, sizes: Sequence[int], *, maximum: bool) -> Any
         else:
             x, _ = _windows(b, x, at, starts, lengths)
     within = [outer + 2 * i + 1 for i in range(rank)]
-    return (largest(b, x, within), None) if maximum else _divided(b, total(b, x, within), outer, divisors)
+    return (
+        (largest(b, x, within), None)
+        if maximum
+        else divided_by_counts(b, total(b, x, within), outer, divisors)
+    )
 
 
 def _register_pools() -> None:

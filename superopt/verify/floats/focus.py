@@ -390,12 +390,12 @@ class _Region:
 
 
 _EXACT = _words(
-    "const infinity size index rename select max neg abs relu maximum minimum where guard lt gt le ge eq ne"
-    " and or not"
+    "const infinity size index rename select window max neg abs relu maximum minimum where guard lt gt le ge"
+    " eq ne and or not"
 )
 """Operators that round nothing."""
 
-_KEEPING = frozenset({"rename", "select", "neg", "abs", "relu", "max", "maximum", "minimum"})
+_KEEPING = _words("rename select window neg abs relu max maximum minimum")
 
 
 def _keeps_direct(step: Step, given: list[_Fact], numbers: list[float | None]) -> bool:
@@ -432,7 +432,7 @@ def _text(step: Step, given: Sequence[_Fact], spread: Range) -> str:
     """Return a value as a user would write it, where that is short."""
     if not any(one.depends for one in given) and spread.number is not None:
         return f"{spread.number:g}"
-    if step.op in ("rename", "select"):
+    if step.op in ("rename", "select", "window"):
         return given[0].text
     inner = [one.text for one in given]
     if step.op in _SYMBOLS:

@@ -14,7 +14,7 @@ def inversion_of(op: str, at: int, other: float | None, count: int) -> Invert | 
     """Return how an operand is found from the value of an operator; `other` is the other operand."""
     c = other
     match op:
-        case "rename" | "select" | "max" | "maximum" | "minimum" | "relu":
+        case "rename" | "select" | "window" | "max" | "maximum" | "minimum" | "relu":
             return lambda y: (y,)
         case "where" | "guard":
             return (lambda y: (y,)) if at else None

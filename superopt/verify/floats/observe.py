@@ -273,8 +273,20 @@ class Observation:
                     chosen = {axis: int(at) for axis, at in step.mapping}
                     there[tuple(chosen.get(axis, slice(None)) for axis in self.axes[operand])] = reach
                     self._reaches(operand, there, self.axes[operand])
+                case "window":
+                    self._reaches(operand, self._read_through(step, operand, reach), self.axes[operand])
                 case _:
                     self._reaches(operand, reach if partial is None else reach & partial, axes)
+
+    def _read_through(self, step: Step, operand: int, reach: Tensor) -> Tensor:
+        """Return which elements some windows read, given on the axes of the windows."""
+        shape = self.shapes[operand]
+        count = shape.numel()
+        numbers = torch.arange(1, count + 1, dtype=torch.float64, device=reach.device).reshape(shape)
+        seen = self.run.window(step, Value(numbers, self.axes[operand])).tensor  # 0 outside
+        there = torch.zeros(count + 1, dtype=torch.bool, device=reach.device)
+        there[seen[reach.expand(seen.shape)].long()] = True
+        return there[1:].reshape(shape)
 
     def _back_contract(
         self, operand: int, other: int, reach: Tensor, axes: tuple[str, ...], share: Tensor

@@ -20,7 +20,7 @@ __all__ = ["Rounding", "grain_of"]
 _GRAINS = (0, 6, 12)  # powers of one half of which inputs may be multiples
 _LONGEST = 2**24  # denominator of a constant that counts as short
 _ROUNDS_NOTHING = frozenset(
-    {"neg", "abs", "relu", "max", "select", "rename", "maximum", "minimum", "where", "guard"}
+    {"neg", "abs", "relu", "max", "select", "rename", "window", "maximum", "minimum", "where", "guard"}
 )
 _SUMS = frozenset({"add", "sub", "sum"})  # results are multiples of what all operands are multiples of
 _PRODUCTS = frozenset({"mul", "contract"})
@@ -117,6 +117,8 @@ class Rounding:
                 moved = error.sum(dims) if step.op == "sum" else error.amax(dims)
             elif step.op == "select":
                 moved = self.run.select(step, off).tensor
+            elif step.op == "window":
+                moved = self.run.window(step, off).tensor
             else:
                 moved = self._moved(step, operands, at, error, made)
             total = total + moved

@@ -4,6 +4,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from superopt.ir import Graph, live_graph, release_shifts
+from superopt.ir.windows.apart import explicit, reads_windows, windows_apart
 from superopt.verify.bounds.ranks import ranks_only
 from superopt.verify.evaluation.defined import defined_less_often
 from superopt.verify.evaluation.tiny import is_narrow
@@ -46,6 +47,9 @@ def equal_graphs(
     """
     start = perf_counter()
     seed = fresh_seed() if seed is None else seed
+    if reads_windows(a) or reads_windows(b):
+        verdict = _through_windows(a, b, trials, seed, bits)
+        return replace(verdict, seconds=perf_counter() - start)
     # A maximum that only shifts exponentials cancels; left in, it would cost a comparison for each pair.
     aligned = align_graphs(release_shifts(live_graph(a)), release_shifts(live_graph(b)))
     left, right = aligned.left, aligned.right
@@ -65,6 +69,24 @@ def equal_graphs(
         note = "equal, but the second takes roots or logarithms of negative numbers where the first does not"
         verdict = replace(verdict, outcome="unknown", notes=(*verdict.notes, note))
     return replace(verdict, seconds=perf_counter() - start)
+
+
+def _through_windows(a: Graph, b: Graph, trials: int | None, seed: int, bits: int) -> Verdict:
+    """Return the verdict on graphs that read windows.
+
+    Where both have the same windows of inputs, equality is first tried for any tensors in their place. Then
+    windows are contractions with masks, so that both sides are compared element by element.
+    """
+    first, second = windows_apart(a), windows_apart(b)
+    if first is not None and second is not None and first.same_windows(second):
+        verdict = equal_graphs(first.graph, second.graph, trials=trials, seed=seed, bits=bits)
+        if verdict.equal:
+            return verdict
+    left, right = explicit(a), explicit(b)
+    if left is None or right is None:
+        note = "no proof was tried: windows along axes that are too long"
+        return Verdict("unknown", notes=(note,), seed=seed)
+    return equal_graphs(left, right, trials=trials, seed=seed, bits=bits)
 
 
 def _same(aligned: Aligned, seed: int) -> Verdict:

@@ -78,8 +78,8 @@ struct rmsnorm_linear_0 {
                 const Vec t7 = t5 / float(k_size);
                 // t9 = add(t7, t8)
                 const Vec t9 = t7 + 1e-06f;
-                // t10 = sqrt(t9)
-                const Vec t10 = sqrt(t9);
+                // t10 = rsqrt(t9)
+                const Vec t10 = 1.0f / sqrt(t9);
                 store(t10_tile + m, 1, m_lanes, t10);
             });
             bf16* const out_tile = out_data + m_base * out_stride_m + n_base * out_stride_n;
@@ -87,8 +87,8 @@ struct rmsnorm_linear_0 {
                 const float t10 = read(t10_tile[m]);
                 along(n_count, [&](index_t n, auto n_lanes, int) INLINE {
                     const Vec t4 = load(t4_tile + m * n_tile + n, 1, n_lanes);
-                    // t11 = div(t4, t10)
-                    const Vec t11 = t4 / t10;
+                    // t11 = mul(t4, t10)
+                    const Vec t11 = t4 * t10;
                     store(out_tile + m * out_stride_m + n * out_stride_n, out_stride_n, n_lanes, t11);
                 });
             }

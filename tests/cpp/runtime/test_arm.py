@@ -25,6 +25,7 @@ from superopt.ir import fuse
 from superopt.workloads import WORKLOADS
 
 from .contractions import Case, cases, laid
+from .test_vector_math import FLOAT64, ULP, every_float
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ SIZES = {
     "gated-mlp": {"M": 20, "K": 96, "N": 70},
     "gqa-decode": {"B": 1, "H": 8, "G": 2, "S": 1, "T": 70, "D": 32},
 }
-SHAPES = [(1, 47, 60), (5, 100, 257), (17, 97, 60), (70, 97, 600)]
+SHAPES = [(1, 47, 60), (5, 100, 257), (17, 97, 60), (70, 97, 600), (72, 97, 600), (300, 4096, 7)]
 TARGET = ("-target", "aarch64-linux-musl")
 
 
@@ -83,7 +84,8 @@ class Program:
             for text in (folder / "kernel.cpp", Path(__file__).with_name("arm.cpp")):
                 built.append(str(folder / f"{text.stem}.o"))
                 run([*compiler, *flags, "-c", str(text), "-o", built[-1]])
-            run([*compiler, "-O1", "-static", "-nostdlib++", *built, "-o", str(program)])
+            linked = ["-nostdlib++"] if "c++" in compiler else []
+            run([*compiler, "-O1", "-static", *linked, *built, "-o", str(program)])
         tensors = [as_bytes(one) for one in (*read, made)]
         numbers = [len(read), 1, len(fields), *map(len, tensors), *fields]
         data.write_bytes(struct.pack(f"<{len(numbers)}q", *numbers) + b"".join(tensors))
@@ -120,6 +122,45 @@ def test_golden_kernels(name: str, processor: str, tmp_path: Path) -> None:
     program = Program(kernel.program.name, kernel.source.code, processor)
     made = program.run(tmp_path, numbers, inputs, torch.zeros(expected.shape, dtype=torch.bfloat16))
     torch.testing.assert_close(made.double(), expected, rtol=0.02, atol=0.02 * float(expected.abs().max()))
+
+
+FORMATS = {"bf16": torch.bfloat16, "f16": torch.float16}
+EIGHT_BITS = {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_functions_and_formats(processor: str, tmp_path: Path) -> None:
+    x = every_float(1 << 20)
+    x = x[-(len(x) // 256 * 256) :]
+    rows = [f"store(to, 1, some, {name}(value));" for name in ULP]
+    rows += [f"{{ {one} out[lanes]; store(out, value); store(to, 1, some, load(out)); }}" for one in FORMATS]
+    count = "for (int lane = 0; lane < lanes; ++lane) in[lane].bits = i + lane;"
+    rows += [f"{{ {one} in[lanes]; {count} store(to, 1, some, load(in)); }}" for one in EIGHT_BITS]
+    body = " to += x->n[0];\n        ".join(rows)
+    code = f"""#include "runtime.hpp"
+using namespace superopt;
+struct Call {{ const float* from; float* to; index_t n[1]; }};
+extern "C" void functions(const Call* x) {{
+    for (index_t i = 0; i < x->n[0]; i += lanes) {{
+        const index_t some = least(lanes, x->n[0] - i);
+        const Vec value = load(x->from + i, 1, some);
+        float* to = x->to + i;
+        {body}
+    }}
+}}
+"""
+    made = Program("functions", code, processor).run(tmp_path, [len(x)], (x,), torch.zeros(len(rows), len(x)))
+    for name, found in zip(ULP, made, strict=False):
+        near = x.abs() < 1e5 if name in ("sin", "cos") else slice(None)
+        wanted = FLOAT64[name](x[near].double()).float()
+        torch.testing.assert_close(
+            found[near], wanted, rtol=ULP[name] * 2.0**-23, atol=2.0**-125, equal_nan=True
+        )
+    for found, dtype in zip(made[len(ULP) :], FORMATS.values(), strict=False):
+        torch.testing.assert_close(found, x.to(dtype).float(), rtol=0, atol=0, equal_nan=True)
+    numbers = torch.arange(len(x)).to(torch.uint8)
+    for found, dtype in zip(made[-len(EIGHT_BITS) :], EIGHT_BITS.values(), strict=True):
+        torch.testing.assert_close(found, numbers.view(dtype).float(), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)

@@ -1,6 +1,9 @@
 """Operators on images, constants and the algebra: what they mean, what is proven of them, what is refuted."""
 
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import torch
 from superopt.errors import InputError
 from superopt.frontier.engine import explore
 from superopt.rules.discover.discover import default_setting, discover
+from superopt.rules.discover.language.images import CONVOLUTIONS, Convolution
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import parse_rule, rule_text
 from superopt.rules.discover.language.values import PRIME, Reals, fingerprints, fractions
@@ -18,15 +22,35 @@ from superopt.rules.discover.proof.prove import prove
 from superopt.rules.discover.proof.symbolic import holds_at_small_sizes
 
 IMAGE, WEIGHT = (1, 1, 2, 4, 5, 6), (1, 1, 6, 4, 3, 3)
+
+
+def convolution(kind: Convolution) -> Callable[..., torch.Tensor]:
+    """Return PyTorch's convolution; its weight is cut to the channels that a group reads and makes."""
+
+    def made(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        groups = {"": 1, "groups": 2, "depth": 4}[kind.groups]
+        padding = kind.padding == "same"
+        found = torch.conv2d(x, weight_for(kind, w), padding=int(padding), stride=kind.stride, groups=groups)
+        return found.relu() if kind.relu else found
+
+    return made
+
+
+def weight_for(kind: Convolution, weight: Any) -> Any:
+    """Return the part of a weight of six by four channels that this kind of convolution takes."""
+    made, read = {"": (6, 4), "groups": (6, 2), "depth": (4, 1)}[kind.groups]
+    return weight[..., :made, :read, :, :]
+
+
 MEANINGS = {
-    "conv_same": lambda x, w: torch.conv2d(x, w, padding=1),
-    "conv_same_relu": lambda x, w: torch.conv2d(x, w, padding=1).relu(),
-    "conv_valid": torch.conv2d,
-    "conv_half": lambda x, w: torch.conv2d(x, w, padding=1, stride=2),
-    "conv_groups": lambda x, w: torch.conv2d(x, w[:, :2].contiguous(), padding=1, groups=2),
+    **{kind.name: convolution(kind) for kind in CONVOLUTIONS},
     "avg_pool": lambda x: torch.nn.functional.avg_pool2d(x, 3, 1, 1),
     "max_pool": lambda x: torch.nn.functional.max_pool2d(x, 3, 1, 1),
+    "avg_pool_half": lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1),
+    "max_pool_half": lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1),
     "enlarge": lambda w: torch.nn.functional.pad(w, (1, 1, 1, 1)),
+    "enlarge_high": lambda w: torch.nn.functional.pad(w, (0, 0, 1, 1)),
+    "enlarge_wide": lambda w: torch.nn.functional.pad(w, (1, 1, 0, 0)),
     "div": torch.div,
     "exp": torch.exp,
     "square": torch.square,
@@ -48,8 +72,9 @@ def test_an_operator_is_what_pytorch_makes_of_it(name: str) -> None:
     if name == "div":
         given[1][given[1] == 0] = 1
     operands = [fractions(one, 4) if operator.exact else Reals(one / np.longdouble(4)) for one in given]
-    if name == "conv_groups":
-        operands[1] = operands[1].each(lambda x: x[:, :, :, :2], operands[1])
+    for kind in CONVOLUTIONS:
+        if kind.name == name:
+            operands[1] = operands[1].each(partial(weight_for, kind), operands[1])
     [made] = operator.meaning(operands, 0)
     [expected] = [MEANINGS[name](*(torch.tensor(one[0, 0] / 4.0) for one in given))]
     assert np.allclose(made.approximate[0, 0], expected.numpy(), rtol=1e-12)
@@ -181,7 +206,7 @@ def test_shapes_that_an_operator_or_a_constant_cannot_have_are_refused(text: str
         pytest.param(
             ("add", "conv_valid", "concat_rows"),
             (),
-            "conv_valid(x, add(y, y)) = add(conv_valid(x, y), conv_valid(x, y))",
+            "conv_valid(x, add(u, u)) = add(conv_valid(x, u), conv_valid(x, u))",
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -190,7 +215,7 @@ def test_shapes_that_an_operator_or_a_constant_cannot_have_are_refused(text: str
             "avg_pool(x) = conv_same(x, box)",
             marks=pytest.mark.slow,
         ),
-        (("conv_same", "enlarge"), (), "conv_same(x, enlarge(y)) = conv_same(x, y)"),
+        (("conv_same", "enlarge"), (), "conv_same(x, enlarge(u)) = conv_same(x, u)"),
         (("relu", "max_pool"), (), "max_pool(relu(x)) = relu(max_pool(x))"),
         (("exp", "log", "add", "mul"), (), "log(exp(a)) = a"),
         (("matmul", "scale_rows"), (), "scale_rows(v, matmul(a, b)) = matmul(scale_rows(v, a), b)"),
@@ -205,9 +230,22 @@ def test_known_rules_are_found(names: tuple[str, ...], constants: tuple[str, ...
     assert {proof.status for _, proof in found.rules} <= {"proven", "unknown"}
 
 
-def test_operators_that_take_no_common_tensor_are_refused() -> None:
-    with pytest.raises(InputError, match="others images only"):
-        default_setting(2, ("matmul", "conv_same"))
+def test_matrices_and_images_share_one_universe() -> None:
+    names = ("matmul", "scale", "conv_same", "conv_depth", "relu")
+    found = discover(default_setting(2, names), 2, explore)
+    texts = [rule_text(rule).partition(": ")[2] for rule, _ in found.rules]
+    assert {
+        "matmul(a, matmul(b, c)) = matmul(matmul(a, b), c)",
+        "conv_same(scale(s, x), u) = scale(s, conv_same(x, u))",
+        "conv_same(x, scale(s, u)) = scale(s, conv_same(x, u))",
+        "conv_depth(scale(s, x), p) = scale(s, conv_depth(x, p))",
+        "relu(relu(a)) = relu(a)",
+        "relu(relu(x)) = relu(x)",
+    } <= {form for text in texts for form in (text, " = ".join(text.split(" = ")[::-1]))}
+    assert {proof.status for _, proof in found.rules} == {"proven"}
+
+
+def test_constants_of_other_tensors_are_refused() -> None:
     with pytest.raises(InputError, match="other tensors"):
         default_setting(2, ("conv_same",), constants=("eye",))
     with pytest.raises(InputError, match="no constant"):

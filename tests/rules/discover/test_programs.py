@@ -1,16 +1,23 @@
 """Whole programs: what saturation finds, and that the extraction is the cheapest of all programs."""
 
+import json
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from superopt.bench.rewriting.measured import MeasuredCosts, compiled
+from superopt.cli import main
 from superopt.rules.discover.apply import Program
+from superopt.rules.discover.language.images import CONVOLUTIONS, Convolution
 from superopt.rules.discover.language.rule import parse_program, parse_rule
+from superopt.rules.discover.language.values import fractions
 from superopt.rules.discover.programs.extract import Extraction, cheapest, cheapest_trees, cost_of, made_of
 from superopt.rules.discover.programs.saturate import Choices, Node, Saturation, choices_of
+from superopt.rules.discover.proof.check import dimensions, evaluated
+from superopt.rules.discover.store import SCHEMA
 
 pytest.importorskip("highspy")
 
@@ -180,3 +187,66 @@ def test_costs_are_measured_once_for_each_operator_and_size() -> None:
     assert told["matmul"][0] == told["matmul"][1] > 0
     assert told["relu"] == [0.0]  # made of weights alone
     assert set(told["a"]) == {0.0}
+
+
+def file_of(path: Path, *rules: str) -> str:
+    entries = [
+        {"name": f"r{at}", "rule": rule, "narrow": False, "status": "proven", "detail": ""}
+        for at, rule in enumerate(rules)
+    ]
+    path.write_text(json.dumps({"schema": SCHEMA, "rules": entries, "dropped": [], "origin": {}}))
+    return str(path)
+
+
+def test_the_command_line_prints_the_cheapest_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = file_of(tmp_path / "rules.json", "a[m, n]: transpose(transpose(a)) = a")
+    apply = ["rules", "apply", rules, "--cheapest", "--rounds", "3"]
+    text = "a[64, 64] w[64, 64]: matmul(transpose(transpose(relu(a))), w)"
+    assert main([*apply, "--weights", "w", "--json", text]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["program"] == "a[64, 64] w[64, 64]: matmul(relu(a), w)"
+    assert document["optimal"]
+    assert document["complete"]
+    assert document["cost_us"]["exact"] < document["cost_us"]["given"]
+    assert set(document["median_us"]) == {"given", "trees", "exact"}
+    program = tmp_path / "program.txt"
+    program.write_text(text.replace(": ", ":\n  "))
+    assert main([*apply, str(program)]) == 0
+    assert "matmul(relu(a), w)" in capsys.readouterr().out
+    assert main([*apply, "a[64, 64]: relu(a)"]) == 1  # nothing is cheaper
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--cheapest", "a[m, 4]: relu(a)"], "give a numbers in place of m"),
+        (["--cheapest", "--weights", "w", "a[4, 4]: relu(a)"], "no input 'w'"),
+        (["--weights", "a", "a[4, 4]: relu(a)"], "--cheapest"),
+    ],
+)
+def test_what_has_no_cost_is_one_line(
+    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = file_of(tmp_path / "rules.json", "a[m, n]: transpose(transpose(a)) = a")
+    assert main(["rules", "apply", rules, *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS, ids=lambda kind: kind.name)
+def test_a_convolution_that_is_run_computes_what_its_meaning_says(kind: Convolution) -> None:
+    weight = {"": "v[6, 4, 3, 2]", "groups": "v[3+3, 2, 3, 2]", "depth": "v[4, 1, 3, 2]"}[kind.groups]
+    channels = "2+2" if kind.groups == "groups" else "4"
+    program = Program(*parse_program(f"x[2, {channels}, 5, 6] {weight}: {kind.name}(x, v)"))
+    generator = np.random.default_rng(0)
+    values = {
+        name: fractions(generator.integers(-8, 9, (1, 1, *dimensions(shape, {}))), 4)
+        for name, shape in program.inputs
+    }
+    expected = evaluated(program.outputs[0], values, {}).approximate[0, 0]
+    given = {
+        name: torch.tensor(value.approximate[0, 0], dtype=torch.float32) for name, value in values.items()
+    }
+    [made] = compiled(program, {"v": given["v"]})(x=given["x"])
+    assert np.allclose(made.numpy(), expected, atol=1e-4)

@@ -41,10 +41,10 @@ def rmsnorm_linear_0(
         t4 = tl.dot(t3, w, t4, input_precision="ieee")  # contract[k](t3, w)
         t5 += x * x  # contract[k](x, x)
     t5 = tl.sum(t5, axis=1)
-    t7 = t5 / K  # div(t5, size[k])
+    t7 = t5 * (1.0 / K)  # div(t5, size[k])
     t9 = t7 + 1e-06  # add(t7, 1e-06)
-    t10 = tl.sqrt(t9)  # sqrt(t9)
-    t11 = t4 / t10[:, None]  # div(t4, t10)
+    t10 = tl.rsqrt(t9)  # rsqrt(t9)
+    t11 = t4 * t10[:, None]  # mul(t4, t10)
     tl.store(
         out_ptr + offs_m[:, None] * stride_out_m + offs_n[None, :] * stride_out_n,
         t11,

@@ -2,6 +2,7 @@
 
     python -m bench.discover                              the table
     python -m bench.discover all-3 all-3/2 --json OUT     these cases, with results as data
+    python -m bench.discover taso-3 --rules rules.json    one case, with its rules
 
 A case is a set of operators and the size of graphs; `/2` is the same with two workers. Each runs in a process
 of its own, so that its peak of memory is its own. Beside it stands TASO's generator, whose operators and
@@ -20,32 +21,12 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from superopt.bench.discover.cases import CASES, setting_of
 from superopt.bench.harness.command import Parser, check_names, check_out, from_one
 from superopt.bench.harness.records import Record
 from superopt.bench.harness.results import Results, begin, machine, resumed
+from superopt.errors import InputError
 
-SEVEN = (
-    "add", "mul", "relu", "matmul", "transpose", "concat_rows", "concat_cols", "split_rows", "split_cols",
-)  # fmt: skip
-ALL = (*SEVEN, "scale")
-JOINING = ("add", "matmul", "concat_rows", "concat_cols", "split_rows", "split_cols")
-IMAGES = (
-    "add", "relu", "conv_same", "conv_same_relu", "conv_half", "conv_groups", "concat_rows", "concat_cols",
-    "avg_pool", "max_pool", "enlarge",
-)  # fmt: skip
-MERGING = ("conv_same", "add", "concat_rows", "concat_cols", "split_cols")
-ALGEBRA = ("add", "mul", "div", "exp", "log", "square", "sqrt", "abs", "max", "less", "where")
-NORMS = ("add", "mul", "matmul", "sum_cols", "max_cols", "max", "exp", "scale_rows")
-CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
-    "all-2": (ALL, (), 2),
-    "images-2": (IMAGES, ("dirac", "box"), 2),
-    "algebra-2": (ALGEBRA, (), 2),
-    "norms-2": (NORMS, ("ones",), 2),
-    "seven-3": (SEVEN, (), 3),
-    "joining-3": (JOINING, (), 3),
-    "merging-3": (MERGING, (), 3),
-    "all-3": (ALL, (), 3),
-}
 WORKERS = (1, 2)
 PEERS = (
     "TASO's generator, 27 operator templates, one thread of a machine like this one: of 2 operators 58,176 "
@@ -59,19 +40,22 @@ def names_of_cases() -> list[str]:
     return [name if count == 1 else f"{name}/{count}" for name in CASES for count in WORKERS]
 
 
-def measure(case: str) -> Record:
-    """Return the record of one discovery, made in this process."""
+def measure(case: str, rules: Path | None = None) -> Record:
+    """Return the record of one discovery, made in this process; write its rules where a place is given."""
     from superopt.frontier.engine import explore
-    from superopt.rules.discover.discover import default_setting, discover
+    from superopt.rules.discover.discover import discover
+    from superopt.rules.discover.store import write_rules
 
     name, _, count = case.partition("/")
-    operators, constants, size = CASES[name]
-    setting = default_setting(size, operators, constants=constants)
+    size = CASES[name][2]
+    setting = setting_of(name)
     began, spent = time.perf_counter(), sum(os.times()[:4])
     found = discover(setting, size, partial(explore, workers=int(count or 1)))
     seconds, cpu_seconds = time.perf_counter() - began, sum(os.times()[:4]) - spent
+    if rules is not None:
+        write_rules(found, rules)
     statuses = [proof.status for _, proof in found.rules]
-    graphs = found.counts["graphs"] + found.counts["separate"]
+    graphs = found.counts["graphs"]
     made_s = (found.ms["enumerate"] + found.ms["evaluate"]) / 1e3
     return {
         "seconds": seconds,
@@ -99,13 +83,13 @@ def _peak_mib() -> float:
     return max(int(own), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / (1 << 10)
 
 
-def apart(case: str, repeats: int) -> Record:
+def apart(case: str, repeats: int, rules: Path | None) -> Record:
     """Return the record of the median of several runs, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
     records = []
     for _ in range(repeats):
         with ProcessPoolExecutor(1, mp_context=context) as pool:
-            records.append(pool.submit(measure, case).result())
+            records.append(pool.submit(measure, case, rules).result())
     middle = statistics.median_low(record["seconds"] for record in records)
     chosen = next(record for record in records if record["seconds"] == middle)
     return {"case": case, "repeats": repeats, **chosen}
@@ -136,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("discover", __doc__)
     parser.add_argument("names", nargs="*", metavar="CASE", help="only these (default: all)")
     parser.add_argument("--repeats", type=from_one, default=3, help="runs per case (default: 3)")
+    parser.add_argument("--rules", type=Path, metavar="FILE", help="write the rules of the one case")
     parser.add_results(minutes=30.0)
     return parser.run(arguments, _run)
 
@@ -144,6 +129,8 @@ def _run(options: argparse.Namespace) -> int:
     names = options.names or names_of_cases()
     check_names("CASE", names, names_of_cases())
     check_out(options.json, resume=options.resume)
+    if options.rules is not None and len(names) != 1:
+        raise InputError(f"--rules takes the rules of one case, and {len(names)} are asked for; name one")
     known = resumed(options.json, resume=options.resume)["cases"]
     document = begin("discover", {"repeats": options.repeats, "seed": 0}, machine(), known)
     document["peers"] = [PEERS]
@@ -151,7 +138,7 @@ def _run(options: argparse.Namespace) -> int:
     print(_HEAD)
     try:
         for case in results.left(options.minutes):
-            record = apart(case, options.repeats)
+            record = apart(case, options.repeats, options.rules)
             print(line(record), flush=True)
             results.keep(case, record)
     except KeyboardInterrupt:

@@ -1,0 +1,138 @@
+"""Conv: blocks of convolutional nets, by eager PyTorch, by Inductor, and by superopt's backend.
+
+    python -m bench.conv --json OUT                        every block, about 25 minutes on two cores
+    python -m bench.conv --cases depthwise,mobilenet --budget 60
+    python -m bench.conv --dtype bf16 --layout channels_last --peers freezing
+    python -m bench.conv --list
+
+Measured: one block of a net in evaluation mode, compiled by superopt's backend with weights that stay live
+("superopt") and with frozen ones ("superopt frozen"). Against: eager PyTorch, Inductor, and the peers that
+are asked for, all in turns. A speedup is the better of eager and Inductor over superopt, losses included.
+On one thread the processor's time counts, which other programs do not lengthen; on more it is the clock's.
+"""
+
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import geometric_mean
+from typing import Any
+
+from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
+from superopt.bench.harness.records import Record, failed, launch_record
+from superopt.bench.harness.results import Results, begin, machine, tell
+from superopt.bench.harness.rivals import ready
+from superopt.bench.harness.turns import clock_for, in_turns
+from superopt.bench.models.peers import PEERS
+from superopt.errors import SuperoptError
+
+__all__ = ["main", "measure"]
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_LAYOUTS = ("contiguous", "channels_last")
+_LEAST_ROUNDS = 11
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the blocks that are asked for; return 0 where each was measured."""
+    parser = Parser("conv", __doc__)
+    add = parser.add_argument
+    add("--cases", default="", help="only these blocks, by commas (default: all)")
+    add("--dtype", default="fp32", choices=_DTYPES)
+    add("--layout", default="contiguous", choices=_LAYOUTS)
+    add("--threads", type=from_one, default=2, help="of every contender (default: 2)")
+    add("--budget", type=above_zero, default=40.0, help="seconds of search for a block (default: 40)")
+    add("--seconds", type=above_zero, default=4.0, help="of the turns of a block (default: 4)")
+    add("--peers", default="", help=f"other compilers, by commas: {', '.join(PEERS)}")
+    parser.add_results(minutes=60.0)
+    add("--list", action="store_true", help="show the blocks")
+    return parser.run(arguments, _run)
+
+
+def _run(options: Namespace) -> int:
+    from superopt.bench.conv.blocks import BLOCKS
+
+    check_names("--cases", listed(options.cases), list(BLOCKS))
+    check_names("--peers", listed(options.peers), list(PEERS))
+    names = listed(options.cases) or list(BLOCKS)
+    if options.list:
+        print("\n".join(names))
+        return 0
+    check_out(options.json, resume=options.resume)
+    settings = {name: getattr(options, name) for name in ("dtype", "layout", "threads", "budget", "peers")}
+    results = Results(names, options.json, begin("conv", settings, machine(), {}))
+    for name in results.left(options.minutes):
+        known = {"case": name, "sizes": {"image": list(BLOCKS[name][1])}}
+        try:
+            record = known | measure(name, options)
+        except SuperoptError as error:
+            record = failed(known, error)
+        results.keep(name, record)
+        tell(_line(record))
+    found = [one["speedup"] for one in results.records.values() if "speedup" in one]
+    if found:
+        mean = geometric_mean(found)
+        tell(
+            f"{mean:.3f} times the better of eager and Inductor in the geometric mean, least {min(found):.2f}"
+        )
+    return 0 if len(found) == len(names) else 1
+
+
+def measure(name: str, options: Namespace) -> Record:
+    """Return the record of one block."""
+    import torch
+
+    from superopt.backend.entry import ledger_of
+    from superopt.bench.conv.blocks import BLOCKS
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    build, shape = BLOCKS[name]
+    dtype = getattr(torch, _DTYPES[options.dtype])
+    block, image = build().eval().to(dtype), torch.randn(shape, dtype=dtype)
+    if options.layout == "channels_last" and len(shape) == 4:
+        block, image = block.to(memory_format=torch.channels_last), _channels_last(image)  # type: ignore[call-overload]
+
+    def called(program: Callable[..., Any]) -> Callable[[], Any]:
+        return lambda: program(image)
+
+    def by_peer(name: str) -> Callable[[], Any]:
+        return called(PEERS[name](block))
+
+    settings = {"budget_s": options.budget}
+    wanted: Mapping[str, Callable[[], Any]] = {
+        "superopt": lambda: called(torch.compile(block, backend="superopt", options=settings)),
+        "superopt frozen": lambda: called(
+            torch.compile(block, backend="superopt", options={**settings, "weights": "frozen"})
+        ),
+        "inductor": lambda: called(torch.compile(block)),
+        **{peer: partial(by_peer, peer) for peer in listed(options.peers)},
+    }
+    try:
+        with torch.no_grad():
+            found, absent = ready(wanted, tuple, needed="superopt")
+            runs = {"eager": called(block), **found}
+            clock = clock_for(options.threads)
+            taken = in_turns(runs, clock, seconds=options.seconds, least_rounds=_LEAST_ROUNDS)
+    finally:
+        torch.set_num_threads(before)
+    record = launch_record(taken, "superopt", "eager")
+    record["speedup"] = round(min(record["ratios"][one] for one in ("eager", "inductor")), 3)
+    ledger = ledger_of(settings)
+    record["regions"] = {"taken": sum(one.taken for one in ledger.decisions), "all": len(ledger.decisions)}
+    record["explained"] = ledger.text().splitlines()
+    return record | ({"absent": absent} if absent else {})
+
+
+def _channels_last(image: Any) -> Any:
+    import torch
+
+    return image.contiguous(memory_format=torch.channels_last)
+
+
+def _line(record: Record) -> str:
+    if "error" in record:
+        return f"{record['case']:20} {record['error']}"
+    times = ", ".join(f"{name} {one['median_us']:.0f}" for name, one in record["measured"].items())
+    regions = f"{record['regions']['taken']}/{record['regions']['all']} regions"
+    return f"{record['case']:20} {record['speedup']:5.2f}x  {regions:14} us: {times}"

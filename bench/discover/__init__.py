@@ -1,0 +1,1 @@
+"""How fast rules are discovered, and whether they cover those that TASO publishes."""

@@ -1,0 +1,120 @@
+"""Windows: a nest that sums over the short axes of windows, vector by vector, each sum in a register."""
+
+from collections.abc import Collection
+from math import prod
+
+from superopt.codegen.cpp.expressions import Text
+from superopt.codegen.cpp.nest import NestPrinter
+from superopt.codegen.cpp.plan import Nest
+from superopt.codegen.cpp.source import Place
+from superopt.codegen.cpp.tiles import Tiles, reads_window
+from superopt.codegen.statements import Compute
+from superopt.ir import REDUCTIONS
+
+__all__ = ["print_sliding"]
+
+_TURNS = 4  # registers that take turns in a sum, so that no addition waits for the previous addition
+_SEVERAL = 16  # positions of a window from which on they do
+_UNROLLED = 8  # positions of the innermost axis of a window, up to which no loop is left
+
+
+def print_sliding(tiles: Tiles, nest: Nest) -> None:
+    """Print a nest over windows, and the steps that follow its sums, among the lines of a kernel."""
+    _SlidingPrinter(tiles, nest).print()
+
+
+class _SlidingPrinter(NestPrinter):
+    """One nest that slides: its sums are known before the next vector, and so are steps made of them."""
+
+    in_turns = False
+
+    def print(self) -> None:
+        """Print the nest."""
+        reductions = [
+            one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
+        ]
+        tiles, targets = self.tiles, self._targets()
+        # Neighbouring windows share what they read, so their axes are walked along last.
+        self.kept.sort(key=lambda axis: axis in tiles.fixed)
+        inner = self._operands()
+        summed = [one.value for one in reductions]
+        outer = self._operands(self.nest.rest, summed)
+        operands = dict.fromkeys([*inner, *outer])
+        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
+        self._point_to_stores()
+        assert self.vector is not None
+        taps = [self.graph.sizes[axis] for axis in self.reduced]
+        self.in_turns = prod(taps) >= _SEVERAL and taps[-1] <= _UNROLLED
+        turns = f"[{_TURNS}]" if self.in_turns else ""
+        name, count = self.name(self.vector), tiles.count(self.vector)
+        with tiles.loops(self.kept) if self.kept else tiles.block(""):
+            head = f"along({count}, [&](index_t {name}, auto {name}_lanes, int) INLINE"
+            with tiles.block(head, end=");"):
+                for one in reductions:
+                    tiles.line(f"Vec {self._register(one)}{turns}{{}};")
+                    if one.step.op == "max":
+                        tiles.line(f"start({self._register(one)}, -infinity);")
+                self._note_whole(inner)
+                with tiles.loops(self.reduced[:-1]):
+                    tiles.line(f"#pragma GCC unroll {_UNROLLED}")
+                    with tiles.loops(self.reduced[-1:]):
+                        self._read(inner, pointers, vector=False)
+                        self._read(inner, pointers, vector=True)
+                        self._statements({})
+                for one in reductions:
+                    self.known[one.value] = Text(self._joined(one), vector=True)
+                    if one.value in targets:
+                        place = targets[one.value]
+                        at = self._at(tiles.pointer(one.value, place), place.strides, self._loops)
+                        self._store(at, place.strides, "float", self.known[one.value])
+                self._read(outer, pointers, vector=False)
+                self._read(outer, pointers, vector=True)
+                self._statements(targets, self.nest.rest)
+
+    def _note_whole(self, operands: list[int]) -> None:
+        """Declare of each window whether all that a vector reads lies inside, at all taps."""
+        for value in operands:
+            place = self.tiles.place(value)
+            if self.vector in place.strides and reads_window(self.graph, value):
+                assert self.vector is not None
+                self.whole[value] = f"{self.tiles.names.values[value]}_whole"
+                inside = all_inside(self.tiles, place, self.vector, self.reduced)
+                self.tiles.line(f"const bool {self.whole[value]} = {inside};")
+
+    def _joined(self, one: Compute) -> str:
+        """Return a reduction over windows, of which several registers may each have a part."""
+        register = self._register(one)
+        if not self.in_turns:
+            return register
+        parts = [f"{register}[{turn}]" for turn in range(_TURNS)]
+        whole = f"{register}_all"
+        self.tiles.line(f"Vec {whole} = {parts[0]};")
+        for part in parts[1:]:
+            joined = f"maximum({part}, {whole})" if one.step.op == "max" else f"{whole} + {part}"
+            self.tiles.line(f"{whole} = {joined};")
+        return whole
+
+    def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
+        text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
+        part = text.code if text.vector else f"splat({text.code})"
+        register = self._register(one)
+        register += f"[{self.name(self.reduced[-1])} % {_TURNS}]" if self.in_turns else ""
+        largest = one.step.op == "max"
+        self.tiles.line(f"{register} = maximum({part}, {register});" if largest else f"{register} += {part};")
+
+
+def all_inside(tiles: Tiles, place: Place, vector: str, taps: Collection[str]) -> str:
+    """Return whether a whole vector is read inside the tensor at all positions of some axes."""
+    name = tiles.names.axes[vector]
+    found = [f"{name}_lanes >= lanes"]
+    for guard in place.guards:
+        for last in (False, True):
+            ends = {
+                axis: str(tiles.graph.sizes[axis] - 1 if (factor > 0) == last else 0)
+                for axis, factor in guard.factors.items()
+                if axis in taps
+            }
+            if vector in guard.factors and (guard.factors[vector] > 0) == last:
+                ends[vector] = f"{name} + lanes - 1"
+            found.append(f"inside({tiles.position(guard, ends)}, {guard.size})")
+    return " && ".join(dict.fromkeys(found))

@@ -1,0 +1,256 @@
+"""Lowerings of what slides over a tensor: convolutions and pools.
+
+Windows that lie side by side are parts of an axis; a step of the IR reads others (`superopt.ir.windows`).
+A convolution that sums over many channels is left to libraries, unless it is a product of matrices.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf, prod
+from typing import Any
+
+import torch
+
+from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.lowering.masks import add, choose
+from superopt.trace.lowering.reduce import largest, mean, product, total
+from superopt.trace.lowering.table import lower
+
+__all__ = ["Sizes", "divided", "divided_by_counts", "each", "grouped", "starts_of", "why_dense"]
+
+_OUTPUTS, _KERNEL = "uvw", "xyz"  # labels of the dimensions of an image and of its windows
+_MOST_SUMMED = 64  # products for each result of a convolution; libraries are faster at longer sums
+
+Sizes = int | Sequence[int]
+"""A number for all dimensions of an image, or one for each of them."""
+
+
+def each(value: Sizes, rank: int) -> Sequence[int]:
+    """Return a number for each dimension of an image."""
+    listed = (value,) if isinstance(value, int) else tuple(value)
+    return listed * rank if len(listed) == 1 else listed
+
+
+def divided(b: Builder, x: Sym, divisor: int) -> Sym:
+    """Return a tensor divided by a number that a pool is given."""
+    return replace(x, value=b.apply("div", x.value, b.const(divisor)))
+
+
+def _apart(b: Builder, x: Sym, lengths: Sequence[int]) -> tuple[Sym, list[int]]:
+    """Return an image in windows of such lengths, and its dimensions of places within windows.
+
+    Two dimensions replace each one of the image: which window, and where within.
+    """
+    outer = len(x.dims) - len(lengths)
+    dims = list(x.dims[:outer])
+    for dim, length in zip(b.dims(x)[outer:], lengths, strict=True):
+        count, rest = divmod(b.axes.extent(dim), length) if length else (0, 1)
+        parts = None if rest else b.axes.cut(dim, (count, length))
+        if parts is None:
+            raise UnsupportedError("windows that share elements, leave some out, or differ in length")
+        dims += parts
+    return replace(x, dims=tuple(dims)), list(range(outer + 1, len(dims), 2))
+
+
+def starts_of(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool = False) -> range:
+    """Return where windows begin, before 0 in the padding."""
+    room = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (room + (stride - 1 if ceil else 0)) // stride + 1
+    if ceil and (count - 1) * stride >= size + padding:
+        count -= 1
+    return range(-padding, count * stride - padding, stride)
+
+
+def _slid(
+    b: Builder, x: Sym, at: int, starts: range, count: int, dilation: int = 1
+) -> tuple[Sym, Sym | None]:
+    """Return a tensor with two dimensions in the place of one: which window, and which place in it.
+
+    Outside the tensor it is 0. The mask, of these two dimensions, says what lies inside; None where all does.
+    """
+    x = b.settle(x)
+    dim, size = b.dims(x)[at], b.shape(x)[at]
+    if not size:
+        raise UnsupportedError("windows of an empty dimension")
+    if starts == range(size) and count == 1:
+        return replace(x, dims=(*x.dims[: at + 1], (), *x.dims[at + 1 :])), None
+    if starts == range(0, size, count) and size % count == 0 and (dilation == 1 or count == 1):
+        parts = b.axes.cut(dim, (len(starts), count))
+        if parts is not None:
+            return replace(x, dims=(*x.dims[:at], *parts, *x.dims[at + 1 :])), None
+    window, within = b.axes.dim(len(starts)), b.axes.dim(count)
+    terms = ((window, starts.step), (within, dilation))
+    value = b.window(x.value, dim, terms, starts.start)
+    found = replace(x, value=value, dims=(*x.dims[:at], window, within, *x.dims[at + 1 :]))
+    if starts.start >= 0 and starts[-1] + dilation * (count - 1) < size:
+        return found, None
+    place = b.const(starts.start)
+    for one, factor in terms:
+        place = b.apply("add", place, b.apply("mul", b.index(one), b.const(factor)))
+    inside = b.apply("and", b.apply("ge", place, b.const(0)), b.apply("lt", place, b.const(size)))
+    return found, Sym(inside, (window, within), torch.bool)
+
+
+def why_dense(weight: Sequence[int]) -> str | None:
+    """Return why a convolution with a kernel of this shape is left to libraries; None where it is not."""
+    taps = prod(weight[2:])
+    if taps == 1 or weight[1] * taps <= _MOST_SUMMED:
+        return None
+    return f"a dense convolution, over {weight[1] * taps} products for each result"
+
+
+def grouped(b: Builder, x: Sym, at: int, groups: int) -> Sym:
+    """Return a tensor with a dimension of channels taken apart into groups."""
+    parts = b.axes.cut(b.dims(x)[at], (groups, b.shape(x)[at] // groups))
+    if parts is None:
+        raise UnsupportedError(f"channels that do not factor into {groups} groups")
+    return replace(x, dims=(*x.dims[:at], *parts, *x.dims[at + 1 :]))
+
+
+@lower("convolution", "_convolution")
+def _convolution(
+    b: Builder,
+    x: Sym,
+    weight: Sym,
+    bias: Sym | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+    *backends: bool,
+) -> Sym:
+    if transposed:
+        raise UnsupportedError("a transposed convolution")
+    dense = why_dense(b.shape(weight))
+    if dense is not None:
+        raise UnsupportedError(dense)
+    rank = len(weight.dims) - 2
+    image, kernel = grouped(b, b.settle(x), 1, groups), grouped(b, weight, 0, groups)
+    settings = zip(*(each(one, rank) for one in (stride, padding, dilation)), strict=True)
+    for i, (step, pad, apart) in enumerate(settings):
+        at, count = 3 + 2 * i, b.shape(weight)[2 + i]
+        starts = starts_of(b.shape(image)[at], count, step, pad, apart)
+        image, _ = _slid(b, image, at, starts, count, apart)
+    outputs, taps = _OUTPUTS[:rank], _KERNEL[:rank]
+    labels = "ngc" + "".join(map("".join, zip(outputs, taps, strict=True)))
+    made = product(b, image, labels, kernel, "gfc" + taps, "ngf" + outputs)
+    made = replace(made, dims=(made.dims[0], made.dims[1] + made.dims[2], *made.dims[3:]))
+    return made if bias is None else add(b, made, replace(bias, dims=(*bias.dims, *[()] * rank)))
+
+
+def _average(
+    rank: int,
+    b: Builder,
+    x: Sym,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Sym:
+    outer = len(x.dims) - rank
+    settings = zip(*(each(one, rank) for one in (kernel, stride or kernel, padding)), strict=True)
+    counts: list[list[int]] = []
+    for i, (count, step, pad) in enumerate(settings):
+        at = outer + 2 * i
+        size = b.shape(x)[at]
+        starts = starts_of(size, count, step, pad, 1, ceil_mode)
+        low, high = (-pad, size + pad) if count_include_pad else (0, size)
+        counts.append([min(start + count, high) - max(start, low) for start in starts])
+        x, _ = _slid(b, x, at, starts, count)
+    within = [outer + 2 * i + 1 for i in range(rank)]
+    if divisor_override is not None:
+        return divided(b, total(b, x, within), divisor_override)
+    if all(set(one) == {size} for one, size in zip(counts, (b.shape(x)[at] for at in within), strict=True)):
+        return mean(b, x, within)
+    return divided_by_counts(b, total(b, x, within), outer, counts)
+
+
+def _average_backward(
+    rank: int,
+    b: Builder,
+    grad: Sym,
+    x: Sym,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Sym:
+    """Return the gradient of averages side by side: each window's own, divided among its places."""
+    lengths = each(kernel, rank)
+    steps = zip(b.shape(x)[-rank:], lengths, each(stride or kernel, rank), each(padding, rank), strict=True)
+    if any(border or (step != length and size != length) for size, length, step, border in steps):
+        raise UnsupportedError("the gradient of windows that share elements, or leave some out")
+    _apart(b, x, lengths)
+    dims = [dim + b.axes.dim(size) for dim, size in zip(b.dims(grad)[-rank:], lengths, strict=True)]
+    spread = replace(b.settle(grad), dims=(*grad.dims[:-rank], *dims))
+    return divided(b, spread, prod(lengths) if divisor_override is None else divisor_override)
+
+
+def divided_by_counts(b: Builder, x: Sym, outer: int, counts: Sequence[Sequence[int]]) -> Sym:
+    """Return a tensor divided by one number for each place of each dimension of an image."""
+    value = x.value
+    for dim, numbers in zip(b.dims(x)[outer:], counts, strict=True):
+        value = b.apply("div", value, b.table(dim, numbers))
+    return replace(x, value=value)
+
+
+def _maximum(
+    rank: int,
+    b: Builder,
+    x: Sym,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> tuple[Sym, None]:
+    outer = len(x.dims) - rank
+    settings = zip(*(each(one, rank) for one in (kernel, stride or kernel, padding, dilation)), strict=True)
+    masks: list[Sym] = []
+    for i, (count, step, pad, apart) in enumerate(settings):
+        at = outer + 2 * i
+        starts = starts_of(b.shape(x)[at], count, step, pad, apart, ceil_mode)
+        x, inside = _slid(b, x, at, starts, count, apart)
+        after = [()] * 2 * (rank - 1 - i)
+        masks += [] if inside is None else [replace(inside, dims=(*inside.dims, *after))]
+    for inside in masks:
+        x = choose(b, inside, x, b.scalar(-inf, x.dtype))
+    return largest(b, x, [outer + 2 * i + 1 for i in range(rank)]), None
+
+
+def _lengths(b: Builder, x: Sym, counts: Sequence[int]) -> list[int]:
+    """Return how long so many windows are in each dimension, 0 where they are not of one length."""
+    sizes = b.shape(x)[len(x.dims) - len(counts) :]
+    return [
+        0 if not count or size % count else size // count for size, count in zip(sizes, counts, strict=True)
+    ]
+
+
+def _adaptive_average(b: Builder, x: Sym, counts: Sequence[int]) -> Sym:
+    return mean(b, *_apart(b, x, _lengths(b, x, counts)))
+
+
+def _adaptive_maximum(b: Builder, x: Sym, counts: Sequence[int]) -> tuple[Sym, None]:
+    return largest(b, *_apart(b, x, _lengths(b, x, counts))), None
+
+
+def _register() -> None:
+    for rank in (2, 3):
+        average: Any = partial(_average, rank)
+        maximum: Any = partial(_maximum, rank)
+        lower(f"avg_pool{rank}d")(average)
+        backward: Any = partial(_average_backward, rank)
+        lower(f"avg_pool{rank}d_backward")(backward)
+        lower(f"max_pool{rank}d_with_indices")(maximum)
+        lower(f"_adaptive_avg_pool{rank}d")(_adaptive_average)
+        lower(f"adaptive_max_pool{rank}d")(_adaptive_maximum)
+
+
+_register()

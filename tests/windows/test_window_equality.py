@@ -1,0 +1,137 @@
+"""Equality of programs that read windows: what is proven, and wrong ones that are refused."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from superopt.ir import Graph, parse_graph
+from superopt.trace import trace
+from superopt.verify.graphs.equality import equal_graphs
+
+Program = Callable[..., Tensor]
+
+_X, _W, _S = torch.zeros(2, 4, 7, 6), torch.zeros(4, 1, 3, 3), torch.zeros(4)
+_LINE = torch.zeros(2, 3, 9)
+
+
+def _graph(function: Program, *inputs: Tensor) -> Graph:
+    traced = trace(function, *inputs)
+    assert not traced.program.opaque
+    [region] = traced.program.regions
+    return region.graph
+
+
+def _depthwise(x: Tensor, w: Tensor, **settings: object) -> Tensor:
+    return F.conv2d(x, w, groups=4, **{"padding": 1, **settings})  # type: ignore[arg-type]
+
+
+_EQUAL: dict[str, tuple[Program, Program, tuple[Tensor, ...]]] = {
+    "a factor of the image": (
+        lambda x, w: _depthwise(2 * x, w), lambda x, w: 2 * _depthwise(x, w), (_X, _W),
+    ),
+    "a scale folded into the kernel": (
+        lambda x, w, s: _depthwise(x, w) * s[:, None, None],
+        lambda x, w, s: _depthwise(x, w * s[:, None, None, None]),
+        (_X, _W, _S),
+    ),
+    "an average as a convolution": (
+        lambda x: F.avg_pool2d(x, 3, 1, 1),
+        lambda x: _depthwise(x, torch.full((4, 1, 3, 3), 1 / 9, dtype=torch.float64).to(x.dtype)),
+        (_X,),
+    ),
+    "a maximum passes what does not decrease": (
+        lambda x: F.max_pool2d(F.relu(x), 3, 2, 1), lambda x: F.relu(F.max_pool2d(x, 3, 2, 1)), (_X,),
+    ),
+    "a kernel of one tap is a product of matrices": (
+        lambda x, w: F.conv2d(x, w[:, :, None, None]), lambda x, w: torch.einsum("bchw,oc->bohw", x, w),
+        (_X, torch.zeros(5, 4)),
+    ),
+    "two averages in a row, row by row": (
+        lambda x: F.avg_pool2d(x, (3, 1), 1, (1, 0)).sum(-1),
+        lambda x: F.avg_pool2d(x.sum(-1, keepdim=True), (3, 1), 1, (1, 0))[..., 0],
+        (_X,),
+    ),
+    "sums of windows with the images exchanged": (
+        lambda x, y: F.avg_pool1d(x, 3, 2, 1) + F.avg_pool1d(y, 3, 2, 1),
+        lambda x, y: F.avg_pool1d(y + x, 3, 2, 1),
+        (_LINE, _LINE),
+    ),
+}  # fmt: skip
+
+_DIFFERENT: dict[str, tuple[Program, Program, tuple[Tensor, ...]]] = {
+    "groups ignored": (
+        lambda x, w: _depthwise(x, w), lambda x, w: F.conv2d(x, w.expand(4, 4, 3, 3), padding=1), (_X, _W),
+    ),
+    "another dilation": (
+        lambda x, w: _depthwise(x, w, padding=2, dilation=2), lambda x, w: _depthwise(x, w), (_X, _W),
+    ),
+    "padding that counts": (
+        lambda x: F.avg_pool2d(x, 3, 1, 1),
+        lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+        (_X,),
+    ),
+    "a last window that is shorter": (
+        lambda x: F.avg_pool1d(x, 2, 2, ceil_mode=True),
+        lambda x: F.avg_pool1d(x, 2, 2, ceil_mode=True, count_include_pad=False) * 0.5,
+        (_LINE,),
+    ),
+    "zeros outside a maximum": (
+        lambda x: F.max_pool2d(x, 3, 1, 1), lambda x: F.relu(F.max_pool2d(x, 3, 1, 1)), (_X,),
+    ),
+    "what does not keep zero passes padding": (
+        lambda x: F.avg_pool2d(x + 1, 3, 1, 1), lambda x: F.avg_pool2d(x, 3, 1, 1) + 1, (_X,),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _EQUAL)
+def test_equal_programs_are_proven(name: str) -> None:
+    first, second, inputs = _EQUAL[name]
+    verdict = equal_graphs(_graph(first, *inputs), _graph(second, *inputs), seed=1)
+    assert verdict.equal, verdict
+
+
+@pytest.mark.parametrize("name", _DIFFERENT)
+def test_wrong_programs_are_refused(name: str) -> None:
+    first, second, inputs = _DIFFERENT[name]
+    verdict = equal_graphs(_graph(first, *inputs), _graph(second, *inputs), seed=1)
+    assert not verdict.equal, verdict
+
+
+_TEXT = """graph one
+axes b=2 h=7 ho=7 r=3
+in x: f32[b, h]
+in w: f32[r]
+t2 = window[{place}](x)
+t3 = contract[r](t2, w)
+out y: f32[b, ho] = t3
+"""
+
+
+@pytest.mark.parametrize(
+    "place", ["h = ho + r", "h = ho + r - 2", "h = ho + 2*r - 1", "h = 2*ho + r - 1", "h = ho - r + 1"]
+)
+def test_windows_elsewhere_are_refused(place: str) -> None:
+    one, other = (parse_graph(_TEXT.format(place=text)) for text in ("h = ho + r - 1", place))
+    assert equal_graphs(one, one, seed=1).equal
+    verdict = equal_graphs(one, other, seed=1)
+    assert not verdict.equal
+    assert verdict.witness is not None
+
+
+def test_a_window_along_another_dimension_is_refused() -> None:
+    """Axes of one name need not be the same dimension of a tensor that two graphs share."""
+    text = _TEXT.replace("b=2", "b=7").format(place="h = ho + r - 1")
+    turned = text.replace("x: f32[b, h]", "x: f32[h, b]")
+    assert not equal_graphs(parse_graph(text), parse_graph(turned), seed=1).equal
+
+
+def test_windows_too_long_for_a_proof_are_unknown_unless_shared() -> None:
+    long = _TEXT.replace("h=7 ho=7", "h=300 ho=300")
+    one, other = (parse_graph(long.format(place=text)) for text in ("h = ho + r - 1", "h = ho + r"))
+    turned = parse_graph(long.format(place="h = ho + r - 1").replace("(t2, w)", "(w, t2)"))
+    assert equal_graphs(one, turned, seed=1).equal
+    assert equal_graphs(one, other, seed=1).unknown

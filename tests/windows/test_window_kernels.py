@@ -1,0 +1,98 @@
+"""C++ of convolutions and pools against float64; what other languages refuse."""
+
+from random import Random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from superopt.codegen.cpp import CppMuGraph, configs, lower_kernel
+from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.statements import lower_block
+from superopt.codegen.triton import default_config, emit
+from superopt.errors import GraphError, InputError
+from superopt.ir import fuse, parse_mugraph
+from superopt.precision import with_rounding
+from superopt.trace import trace
+from tests.windows.convolutions import Case, random_case
+
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
+_DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _kernels(case: Case, random: Random | None = None) -> tuple[CppMuGraph, list[Tensor]]:
+    traced = trace(case.function, *case.inputs)
+    [region] = traced.program.regions
+    mugraph = with_rounding(fuse(region.graph))
+    chosen = {}
+    for number in range(len(mugraph.kernels)) if random is not None else ():
+        found = list(configs(lower_kernel(mugraph, number), region.graph.sizes))
+        chosen[number] = random.choice(found)
+    known = dict(zip((port.name for port in traced.program.inputs), case.inputs, strict=True))
+    return CppMuGraph(mugraph, chosen), [known[port.name] for port in region.graph.inputs]
+
+
+def _check(seed: int) -> None:
+    dtype = _DTYPES[seed % 4]
+    case = random_case(seed, dtype)
+    program = trace(case.function, *case.inputs).program
+    if program.opaque or not program.regions:
+        return
+    kernels, given = _kernels(case, Random(seed) if seed % 2 else None)
+    [found] = kernels.in_order(given)
+    expected = case.function(*(one.double() for one in case.inputs))
+    assert found.shape == expected.shape, case.text
+    error = (found.double() - expected).abs() / (1 + expected.abs())
+    assert not error.numel() or float(error.max()) < _TOLERANCE[dtype], case.text
+
+
+@pytest.mark.parametrize("seed", [2, 4, 7, 13])
+def test_kernels_compute_convolutions(seed: int) -> None:
+    _check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 260))
+def test_kernels_compute_many_convolutions(seed: int) -> None:
+    _check(seed)
+
+
+def _depthwise(x: Tensor, w: Tensor) -> Tensor:
+    return F.relu(F.conv2d(x, w, padding=1, groups=3))
+
+
+_TWO_KERNELS = """graph one
+axes h=8 ho=8 r=3
+in x: f32[h]
+kernel grid[h]
+  t1 = relu(x)
+kernel grid[ho]
+  loop[r]
+    t2 = window[h = ho + r - 1](t1)
+    t3 += sum[r](t2)
+out y: f32[ho] = t3
+"""
+
+
+def test_triton_refuses_windows() -> None:
+    mugraph = parse_mugraph(_TWO_KERNELS)
+    program = lower_block(mugraph, 1)
+    with pytest.raises(UnsupportedError, match="no Triton reads windows"):
+        emit(program, default_config(program, mugraph.graph.sizes))
+
+
+def test_a_kernel_reads_no_windows_of_what_it_computes() -> None:
+    assert str(parse_mugraph(_TWO_KERNELS)) == _TWO_KERNELS
+    joined = _TWO_KERNELS.replace("kernel grid[ho]\n", "").replace("grid[h]", "grid[]")
+    with pytest.raises(GraphError, match="t2 is a window of t1, which this kernel computes"):
+        parse_mugraph(joined)
+
+
+def test_windows_fix_the_sizes_of_their_axes() -> None:
+    case = Case(_depthwise, (torch.randn(2, 3, 6, 6), torch.randn(3, 1, 3, 3)), "")
+    kernels, given = _kernels(case)
+    more = [torch.randn(5, 3, 6, 6), given[1]]
+    torch.testing.assert_close(kernels.in_order(more)[0], _depthwise(*more))
+    with pytest.raises(InputError, match="windows read along axis"):
+        kernels.in_order([torch.randn(2, 3, 8, 6), given[1]])
