@@ -188,11 +188,6 @@ class KernelProgram:
             else:
                 yield statement, loops
 
-    def inner_turns(self, blocks: Mapping[str, int]) -> int:
-        """Return how many turns a loop within a loop makes, given the tiles; 0 where there is none."""
-        inner = [one.axis for loop in self.loops() for one in loop.body if isinstance(one, LoopStatement)]
-        return max((-(-self.graph.sizes[axis] // blocks.get(axis, 1)) for axis in inner), default=0)
-
     def readings(self) -> tuple[tuple[str, ...], ...]:
         """Return the axes of the tensors it loads as they are read, outermost first, once for each way.
 

@@ -36,6 +36,7 @@ class Axiom:
     positive: tuple[str, ...] = ()  # terms that must be known to be positive
     nonzero: str | None = None  # a number that must not be 0
     negative: str | None = None  # a number that must be negative
+    once: tuple[str, ...] = ()  # terms that must be made of weights alone, so that they cost a call nothing
     shrinks: bool = False  # used in one direction, before all others; the left side is given up
     note: str = ""
 
@@ -55,6 +56,14 @@ AXIOMS = (
     Axiom("add-commutes", "(Add a b)", "(Add b a)", oneway=True),
     Axiom("add-associates", "(Add (Add a b) c)", "(Add a (Add b c))"),
     Axiom("common-factor", "(Add (Mul a b) (Mul a c))", "(Mul a (Add b c))", oneway=True, note=UNDER_SUM),
+    Axiom(
+        "weight-distributes",
+        "(Mul a (Add b c))",
+        "(Add (Mul a b) (Mul a c))",
+        oneway=True,
+        once=("a", "b"),
+        note="the product of weights is made once, and the other factor may go into a contraction",
+    ),
     # -- quotients: a / b is a * (1 / b)
     Axiom("inv-of-product", "(Inv (Mul a b))", "(Mul (Inv a) (Inv b))"),
     Axiom("inv-of-inv", "(Inv (Inv a))", "a", oneway=True, note="no way back: it has no end"),

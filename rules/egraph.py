@@ -35,11 +35,13 @@ ATTRIBUTED = frozenset({"leaf", "call1", "call2", "call3", "sum", "max", "access
 class Running:
     """The e-graph of a goal under saturation, with the rules for the operators that it has so far."""
 
-    def __init__(self, goal: Goal, *, plain: bool = False, more: tuple[Axiom, ...] = ()) -> None:
+    def __init__(
+        self, goal: Goal, *, plain: bool = False, more: tuple[Axiom, ...] = (), weights: bool = False
+    ) -> None:
         _quiet()
         self.goal = goal
         self.egraph: EGraph = bindings().EGraph()
-        self.waiting = list(commands(plain=plain, more=more))
+        self.waiting = list(commands(plain=plain, more=more, weights=weights))
         self.nodes = 0
         self.run(LANGUAGE + _access_rules(goal) + _goal_text(goal))
         self.load_rules()
@@ -170,6 +172,8 @@ def _goal_text(goal: Goal) -> str:
             lines.append(f"(set (axes $t{i}) {leaf.mask})")
             if leaf.nonnegative:
                 lines.append(f"(nonnegative $t{i})")
+            if leaf.once:
+                lines.append(f"(once $t{i})")
     return "\n".join(lines)
 
 

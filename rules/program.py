@@ -16,6 +16,7 @@ LANGUAGE = """
 (function axes (Term) i64 :merge (& old new))
 (relation nonnegative (Term))
 (relation positive (Term))
+(relation once (Term))
 (ruleset analysis)
 (ruleset commuting)
 (ruleset vanishing)
@@ -24,7 +25,8 @@ LANGUAGE = """
 (rule ((positive e)) ((nonnegative e)) :ruleset analysis)
 """
 """The term language; egglog itself keeps the axes each term depends on (a bit set), and which terms
-are known to be nonnegative or positive. The extent of several axes is a term by their bit set."""
+are known to be nonnegative or positive, or to be made of weights once. The extent of several axes is a
+term by their bit set."""
 
 ANALYSIS = "(run-schedule (run commuting) (saturate (run analysis)))"
 """What runs before terms are shrunk and before the axioms. A shrinking rule is matched with the operands in
@@ -39,15 +41,19 @@ def constant_text(value: Fraction) -> str:
 
 
 @cache
-def commands(*, plain: bool = False, more: tuple[Axiom, ...] = ()) -> tuple[tuple[frozenset[str], str], ...]:
+def commands(
+    *, plain: bool = False, more: tuple[Axiom, ...] = (), weights: bool = False
+) -> tuple[tuple[frozenset[str], str], ...]:
     """Return every rule with its operators, or only the rules without constants, extents and logarithms.
 
-    Further axioms, as discovered ones, come after the others.
+    Further axioms, as discovered ones, come after the others. Axioms of `weights` are left out without these.
     A rule whose operators a goal does not have can do nothing there, and need not be loaded.
     """
     found = [(parse_pattern(term), rule) for term, rule in (*_axes_rules(), *_sign_rules())]
+    found += [(parse_pattern(term), rule) for term, rule in (_once_rules() if weights else ())]
     axioms = axioms_between_terms() if plain else AXIOMS
-    found += [rule for axiom in (*axioms, *more) for rule in _rewrites(axiom)]
+    taken = (axiom for axiom in (*axioms, *more) if weights or not axiom.once)
+    found += [rule for axiom in taken for rule in _rewrites(axiom)]
     return tuple(dict.fromkeys((frozenset(operators(left)), rule) for left, rule in found))
 
 
@@ -92,6 +98,23 @@ def _sign_rules() -> list[tuple[str, str]]:
     ]
 
 
+def _once_rules() -> list[tuple[str, str]]:
+    """Return which terms are made of weights and numbers alone."""
+    cases = [
+        (f"({op} a)", "a")
+        for op in ("Inv", "Neg", "Exp", "Sqrt", "Log", "Sum k", "Max k", "Call1 f", "Access f")
+    ]
+    cases += [(f"({op} a b)", "ab") for op in ("Mul", "Add", "Maximum", "Call2 f")]
+    cases += [("(Call3 f a b c)", "abc"), ("(Const p)", ""), ("(Size s)", "")]
+    return [
+        (
+            term,
+            f"(rule ((= e {term}) {' '.join(f'(once {one})' for one in args)}) ((once e)) :ruleset analysis)",
+        )
+        for term, args in cases
+    ]
+
+
 def _rewrites(axiom: Axiom) -> list[tuple[Pattern, str]]:
     """Return the left side and the command of each rewrite of an axiom."""
     found = []
@@ -126,6 +149,7 @@ def _guards(axiom: Axiom) -> list[str]:
     """Return the facts about its terms that an axiom asks for."""
     facts = [f"(nonnegative {term})" for term in axiom.nonnegative]
     facts += [f"(positive {term})" for term in axiom.positive]
+    facts += [f"(once {term})" for term in axiom.once]
     if axiom.lacks:
         factor, axis = axiom.lacks
         facts += [f"(= mask (axes {factor}))", f"(= 0 (& mask (<< 1 {axis})))"]

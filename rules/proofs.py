@@ -63,6 +63,7 @@ def format_proofs(proofs: Iterable[Proof]) -> str:
         guards = ["{} lacks {}".format(*axiom.lacks)] if axiom.lacks else []
         guards += [f"{term} >= 0" for term in axiom.nonnegative]
         guards += [f"{term} > 0" for term in axiom.positive]
+        guards += [f"{term} is made of weights" for term in axiom.once]
         guards += [f"{axiom.nonzero} != 0"] * bool(axiom.nonzero) + [f"{axiom.negative} < 0"] * bool(
             axiom.negative
         )
@@ -84,6 +85,7 @@ def to_json(proofs: Iterable[Proof]) -> list[dict[str, Any]]:
         row["lacks"] = list(proof.axiom.lacks) if proof.axiom.lacks else None
         row["nonnegative"] = list(proof.axiom.nonnegative)
         row["positive"] = list(proof.axiom.positive)
+        row["once"] = list(proof.axiom.once)
         row |= {"status": proof.status, "method": proof.method, "detail": proof.detail}
         rows.append({**row, "ms": round(proof.seconds * 1e3, 3)})
     return rows

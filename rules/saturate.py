@@ -66,9 +66,12 @@ def saturate(
     limits: SaturationLimits | None = None,
     stop: Callable[[], bool] | None = None,
     more: tuple[Axiom, ...] = (),
+    *,
+    weights: bool = False,
 ) -> Table:
     """Saturate a goal under the axioms, and more if given; export the classes that its roots contain.
 
+    With `weights` products are taken apart where a part is made of weights alone.
     In a process forked from one that did so egglog would wait forever: that is an InputError.
     """
     if _first_process() != os.getpid():
@@ -77,11 +80,11 @@ def saturate(
             ' start it by multiprocessing.get_context("spawn"), or search before the fork'
         )
     limits = limits or SaturationLimits()
-    table = _saturated(goal, limits, stop, more, plain=False)
+    table = _saturated(goal, limits, stop, more, plain=False, weights=weights)
     if table.truncated is None or table.truncated == "interrupted":
         return table
     # Constants and logarithms may swell the e-graph beyond the limits; without them it may be complete.
-    again = _saturated(goal, limits, stop, more, plain=True)
+    again = _saturated(goal, limits, stop, more, plain=True, weights=weights)
     return table if again.truncated else again
 
 
@@ -92,16 +95,17 @@ def _saturated(
     more: tuple[Axiom, ...],
     *,
     plain: bool,
+    weights: bool = False,
 ) -> Table:
     start = time.perf_counter()
-    running = Running(goal, plain=plain, more=more)
+    running = Running(goal, plain=plain, more=more, weights=weights)
     truncated: str | None = None
     rounds = 0
     while truncated is None:
         if plain:
             running.run(ANALYSIS)
         elif running.shrink() and (smaller := running.smaller_goal()) is not None:
-            running = Running(smaller, more=more)
+            running = Running(smaller, more=more, weights=weights)
             continue
         changed = running.run("(run axioms 1)")
         rules_came = running.load_rules()

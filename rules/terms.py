@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from superopt.dtypes import FLOATS
 from superopt.ir import Graph, Step, tensorless_values, value_axes
 from superopt.ops import OPS
 
@@ -53,6 +54,7 @@ class Leaf:
     constant: Fraction | None
     mask: int  # bit set of axis groups
     nonnegative: bool = False  # known for certain
+    once: bool = False  # it is a weight, or reads no tensor at all
     extent: int | None = None  # bit set of the axis groups whose sizes multiply to the leaf
 
 
@@ -183,7 +185,8 @@ class _Bank:
             mask = sum(1 << bit for bit in {self.bits[axis] for axis in self.axes[value]})
             extent = self._extent(value)
             sign = extent is not None or self._is_nonnegative(value, step)
-            return self._leaf(("value", value), Leaf(value, None, mask, sign, extent))
+            once = step is not None or self._is_weight(value)
+            return self._leaf(("value", value), Leaf(value, None, mask, sign, once, extent))
         args = [self.of_value[i] for i in step.inputs]
         if step.op in OPS:
             return int(OPS[step.op].scalar(self, *args))
@@ -194,6 +197,10 @@ class _Bank:
         for bit in sorted({self.bits[axis] for axis in step.axes}):
             body = self._node("max" if step.op == "max" else "sum", (body,), bit)
         return body
+
+    def _is_weight(self, value: int) -> bool:
+        port = self.graph.inputs[value]
+        return port.constant and port.dtype in FLOATS
 
     def _is_nonnegative(self, value: int, step: Step | None) -> bool:
         if step is None:

@@ -309,7 +309,8 @@ class _Run:
         goal = goal_of(refined, (half for pair in halves.values() for half in pair))
         if self.options.prune != "egraph":  # the ablations do without an e-graph
             return _Attempt(graph, goal, halves, NO_TABLE)
-        table = saturate(goal, limits, self.out_of_time, self.more_axioms)
+        weights = self.options.weights != "live" and any(port.constant for port in graph.inputs)
+        table = saturate(goal, limits, self.out_of_time, self.more_axioms, weights=weights)
         return _Attempt(graph, goal.with_constants(table.constants), halves, table)
 
     def _unsearched(self, graph: Graph, why: str = "") -> RegionSearch:

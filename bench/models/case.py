@@ -16,7 +16,9 @@ from superopt.errors import InputError
 
 __all__ = ["DTYPES", "Case", "child"]
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
+"""By name, the dtype of a model's tensors; of int8 only the weights of its projections have eight bits."""
+
 _STEPPING = ("llama", "qwen3", "mistral", "gpt2")  # models whose caches are of one kind in all layers
 
 
@@ -44,7 +46,7 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     model, step = _built(case, options)
-    settings: dict[str, Any] = {"preset": options.preset}
+    settings: dict[str, Any] = {"preset": options.preset, "weights": options.weights}
     if options.budget is not None:
         settings["budget_s"] = options.budget
     torch.compile(lambda x: x + 1)(torch.ones(4))
@@ -87,6 +89,7 @@ def _built(case: Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any]
     """Return a model, and what makes a step of it, or of what it was compiled to."""
     import torch
 
+    from superopt.bench.models.int8 import with_int8_weights
     from superopt.bench.zoo import Decoding, Sizes, build, inputs_of
 
     torch.manual_seed(0)
@@ -101,6 +104,8 @@ def _built(case: Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = getattr(torch, DTYPES[case.dtype])
     model = build(case.model, sizes).to(device, dtype).train(options.train)
+    if case.dtype == "int8":
+        model = with_int8_weights(model)
     if case.decode:
         decoding = Decoding(model, options.context)
         return model, lambda program: _decode(program, decoding)

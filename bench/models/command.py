@@ -3,13 +3,15 @@
     python -m bench.models --json OUT                          all cases, 30 to 50 minutes on two cores
     python -m bench.models --cases llama,bert --train          forward and backward
     python -m bench.models --cases llama:decode:bf16 --tokens 2048
+    python -m bench.models --cases llama:decode,llama:decode:int8 --weights frozen
     python -m bench.models --cases bert --tune 4               and once more after `superopt tune --pending`
     python -m bench.models --json OUT --resume --minutes 10    what is missing, begun within the minutes
     python -m bench.models --list
 
 Measured: a step of each model, compiled by superopt's backend. Against: the same step by eager PyTorch and
 by Inductor, in turns; a speedup above 1 means that superopt is faster than Inductor. A case is a model, a
-phase and a dtype: `llama`, `llama:decode`, `llama:prefill:bf16`. A prefill is one step over all tokens; a
+phase and a dtype: `llama`, `llama:decode`, `llama:prefill:bf16`; with int8 the weights of projections have
+eight bits, and all else is in fp32. A prefill is one step over all tokens; a
 decode is one token after a static cache of as many. Models are small and built here with random weights
 (`bench.zoo`); nothing is downloaded. On a machine with a GPU they run there. Needs the extra `models`.
 
@@ -35,13 +37,14 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any
+from typing import Any, get_args
 
 from superopt.bench.harness.command import Parser, above_zero, check_out, from_one, listed
 from superopt.bench.harness.results import Results, begin, machine, resumed
 from superopt.bench.models.case import Case, child
 from superopt.bench.models.peers import PEERS, peers_of
 from superopt.errors import InputError
+from superopt.weights.division import Weights
 
 __all__ = ["DEFAULT", "main"]
 
@@ -75,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--train", action="store_true", help="a step is forward and backward")
     add("--budget", type=above_zero, help="seconds of search for each model; by default the backend's own")
     add("--preset", default="quick", choices=("quick", "full"))
+    add("--weights", default="default", choices=get_args(Weights), help="what may be made of weights once")
     add("--seconds", type=above_zero, default=6.0, help="of measuring each case")
     add("--width", type=from_one, default=1024, help="of the models: a multiple of 64")
     add("--layers", type=from_one, default=2)
@@ -198,7 +202,8 @@ def _tuned(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, A
 def _in_process(case: Case, kind: str, folder: Path, by: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return what a process measures, whose caches are in a folder, or why there is nothing."""
     command = [sys.executable, "-m", "superopt.bench.models", "--child", kind, "--cases", case.text]
-    command += ["--preset", options.preset, "--seconds", str(options.seconds)]
+    command += ["--preset", options.preset, "--weights", options.weights]
+    command += ["--seconds", str(options.seconds)]
     command += ["--width", str(options.width), "--layers", str(options.layers)]
     command += ["--tokens", str(options.tokens), "--context", str(options.context)]
     command += ["--inductor-cache", str(folder / "inductor"), *(["--train"] if options.train else [])]
@@ -264,6 +269,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "train": options.train,
         "budget_s": options.budget,
         "preset": options.preset,
+        "weights": options.weights,
         "tune_minutes": options.tune,
         "peers": peers_of(options),
         "starts": options.starts,

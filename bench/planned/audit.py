@@ -17,6 +17,7 @@ from superopt.cache.keys import canonical_json, versions
 from superopt.candidates import Candidate
 from superopt.codegen.statements import Compute, KernelProgram, Load, Tensor, lower_block
 from superopt.codegen.triton.choices import exact_axes
+from superopt.codegen.triton.plan import inner_turns
 from superopt.codegen.triton.run.machine_code import MachineCode, read_machine_code
 from superopt.cost import Device
 from superopt.dtypes import DTYPES, HALVES
@@ -133,7 +134,7 @@ def _digest(jobs: Sequence[tuple[TritonJob | str, _Kernel]], target: CudaTarget)
     """Return what stands for all kernels of a case, their compiler, and the way they are judged."""
     parts = [f"{_WAY}", target.name, versions()["compiler"]]
     for job, kernel in jobs:
-        turns = lower_block(kernel.candidate.mugraph, kernel.number).inner_turns(kernel.config.blocks)
+        turns = inner_turns(lower_block(kernel.candidate.mugraph, kernel.number), kernel.config.blocks)
         parts += [job if isinstance(job, str) else _text(job), *([f"{turns} inner turns"] if turns else [])]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -239,7 +240,7 @@ def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) 
         return {**tiles, "failure": failure, "findings": ["fails"]}
     made = outcome.made
     program = lower_block(mugraph, kernel.number)
-    code = read_machine_code(made.ptx, made.sass, inner_turns=program.inner_turns(config.blocks))
+    code = read_machine_code(made.ptx, made.sass, inner_turns=inner_turns(program, config.blocks))
     device = target.cost_device()
     exact = exact_axes(config, mugraph.graph.sizes, program.splits)
     turn, own = _turn_bytes(program, config), _own_bytes(program, config)
@@ -394,7 +395,7 @@ def _turn_bytes(program: KernelProgram, config: Any) -> int:
 
 def _own_bytes(program: KernelProgram, config: Any) -> int:
     """Return the bytes of weights and caches that a turn reads."""
-    sizes = _loop_bytes(program, config, inner_turns=program.inner_turns(config.blocks))
+    sizes = _loop_bytes(program, config, inner_turns=inner_turns(program, config.blocks))
     return sum(sizes.get(one.value, 0) for one in _streamed(program, config))
 
 

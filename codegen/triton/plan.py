@@ -4,13 +4,13 @@ Which axes a tile has and in which order, which contractions are matrix products
 their operands stand, and what the lanes of a tile beyond the end of an axis hold.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from superopt.codegen.errors import UnsupportedError
-from superopt.codegen.statements import Compute, KernelProgram, Tensor
+from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
 from superopt.ir import Split, mask_values, selects, value_axes
 from superopt.precision import is_wide, operand_dtypes, product_dtype
@@ -20,6 +20,7 @@ __all__ = [
     "Plan",
     "Product",
     "contractions",
+    "inner_turns",
     "kept_axes",
     "kept_splits",
     "make_plan",
@@ -83,6 +84,12 @@ def kept_splits(program: KernelProgram) -> tuple[Split, ...]:
     """Return the splits of which each program walks along one part."""
     kept = kept_axes(program)
     return tuple(split for split in program.splits if split.inner in kept)
+
+
+def inner_turns(program: KernelProgram, blocks: Mapping[str, int]) -> int:
+    """Return how many turns a loop within a loop makes, given the tiles; 0 where there is none."""
+    inner = [one.axis for loop in program.loops() for one in loop.body if isinstance(one, LoopStatement)]
+    return max((-(-program.graph.sizes[axis] // blocks.get(axis, 1)) for axis in inner), default=0)
 
 
 def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:

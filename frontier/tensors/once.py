@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from superopt.frontier.tensors.derive import Arc
+from superopt.frontier.tensors.derive import EACH_US, Arc
 from superopt.weights.division import Weights, is_small
 
 __all__ = ["with_once_costs"]
@@ -31,7 +31,7 @@ def with_once_costs(
     def charged(arc: Arc) -> Arc:
         """Return an arc with its cost in each call."""
         if arc.args and all(arg in held for arg in arc.args):
-            return replace(arc, us=arc.us * _ONCE, walked=0)
+            return replace(arc, us=(arc.us - EACH_US) * _ONCE + EACH_US, walked=0)
         made = sum(costs[arg] for arg in set(arc.args) if arg in held and not is_kept(arg))
         return replace(arc, us=arc.us + made) if made else arc
 

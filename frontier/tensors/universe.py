@@ -12,9 +12,10 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from superopt.dtypes import FLOATS
 from superopt.frontier.engine.interface import Exploration, Keys
 from superopt.frontier.tensors.bound import Machine, operator_us
-from superopt.frontier.tensors.derive import Arc
+from superopt.frontier.tensors.derive import EACH_US, Arc
 from superopt.frontier.tensors.once import with_once_costs
 from superopt.frontier.tensors.space import TensorSpace
 from superopt.rules.terms import COMMUTATIVE, OPERATORS
@@ -22,8 +23,6 @@ from superopt.verify.field.residues import mix
 from superopt.weights.division import Weights
 
 __all__ = ["Universe", "universe_of"]
-
-_EACH_US = 1e-6  # breaks ties: between graphs of equal cost, the one with fewer operators wins
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,7 @@ class _ArcBuilder:
         us = 0.0
         if op != "leaf":
             name = self.space.goal.functions[attr] if op.startswith("call") else op
-            us = operator_us(name, self._volume(mask), matrix=matrix, machine=self.machine) + _EACH_US
+            us = operator_us(name, self._volume(mask), matrix=matrix, machine=self.machine) + EACH_US
         self.arcs[tensor][key] = Arc(op, attr, args, us, reduced, reduced & mask)
 
     def add_wholes(self) -> None:
@@ -213,14 +212,18 @@ class _ArcBuilder:
         return len(masks) == 2 and bool(masks[0] & ~masks[1]) and bool(masks[1] & ~masks[0])
 
     def constant_leaves(self) -> dict[int, bool]:
-        """Return for each leaf that is a tensor whether it is constant; other leaves read no tensor."""
+        """Return for each leaf that is a tensor whether something may be made of it once.
+
+        Nothing is made of integers: as floats they would be larger. Other leaves read no tensor.
+        """
         goal, found = self.space.goal, dict[int, bool]()
         first = len(goal.graph.inputs)
         for tensor in self.leaves:
             for arc in self.arcs[tensor].values():
                 position = goal.leaves[arc.attr].position if arc.op == "leaf" else None
                 if position is not None and position < first:
-                    found[tensor] = goal.graph.inputs[position].constant
+                    port = goal.graph.inputs[position]
+                    found[tensor] = port.constant and port.dtype in FLOATS
         return found
 
     def bytes_of(self, tensor: int) -> float:

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from superopt.errors import InputError, reason_of
-from superopt.files import replace_text
+from superopt.files import replacing
 
-__all__ = ["check_place", "write_text"]
+__all__ = ["check_place", "write_bytes", "write_text"]
 
 
 def check_place(text: str) -> Path:
@@ -23,9 +23,15 @@ def check_place(text: str) -> Path:
 
 def write_text(path: Path, text: str, source: Path) -> None:
     """Write a text in place of what was at the path, or raise InputError."""
+    write_bytes(path, text.encode("utf-8"), source)
+
+
+def write_bytes(path: Path, content: bytes, source: Path) -> None:
+    """Write bytes in place of what was at the path, or raise InputError."""
     try:
         if path.exists() and path.samefile(source):
-            raise InputError(f"{str(path)!r} is the result itself; name another file to write to")
-        replace_text(path, text)
+            raise InputError(f"{str(path)!r} is what it is made from; name another file to write to")
+        with replacing(path) as file:
+            file.write(content)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {str(path)!r}: {reason_of(error)}") from error

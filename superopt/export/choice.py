@@ -5,9 +5,11 @@ Names become code in an exported module: whatever is no plain name is refused.
 
 import keyword
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from superopt.candidates import Candidate, RegionCandidates
+from superopt.candidates.proof import proven_by_graph
 from superopt.errors import InputError
 from superopt.ir import Graph, MuGraph
 from superopt.result import Result
@@ -26,8 +28,9 @@ class Choice:
     device: str | None
     median_us: float | None
     goal: Graph
-    graph: Graph  # the graph that the muGraph must be proven to compute
     mugraph: MuGraph
+    once: Graph | None  # what makes the tensors of weights that the muGraph reads
+    is_proven: Callable[[], bool]  # proves once more that it computes what its region does
     configs: Configs
 
 
@@ -38,13 +41,7 @@ def choose(result: Result, region: int | None, candidate: str | None) -> Choice:
     goal, name = chosen.goal, _identifier(chosen.goal.name)
     _check_names(goal)
     _check_names(one.mugraph.graph)
-    if one.once:
-        others = ", ".join(other.id for other in chosen.candidates if not other.once) or "none"
-        raise InputError(
-            f"region {number}: candidate {one.name!r} reads tensors that are made of weights once, which no"
-            f' module has; optimize with weights="live", or choose a candidate that does without: {others}'
-        )
-    if _tensors(goal) != _tensors(one.mugraph.graph):
+    if _tensors(goal) != _tensors(one.graph) or _tensors(one.run) != _tensors(one.mugraph.graph):
         raise InputError(
             f"region {number}: candidate {one.name!r} takes or gives other tensors than its goal"
         )
@@ -55,8 +52,9 @@ def choose(result: Result, region: int | None, candidate: str | None) -> Choice:
         result.device,
         None if one.measurement is None else one.measurement.median_us,
         replace(goal, name=name),
-        replace(one.graph, name=name),
         replace(one.mugraph, graph=replace(one.mugraph.graph, name=name)),
+        one.parts.once if one.parts is not None else None,
+        lambda: proven_by_graph(goal, one.graph, one.mugraph, one.once) is not None,
         one.configs or result.target.default_configs(one.mugraph),
     )
 

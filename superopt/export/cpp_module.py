@@ -11,8 +11,8 @@ from superopt.ir.mugraph import Call
 __all__ = ["IMPORTS", "cpp_parts"]
 
 IMPORTS = (
-    "import ctypes", "import functools", "import math", "import os", "import shutil", "import subprocess",
-    "import tempfile", "from array import array", "from pathlib import Path", "",
+    "import ctypes", "import functools", "import json", "import math", "import os", "import shutil",
+    "import subprocess", "import tempfile", "from array import array", "from pathlib import Path", "",
     "import torch", "from torch.nn import functional as F",
 )  # fmt: skip
 

@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 
 from superopt._version import __version__
-from superopt.candidates.proof import proven_by_graph
 from superopt.codegen.errors import CodegenError
 from superopt.errors import InputError
 from superopt.export import cpp_module, triton_module
 from superopt.export.choice import Choice, choose
 from superopt.export.names import plain_text
+from superopt.export.prepared import prepared_parts
 from superopt.export.reference import input_lines, reference_lines
 from superopt.result import Result
 
@@ -37,7 +37,7 @@ _CHECK = '''\
 def check(seed=0, **sizes):
     """Compare with the reference on random inputs; return the largest error as a share of the values."""
     inputs = make_inputs(_device(), seed, **sizes)
-    found, expected = {name}(*inputs), reference(*inputs, dtype=torch.float64)
+    found, expected = {name}(*{given}), reference(*inputs, dtype=torch.float64)
     if isinstance(found, torch.Tensor):
         found, expected = (found,), (expected,)
     worst = 0.0
@@ -83,7 +83,9 @@ def export_module(result: Result, *, region: int | None = None, candidate: str |
 
     Regions count from 1; a candidate is found by its id, or else by its name. The kernels are made anew from
     the muGraph and its configuration; no code is taken from the result. The module has the function itself,
-    `reference`, the same in plain PyTorch, and `check`, which compares the two on random inputs.
+    `reference`, the same in plain PyTorch, and `check`, which compares the two on random inputs. Where the
+    kernels read tensors that are made of weights once, the function takes these; `prepare` makes them, and
+    `load_prepared` reads them from a file of safetensors.
     """
     choice = choose(result, region, candidate)
     _require_equal(choice)
@@ -93,13 +95,16 @@ def export_module(result: Result, *, region: int | None = None, candidate: str |
     except CodegenError as error:
         raise InputError(f"{choice.name}, {choice.candidate}: {error}") from error
     function = "\n".join(launcher.text())
+    prepared = [] if choice.once is None else prepared_parts(choice.goal, choice.mugraph.graph, choice.once)
     reference = "\n".join(reference_lines(choice.goal))
     outputs = ", ".join(f'"{output.port.name}"' for output in choice.goal.outputs)
-    check = _CHECK.format(name=choice.name, outputs=f"[{outputs}]")
+    given = "inputs" if choice.once is None else "arranged(*inputs)"
+    check = _CHECK.format(name=choice.name, given=given, outputs=f"[{outputs}]")
     parts = [
         *kernels,
         _EXPECT + (_ON_CPU if on_cpu else _REACH if launcher.is_narrow else ""),
         function,
+        *prepared,
         reference,
         "\n".join(input_lines(choice.goal)),
         _CPU if on_cpu else _GPU,
@@ -112,7 +117,7 @@ def export_module(result: Result, *, region: int | None = None, candidate: str |
 
 def _require_equal(choice: Choice) -> None:
     """Prove once more that the candidate computes what its region does: a file may hold anything."""
-    if proven_by_graph(choice.goal, choice.graph, choice.mugraph) is None:
+    if not choice.is_proven():
         raise InputError(f"{choice.name}: {choice.candidate!r} is not equal to its region; optimize it again")
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 __all__ = ["Names", "plain_text", "tuple_text", "wrapped"]
 
 _MODULE = (
-    "F", "SIZES", "TensorDescriptor", "array", "check", "ctypes", "dtype", "functools", "launch", "main",
-    "make_inputs", "math", "os", "reference", "seed", "shutil", "sizes", "subprocess", "sys", "tempfile",
-    "tl", "torch", "triton",
+    "F", "Path", "SIZES", "TensorDescriptor", "array", "arranged", "check", "ctypes", "dtype", "functools",
+    "json", "launch", "load_prepared", "main", "make_inputs", "math", "os", "prepare", "reference", "seed",
+    "shutil", "sizes", "subprocess", "sys", "tempfile", "tl", "torch", "triton",
 )  # fmt: skip
 
 

@@ -91,8 +91,13 @@ def entered(port: Port, variable: str, sizes: Mapping[str, str]) -> str:
     return f"{variable}.reshape({', '.join(sizes[axis] for axis in port.axes) or '()'})"
 
 
-def reference_lines(graph: Graph) -> list[str]:
-    """Return the function `reference`, which computes a graph in plain PyTorch."""
+def reference_lines(
+    graph: Graph,
+    function: str = "reference",
+    text: str = "The same in plain PyTorch, computed in one dtype.",
+    dtype: str = "torch.float32",
+) -> list[str]:
+    """Return a function, by default `reference`, which computes a graph in plain PyTorch."""
     graph = contract_products(compose(stabilize(graph)))
     names = Names()
     ports = {port.name: names.take(port.name) for port in graph.inputs}
@@ -130,8 +135,7 @@ def reference_lines(graph: Graph) -> list[str]:
         results.append(f"{text}.to({torch_dtype(output.port.dtype)})")
     body.append(f"return {results[0] if len(results) == 1 else ', '.join(results)}")
     used = "\n".join(body)
-    lines = [f"def reference({', '.join([*ports.values(), 'dtype=torch.float32'])}):"]
-    lines.append('    """The same in plain PyTorch, computed in one dtype."""')
+    lines = [f"def {function}({', '.join([*ports.values(), f'dtype={dtype}'])}):", f'    """{text}"""']
     return [*lines, *(f"    {line}" for line in [*needed(sized, used), *body])]
 
 

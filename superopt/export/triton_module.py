@@ -16,7 +16,7 @@ from superopt.ir.mugraph import Call, MuGraph
 __all__ = ["IMPORTS", "triton_parts"]
 
 IMPORTS = (
-    "import functools", "import math", "import os", "",
+    "import functools", "import json", "import math", "import os", "from pathlib import Path", "",
     "import torch", "import triton", "import triton.language as tl", "from torch.nn import functional as F",
     "from triton.tools.tensor_descriptor import TensorDescriptor",
 )  # fmt: skip

@@ -31,6 +31,7 @@ from superopt.tune.errors import DeviceLostError
 from superopt.tune.measure import bytes_of
 from superopt.verify.floats.compare import sample, tensors_of, typical
 from superopt.verify.floats.report import FloatReport
+from superopt.verify.floats.samples import SMALL_INTEGERS
 
 __all__ = ["LOST", "Context", "Limits", "State", "failed", "said"]
 
@@ -243,6 +244,10 @@ def _placed(inputs: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
             empty = torch.empty_strided(
                 value.shape, value.stride(), dtype=value.dtype, device=target.torch_device
             )
+            if value.dtype in SMALL_INTEGERS:
+                kind = torch.iinfo(value.dtype)
+                random = torch.Generator(target.torch_device).manual_seed(0)
+                return empty.random_(kind.min, kind.max + 1, generator=random)
             return empty if value.dtype.is_floating_point else empty.zero_()
         if value.device.type != target.torch_device:
             raise InputError(

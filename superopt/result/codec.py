@@ -107,12 +107,13 @@ def _region_json(region: RegionCandidates) -> dict[str, Any]:
 
 
 def _weights_json(region: RegionCandidates) -> dict[str, int]:
-    """Return the bytes of weights that a call reads, as written and now, and those that are kept."""
+    """Return the bytes of weights that a call reads, as written and now, and of those kept and put away."""
     chosen = region.chosen
     parts = chosen.parts if chosen is not None else None
     before = weight_bytes(region.goal)
     after = weight_bytes(chosen.run) if chosen is not None else before
-    return {"read_before": before, "read_after": after, "kept": parts.kept_bytes if parts else 0}
+    kept, away = (parts.kept_bytes, parts.unread_bytes) if parts is not None else (0, 0)
+    return {"read_before": before, "read_after": after, "kept": kept, "away": away}
 
 
 def write_json(data: Mapping[str, Any], path: Path) -> None:

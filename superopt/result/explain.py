@@ -75,7 +75,10 @@ def _weights(goal: Graph, parts: Divided) -> str:
     count, kept = len(parts.once.outputs), parts.kept_bytes
     before, after = weight_bytes(goal), weight_bytes(parts.run)
     made = f"{count} tensor{'s' if count > 1 else ''} of {_size(kept)}"
-    return f"made of weights once: {made}; a call reads {_size(after)} of weights, before {_size(before)}"
+    away = f"; weights of {_size(parts.unread_bytes)} go to a file" if parts.unread else ""
+    return (
+        f"made of weights once: {made}; a call reads {_size(after)} of weights, before {_size(before)}{away}"
+    )
 
 
 def _size(count: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
-from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS
+from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS, widens
 from superopt.trace.lowering.windows import why_dense
 
 __all__ = [
@@ -174,8 +174,10 @@ def why_outside(node: fx.Node, device: str) -> str | None:
         return "a tensor on another device, of another layout, or of a size that depends on data"
     if name in VIEWS or (name in _MADE and not read):
         return None
-    told = made if name in INTEGERS or name in _MADE else (*made, *read)
-    other = next((tensor.dtype for tensor in told if tensor.dtype not in _DTYPES), None)
+    told = [one.dtype for one in made]
+    if name not in INTEGERS and name not in _MADE:
+        told += [one.dtype for one in read if not widens(name, one.dtype, told)]
+    other = next((dtype for dtype in told if dtype not in _DTYPES), None)
     return None if other is None else f"it is of {str(other).removeprefix('torch.')}"
 
 

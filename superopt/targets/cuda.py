@@ -27,6 +27,7 @@ from superopt.codegen.triton import (
 from superopt.codegen.triton.choices import exact_axes, misfit
 from superopt.codegen.triton.descriptors import described
 from superopt.codegen.triton.footprint import footprint
+from superopt.codegen.triton.plan import inner_turns
 from superopt.codegen.triton.run.machine_code import read_machine_code
 from superopt.codegen.triton.source import DESCRIPTORS_FROM
 from superopt.cost import Device, TileConfig, config_us, device_named, device_of
@@ -238,7 +239,7 @@ class CudaTarget(Target):
     def _as_compiled(self, mugraph: MuGraph, number: int, config: Any, made: CompileReport) -> KernelReport:
         """Return the report on a kernel, its time predicted from what the compiler made of it."""
         program = lower_block(mugraph, number)
-        code = read_machine_code(made.ptx, made.sass, inner_turns=program.inner_turns(config.blocks))
+        code = read_machine_code(made.ptx, made.sass, inner_turns=inner_turns(program, config.blocks))
         tiles = replace(
             self.tiles(program, config),
             shared_bytes=made.shared_bytes,

@@ -12,7 +12,15 @@ from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.capture.recorder import numbers_of
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
 from superopt.trace.lowering import layout
-from superopt.trace.lowering.table import INTEGERS, LOWERINGS, PROOF_INTEGERS, PROOF_LOWERINGS, REASONS, flat
+from superopt.trace.lowering.table import (
+    INTEGERS,
+    LOWERINGS,
+    PROOF_INTEGERS,
+    PROOF_LOWERINGS,
+    REASONS,
+    flat,
+    widens,
+)
 from superopt.trace.run import dtype_name
 
 __all__ = ["Algebra", "OpaqueCall", "build"]
@@ -174,7 +182,7 @@ class _Translation:
             self._guard_narrow(name, lowering, call)
         elif name not in self.integers:
             for index in refs((call.args, call.kwargs)):
-                self._guard(self.tensors[index])
+                self._guard(name, self.tensors[index], call)
         for meta in (self.tape.metas[made] for made in call.outputs if made is not None):
             if dtype_name(meta.dtype) is None:
                 raise UnsupportedError(f"no algebra for {meta.dtype}")
@@ -195,16 +203,26 @@ class _Translation:
     def _sym(self, leaf: Any) -> Any:
         return self.tensors[leaf.index] if isinstance(leaf, Ref) else leaf
 
-    def _guard(self, sym: Sym) -> None:
-        if sym.value in self.raw and not (sym.dtype.is_floating_point or sym.dtype == torch.bool):
+    def _guard(self, name: str, sym: Sym, call: Call) -> None:
+        if (
+            sym.dtype.is_floating_point
+            or sym.dtype == torch.bool
+            or widens(name, sym.dtype, self._made(call))
+        ):
+            return
+        if sym.value in self.raw:
             raise UnsupportedError(f"works on {dtype_text(sym.dtype)} data")
+
+    def _made(self, call: Call) -> list[torch.dtype]:
+        return [self.tape.metas[index].dtype for index in call.outputs if index is not None]
 
     def _guard_narrow(self, name: str, lowering: Callable[..., Any], call: Call) -> None:
         """Refuse arithmetic with integers that wrap around at a few bits; i64 holds all whole numbers."""
         if name in self.integers or lowering.__module__ == layout.__name__:
             return  # integers that are only moved, or only used as indices
+        made = self._made(call)
         read = [self.tensors[index].dtype for index in refs((call.args, call.kwargs))]
-        made = [self.tape.metas[index].dtype for index in call.outputs if index is not None]
+        read = [one for one in read if not widens(name, one, made)]
         for dtype in made if name == "_to_copy" else (*read, *made):
             if not (dtype.is_floating_point or dtype in (torch.bool, torch.int64)):
                 raise UnsupportedError(f"works on {dtype_text(dtype)} data")

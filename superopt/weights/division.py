@@ -60,8 +60,21 @@ class Divided:
     @property
     def kept_bytes(self) -> int:
         """The bytes of what is made once."""
-        ports = [output.port for output in self.once.outputs]
-        return sum(prod(self.once.shape(port)) * DTYPES[port.dtype].bytes for port in ports)
+        return sum(_bytes(self.once, output.port) for output in self.once.outputs)
+
+    @property
+    def unread(self) -> tuple[Port, ...]:
+        """The large weights that no call reads any more, where large tensors are kept in their place."""
+        if is_small(self.kept_bytes):
+            return ()
+        read = {port.name for port in self.run.inputs}
+        others = (port for port in self.once.inputs if port.name not in read)
+        return tuple(port for port in others if not is_small(_bytes(self.once, port)))
+
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes of these weights."""
+        return sum(_bytes(self.once, port) for port in self.unread)
 
 
 def check_weights(weights: str) -> None:
@@ -147,8 +160,11 @@ def _dtype(graph: Graph, sources: Sequence[Port]) -> str:
 def weight_bytes(graph: Graph) -> int:
     """Return the bytes of the constant tensors that a graph reads."""
     read = {i for step in graph.steps for i in step.inputs} | {output.value for output in graph.outputs}
-    used = [port for at, port in enumerate(graph.inputs) if port.constant and at in read]
-    return sum(prod(graph.shape(port)) * DTYPES[port.dtype].bytes for port in used)
+    return sum(_bytes(graph, port) for at, port in enumerate(graph.inputs) if port.constant and at in read)
+
+
+def _bytes(graph: Graph, port: Port) -> int:
+    return prod(graph.shape(port)) * DTYPES[port.dtype].bytes
 
 
 def divided(graph: Graph, values: Sequence[int]) -> Divided:

@@ -12,8 +12,10 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import GraphError, InputError
 from superopt.ir import Graph
 from superopt.trace.run import run_graph
+from superopt.weights.away import put_away
 from superopt.weights.division import Divided
 from superopt.weights.sources import Sources, can_be_watched
+from superopt.weights.writes import writes_to
 
 __all__ = ["Kept", "KeptKernel", "made_once"]
 
@@ -22,6 +24,7 @@ Whole = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 _DTYPES = torch_dtypes()
 _RESTLESS = 8  # calls that tensors should serve at the least
 _PATIENCE = 3  # times in a row that they may serve fewer
+_TURNS = (_RESTLESS, 2 * _RESTLESS)  # calls after which weights are put away, and their old memory is let go
 _MOST = 128  # layers that one kernel keeps tensors for
 
 
@@ -45,16 +48,26 @@ def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+class _Unknown:
+    """Stands for sources of which it is not known whether they are the same: another thread makes its own."""
+
+    def same(self, given: Sequence[Tensor]) -> bool:
+        return False
+
+
 class _Made:
     """What was made of some weights, and how many calls it served."""
 
-    __slots__ = ("calls", "cuda", "owners", "sources", "tensors")
+    __slots__ = ("calls", "cuda", "left", "owners", "sources", "tensors")
+
+    sources: Sources | _Unknown
 
     def __init__(self, sources: Sources, tensors: tuple[Tensor, ...] | None, owners: Any) -> None:
         self.sources = sources
         self.tensors = tensors  # None: nothing that kernels could read
         self.owners = owners  # weak references to the weights
         self.calls = 0
+        self.left: list[Any] = []  # memory of weights that were put away, which other threads may be reading
         self.cuda = any(one.is_cuda for one in tensors or ())
 
 
@@ -64,9 +77,10 @@ class Kept:
     One kernel may serve many layers: what was made is kept for the weights of each, as long as they live.
     """
 
-    def __init__(self, once: Graph) -> None:
+    def __init__(self, once: Graph, unread: Sequence[str] = ()) -> None:
         self.once = once
         self.sources = tuple(port.name for port in once.inputs)
+        self.unread = tuple(self.sources.index(name) for name in unread)  # sources that calls no longer read
         self.names = tuple(output.port.name for output in once.outputs)
         self.why = ""  # why no tensors are kept any more
         self._on_end: Callable[[str], None] | None = None
@@ -90,6 +104,8 @@ class Kept:
         made = self._made.get(tuple(map(id, given)))
         if made is not None and made.sources.same(given):
             made.calls += 1
+            if made.calls in _TURNS:
+                self._rest(made, given)
             return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
         return None if self.why else self._make(given)
 
@@ -117,6 +133,18 @@ class Kept:
         self._made[key] = _Made(sources, tensors, owners)
         return tensors
 
+    def _rest(self, made: _Made, given: Sequence[Tensor]) -> None:
+        """Put the weights away that calls no longer read, once they have stayed the same for some calls."""
+        made.left.clear()
+        if made.calls != _RESTLESS or self._on_end is None or made.tensors is None or not self.unread:
+            return
+        made.sources = _Unknown()  # the sources use the memory of the weights as well
+        writes_to(given)  # lets aliases go that nobody else has
+        with torch.no_grad():
+            left = [put_away(given[at]) for at in self.unread]
+        made.left += [one for one in left if one is not None]
+        made.sources = Sources(given)
+
     def _drop(self, key: tuple[int, ...]) -> None:
         made = self._made.pop(key, None)
         if made is not None:
@@ -139,7 +167,7 @@ class KeptKernel:
         self.inputs = tuple(port.name for port in goal.inputs)
         self.outputs = tuple(output.port.name for output in goal.outputs)
         self.kernel = kernel
-        self.kept = Kept(parts.once)
+        self.kept = Kept(parts.once, [port.name for port in parts.unread])
         self.reads = tuple(port.name for port in parts.run.inputs)
         self._whole = whole
         known = (*self.inputs, *self.kept.names)

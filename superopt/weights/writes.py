@@ -3,6 +3,12 @@
 `tensor.data` is another tensor of the same memory, with a count of its own. From the time that a tensor is
 watched, what its `data` gives is kept, so that the counts of these aliases, and of their views, are known.
 Fused optimizers count no writes either: their steps are counted here.
+
+Both need a place that all tensors and all optimizers come by: `torch.Tensor.data` is another property as long
+as anything is watched, and all optimizers have a hook from then on. Nothing smaller sees as much. Addresses
+show `.data = ...` alone; samples of the numbers miss a write to a few of them, and to read them on a GPU
+would take longer than the call; a sum over all of a weight takes as long as the kernel that reads it. A
+subclass of the parameter would see its own `data`, but makes PyTorch compile again.
 """
 
 import sys
@@ -35,7 +41,7 @@ class Writes:
         # Aliases, whose writes PyTorch counts, and numbers of writes; nothing as long as there are none.
         self.noted: list[Tensor | int] = []
         self.lost = False  # whether there are aliases whose writes nobody counts
-        self.owner = weakref.ref(tensor, lambda _: _watched.pop(key, None))
+        self.owner = weakref.ref(tensor, lambda _: _forgotten(key))
 
     def count(self) -> int:
         """Return a number that grows with each write; -1 where writes cannot be counted any more."""
@@ -82,10 +88,6 @@ def _count(one: Tensor | int) -> int:
 
 def writes_to(tensors: Sequence[Tensor]) -> tuple[Writes, ...]:
     """Watch tensors from now on; return the record of each."""
-    if vars(torch.Tensor).get("data") is not _data:
-        torch.Tensor.data = _data  # type: ignore[assignment]
-    if not _hooks:
-        _hooks.append(register_optimizer_step_post_hook(_stepped))
     found = []
     for one in tensors:
         known = _watched.get(id(one))
@@ -93,7 +95,21 @@ def writes_to(tensors: Sequence[Tensor]) -> tuple[Writes, ...]:
             known = _watched[id(one)] = Writes(one)
         known.forget()
         found.append(known)
+    if vars(torch.Tensor).get("data") is not _data:
+        torch.Tensor.data = _data  # type: ignore[assignment]
+    if not _hooks:
+        _hooks.append(register_optimizer_step_post_hook(_stepped))
     return tuple(found)
+
+
+def _forgotten(key: int) -> None:
+    """Watch a tensor no longer; `data` is PyTorch's own again where it was the last one.
+
+    The hook stays: an optimizer may be walking through the hooks while a tensor goes.
+    """
+    _watched.pop(key, None)
+    if not _watched and vars(torch.Tensor).get("data") is _data:
+        del torch.Tensor.data
 
 
 def _get(self: Tensor) -> Tensor:

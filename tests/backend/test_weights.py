@@ -149,3 +149,42 @@ def test_a_plan_that_claims_to_make_something_else_is_refused(compiled, plans) -
     assert wrong != text
     with pytest.raises(InputError):
         RegionPlan.read(wrong).prove()
+
+
+class Adapted(nn.Module):
+    """Layers of over 256 KiB, each with an adapter that is merged into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(288, 288, bias=False) for _ in range(2))
+        self.downs = nn.ParameterList(torch.randn(288, 64) / 17 for _ in range(2))
+        self.ups = nn.ParameterList(torch.randn(64, 288) / 8 for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for one, down, up in zip(self.layers, self.downs, self.ups, strict=True):
+            x = (one(x) + x @ down @ up).sort(-1).values
+        return x
+
+
+@torch.no_grad()
+def test_frozen_weights_go_to_a_file_layer_by_layer(plans, warnings_logged) -> None:
+    torch.manual_seed(0)
+    module, host, x = Adapted().eval(), Host(weights="frozen"), torch.randn(8, 288)
+    run = torch.compile(module, backend=host)
+    places = [one.weight.data_ptr() for one in module.layers]
+    for _ in range(20):
+        close(run(x), module(x))
+    assert host.calls == 2
+    assert all(kept(plan) for plan in plans)
+    assert not set(places) & {one.weight.data_ptr() for one in module.layers}
+    compiled = len(host.graphs)
+    for change in (
+        lambda: module.layers[0].weight.mul_(2),
+        lambda: module.layers[1].weight.data.neg_(),
+        lambda: module.load_state_dict({name: one + 1 for name, one in module.state_dict().items()}),
+    ):
+        change()
+        for _ in range(9):
+            close(run(x), module(x))
+    assert len(host.graphs) == compiled
+    assert not troubles(warnings_logged)

@@ -16,7 +16,7 @@ from superopt.errors import InputError
 def options(**changed: Any) -> argparse.Namespace:
     told = {"peers": "", "train": False, "preset": "quick", "budget": None, "child": "timed", "seconds": 0.05}
     sizes = {"width": 64, "layers": 1, "tokens": 8, "context": 8, "inductor_cache": "none"}
-    return argparse.Namespace(**{**told, **sizes, **changed})
+    return argparse.Namespace(**{"weights": "default", **told, **sizes, **changed})
 
 
 def test_all_peers_or_some_are_asked_for() -> None:
@@ -70,6 +70,28 @@ def test_without_peers_none_is_absent() -> None:
     record = child(Case("resnet"), options())
     assert list(record["measured"]) == ["eager", "inductor", "superopt"]
     assert "absent" not in record
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_the_policy_for_weights_reaches_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    def compile_model(model: Any, **settings: Any) -> Any:
+        told.append(settings.get("options"))
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile_model)
+    child(Case("resnet"), options(weights="frozen"))
+    assert {"preset": "quick", "weights": "frozen"} in told
+
+
+def test_the_projections_of_an_int8_model_have_eight_bits() -> None:
+    model, step = case._built(Case("resnet:int8"), options())
+    kinds = {type(one).__name__ for one in model.modules()}
+    assert "Int8Linear" in kinds
+    assert "Linear" not in kinds
+    with torch.no_grad():
+        assert bool(step(model)().isfinite().all())
 
 
 def timed(speedup: float, eager: float, **more: Any) -> dict[str, Any]:

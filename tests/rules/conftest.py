@@ -82,12 +82,19 @@ def programs() -> dict[str, Goal]:
 def goal_from(leaves: Mapping[str, str], *texts: str) -> Goal:
     """Return the goal of s-expressions over leaves, whose axes are letters: {"x": "mk"}.
 
+    A leaf whose name begins with `weight` is one.
     A number is a constant, and (size k) the extent of an axis.
     """
     letters = sorted({axis for axes in leaves.values() for axis in axes})
     names = list(leaves)
     found = [
-        Leaf(i, None, sum(1 << letters.index(axis) for axis in leaves[name])) for i, name in enumerate(names)
+        Leaf(
+            i,
+            None,
+            sum(1 << letters.index(axis) for axis in leaves[name]),
+            once=name.startswith("weight"),
+        )
+        for i, name in enumerate(names)
     ]
     nodes: list[Node] = []
     known: dict[Node, int] = {}
@@ -109,7 +116,7 @@ def goal_from(leaves: Mapping[str, str], *texts: str) -> Goal:
             op, *rest = pattern
             if op == "size":
                 extent = sum(1 << letters.index(axis) for axis in rest)
-                return place(leaf(Leaf(len(names), None, 0, True, extent)))
+                return place(leaf(Leaf(len(names), None, 0, True, extent=extent)))
             attr = letters.index(rest.pop(0)) if op in ("sum", "max") else 0
             args = tuple(build(part) for part in rest)
             node = Node(op, tuple(sorted(args)) if op in COMMUTATIVE else args, attr)
@@ -158,7 +165,7 @@ def becomes() -> Callable[..., bool]:
     def check(leaves: Mapping[str, str], start: str, end: str) -> bool:
         both = goal_from(leaves, start, end)
         alone = replace(both, nodes=both.nodes[: both.roots[0] + 1], roots=both.roots[:1])
-        table = saturate(alone, SaturationLimits(nodes=5000))
+        table = saturate(alone, SaturationLimits(nodes=5000), weights=any(leaf.once for leaf in both.leaves))
         assert table.truncated is None
         return class_in(table, both.nodes[: both.roots[1] + 1]) == table.roots[0]
 

@@ -185,6 +185,10 @@ def test_every_axiom_is_applied(becomes: Becomes, axiom: Axiom) -> None:
             assert not becomes(leaves, start, end)
             sure = f"(add 1 (exp leaf_{name}))"
             start, end = (side.replace(f"leaf_{name}", sure) for side in (start, end))
+        for name in axiom.once:
+            assert not becomes(leaves, start, end)
+            leaves[f"weight_{name}"] = leaves.pop(f"leaf_{name}")
+            start, end = (side.replace(f"leaf_{name}", f"weight_{name}") for side in (start, end))
         assert becomes(leaves, start, end)
         if axiom.lacks:
             leaves[f"leaf_{axiom.lacks[0]}"] = letters + "z"

@@ -94,11 +94,44 @@ INLINE inline Vec load(const bf16* from) {
     return floats(wide << 16);
 }
 
-inline Bits load_bytes(const void* from) {
+// GCC takes bytes one by one where it is not told the instruction.
+#if (defined(__AVX512F__) || defined(__AVX2__)) && !defined(__clang__)
+typedef char Sixteen __attribute__((vector_size(16)));
+#if defined(__AVX512F__)
+INLINE inline Sixteen some_bytes(const void* from) {
+    Sixteen bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return bytes;
+}
+INLINE inline Bits load_bytes(const void* from) {
+    return (Bits)__builtin_ia32_pmovzxbd512_mask(some_bytes(from), Int{}, 0xffff);
+}
+INLINE inline Int load_signed(const void* from) {
+    return (Int)__builtin_ia32_pmovsxbd512_mask(some_bytes(from), Int{}, 0xffff);
+}
+#else
+INLINE inline Sixteen some_bytes(const void* from) {
+    typedef long long Two __attribute__((vector_size(16)));
+    long long eight;
+    memcpy(&eight, from, sizeof eight);
+    return (Sixteen)Two{eight, 0};
+}
+INLINE inline Bits load_bytes(const void* from) { return (Bits)__builtin_ia32_pmovzxbd256(some_bytes(from)); }
+INLINE inline Int load_signed(const void* from) { return (Int)__builtin_ia32_pmovsxbd256(some_bytes(from)); }
+#endif
+#else
+INLINE inline Bits load_bytes(const void* from) {
     Bytes bytes;
     memcpy(&bytes, from, sizeof bytes);
     return __builtin_convertvector(bytes, Bits);
 }
+INLINE inline Int load_signed(const void* from) {
+    return (Int)(load_bytes(from) << 24) >> 24;  // the sign comes down with the number
+}
+#endif
+
+INLINE inline Vec load(const uint8_t* from) { return __builtin_convertvector((Int)load_bytes(from), Vec); }
+INLINE inline Vec load(const int8_t* from) { return __builtin_convertvector(load_signed(from), Vec); }
 
 inline Vec load(const f8e5m2* from) {
     const Bits wide = load_bytes(from);

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from superopt.cli import options
-from superopt.cli.writing import write_text
+from superopt.cli.writing import write_bytes, write_text
+from superopt.errors import InputError
 
 __all__ = ["add_command"]
 
@@ -39,19 +40,38 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--candidate", metavar="ID", help="which candidate, by its id or name (default: the chosen one)"
     )
+    parser.add_argument(
+        "--weights",
+        metavar="FILE",
+        help="the model's weights, as safetensors: what the kernels read that is made of them is written too,"
+        " beside the module",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from superopt.export import export_module
+    from superopt.export.prepared import prepared_tensors
     from superopt.result import read_result
 
     source = Path(arguments.result)
     result = read_result(source)
-    text = export_module(result, region=arguments.region, candidate=arguments.candidate)
+    chosen = {"region": arguments.region, "candidate": arguments.candidate}
+    text = export_module(result, **chosen)
+    if arguments.weights is not None:
+        if arguments.out is None:
+            raise InputError(
+                "--weights needs --out: what is made of the weights is written beside the module"
+            )
+        beside = Path(arguments.out).with_suffix(".safetensors")
+        write_bytes(
+            beside, prepared_tensors(result, Path(arguments.weights), **chosen), Path(arguments.weights)
+        )
     if arguments.out is None:
         sys.stdout.write(text)
     else:
         write_text(Path(arguments.out), text, source)
         print(arguments.out)
+        if arguments.weights is not None:
+            print(Path(arguments.out).with_suffix(".safetensors"))
     return 0

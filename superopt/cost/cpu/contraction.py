@@ -33,7 +33,7 @@ class Shape:
     a_along_k: bool  # neighbours along k lie side by side in A
     b_along_k: bool
     b_along_n: bool
-    a_half: bool = False  # A is in half precision
+    a_half: bool = False  # A is in half precision, or less
     b_half: bool = False
     pairs: bool = False  # the processor multiplies in bf16
     packed_before: float = 0.0  # the share of calls that find A packed by an earlier call

@@ -219,8 +219,8 @@ class _Model:
             a_along_k=item.k is None or a.get(item.k) == 1,
             b_along_k=item.k is not None and b.get(item.k) == 1,
             b_along_n=b.get(item.n) == 1,
-            a_half=at.bytes_of(item.a) == 2,
-            b_half=at.bytes_of(item.b) == 2,
+            a_half=at.bytes_of(item.a) < 4,
+            b_half=at.bytes_of(item.b) < 4,
             pairs=dtype == "bf16",
             packed_before=0.0 if item.walks is None else 0.5,
         )

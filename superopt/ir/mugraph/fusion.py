@@ -11,6 +11,7 @@ all that depends on it has a degree (see `running`): then there is no second pas
 
 from collections.abc import Callable, Sequence
 
+from superopt.dtypes import INTEGERS
 from superopt.errors import GraphError
 from superopt.ir.cut import tensorless_values
 from superopt.ir.graph import REDUCTIONS, Graph, live_graph, needed_order, value_axes, value_names
@@ -74,10 +75,13 @@ def fuse(
 def is_matmul(graph: Graph, value: int) -> bool:
     """Return whether a value is a contraction with an axis of its own on either side, read from memory.
 
-    A mask selects, which the matrix product of a library does not: its zeros times infinities are NaN.
+    A mask selects, which the matrix product of a library does not: its zeros times infinities are NaN. And
+    integers it would first copy as floats, in each call.
     """
     step = graph.step_of(value)
     if step is None or step.op != "contract" or selects(graph, step):
+        return False
+    if any(one < len(graph.inputs) and graph.inputs[one].dtype in INTEGERS for one in step.inputs):
         return False
     axes = value_axes(graph)
     tensorless = tensorless_values(graph)

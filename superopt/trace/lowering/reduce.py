@@ -206,7 +206,7 @@ def _log_softmax(b: Builder, x: Sym, dim: int, half_to_float: bool = False, dtyp
     return sub(b, x, pointwise(b, "log", total(b, exp(b, x), dim, keepdim=True)))
 
 
-takes_integers("nll_loss_forward")
+takes_integers("nll_loss_forward", "_weight_int8pack_mm")
 
 
 @lower("nll_loss_forward")
@@ -326,5 +326,6 @@ lower_all(
         "addmm": partial(_added_product, _MM),
         "baddbmm": partial(_added_product, _BMM),
         "addmv": partial(_added_product, _MV),
+        "_weight_int8pack_mm": lambda b, x, w, s: scale(b, "mul", product(b, x, "mk", w, "nk", "mn"), s),
     }
 )

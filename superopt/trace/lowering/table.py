@@ -1,6 +1,6 @@
 """The table of lowerings: which function turns a call of each ATen operator into algebra."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ __all__ = [
     "PROOF_INTEGERS",
     "PROOF_LOWERINGS",
     "REASONS",
+    "WIDENING",
     "Lowering",
     "as_sym",
     "check_rounds",
@@ -23,6 +24,7 @@ __all__ = [
     "normal_dims",
     "takes_integers",
     "unsupported",
+    "widens",
 ]
 
 Lowering = Callable[..., Sym | Sequence[Sym | None]]
@@ -38,6 +40,11 @@ INTEGERS: set[str] = set()
 
 PROOF_INTEGERS: set[str] = set()
 """Further ones where programs are only compared."""
+
+WIDENING = frozenset({"_to_copy", "to", "mul", "div", "add", "sub"})
+"""Operators that first turn integers into the floats of their result."""
+
+_EXACT = (torch.int8, torch.uint8)  # integers that every half precision holds exactly
 
 REASONS: dict[str, str] = {}
 """Why an operator without a lowering has none, where there is more to say than that."""
@@ -68,6 +75,11 @@ def lower_all(formulas: Mapping[str, Lowering], *, for_proof: bool = False) -> N
 def takes_integers(*names: str, for_proof: bool = False) -> None:
     """Register operators whose integer tensors are algebra too."""
     (PROOF_INTEGERS if for_proof else INTEGERS).update(names)
+
+
+def widens(name: str, read: torch.dtype, made: Iterable[torch.dtype]) -> bool:
+    """Whether an operator turns the integers that it reads into floats without rounding them."""
+    return name in WIDENING and read in _EXACT and all(one.is_floating_point for one in made)
 
 
 def unsupported(reason: str, *names: str) -> None:

@@ -8,7 +8,7 @@ like others, and then half of the elements are drawn from the whole field.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor, prod
 
@@ -21,11 +21,13 @@ from superopt.verify.evaluation.tensorless import tensorless_numbers
 
 __all__ = [
     "LookUp",
+    "as_numbers",
     "computed_integers",
     "drawn_integers",
     "integer_values",
     "integers_of",
     "look_ups",
+    "plain_integers",
     "reads_integers",
 ]
 
@@ -57,6 +59,30 @@ def computed_integers(graph: Graph) -> frozenset[str]:
         if not ports[at] and not (compares and any(tensorless[i] for i in step.inputs)):
             found.update(*(ports[i] for i in step.inputs))
     return frozenset(found)
+
+
+def plain_integers(*graphs: Graph) -> frozenset[str]:
+    """Return the inputs of integers of which nothing is made that is compared.
+
+    What is equal for all numbers is equal for these.
+    """
+    found: set[str] = set()
+    compared: set[str] = set()
+    for graph in graphs:
+        made = [frozenset({port.name} if port.dtype in INTEGERS else ()) for port in graph.inputs]
+        found.update(*made)
+        for step in graph.steps:
+            read = frozenset[str]().union(*(made[i] for i in step.inputs))
+            made.append(read)
+            if step.op in OPS and OPS[step.op].mask:
+                compared |= read
+    return frozenset(found - compared)
+
+
+def as_numbers(graph: Graph, names: frozenset[str]) -> Graph:
+    """Return a graph that reads any numbers where these inputs were integers."""
+    ports = (replace(port, dtype="f64") if port.name in names else port for port in graph.inputs)
+    return replace(graph, inputs=tuple(ports))
 
 
 def _ports_of_integers(graph: Graph) -> list[frozenset[str]]:

@@ -16,7 +16,16 @@ from torch.utils._pytree import tree_map
 from superopt.trace.capture.tape import parts_of
 from superopt.verify.floats.focus import Focus
 
-__all__ = ["DIRECTED", "DISTRIBUTIONS", "MISSING", "ONLY_FINITE", "sample", "tensors_of", "typical"]
+__all__ = [
+    "DIRECTED",
+    "DISTRIBUTIONS",
+    "MISSING",
+    "ONLY_FINITE",
+    "SMALL_INTEGERS",
+    "sample",
+    "tensors_of",
+    "typical",
+]
 
 Draw: TypeAlias = Callable[[Sequence[int], torch.Generator, torch.dtype], Tensor]
 
@@ -57,6 +66,9 @@ ONLY_FINITE = frozenset({"huge", "constant rows"})
 
 DIRECTED = ("around constants", "program's constants", "small integers")
 """Distributions that aim at the comparisons of a program, the one first that mostly shows all of them."""
+
+SMALL_INTEGERS = (torch.int8, torch.uint8)
+"""Integers that are no indices, so that any number is valid."""
 
 MISSING = "missing numbers"
 """A distribution of normal numbers, of which one input lacks some: comparisons can sort out its NaN."""
@@ -105,6 +117,8 @@ def sample(name: str, inputs: Sequence[Any], *, seed: int = 0, focus: Focus | No
                 return _like(value, _integers(value, random, name, _Pool(focus, position)))
             if focus is not None and position in focus.kept_integers and not value.is_meta:
                 return _like(value, _mixed(value, random, _Pool(focus, position)))
+            if value.is_meta and value.dtype in SMALL_INTEGERS:
+                return _like(value, _whole_range(value, random))
             return torch.zeros_like(value, device=_device(value)) if value.is_meta else value
         wide = torch.promote_types(value.dtype, torch.float32) if value.dtype.itemsize > 1 else torch.float32
         if name in DIRECTED:
@@ -234,9 +248,16 @@ def _integers(value: Tensor, random: torch.Generator, name: str, pool: _Pool) ->
     if own and not (pool.ties and name == "small integers"):
         near = [one + step for one in own for step in (-1, 0, 0, 1)]
         return _uniform_of([min(max(one, least), most) for one in near], value.shape, random)
+    if value.dtype in SMALL_INTEGERS and not own:
+        return _whole_range(value, random)
     ids = torch.randint(4, value.shape, generator=random, device=random.device)
     sorted_ids = name == "small integers" and value.dim() > 0
     return ids.sort(-1).values if sorted_ids else ids
+
+
+def _whole_range(value: Tensor, random: torch.Generator) -> Tensor:
+    kind = torch.iinfo(value.dtype)
+    return torch.randint(kind.min, kind.max + 1, value.shape, generator=random, device=random.device)
 
 
 def _mixed(value: Tensor, random: torch.Generator, pool: _Pool) -> Tensor:

@@ -1,0 +1,63 @@
+"""Away: weights that calls no longer read leave the memory, and lie in a file from then on.
+
+Nothing else changes for who reads or writes them: the system brings back what is asked for, and keeps what is
+written in memory. The file has no name, and is gone with the weight.
+"""
+
+import mmap
+import sys
+import tempfile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from superopt.cache.place import cache_folder
+
+__all__ = ["put_away"]
+
+
+def put_away(tensor: Tensor) -> Any:
+    """Move the numbers of a tensor to a file; return the memory that they had, or None where they stay.
+
+    They stay where anything else uses the same memory, such as a view or an array of numpy's. Whoever calls
+    keeps the memory for some time: other threads may still be reading.
+    """
+    if not tensor.is_cpu or not _is_dense(tensor) or _users(tensor) > 1:
+        return None
+    try:
+        moved = _moved(tensor)
+    except (OSError, ValueError):  # no folder, no room, or a system that cannot map files so
+        return None
+    before = tensor.untyped_storage()
+    tensor.data = moved
+    return before
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor is all that its memory holds."""
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes() > 0
+
+
+def _users(tensor: Tensor) -> int:
+    """Return how many things use the memory of a tensor, itself among them, as PyTorch and Python count."""
+    alone = torch.empty(1)
+    return _references(tensor) - _references(alone) + 1
+
+
+def _references(tensor: Tensor) -> int:
+    storage = tensor.untyped_storage()
+    found: int = torch._C._storage_Use_Count(storage._cdata)
+    return found + sys.getrefcount(storage)
+
+
+def _moved(tensor: Tensor) -> Tensor:
+    """Return the same numbers in the same order, read from a file where they are asked for."""
+    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        whole.numpy().tofile(file)
+        mapped = mmap.mmap(file.fileno(), whole.numel(), access=mmap.ACCESS_COPY)
+    flat = torch.frombuffer(mapped, dtype=tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride())

@@ -1,0 +1,171 @@
+"""Weights that calls no longer read: they go to a file, and whoever reads them gets what they hold."""
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from superopt.ir import parse_graph
+from superopt.weights.away import put_away
+from superopt.weights.division import Divided, divided
+from superopt.weights.kept import Kept
+
+
+def fresh(dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    return nn.Parameter(torch.randn(64, 48).to(dtype), requires_grad=dtype.is_floating_point)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.float16])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_numbers_stay_what_they_are(dtype: torch.dtype, turned: bool) -> None:
+    one = fresh(dtype)
+    if turned:
+        one.data = one.data.t().contiguous().t()
+    kept, before = one.clone(), (one.stride(), one.data_ptr(), one._version)
+    assert put_away(one) is not None
+    assert (one.stride(), one._version) == (before[0], before[2])
+    assert one.data_ptr() != before[1]
+    assert torch.equal(one, kept)
+    one.mul_(2)
+    one[3, 5] = 7
+    assert torch.equal(one, (kept * 2).index_put((torch.tensor(3), torch.tensor(5)), kept.new_tensor(7)))
+
+
+SHARED: dict[str, Callable[[Tensor], object]] = {
+    "a view": lambda one: one[3],
+    "an alias": lambda one: one.detach(),
+    "numpy": lambda one: one.detach().numpy(),
+    "another parameter": lambda one: nn.Parameter(one.detach()),
+    "its data": lambda one: one.data,
+    "its memory": lambda one: one.untyped_storage(),
+}
+
+
+@pytest.mark.parametrize("share", SHARED.values(), ids=list(SHARED))
+def test_what_others_use_as_well_stays(share: Callable[[Tensor], object]) -> None:
+    one = fresh()
+    other, place = share(one), one.data_ptr()
+    assert put_away(one) is None
+    assert one.data_ptr() == place
+    del other
+    gc.collect()
+    assert put_away(one) is not None
+
+
+@pytest.mark.parametrize("part", [torch.randn(8, 8)[2:], torch.randn(8, 8)[:, 1:], torch.empty(0)])
+def test_parts_of_other_tensors_stay(part: Tensor) -> None:
+    assert put_away(part) is None
+
+
+def test_without_a_folder_weights_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "file" / "none"))
+    one = fresh()
+    place = one.data_ptr()
+    assert put_away(one) is None
+    assert one.data_ptr() == place
+
+
+def test_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "new"))
+    one = fresh()
+    assert put_away(one) is not None
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+FOLDED = """
+graph folded
+axes m=8 k=512 n=256
+in x: f32[m, k]
+in g: f32[k] constant
+in w: f32[n, k] constant
+t3 = mul(g, w)
+t4 = contract[k](x, t3)
+out y: f32[m, n] = t4
+"""
+
+
+def parts(text: str = FOLDED) -> Divided:
+    return divided(parse_graph(text), (3,))
+
+
+def test_only_large_weights_that_no_call_reads_go() -> None:
+    assert [port.name for port in parts().unread] == ["w"]
+    assert parts().unread_bytes == 4 * 512 * 256
+    small = FOLDED.replace("k=512", "k=64")
+    assert parts(small).unread == ()
+    read = FOLDED.replace("out y", "t5 = contract[k](x, w)\nt6 = add(t4, t5)\nout y").replace(
+        "= t4", "= t6", 1
+    )
+    read = read.replace("t4 = t6", "t4 =").replace("out y: f32[m, n] = t4", "out y: f32[m, n] = t6")
+    assert parts(read).unread == ()
+
+
+@torch.no_grad()
+def test_weights_go_after_some_calls_and_changes_are_seen() -> None:
+    kept = Kept(parts().once, ["w"])
+    g, w = nn.Parameter(torch.rand(512)), nn.Parameter(torch.randn(256, 512))
+    place = w.data_ptr()
+    for _ in range(20):
+        kept.of([g, w])
+    assert w.data_ptr() == place  # as long as kernels are tried, weights stay
+
+    kept.give_up_with(lambda why: None)
+    kept._drop((id(g), id(w)))
+    for turn in range(20):
+        [made] = kept.of([g, w]) or ()
+        assert (w.data_ptr() == place) is (turn < 8)
+        torch.testing.assert_close(made, g * w)
+    changes: list[Callable[[], object]] = [
+        lambda: w.mul_(3),
+        lambda: w.data.mul_(3),
+        lambda: setattr(w, "data", torch.randn(256, 512)),
+        lambda: g.add_(1),
+        lambda: w.data[2, 3].fill_(50),
+    ]
+    for change in changes:
+        change()
+        for _ in range(9):
+            [made] = kept.of([g, w]) or ()
+            torch.testing.assert_close(made, g * w)
+
+
+SCRIPT = """
+import json, sys, torch
+from torch import nn
+from superopt.ir import parse_graph
+from superopt.weights.division import divided
+from superopt.weights.kept import Kept
+
+def held():
+    lines = open("/proc/self/smaps_rollup").read().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "SwapPss:")))
+
+torch.set_grad_enabled(False)
+text = sys.argv[1].replace("k=512 n=256", "k=4096 n=4096")
+kept = Kept(divided(parse_graph(text), (3,)).once, ["w"])
+kept.give_up_with(lambda why: None)
+start = held()
+g, w = nn.Parameter(torch.rand(4096)), nn.Parameter(torch.randn(4096, 4096))
+before = held() - start
+for _ in range(20):
+    kept.of([g, w])
+print(json.dumps([before, held() - start]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux to tell")
+def test_frozen_memory_is_that_of_the_original() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, FOLDED], capture_output=True, text=True, check=True, timeout=120
+    )
+    before, after = json.loads(done.stdout.splitlines()[-1])
+    assert before >= 4 * 4096 * 4096
+    assert after <= 1.05 * before
