@@ -28,6 +28,7 @@ from superopt.ir import (
     value_names,
 )
 from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, running_path
+from superopt.ir.mugraph.kernels import seen_through
 from superopt.ir.running import rescaled_by
 
 __all__ = [
@@ -197,7 +198,7 @@ class KernelProgram:
         for statement, _ in self.flat():
             if isinstance(statement, Compute) and statement.step.op in ("rename", "select", "window"):
                 for axes in ways.get(statement.step.inputs[0], ()):
-                    ways.setdefault(statement.value, {})[_seen_through(axes, statement.step)] = None
+                    ways.setdefault(statement.value, {})[seen_through(axes, statement.step)] = None
             elif isinstance(statement, (Compute, Move)):
                 direct.update(statement.step.inputs)
             elif isinstance(statement, Store):
@@ -211,17 +212,6 @@ class KernelProgram:
     def steps(self) -> tuple[Step, ...]:
         """Return the steps it computes."""
         return tuple(one.step for one, _ in self.flat() if isinstance(one, (Compute, Move)))
-
-
-def _seen_through(axes: tuple[str, ...], step: Step) -> tuple[str, ...]:
-    """Return axes as a view shows them; a window has taps and then windows in the place of what it reads."""
-    seen: dict[str, Sequence[str]] = {
-        axis: [new] if isinstance(new, str) else [] for axis, new in step.mapping
-    }
-    for place in step.places:
-        seen |= dict.fromkeys(place.axes, ())
-        seen[place.axes[-1]] = [axis for axis, _ in reversed(place.terms)]
-    return tuple(new for axis in axes for new in seen.get(axis, (axis,)))
 
 
 def lower_block(mugraph: MuGraph, number: int, *, alike: bool = False) -> KernelProgram:

@@ -48,6 +48,7 @@ __all__ = [
     "print_mugraph",
     "reduces",
     "running_path",
+    "seen_through",
     "sign_of",
     "walk",
 ]
@@ -237,3 +238,14 @@ def sign_of(step: Step, around: Sequence[str]) -> str:
     if step.op not in REDUCTIONS or not set(step.axes) & set(around):
         return "="
     return "max=" if step.op == "max" else "+="
+
+
+def seen_through(axes: tuple[str, ...], step: Step) -> tuple[str, ...]:
+    """Return axes as a view shows them; a window has taps and then windows in the place of what it reads."""
+    seen: dict[str, Sequence[str]] = {
+        axis: [new] if isinstance(new, str) else [] for axis, new in step.mapping
+    }
+    for place in step.places:
+        seen |= dict.fromkeys(place.axes, ())
+        seen[place.axes[-1]] = [axis for axis, _ in reversed(place.terms)]
+    return tuple(new for axis in axes for new in seen.get(axis, (axis,)))
