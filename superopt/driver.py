@@ -401,13 +401,8 @@ class _Run:
         graphs: dict[str, tuple[Graph, tuple[Split, ...]]] = {str(original): (original, ())}
         roots = [root for root in universe.roots if root is not None]
         if len(roots) == len(universe.roots):
-            derivations, _ = derive(
-                universe.arcs,
-                roots,
-                count=4 * self.options.max_graphs,
-                pass_us=machine.pass_us,
-                stop=self.out_of_time,
-            )
+            most, stop = 4 * self.options.max_graphs, self.out_of_time
+            derivations, _ = derive(universe.arcs, roots, count=most, pass_us=machine.pass_us, stop=stop)
             for derivation in derivations:
                 made = graph_of(attempt.goal, tuple(roots), derivation)
                 merged, left = merge_halves(made, attempt.halves)
