@@ -270,9 +270,8 @@ class _Run:
 
     def _restored(self, region: RegionSearch, apart: Apart) -> RegionSearch:
         """Return a search of a graph without its windows as one of the graph itself."""
-        graphs = [(one, apart.restored(one.graph)) for one in region.found]
-        weights = self.options.weights
-        found = [replace(one, graph=made, bound=bound_of(made, (), weights)) for one, made in graphs]
+        made = [(one, apart.restored(one.graph)) for one in region.found]
+        found = [replace(one, graph=new, bound=bound_of(new, (), self.options.weights)) for one, new in made]
         return replace(region, goal=apart.restored(region.goal), found=tuple(found))
 
     def _prepare(self, graph: Graph, clock: Clock, apart: Apart | None, *, last: bool = False) -> "_Attempt":
