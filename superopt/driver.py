@@ -270,8 +270,7 @@ class _Run:
 
     def _restored(self, region: RegionSearch, apart: Apart) -> RegionSearch:
         """Return a search of a graph without its windows as one of the graph itself."""
-        graphs = [(one, apart.restored(one.graph)) for one in region.found]
-        weights = self.options.weights
+        weights, graphs = self.options.weights, [(one, apart.restored(one.graph)) for one in region.found]
         found = [replace(one, graph=made, bound=bound_of(made, (), weights)) for one, made in graphs]
         return replace(region, goal=apart.restored(region.goal), found=tuple(found))
 
