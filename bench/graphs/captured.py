@@ -18,6 +18,7 @@ __all__ = ["captured"]
 
 _DEVICE = re.compile(r"""(["'])cuda(:\d+)?\1(, index=\d+)?""")
 _MOST_MEAN, _MOST_STD = 2.0, 1.0  # of numbers drawn as they were seen; larger ones overflow in deep models
+_VARIANCES = "running_var"  # what the variances of batch norms are called
 _VARIANCE = (0.5, 1.5)  # of what is never negative
 
 
@@ -49,7 +50,7 @@ def _drawn(meta: TensorMeta, generator: torch.Generator) -> Tensor:
         low = int(meta.min_val or 0)
         high = int(meta.max_val if meta.max_val is not None else low + (dtype == torch.bool))
         return torch.randint(low, high + 1, meta.shape, generator=generator).to(dtype)
-    if meta.min_val == 0:
+    if _VARIANCES in meta.name or (meta.min_val is not None and meta.min_val >= 0):
         least, most = _VARIANCE
         return (least + (most - least) * torch.rand(meta.shape, generator=generator)).to(dtype)
     mean, std = (_bounded(value, most) for value, most in ((meta.mean, _MOST_MEAN), (meta.std, _MOST_STD)))

@@ -17,7 +17,7 @@ from superopt.backend import entry, graphpass, region_race
 from superopt.backend.decision import Decision
 from superopt.backend.region import Region, blank_of
 from superopt.backend.region_plan import RegionPlan, kept_plan
-from superopt.rivals.inductor import PASS
+from superopt.rivals.inductor import PASS, table_for
 from superopt.targets import Target
 
 __all__ = ["running"]
@@ -60,7 +60,8 @@ def _by_aten(module: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str
         made: Callable[..., Any] = boxed.make_boxed_func(graph.forward)
         return made
 
-    compiled: Callable[..., Any] = host.compile_fx(module, inputs, inner_compile=run)
+    table = table_for(module, patches)
+    compiled: Callable[..., Any] = host.compile_fx(module, inputs, inner_compile=run, decompositions=table)
     return compiled
 
 

@@ -78,6 +78,7 @@ def _run(request: Request, steps: _Steps) -> None:
     logging.getLogger("superopt").addHandler(faults)
     torch.set_num_threads(request.threads)
     torch._inductor.config.fallback_random = True  # random numbers as eager draws them
+    torch._dynamo.config.capture_scalar_outputs = True  # a graph that reads numbers stays one graph
     steps.begin("loading")
     module, inputs = captured(Path(request.graph), request.device, request.seed)
     steps.begin("eager")

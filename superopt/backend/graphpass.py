@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,17 +25,8 @@ from superopt.backend.subgraph import NumberError, Subgraph, masks_leaving, subg
 from superopt.backend.warm_up import WarmUp
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
-from superopt.rivals.aten import (
-    Kind,
-    bytes_of,
-    flops_of,
-    kinds_of,
-    listed,
-    operator_name,
-    tensors_in,
-    value_of,
-    why_outside,
-)
+from superopt.rivals.aten import bytes_of, flops_of, listed, operator_name, tensors_in, value_of
+from superopt.rivals.kinds import Kind, kinds_of, reasons_of
 from superopt.targets import Target, pick_target
 
 __all__ = ["RegionPass", "passes_of"]
@@ -111,7 +102,7 @@ class RegionPass(CustomGraphPass):
             return
         target = pick_target(device)
         kinds = kinds_of(graph, device)
-        self._note_outside((node, why) for node in graph.nodes if (why := why_outside(node, device)))
+        self._note_outside(reasons_of(graph, device).items())
         self.ledger.total_flops += sum(map(flops_of, kinds))
         self.ledger.total_bytes += sum(map(bytes_of, kinds))
         regions: list[Region] = []
@@ -172,8 +163,7 @@ class RegionPass(CustomGraphPass):
             if isinstance(error, NumberError):
                 bad = dict.fromkeys(error.nodes, str(error))
             else:
-                reasons = ((node, error.reasons.get(str(node.target))) for node in piece.nodes)
-                bad = {node: why for node, why in reasons if why is not None}
+                bad = _unruled(piece, kinds, error.reasons)
             if not bad or not rounds:
                 self._note(piece, str(error), title)
                 return []
@@ -215,6 +205,24 @@ class RegionPass(CustomGraphPass):
 
     def _note(self, piece: Piece, why: str, title: str) -> None:
         self.ledger.decisions.append(Decision(listed(piece.nodes), "", False, why, graph=title))
+
+
+def _unruled(piece: Piece, kinds: Mapping[fx.Node, Kind], reasons: Mapping[str, str]) -> dict[fx.Node, str]:
+    """Return, of a piece and the views that it reads through, the nodes without a rule, with the reason."""
+    near, left = set(piece.nodes), list(piece.nodes)
+    while left:
+        views = {one for one in left.pop().all_input_nodes if kinds[one] == "free"} - near
+        near |= views
+        left += views
+
+    def why(node: fx.Node) -> str | None:
+        """Return the reason; operators of `prims` have other names in a region."""
+        name = f"aten.{operator_name(node)}."
+        renamed = str(node.target).startswith("prims.")
+        other = next((one for target, one in reasons.items() if renamed and target.startswith(name)), None)
+        return reasons.get(str(node.target), other)
+
+    return {node: found for node in near if (found := why(node)) is not None}
 
 
 def weights_of(graph: fx.Graph) -> set[fx.Node]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, fx
 
 from superopt.rivals.aten import (
-    Kind,
     bytes_of,
     flops_of,
     heavy,
@@ -21,6 +20,7 @@ from superopt.rivals.aten import (
     value_of,
 )
 from superopt.rivals.composites import is_part
+from superopt.rivals.kinds import Kind
 
 __all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
 

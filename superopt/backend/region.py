@@ -61,6 +61,8 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     made = {output.port.name for output in goal.outputs}
     if not set(program.outputs) <= made:
         raise SuperoptError("a result is one of the inputs")
+    if not goal.inputs:
+        raise SuperoptError("its results do not depend on any tensor")
     options = {
         "backend": _RECORDS,
         "preset": ledger.options.preset,

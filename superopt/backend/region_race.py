@@ -371,8 +371,9 @@ class RegionRace:
         rival = self.rival
         assert rival is not None
         seconds = min(1.5, _CONFIRMING * self.seconds)
+        level = even() if other is EAGER else WIN
         while True:
-            raced = rival.against(ours, other, seconds=seconds)
+            raced = rival.against(ours, other, seconds=seconds, level=level)
             again = raced.speedup >= WIN and not raced.sure
             if not again or seconds > 1.5 or time.monotonic() + 2 * seconds > self.deadline:
                 return raced

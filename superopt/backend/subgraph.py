@@ -13,8 +13,9 @@ from torch.utils._sympy.functions import FloorDiv
 
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
-from superopt.rivals.aten import Kind, tensors_in, value_of
+from superopt.rivals.aten import tensors_in, value_of
 from superopt.rivals.composites import COMPOSITE, composite_of
+from superopt.rivals.kinds import Kind
 
 __all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of"]
 
@@ -163,26 +164,30 @@ class _Builder:
             return cast(fx.Node, self._size(value_of(node)))  # a node is replaced by its number
         args, kwargs = map_arg((node.args, dict(node.kwargs)), self._copy)
         target: Any = node.target
-        if target is torch.ops.prims.convert_element_type.default:
-            target, args, kwargs = torch.ops.aten._to_copy.default, args[:1], {"dtype": args[1]}
+        if isinstance(target, torch._ops.OpOverload) and target.namespace == "prims":
+            target, args, kwargs = _PRIMS[target._opname](*args, **kwargs)
         elif node.target is not operator.getitem:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(target, torch._ops.OpOverload):
-            args = tuple(self._tensor(target, at, one) for at, one in enumerate(args))
+            dtype = _dtype_without_dimensions(node)
+            target = target if dtype is None else _of_number(target, args)
+            args = tuple(self._tensor(target, at, one, dtype) for at, one in enumerate(args))
         made = self.graph.call_function(target, args, kwargs)
         if (composite := composite_of(node)) is not None:
             made.meta[COMPOSITE] = composite
         self.copies[node] = made
         return made
 
-    def _tensor(self, target: torch._ops.OpOverload, at: int, argument: Any) -> Any:
+    def _tensor(
+        self, target: torch._ops.OpOverload, at: int, argument: Any, dtype: torch.dtype | None
+    ) -> Any:
         """Return an argument, a number as a tensor where the operator is declared to take one."""
         if not isinstance(argument, int | float) or not isinstance(
             target._schema.arguments[at].type, torch.TensorType
         ):
             return argument
         number = torch.ops.aten.scalar_tensor.default
-        return self.graph.call_function(number, (float(argument),), {"dtype": torch.float32})
+        return self.graph.call_function(number, (float(argument),), {"dtype": dtype or torch.float32})
 
     # -- symbolic sizes, read off the inputs
 
@@ -217,6 +222,45 @@ class _Builder:
         for other in expr.args[1:]:
             made = self.graph.call_function(function, (made, self._expression(other)))
         return made
+
+
+def _range(length: Any, *, start: int, step: int, dtype: Any, device: Any, **unused: Any) -> Any:
+    """Return the call of ATen for the integers from a first one on."""
+    if isinstance(length, fx.Node) and (start, step) != (0, 1):
+        raise NumberError("its integers begin or step elsewhere, and their number is a symbol")
+    bounds = (length,) if (start, step) == (0, 1) else (start, start + length * step, step)
+    operators = torch.ops.aten.arange
+    target = operators.default if len(bounds) == 1 else operators.start_step
+    return target, bounds, {"dtype": dtype, "device": device}
+
+
+def _of_number(target: Any, args: tuple[Any, ...]) -> Any:
+    """Return the form of an operator that takes a number, where it gets one in place of a tensor."""
+    if target._overloadname != "Tensor" or len(args) < 2 or not isinstance(args[1], int | float):
+        return target
+    return getattr(target.overloadpacket, "Scalar", target)
+
+
+def _dtype_without_dimensions(node: fx.Node) -> torch.dtype | None:
+    """Return the float that an operator reads where no tensor it reads has dimensions, else None.
+
+    A number made into a tensor would widen the dtype of such a tensor; of others it does not.
+    """
+    read = [one for one in map(value_of, node.all_input_nodes) if isinstance(one, Tensor)]
+    floats = [one.dtype for one in read if one.dtype.is_floating_point]
+    return floats[0] if floats and not any(one.dim() for one in read) else None
+
+
+_PRIMS: Mapping[str, Callable[..., Any]] = {
+    "convert_element_type": lambda x, dtype: (
+        torch.ops.aten._to_copy.default,
+        (x,),
+        {"dtype": dtype or torch.float32},
+    ),
+    "fma": lambda x, y, z: (torch.ops.aten.addcmul.default, (z, x, y), {}),
+    "iota": _range,
+}
+"""Calls of ATen for Inductor's own operators."""
 
 
 def _result(node: fx.Node) -> Result:

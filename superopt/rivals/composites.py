@@ -83,6 +83,11 @@ def _values(module: fx.GraphModule, example: Sequence[Tensor]) -> dict[fx.Node, 
     """Return what every node makes of inputs without data."""
 
     class Recorder(fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if "device" in kwargs:  # the inputs are elsewhere than the region
+                kwargs = {**kwargs, "device": torch.device("meta")}
+            return super().call_function(target, args, kwargs)
+
         def run_node(self, n: fx.Node) -> Any:
             seen[n] = made = super().run_node(n)
             return made

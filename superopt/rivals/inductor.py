@@ -4,12 +4,14 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, fx
 
-__all__ = ["PASS", "alone", "compiled_by_inductor", "with_inductor"]
+from superopt.trace.capture.encoders import ENCODERS
+
+__all__ = ["PASS", "alone", "compiled_by_inductor", "table_for", "with_inductor"]
 
 T = TypeVar("T")
 
@@ -28,9 +30,33 @@ def with_inductor(
     """Return what Inductor makes of a graph."""
     from torch._inductor.compile_fx import compile_fx
 
-    compiled = compile_fx(module, inputs, config_patches=dict(patches))
+    table = table_for(module, patches)
+    compiled = compile_fx(module, inputs, config_patches=dict(patches), decompositions=table)
     assert callable(compiled)
     return compiled
+
+
+class _Table(dict[Any, Any]):
+    """Inductor's decompositions and ours, with a form that Inductor's cache can make a key of."""
+
+    @classmethod
+    def of(cls, patches: Mapping[str, Any]) -> Self:
+        """Return the table under some of Inductor's settings, on which it depends."""
+        from torch._inductor import config
+        from torch._inductor.decomposition import select_decomp_table
+
+        with config.patch(dict(patches)):
+            return cls({**select_decomp_table(), **ENCODERS})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Table.of, ({},)
+
+
+def table_for(module: fx.GraphModule, patches: Mapping[str, Any]) -> dict[Any, Any] | None:
+    """Return our decompositions for a graph of Dynamo's that calls whole encoder layers; None for others."""
+    names = {operator._opname for operator in ENCODERS}
+    called = {getattr(node.target, "__name__", "").partition(".")[0] for node in module.graph.nodes}
+    return _Table.of(patches) if called & names else None
 
 
 def compiled_by_inductor(

@@ -69,11 +69,19 @@ class Opponents:
             self._made[rival.name] = rival.make(module, self.copies, self._options)
         return self._made[rival.name]
 
-    def against(self, ours: Function, rival: Rival, *, seconds: float) -> HeadToHead:
-        """Race a function, as "superopt", against a rival, as "inductor"."""
+    def against(
+        self, ours: Function, rival: Rival, *, seconds: float, level: float | None = None
+    ) -> HeadToHead:
+        """Race a function, as "superopt", against a rival, as "inductor", until a level is decided."""
         contenders = {"superopt": ours, "inductor": self.contender(rival)}
         return confirm(
-            contenders, "superopt", "inductor", self.copies, seconds=seconds, times=self._target.times
+            contenders,
+            "superopt",
+            "inductor",
+            self.copies,
+            seconds=seconds,
+            level=level,
+            times=self._target.times,
         )
 
     def _most_us(self) -> float:

@@ -38,6 +38,8 @@ _MOST_ROUNDS = 400
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _FEWEST = 5  # rounds whose ratios tell anything
 _APART = 10.0  # standard errors of a mean: by chance, of so few rounds, as rare as _SURE
+_ENOUGH = 16  # rounds from which on an interval is sure
+_EARLY = 0.2  # the share of a race's time after which it may be decided
 _SURE = 4.0  # standard deviations of a fair coin by which the rounds won must differ from a half
 
 
@@ -154,6 +156,14 @@ class HeadToHead:
         """Return how fast one of the two is, in speeds of the other."""
         return self.speedup if name == self.winner else 1 / self.speedup
 
+    def is_apart(self, name: str, level: float) -> bool:
+        """Whether the speed of one of the two, in speeds of the other, is surely above a level or below."""
+        low, high = self.interval
+        if name != self.winner:
+            low, high = 1 / high, 1 / low if low else inf
+        enough = all(one.rounds >= _ENOUGH for one in self.measurements.values())
+        return enough and (low > level or high < level)
+
     @property
     def spread(self) -> float:
         """How many times as long the slow calls take as the fast ones, of the contender that varies less."""
@@ -168,19 +178,24 @@ def confirm(
     *,
     seconds: float,
     most_seconds: float = 0.0,
+    level: float | None = None,
     times: Callable[..., Mapping[str, Times]] = times_together,
 ) -> HeadToHead:
     """Return which of two contenders is faster, from a new measurement of the two in turns by `times`.
 
-    Where chance may have decided, the two are measured again, up to `most_seconds` in all.
+    Where chance may have decided, the two are measured again, up to `most_seconds` in all. With a `level`,
+    all ends as soon as the speed of the first is surely above it or below.
     """
     if first == second or not {first, second} <= set(contenders):
         raise InputError(f"cannot confirm {first!r} against {second!r}; there are {', '.join(contenders)}")
     pair = {name: contenders[name] for name in (first, second)}
-    taken = times(pair, inputs, seconds=seconds)
-    found, spent = _head_to_head(first, second, taken), seconds
-    while not found.sure and spent < most_seconds:
-        more = min(spent, most_seconds - spent)
+    spent = seconds if level is None else _EARLY * seconds
+    taken = times(pair, inputs, seconds=spent)
+    found = _head_to_head(first, second, taken)
+    while spent < seconds or (not found.sure and spent < most_seconds):
+        if level is not None and found.is_apart(first, level):
+            break
+        more = min(spent, (seconds if spent < seconds else most_seconds) - spent)
         again = times(pair, inputs, seconds=more)
         taken = {name: replace(one, us=one.us + again[name].us) for name, one in taken.items()}
         found, spent = _head_to_head(first, second, taken), spent + more

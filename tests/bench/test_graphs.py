@@ -102,6 +102,16 @@ def test_tensors_are_read_as_data_and_made(tmp_path: Path) -> None:
     assert [one.shape for one in module(*inputs)] == [(4, 8), (3,)]
 
 
+@pytest.mark.parametrize("name", ["variance", "L_self_modules_1_buffers_running_var_"])
+def test_variances_are_drawn_positive(tmp_path: Path, name: str) -> None:
+    """A variance is known by its least number, or by the name that modules have for it."""
+    place = graph(tmp_path, "a/b", MODEL.replace("variance", name))
+    least = "min_val = 0.25" if name == "variance" else ""
+    (place / "weight_meta.py").write_text(META.replace("variance", name).replace("min_val = 0", least))
+    variance = captured(place, "cpu", 0)[1][2]
+    assert 0.5 <= float(variance.min()) <= float(variance.max()) <= 1.5
+
+
 def test_an_input_that_no_file_names_is_told(tmp_path: Path) -> None:
     place = graph(tmp_path, "a/b", MODEL.replace("steps:", "other:"))
     with pytest.raises(InputError, match="no file says what the input other is"):

@@ -110,6 +110,19 @@ POINTWISE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
         lambda x: F.avg_pool2d(x, (4, 6), 1, divisor_override=5) - F.max_pool2d(x, (4, 6), 3, 0, 1, True),
         ((3, 4, 6),),
     ),
+    "pools-back": (
+        lambda x, y: (
+            torch.ops.aten.avg_pool2d_backward(y, x, [2, 3], [2, 3], [0, 0], False, True, None)
+            + torch.ops.aten.avg_pool2d_backward(y[..., :1, :1], x, [4, 6], [1], [0], True, False, 5)
+        ),
+        ((2, 3, 4, 6), (2, 3, 2, 2)),
+    ),
+    "writes": (
+        lambda x, y, z: (
+            x.slice_scatter(y, 1, 2, 4) - x.slice_scatter(z, 1, 1, 6, 2) * x.slice_scatter(y, 1, -2)
+        ),
+        ((4, 6), (4, 2), (4, 3)),
+    ),
     "pools-1d": (lambda x: F.avg_pool1d(x, 3) * F.max_pool1d(x, 3), ((2, 3, 6),)),
     "adaptive": (lambda x: F.adaptive_avg_pool2d(x, 2) + F.adaptive_max_pool2d(x, (2, 1)), ((2, 3, 4, 6),)),
     "lerp": (lambda x, y: torch.lerp(x, y, 0.3), (M, M)),

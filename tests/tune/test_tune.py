@@ -111,6 +111,31 @@ def test_an_undecided_race_goes_on_as_long_as_it_may() -> None:
     assert found.spread > 2
 
 
+@pytest.mark.parametrize("rounds", [5, 30])
+def test_a_race_ends_once_its_level_is_decided(rounds: int) -> None:
+    """A clear one soon, one near the level late; stopping early takes nobody for faster than he is."""
+    early = wrong = 0
+    for seed in range(200):
+        ratio = (0.8, 0.99, 1.0, 1.04, 1.5)[seed % 5]
+        take, asked = planted(ratio, noise=0.3, rounds=rounds, seed=seed), list[float]()
+
+        def times(
+            *arguments: Any, seconds: float, take: Any = take, asked: list[float] = asked
+        ) -> dict[str, Times]:
+            asked.append(seconds)
+            found: dict[str, Times] = take(*arguments, seconds=seconds)
+            return found
+
+        found = confirm({"a": len, "b": len}, "a", "b", [((),)], seconds=1.0, level=1.05, times=times)
+        assert asked[0] == 0.2
+        assert sum(asked) <= 1.0 + 1e-9
+        early += sum(asked) < 0.9
+        wrong += found.is_apart("a", 1.05) and (found.speed_of("a") > 1.05) != (ratio > 1.05)
+        assert found.is_apart("a", 1.05) == found.is_apart("b", 1 / 1.05)
+    assert wrong == 0
+    assert early >= 60 or rounds < 16  # fewer rounds decide nothing
+
+
 def test_tuning_imports_neither_egglog_nor_z3() -> None:
     modules = [f"superopt.tune.{one.name}" for one in pkgutil.iter_modules(superopt.tune.__path__)]
     assert len(modules) > 8

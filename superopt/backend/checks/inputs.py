@@ -39,14 +39,15 @@ class RegionInputs:
         drawn = self.drawn(example or self.region.subgraph.example())
         most = 2 if self.flops > _LONG_FLOPS else _MOST_COPIES
         count = max(2, min(most, _COPIES_BYTES // max(bytes_of(drawn), 1)))
-        return [drawn] + [tuple(map(torch.clone, drawn)) for _ in range(count - 1)]
+        return [drawn] + [tuple(_laid_out(one.clone(), one) for one in drawn) for _ in range(count - 1)]
 
     def drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return random inputs like an example."""
         drawn = tensors_of(typical(example))
         domain = positive_domain(self.region.traced, example)
         kept = drawn if domain is None else domain.keep(drawn)
-        return tuple(tensor.to(self.target.torch_device) for tensor in kept)
+        placed = (tensor.to(self.target.torch_device) for tensor in kept)
+        return tuple(_laid_out(tensor, like) for tensor, like in zip(placed, example, strict=True))
 
     def known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
         """Return inputs of the region by the names that a plan has for them."""
@@ -83,6 +84,16 @@ class RegionInputs:
         except SuperoptError as error:
             return f"its kernels do not take other sizes: {first_line(error)}"
         return None if report.ok else "wrong at other sizes"
+
+
+def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor's numbers in the strides of another; of those that share a place there, one."""
+    if tensor.stride() == like.stride():
+        return tensor
+    shared = [stride == 0 for stride in like.stride()]
+    first = tensor[tuple(slice(0, 1) if one else slice(None) for one in shared)]
+    fresh = torch.empty_strided(first.shape, like.stride(), dtype=tensor.dtype, device=tensor.device)
+    return fresh.copy_(first).expand(like.shape)
 
 
 def scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:

@@ -22,8 +22,9 @@ from superopt.backend.region import Region
 from superopt.backend.region_race import even
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import kind_and_line
-from superopt.rivals.aten import Kind, is_attention, is_matmul, kinds_of, tensors_in, value_of
+from superopt.rivals.aten import is_attention, is_matmul, tensors_in, value_of
 from superopt.rivals.inductor import alone, compiled_by_inductor
+from superopt.rivals.kinds import Kind, kinds_of
 from superopt.targets import Target
 from superopt.tune import confirm
 from superopt.tune.measure import HeadToHead, bytes_of

@@ -24,8 +24,9 @@ from superopt.backend.pieces import Piece
 from superopt.backend.region import Region, region_of
 from superopt.backend.subgraph import Subgraph
 from superopt.errors import CheckpointError
-from superopt.rivals.aten import kinds_of, operator_name, value_of
+from superopt.rivals.aten import operator_name, value_of
 from superopt.rivals.composites import COMPOSITE
+from superopt.rivals.kinds import kinds_of
 from superopt.targets import Target
 from superopt.trace.lowering.table import LOWERINGS, REASONS
 

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from superopt.trace.capture.encoders import ENCODERS
+
 __all__ = ["DECOMPOSED", "decomposition_of"]
 
 DECOMPOSED = frozenset(
     {
+        "_native_multi_head_attention",
         "_native_batch_norm_legit",
         "_native_batch_norm_legit_no_training",
         "_prelu_kernel",
@@ -27,6 +30,7 @@ DECOMPOSED = frozenset(
         "smooth_l1_loss",
         "soft_margin_loss",
         "threshold",
+        "_transformer_encoder_layer_fwd",
     }
 )
 """Operators whose decomposition is algebra, at least for the most part."""
@@ -34,7 +38,9 @@ DECOMPOSED = frozenset(
 
 @cache
 def decomposition_of(operator: Any) -> Callable[..., Any]:
-    """Return PyTorch's function that computes an operator by others; the first import takes a second."""
+    """Return the function that computes an operator by others; to import PyTorch's takes a second."""
+    if operator in ENCODERS:
+        return ENCODERS[operator]
     from torch._decomp import decomposition_table
 
     found: Callable[..., Any] = decomposition_table.get(operator, operator)

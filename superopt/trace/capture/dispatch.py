@@ -139,11 +139,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.apart += 1
             try:
                 with self:
-                    return decomposition_of(func)(*args, **kwargs)
+                    made = decomposition_of(func)(*args, **kwargs)
             finally:
                 self.apart -= 1
                 if not self.apart:
                     self.recorder.part_of = None
+            if made is not NotImplemented:
+                return made
         see = self.recorder.see
         args = tuple(map_leaves(lambda leaf: see(leaf) if isinstance(leaf, Tensor) else leaf, args))
         kwargs = {

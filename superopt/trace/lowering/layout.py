@@ -378,12 +378,31 @@ def _slice_scatter(
     places = range(*slice(start, end, step).indices(b.shape(x)[at]))
     if len(places) in (0, b.shape(x)[at]):
         return source if places else x
-    if step != 1 or b.covers(source.value) & set(b.dims(source)[at]):
-        raise UnsupportedError("writes other numbers at each place of a part")
+    if step != 1:
+        return _stride_scatter(b, x, source, at, places)
+    if b.covers(source.value) & set(b.dims(source)[at]):
+        around = (
+            slice_dim(b, x, at, 0, places[0], 1),
+            slice_dim(b, x, at, places[-1] + 1, b.shape(x)[at], 1),
+        )
+        return _cat(b, (around[0], source, around[1]), at)
     index = b.index(b.dims(x)[at])
     after, before = b.apply("ge", index, b.const(places[0])), b.apply("le", index, b.const(places[-1]))
     here = along(b.apply("and", after, before), b.dims(x)[at], len(x.dims) - at - 1)
     return choose(b, here, replace(source, dims=(*source.dims[:at], (), *source.dims[at + 1 :])), x)
+
+
+def _stride_scatter(b: Builder, x: Sym, source: Sym, at: int, places: range) -> Sym:
+    """Return a tensor with every few places of a dimension written anew."""
+    size, step = b.shape(x)[at], places.step
+    parts = None
+    if size % step == 0 and places[0] < step and len(places) == size // step:
+        parts = b.axes.cut(b.dims(x)[at], (len(places), step))
+    if parts is None:
+        raise UnsupportedError(f"writes to each {step}th place of {size}, which are no factors")
+    apart = replace(x, dims=(*x.dims[:at], *parts, *x.dims[at + 1 :]))
+    made = _select_scatter(b, apart, source, at + 1, places[0])
+    return replace(made, dims=(*made.dims[:at], made.dims[at] + made.dims[at + 1], *made.dims[at + 2 :]))
 
 
 def along(mask: int, dim: Dim, after: int) -> Sym:

@@ -170,6 +170,29 @@ def _average(
     return divided_by_counts(b, total(b, x, within), outer, counts)
 
 
+def _average_backward(
+    rank: int,
+    b: Builder,
+    grad: Sym,
+    x: Sym,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Sym:
+    """Return the gradient of averages side by side: each window's own, divided among its places."""
+    lengths = each(kernel, rank)
+    steps = zip(b.shape(x)[-rank:], lengths, each(stride or kernel, rank), each(padding, rank), strict=True)
+    if any(border or (step != length and size != length) for size, length, step, border in steps):
+        raise UnsupportedError("the gradient of windows that share elements, or leave some out")
+    _apart(b, x, lengths)
+    dims = [dim + b.axes.dim(size) for dim, size in zip(b.dims(grad)[-rank:], lengths, strict=True)]
+    spread = replace(b.settle(grad), dims=(*grad.dims[:-rank], *dims))
+    return divided(b, spread, prod(lengths) if divisor_override is None else divisor_override)
+
+
 def divided_by_counts(b: Builder, x: Sym, outer: int, counts: Sequence[Sequence[int]]) -> Sym:
     """Return a tensor divided by one number for each place of each dimension of an image."""
     value = x.value
@@ -223,6 +246,8 @@ def _register() -> None:
         average: Any = partial(_average, rank)
         maximum: Any = partial(_maximum, rank)
         lower(f"avg_pool{rank}d")(average)
+        backward: Any = partial(_average_backward, rank)
+        lower(f"avg_pool{rank}d_backward")(backward)
         lower(f"max_pool{rank}d_with_indices")(maximum)
         lower(f"_adaptive_avg_pool{rank}d")(_adaptive_average)
         lower(f"adaptive_max_pool{rank}d")(_adaptive_maximum)

@@ -26,7 +26,7 @@ from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.first_runs import FirstRuns
 from superopt.options import OptimizeOptions
 from superopt.rivals import inductor as inductors
-from superopt.rivals.aten import kinds_of
+from superopt.rivals.kinds import kinds_of
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.tune import Measurement

@@ -21,8 +21,9 @@ from superopt.backend.region_plan import RegionPlan
 from superopt.backend.region_race import RegionRace
 from superopt.backend.subgraph import subgraph_of
 from superopt.errors import InputError
-from superopt.rivals.aten import kinds_of, operator_name
+from superopt.rivals.aten import operator_name
 from superopt.rivals.composites import COMPOSITE, recomposed
+from superopt.rivals.kinds import kinds_of
 from superopt.rivals.rivals import INDUCTOR
 from superopt.targets import pick_target
 from superopt.tune import Measurement
@@ -57,6 +58,10 @@ def region(function: Callable[..., Any], *inputs: Tensor) -> Region:
 X = (6, 10)
 WHOLE: dict[str, tuple[Callable[..., Any], str]] = {
     "softmax": (lambda x: x.softmax(-1), "_softmax"),
+    "masked by positions": (
+        lambda x: x.masked_fill(torch.arange(10) > torch.arange(6)[:, None], -1e4).softmax(-1),
+        "_softmax",
+    ),
     "of columns": (lambda x: torch.relu(x).softmax(0) * 2, "_softmax"),
     "log-softmax": (lambda x: x.log_softmax(-1), "_log_softmax"),
     "layer norm": (lambda x: F.layer_norm(x, (10,)), "native_layer_norm"),

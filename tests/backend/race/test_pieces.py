@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.subgraph import masks_leaving, subgraph_of
 from superopt.errors import InputError
-from superopt.rivals.aten import flops_of, kinds_of, operator_name
+from superopt.rivals.aten import flops_of, operator_name
+from superopt.rivals.kinds import kinds_of
 
 
 def functional(function: Callable[..., Any], *inputs: Tensor) -> fx.Graph:

@@ -13,7 +13,7 @@ from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
 from superopt.backend.region import Region, region_of
 from superopt.backend.subgraph import subgraph_of
-from superopt.rivals.aten import kinds_of
+from superopt.rivals.kinds import kinds_of
 from superopt.targets import pick_target
 from superopt.tune import Measurement
 from superopt.tune.measure import HeadToHead

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from superopt.backend.pieces import pieces_of
 from superopt.backend.subgraph import subgraph_of
-from superopt.rivals.aten import kinds_of
+from superopt.rivals.kinds import kinds_of
 from superopt.rivals.library_calls import LibraryCalls, library_calls
 from superopt.rivals.opponents import Opponents
 from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS
