@@ -186,6 +186,9 @@ INLINE inline Vec load(const T* from, index_t stride, index_t count) {
 }
 
 #if defined(__AVX512F__)
+// Ones for the first `count` lanes, for none where there is none.
+INLINE inline uint32_t mask_of(index_t count) { return count > 0 ? (1u << count) - 1 : 0; }
+
 // Neighbours where a mask has ones: one instruction, which touches no other memory.
 INLINE inline Vec load_masked(const float* from, uint32_t mask) {
     return (Vec)__builtin_ia32_loadups512_mask(from, Vec{}, uint16_t(mask));
@@ -193,7 +196,7 @@ INLINE inline Vec load_masked(const float* from, uint32_t mask) {
 
 INLINE inline Vec load(const float* from, index_t stride, index_t count) {
     if (stride != 1) return load_apart(from, stride, count);
-    return count >= lanes ? load(from) : load_masked(from, (1u << count) - 1);
+    return count >= lanes ? load(from) : load_masked(from, mask_of(count));
 }
 #endif
 
@@ -239,7 +242,7 @@ INLINE inline void store(T* to, index_t stride, index_t count, Vec value) {
 INLINE inline void store(float* to, index_t stride, index_t count, Vec value) {
     if (stride != 1) return store_apart(to, stride, count, value);
     if (count >= lanes) return store(to, value);
-    __builtin_ia32_storeups512_mask(to, value, uint16_t((1u << count) - 1));
+    __builtin_ia32_storeups512_mask(to, value, uint16_t(mask_of(count)));
 }
 #endif
 

@@ -78,6 +78,7 @@ def test_a_kernel_of_two_tensors_in_bf16_with_and_without_instructions(flags: tu
     torch.testing.assert_close(made, x @ w.T)
 
 
+DTYPES = {"float": torch.float32, "bf16": torch.bfloat16}
 LAYOUTS = [
     Case((rows, 70, 321), formats, a_turned, b_turned, packed=False, pairs=True)
     for rows in (3, 40)
@@ -134,11 +135,31 @@ def test_subnormal_numbers_count_as_themselves_or_as_zero(case: Case) -> None:
     assert torch.equal(made[2:, 2:], exact[2:, 2:])
 
 
+@pytest.mark.parametrize("case", LAYOUTS[:-1], ids=str)
+def test_what_lies_behind_an_operand_does_not_count(case: Case) -> None:
+    """Before: a vector of a negative number of lanes was read whole, and zero times its NaN is NaN."""
+    m, n, _ = case.shape
+    for k in (1, 2, 31, 33, 65, 321, 322, 353):
+        sides = ((m, k), case.formats[0], case.a_turned), ((k, n), case.formats[1], case.b_turned)
+        a, b = (_before_nan(shape, kind, turned) for shape, kind, turned in sides)
+        made = torch.zeros(m, n)
+        run(loaded("native"), replace(case, shape=(m, n, k)), a, b, made)
+        assert torch.equal(made, torch.full((m, n), float(k))), k
+
+
+def _before_nan(shape: tuple[int, int], kind: str, turned: bool) -> torch.Tensor:
+    """Return ones as they are laid in memory, and NaN behind them."""
+    count = shape[0] * shape[1]
+    memory = torch.full((count + 64,), float("nan")).to(DTYPES[kind])
+    memory[:count] = 1
+    ones = memory[:count]
+    return ones.view(shape[::-1]).T if turned else ones.view(shape)
+
+
 def product(case: Case, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     m, n, _ = case.shape
-    dtypes = {"float": torch.float32, "bf16": torch.bfloat16}
     made = torch.zeros(m, n)
-    first, second = (one.to(dtypes[kind]) for one, kind in zip((a, b), case.formats, strict=True))
+    first, second = (one.to(DTYPES[kind]) for one, kind in zip((a, b), case.formats, strict=True))
     run(loaded("native"), case, laid(first, case.a_turned), laid(second, case.b_turned), made)
     return made
 
