@@ -28,7 +28,7 @@ examples:
   superopt rules show rules.json
   superopt rules apply rules.json \\
       "a[m,k] b[k,n] c[k,n]: add(matmul(a,b), matmul(a,c))"
-  superopt rules apply rules.json --cheapest --weights w,v \
+  superopt rules apply rules.json --cheapest --weights w,v \\
       "a[64,512] w[512,4] v[512,4]: matmul(a,w), matmul(a,v)"
 """
 _UNKNOWN = 3  # the exit code of an answer that is neither yes nor no

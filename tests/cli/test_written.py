@@ -58,8 +58,8 @@ def test_export(saved: Path, tmp_path: Path, capsys) -> None:
         (["export", "{saved}", "--region", "4"], "there is no region 4"),
         (["export", "{saved}", "--candidate", "x"], "has no candidate 'x'"),
         (["export", "{saved}", "--region", "0"], "'0' is not a whole number of at least 1"),
-        (["export", "{saved}", "-o", "{saved}"], "is the result itself"),
-        (["report", "{saved}", "--html", "{saved}"], "is the result itself"),
+        (["export", "{saved}", "-o", "{saved}"], "is what it is made from"),
+        (["report", "{saved}", "--html", "{saved}"], "is what it is made from"),
         (["report", "{saved}", "--html", "/no/such/folder/page.html"], "No such file or directory"),
     ],
 )
