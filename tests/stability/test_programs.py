@@ -63,11 +63,17 @@ def test_on_this_machine(name):
 ONE_PASS_AT_SCALE = ["causal", "cross-entropy", "log-sum-exp", "differential"]
 
 
+LONG = {"cross-entropy", "padded", "sink"}  # that the interpreter takes long for
+
+
 @pytest.mark.parametrize(
     ("target", "device"),
     [pytest.param("triton", "h200", marks=TRITON), pytest.param("cpp", "cpu", marks=SLOW)],
 )
-@pytest.mark.parametrize("name", [*ONE_PASS_AT_SCALE, "padded", "sink"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=SLOW if one in LONG else ()) for one in (*ONE_PASS_AT_SCALE, "padded", "sink")],
+)
 def test_schedules_of_real_sizes_run_at_any(target, device, name):
     """The best schedules are right; among them is one that keeps no scores in memory."""
     found = answers(target, "f32", device, name)

@@ -198,7 +198,7 @@ kernel grid[b, c, m, n]
 out out: f32[c, b, n, m] = t2
 """,
     "a sum that only the first programs store": """graph g
-axes m=19 p=3 k=13 n=21
+axes m=9 p=3 k=13 n=17
 in x: f32[m, p, k]
 in w: f32[p, k, n]
 kernel grid[m, p, n]
