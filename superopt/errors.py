@@ -7,6 +7,8 @@ SuperoptError            anything the caller can act on; the command line prints
 └── CheckpointError      a saved file cannot be used: damaged, foreign, or of another version
 """
 
+import re
+
 __all__ = [
     "CheckpointError",
     "GraphError",
@@ -39,9 +41,12 @@ class CheckpointError(SuperoptError):
     """A saved file cannot be used: damaged, made by something else, or of another version."""
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, or else its kind."""
-    lines = (line.strip() for line in str(error).splitlines())
+    """Return the first line of what an error says, without colours, or else its kind."""
+    lines = (line.strip() for line in _COLOURS.sub("", str(error)).splitlines())
     return next(filter(None, lines), type(error).__name__)
 
 
