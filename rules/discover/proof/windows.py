@@ -73,9 +73,8 @@ _DEPTH = """
   {f}(split_cols(x, c)[1], split_rows(v, c)[1])
 """
 
-_AVERAGES = """
-{f}-of-sum         x[n, c, h, w] y[n, c, h, w]: {f}(add(x, y)) = add({f}(x), {f}(y))
-{f}-of-scaled      t[] x[n, c, h, w]: {f}(scale(t, x)) = scale(t, {f}(x))
+# A pool of what was joined is joined of pools, and a part of a pool is the pool of that part.
+_PARTS = """\
 {f}-of-rows        x[n, c, h, w] y[m, c, h, w]: {f}(concat_rows(x, y)) =
   concat_rows({f}(x), {f}(y))
 {f}-of-cols        x[n, c, h, w] y[n, d, h, w]: {f}(concat_cols(x, y)) =
@@ -86,19 +85,24 @@ _AVERAGES = """
 {f}-of-channels-1  x[n, c+d, h, w]: split_cols({f}(x), c)[1] = {f}(split_cols(x, c)[1])
 """
 
-_LARGEST = """
+_AVERAGES = (
+    """
+{f}-of-sum         x[n, c, h, w] y[n, c, h, w]: {f}(add(x, y)) = add({f}(x), {f}(y))
+{f}-of-scaled      t[] x[n, c, h, w]: {f}(scale(t, x)) = scale(t, {f}(x))
+"""
+    + _PARTS
+)
+
+_LARGEST = (
+    """
 {f}-of-relu        x[n, c, h, w]: {f}(relu(x)) = relu({f}(x))
-{f}-of-rows        x[n, c, h, w] y[m, c, h, w]: {f}(concat_rows(x, y)) =
-  concat_rows({f}(x), {f}(y))
-{f}-of-cols        x[n, c, h, w] y[n, d, h, w]: {f}(concat_cols(x, y)) =
-  concat_cols({f}(x), {f}(y))
-{f}-of-samples-0   x[n+m, c, h, w]: split_rows({f}(x), n)[0] = {f}(split_rows(x, n)[0])
-{f}-of-samples-1   x[n+m, c, h, w]: split_rows({f}(x), n)[1] = {f}(split_rows(x, n)[1])
-{f}-of-channels-0  x[n, c+d, h, w]: split_cols({f}(x), c)[0] = {f}(split_cols(x, c)[0])
-{f}-of-channels-1  x[n, c+d, h, w]: split_cols({f}(x), c)[1] = {f}(split_cols(x, c)[1])
+"""
+    + _PARTS
+    + """\
 {f}-doubled        x[n, c, h, w]: {f}(add(x, x)) = add({f}(x), {f}(x))
 {f}-scaled         t[] x[n, c, h, w]: {f}(scale(t, scale(t, x))) = scale(t, scale(t, {f}(x)))
 """
+)
 
 _BORDERS = """
 {f}-sum           v[o, c, r, s] u[o, c, r, s]: {f}(add(v, u)) = add({f}(v), {f}(u))
