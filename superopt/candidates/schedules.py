@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
-from superopt.candidates.steady import steady
+from superopt.candidates.steady import cancelling
 from superopt.driver import Found
 from superopt.fate import Fate, Kind
 from superopt.ir import Graph, Split
@@ -80,19 +80,18 @@ def _steady(
     """Return the best graphs that round as the region does, and the original; and why others are left out."""
     tried: list[Found] = []
     dropped = []
-    waiting = list(found)
+    waiting = list(enumerate(found, 1))
     while waiting and len(tried) < graphs:
         some, waiting = waiting[: graphs - len(tried)], waiting[graphs - len(tried) :]
-        others = [one.graph for one in some if not one.is_original]
-        faults = steady(goal, others, entering, seed=0) if others else {}
-        for one in some:
+        others = [one.graph for _, one in some if not one.is_original]
+        faults = cancelling(goal, others, entering, seed=0) if others else {}
+        for number, one in some:
             if one.is_original or one.graph not in faults:
                 tried.append(one)
             else:
-                number = found.index(one) + 1
                 fate = Fate("schedule", Kind.REFUSED, faults[one.graph])
                 dropped.append(Dropped(f"unsteady{number}", f"found {number}", fate))
-    return [*tried, *(one for one in waiting if one.is_original)], dropped
+    return [*tried, *(one for _, one in waiting if one.is_original)], dropped
 
 
 def _once(found: Found, weights: Weights) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from superopt.trace.run import TORCH_DTYPES, blank_inputs, run_graph
 from superopt.verify.floats.compare import compare_many
 from superopt.verify.floats.focus import focus_of
 
-__all__ = ["DISTRIBUTIONS", "Run", "as_function", "faults", "one_thread", "small_goal", "steady"]
+__all__ = ["DISTRIBUTIONS", "Run", "as_function", "cancelling", "faults", "one_thread", "small_goal"]
 
 DISTRIBUTIONS = ("normal", "offset", "near-zero rows", "wide range", "large", "huge")
 """How the inputs of graphs are drawn, that are judged by their rounding."""
@@ -35,16 +35,11 @@ _SAME = 1e-6  # a smaller error in fp64 comes from rounding alone
 Run = Callable[..., "tuple[Tensor, ...]"]
 
 
-def steady(goal: Graph, graphs: Sequence[Graph], entering: Collection[str], *, seed: int) -> dict[Graph, str]:
-    """Return why graphs need not be tried, since sums cancel in them that do not in their goal.
-
-    A region that reads what another one makes is not judged: nobody knows how such tensors are drawn.
-    """
-    small = small_goal(goal)
-    if small is None or any(port.name not in entering for port in goal.inputs):
-        return {}
-    with one_thread():
-        return faults(small, graphs, seed=seed, distributions=_CANCELLING, draws=1, most=_SURELY)
+def cancelling(
+    goal: Graph, graphs: Sequence[Graph], entering: Collection[str], *, seed: int
+) -> dict[Graph, str]:
+    """Return why graphs need not be tried, since sums cancel in them that do not in their goal."""
+    return faults(goal, graphs, entering, seed=seed, distributions=_CANCELLING, draws=1, most=_SURELY)
 
 
 @contextmanager
@@ -61,13 +56,29 @@ def one_thread() -> Iterator[None]:
 def faults(
     goal: Graph,
     graphs: Sequence[Graph],
+    entering: Collection[str],
     *,
     seed: int,
     distributions: Sequence[str] = DISTRIBUTIONS,
     draws: int | None = None,
     most: float = 1.0,
 ) -> dict[Graph, str]:
-    """Return how graphs err by over `most` times what is allowed for a goal of small sizes, if they do."""
+    """Return how graphs err at small sizes by over `most` times what is allowed for a goal, if they do."""
+    small = small_goal(goal, entering)
+    if small is None:
+        return {}
+    with one_thread():
+        return _faults(small, graphs, seed, distributions, draws, most)
+
+
+def _faults(
+    goal: Graph,
+    graphs: Sequence[Graph],
+    seed: int,
+    distributions: Sequence[str],
+    draws: int | None,
+    most: float,
+) -> dict[Graph, str]:
     exact, inputs = as_function(goal, torch.float64), blank_inputs(goal)
     small: dict[Graph, Graph] = {}
     for graph in graphs:
@@ -106,8 +117,14 @@ def as_function(graph: Graph, dtype: torch.dtype) -> Run:
     return run
 
 
-def small_goal(goal: Graph) -> Graph | None:
-    """Return a goal with its long axes cut by halves until a run is cheap, or None where it cannot be."""
+def small_goal(goal: Graph, entering: Collection[str]) -> Graph | None:
+    """Return a goal with its long axes cut by halves until a run is cheap, or None where it is not judged.
+
+    A region that reads what another one makes is not, since nobody knows how such tensors are drawn; nor is
+    one whose axes cannot be cut.
+    """
+    if any(port.name not in entering for port in goal.inputs):
+        return None
     kept = {old for step in goal.steps for old, new in step.mapping if isinstance(new, int)}
     kept |= window_axes(goal)
     for most in _LENGTHS:

@@ -1,6 +1,6 @@
 """Rehearse: the algebra of candidates in floats, on the CPU and at small sizes, where no device runs them.
 
-Graphs that round worse than their region as written are refused, judged as by `steady` but on more kinds of
+Graphs that round worse than their region as written are refused, judged as in `steady` but on more kinds of
 inputs.
 
 Values that a candidate rounds to half precision are rounded here as well, and the result is compared with a
@@ -45,8 +45,8 @@ def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidat
     seed = state.options.seed
     with state.clock.phase("floats"):
         found = rehearsed(context.goal, candidates, entering, seed=seed)
-        small = small_goal(context.goal)
-        if small is None or any(port.name not in entering for port in context.goal.inputs):
+        small = small_goal(context.goal, entering)
+        if small is None:
             return found
         judged = 0
         for at, one in enumerate(found):
@@ -187,16 +187,9 @@ def power_below(sizes: Tensor) -> Tensor:
 def rehearsed(
     goal: Graph, candidates: Sequence[Candidate], entering: Collection[str], *, seed: int
 ) -> list[Candidate]:
-    """Return the candidates for a goal, those refused that are less accurate, given what enters the program.
-
-    A region that reads what another one makes is not judged: nobody knows how such tensors are drawn.
-    """
-    small = small_goal(goal)
-    if small is None or any(port.name not in entering for port in goal.inputs):
-        return list(candidates)
+    """Return the candidates for a goal, those refused that are less accurate than it."""
     graphs = list(dict.fromkeys(one.graph for one in candidates if one.is_kept))[:_GRAPHS]
-    with one_thread():
-        reasons = faults(small, graphs, seed=seed)
+    reasons = faults(goal, graphs, entering, seed=seed)
     return [
         one.ended("rehearse", Kind.REFUSED, reasons[one.graph])
         if one.is_kept and one.graph in reasons
