@@ -14,7 +14,15 @@ from superopt.trace.lowering.masks import add, choose
 from superopt.trace.lowering.proof_moves import check_affordable, inside, moved
 from superopt.trace.lowering.reduce import largest, product, total
 from superopt.trace.lowering.table import lower
-from superopt.trace.lowering.windows import Sizes, divided, divided_by_counts, each, grouped, starts_of
+from superopt.trace.lowering.windows import (
+    Sizes,
+    averaged_windows,
+    divided,
+    divided_by_counts,
+    each,
+    grouped,
+    starts_of,
+)
 
 __all__: list[str] = []
 
@@ -44,6 +52,10 @@ def _windows(
     outside = min(starts) < 0 or min(lengths) < longest
     outside |= max(starts) + dilation * (longest - 1) >= size
     return moved(b, x, at, (windows, within), place), place if outside else None
+
+
+def _even_windows(b: Builder, x: Sym, at: int, starts: Sequence[int], length: int) -> tuple[Sym, Any]:
+    return _windows(b, x, at, starts, [length] * len(starts))
 
 
 @lower("convolution", "_convolution", for_proof=True)
@@ -154,15 +166,9 @@ def _average(
     divisor_override: int | None = None,
 ) -> Sym:
     outer = len(x.dims) - rank
-    settings = zip(*(each(one, rank) for one in (kernel, stride or kernel, padding)), strict=True)
-    divisors: list[list[int]] = []
-    for i, (count, step, pad) in enumerate(settings):
-        at = outer + 2 * i
-        size = b.shape(x)[at]
-        starts = starts_of(size, count, step, pad, 1, ceil_mode)
-        low, high = (-pad, size + pad) if count_include_pad else (0, size)
-        divisors.append([min(start + count, high) - max(start, low) for start in starts])
-        x, _ = _windows(b, x, at, starts, [count] * len(starts))
+    x, divisors = averaged_windows(
+        b, x, rank, kernel, stride, padding, ceil_mode, count_include_pad, _even_windows
+    )
     made = total(b, x, [outer + 2 * i + 1 for i in range(rank)])
     if divisor_override is not None:
         return divided(b, made, divisor_override)

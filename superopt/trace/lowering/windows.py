@@ -4,7 +4,7 @@ Windows that lie side by side are parts of an axis; a step of the IR reads other
 A convolution that sums over many channels is left to libraries, unless it is a product of matrices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, prod
@@ -17,13 +17,26 @@ from superopt.trace.lowering.masks import add, choose
 from superopt.trace.lowering.reduce import largest, mean, product, total
 from superopt.trace.lowering.table import lower
 
-__all__ = ["Sizes", "divided", "divided_by_counts", "each", "grouped", "starts_of", "why_dense"]
+__all__ = [
+    "Sizes",
+    "Slid",
+    "averaged_windows",
+    "divided",
+    "divided_by_counts",
+    "each",
+    "grouped",
+    "starts_of",
+    "why_dense",
+]
 
 _OUTPUTS, _KERNEL = "uvw", "xyz"  # labels of the dimensions of an image and of its windows
 _MOST_SUMMED = 64  # products for each result of a convolution; libraries are faster at longer sums
 
 Sizes = int | Sequence[int]
 """A number for all dimensions of an image, or one for each of them."""
+
+Slid = Callable[[Builder, Sym, int, range, int], tuple[Sym, Any]]
+"""What takes a dimension apart into windows that begin at some places and have some length."""
 
 
 def each(value: Sizes, rank: int) -> Sequence[int]:
@@ -141,6 +154,31 @@ def _convolution(
     return made if bias is None else add(b, made, replace(bias, dims=(*bias.dims, *[()] * rank)))
 
 
+def averaged_windows(
+    b: Builder,
+    x: Sym,
+    rank: int,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    slid: Slid,
+) -> tuple[Sym, list[list[int]]]:
+    """Return an image in windows, and how many places count in each of them, for every dimension."""
+    outer = len(x.dims) - rank
+    settings = zip(*(each(one, rank) for one in (kernel, stride or kernel, padding)), strict=True)
+    counts: list[list[int]] = []
+    for i, (count, step, pad) in enumerate(settings):
+        at = outer + 2 * i
+        size = b.shape(x)[at]
+        starts = starts_of(size, count, step, pad, 1, ceil_mode)
+        low, high = (-pad, size + pad) if count_include_pad else (0, size)
+        counts.append([min(start + count, high) - max(start, low) for start in starts])
+        x, _ = slid(b, x, at, starts, count)
+    return x, counts
+
+
 def _average(
     rank: int,
     b: Builder,
@@ -153,15 +191,7 @@ def _average(
     divisor_override: int | None = None,
 ) -> Sym:
     outer = len(x.dims) - rank
-    settings = zip(*(each(one, rank) for one in (kernel, stride or kernel, padding)), strict=True)
-    counts: list[list[int]] = []
-    for i, (count, step, pad) in enumerate(settings):
-        at = outer + 2 * i
-        size = b.shape(x)[at]
-        starts = starts_of(size, count, step, pad, 1, ceil_mode)
-        low, high = (-pad, size + pad) if count_include_pad else (0, size)
-        counts.append([min(start + count, high) - max(start, low) for start in starts])
-        x, _ = _slid(b, x, at, starts, count)
+    x, counts = averaged_windows(b, x, rank, kernel, stride, padding, ceil_mode, count_include_pad, _slid)
     within = [outer + 2 * i + 1 for i in range(rank)]
     if divisor_override is not None:
         return divided(b, total(b, x, within), divisor_override)
