@@ -9,6 +9,8 @@ from time import perf_counter
 import torch
 import torch.distributed as dist
 
+from superopt.shard.machine import parse_machine
+from superopt.shard.measure import measured_machine
 from superopt.shard.runtime import ProcessMesh, ReductionStep
 
 
@@ -19,6 +21,7 @@ def main(place: str, rank: int) -> None:
     dist.init_process_group(
         "gloo", init_method=request["address"], rank=rank, world_size=request["processes"]
     )
+    machine = measured_machine(parse_machine(request["levels"]))
     order = random.Random(0)  # the same turns on every process
     results = []
     for task in request["tasks"]:
@@ -39,7 +42,7 @@ def main(place: str, rank: int) -> None:
                     seconds[at].append(float(taken))
         results.append(seconds)
     if rank == 0:
-        Path(f"{place}.out").write_text(json.dumps(results), encoding="utf-8")
+        Path(f"{place}.out").write_text(json.dumps({"machine": str(machine), "seconds": results}), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -72,9 +72,14 @@ class ProcessMesh:
         members = self.members(self.rank, dims)
         chunks = len(members)
         flat = tensor.reshape(-1)
+        operation = dist.ReduceOp.SUM if how == "+" else dist.ReduceOp.MAX
+        if all(name == "all-reduce" and not first for name, _, first in steps):
+            flat = flat.clone()
+            for _, along, _ in steps:
+                dist.all_reduce(flat, operation, group=self.group(along)[0])
+            return flat.reshape(tensor.shape)
         rows = torch.zeros(chunks, -(-flat.numel() // chunks), dtype=flat.dtype, device=flat.device)
         rows.view(-1)[: flat.numel()] = flat
-        operation = dist.ReduceOp.SUM if how == "+" else dist.ReduceOp.MAX
         held = {member: list(range(chunks)) for member in members}
         for name, along, first in steps:
             self._step(rows, held, name, self.group(along, first), operation)
