@@ -34,16 +34,18 @@ class Costs:
         self.machine = machine
         self.grid: Grid = grid_of(machine)
         self.axes = value_axes(layout.graph)
+        self.sizes = layout.graph.sizes
         graph = layout.graph
         self.item = max(
             (DTYPES[port.dtype].bytes for port in (*graph.inputs, *(one.port for one in graph.outputs))),
             default=4,
         )
+        self.bytes = lru_cache(maxsize=None)(self._bytes)
         self.changed = lru_cache(maxsize=None)(self._changed)
         self.reduction = lru_cache(maxsize=None)(self._reduction)
         self._single = lru_cache(maxsize=None)(self._collective)
 
-    def bytes(self, value: int, placement: Placement) -> int:
+    def _bytes(self, value: int, placement: Placement) -> int:
         """Return the bytes of a value on each device."""
         graph = self.layout.graph
         item = DTYPES[graph.inputs[value].dtype].bytes if value < len(graph.inputs) else self.item
@@ -62,7 +64,7 @@ class Costs:
             for dim in range(len(placement))
             if any(one[dim] is not None and one[dim] in union for one in operands)
         )
-        work = prod(graph.sizes[axis] for axis in union) / split
+        work = prod(self.sizes[axis] for axis in union) / split
         traffic = float(self.bytes(value, placement))
         if step.op in REDUCTIONS or step.op not in STRUCTURAL:
             reads = zip(step.inputs, operands, strict=True)

@@ -1,8 +1,9 @@
 """Search: the shardings of a program, step by step, by dynamic programming over how its live values lie.
 
 A state says in which placements each live value is to be had; among the ways to the same state only those
-are kept that no other way beats in both time and memory. Tensors that enter lie where they are first read, as
-the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and the
+are kept that no other way beats in both time and memory. Where memory is plenty, a state is dropped as well if
+a faster one can be turned into it in the time between them. Tensors that enter lie where they are first read,
+as the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and the
 result says so.
 """
 
@@ -29,6 +30,7 @@ from superopt.shard.sharded import (
 __all__ = ["Plan", "Plans", "plan_shardings"]
 
 _NULLARY = frozenset({"const", "infinity", "size"})
+_PLENTY = 4  # times the bytes of all values, each held whole: so much memory limits no plan
 _WAYS = 4  # the most ways to one state; no other way beats a kept one in both time and memory
 
 
@@ -104,9 +106,14 @@ class _Search:
         self.layout, self.graph, self.memory, self.most = layout, layout.graph, memory, states
         self.costs = Costs(layout, machine)
         self.dims = range(len(layout.mesh.sizes))
+        self.cheapest: dict[
+            tuple[int, frozenset[Placement], Placement], tuple[float, Placement] | None
+        ] = {}
         self.whole: Placement = (None,) * len(self.dims)
         self.complete = True
         self.pins = _checked_pins(layout, pins)
+        whole = sum(self.costs.bytes(value, self.whole) for value in range(len(self.costs.axes)))
+        self.plenty = memory >= _PLENTY * whole
         self.least = 0  # the fewest bytes that any placement needed, where memory was too short
         self.nullary = {at for at, step in self.graph.numbered if step.op in _NULLARY}
         self.last_use = {i: at for at, step in self.graph.numbered for i in step.inputs}
@@ -128,11 +135,11 @@ class _Search:
         """Return the states after one more step."""
         found: dict[State, list[_Way]] = {}
         step = self.graph.step_at(at)
-        choices = list(self._choices(at))
+        choices = [(*choice, self.costs.step_seconds(at, *choice)) for choice in self._choices(at)]
         freed = {i for i in step.inputs if self.last_use[i] == at}
         for state, reached in ways.items():
             live = dict(state)
-            for operands, placement in choices:
+            for operands, placement, own in choices:
                 made = self._taken(live, step.inputs, operands)
                 if made is None:
                     continue
@@ -144,17 +151,18 @@ class _Search:
                     if value >= len(self.graph.inputs)
                     for one in places
                 )
-                spent = self.costs.step_seconds(at, operands, placement) + moving
+                spent = own + moving
                 after = tuple(sorted((v, places) for v, places in having.items() if v not in freed))
                 for way in reached:
                     entered = way.entered + entering
                     peak = max(way.peak, entered + held)
                     if peak > self.memory:
+                        self.plenty = False
                         self.least = min(self.least or peak, peak)
                         continue
                     choice = _Choice(at, operands, placement, way.choice)
                     new = _Way(way.seconds + spent, way.moving + moving, entered, peak, choice)
-                    self.complete &= _keep(found.setdefault(after, []), new)
+                    self.complete &= _keep(found.setdefault(after, []), new, 1 if self.plenty else _WAYS)
         return found
 
     def _choices(self, at: int) -> Iterator[tuple[tuple[Placement, ...], Placement]]:
@@ -201,15 +209,20 @@ class _Search:
         self, value: int, known: frozenset[Placement], wanted: Placement
     ) -> tuple[float, Placement] | None:
         """Return the least seconds of a change of placement, and where it starts."""
-        found = [
-            (change[0], start)
-            for start in sorted(known, key=str)
-            if (change := self.costs.changed(value, start, wanted)) is not None
-        ]
-        return min(found, key=lambda one: one[0], default=None)
+        key = value, known, wanted
+        if key not in self.cheapest:
+            found = [
+                (change[0], start)
+                for start in sorted(known, key=str)
+                if (change := self.costs.changed(value, start, wanted)) is not None
+            ]
+            self.cheapest[key] = min(found, key=lambda one: one[0], default=None)
+        return self.cheapest[key]
 
     def _cut(self, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
         """Return the states that are the fastest, and among them some that need the least memory."""
+        if self.plenty:
+            return self._cut_fast(ways)
         if len(ways) <= self.most:
             return ways
         self.complete = False
@@ -219,6 +232,31 @@ class _Search:
         )
         kept = dict.fromkeys(fast[: self.most * 3 // 4] + small[: self.most // 4])
         return {state: ways[state] for state in kept}
+
+    def _cut_fast(self, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
+        """Return the fastest states but those that a faster one is turned into in the time between them."""
+        kept: dict[State, list[_Way]] = {}
+        for state in sorted(ways, key=lambda state: ways[state][0].seconds):
+            (way,) = ways[state]
+            if any(self._becomes(other, state, way.seconds - own.seconds) for other, (own,) in kept.items()):
+                continue
+            if len(kept) == self.most:
+                self.complete = False
+                break
+            kept[state] = [way]
+        return kept
+
+    def _becomes(self, state: State, wanted: State, seconds: float) -> bool:
+        """Return whether a state can be turned into another one within some seconds."""
+        for (value, known), (_, places) in zip(state, wanted, strict=True):
+            for place in places - known if known is not places else ():
+                way = self.costs_of_change(value, known, place)
+                if way is None:
+                    return False
+                seconds -= way[0]
+                if seconds < 0:
+                    return False
+        return True
 
     def _plans(self, ways: dict[State, list[_Way]], alternatives: int) -> tuple[Plan, ...]:
         ends: list[tuple[_Way, list[Placement]]] = []
@@ -330,8 +368,11 @@ class _Writer:
         return at
 
 
-def _keep(ways: list[_Way], new: _Way) -> bool:
+def _keep(ways: list[_Way], new: _Way, most: int) -> bool:
     """Add a way unless another one is as good; drop those it beats. Say whether none else was dropped."""
+    if most == 1:
+        ways[:] = [min((*ways, new), key=lambda one: (one.seconds, one.peak))]
+        return True
     for old in ways:
         if old.seconds <= new.seconds and old.peak <= new.peak and old.entered <= new.entered:
             return True
@@ -341,7 +382,7 @@ def _keep(ways: list[_Way], new: _Way) -> bool:
         if not (new.seconds <= old.seconds and new.peak <= old.peak and new.entered <= old.entered)
     ]
     ways.append(new)
-    if len(ways) <= _WAYS:
+    if len(ways) <= most:
         return True
     # The way with the least memory always stays.
     ways.sort(key=lambda one: (one.peak, one.entered))
