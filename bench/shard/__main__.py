@@ -2,10 +2,10 @@
 
     python -m bench.shard [--machines 2x2,2x4] [--turns N] [--mbit N] [--scale] [--json OUT [--resume]]
 
-Four or eight processes of gloo stand for devices in two or four nodes, and in one machine for devices in nodes
-in racks. Nodes are network namespaces whose links are throttled by a token bucket. The links are measured by
-the processes themselves. Then every reduction that some placement of up to three parallel axes asks for is run
-by every program of at most five steps (four on three levels), all in turns. Told: in how many reductions a
+Four or eight processes of gloo stand for devices in two or four nodes, and in one machine for devices in
+nodes in racks. Nodes are network namespaces whose links are throttled by a token bucket. The processes measure
+the links themselves. Then every reduction that some placement of up to three parallel axes asks for is run by
+every program of at most five steps (four on three levels), all in turns. Told: in how many reductions a
 program beats one all-reduce by 2% or more and by how much; in how many the fastest program is among the ten
 that the simulator, given the measured links, ranks first; and how far the placements of the same axes differ.
 A program that wins by noise alone would win here too, so the winner is chosen by one half of the turns and
@@ -36,7 +36,7 @@ from superopt.shard.reductions import Program, programs
 from superopt.shard.simulate import Reduction, best_program, ranked_programs
 
 MACHINES = {"2x2": (2, 2), "2x4": (2, 4), "4x2": (4, 2), "2x2x2": (2, 2, 2)}
-BYTES = (1 << 17, 1 << 20)
+BYTES = (1 << 18, 1 << 20)
 SCALES = ((2, 8), (8, 8), (16, 8), (8, 8, 8), (64, 8, 8))
 TOP = 10
 BEATS = 1.02
@@ -285,12 +285,17 @@ def _run(options: argparse.Namespace) -> int:
         )
     for name in chosen if not options.scale else ():
         _measure(document, name, options)
-    document["summary"] = summary(document["reductions"]) if document["reductions"] else {}
-    for name, value in document["summary"].items():
+        document["summary"] = summary(document["reductions"])
+        _write(document, options.json)
+    for name, value in document.get("summary", {}).items():
         print(f"{name}: {value:.3g}")
-    if options.json is not None:
-        replace_text(options.json, json.dumps(document, indent=1) + "\n")
+    _write(document, options.json)
     return 0
+
+
+def _write(document: dict[str, Any], place: Path | None) -> None:
+    if place is not None:
+        replace_text(place, json.dumps(document, indent=1) + "\n")
 
 
 def _measure(document: dict[str, Any], name: str, options: argparse.Namespace) -> None:

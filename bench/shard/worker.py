@@ -42,7 +42,9 @@ def main(place: str, rank: int) -> None:
                     seconds[at].append(float(taken))
         results.append(seconds)
     if rank == 0:
-        Path(f"{place}.out").write_text(json.dumps({"machine": str(machine), "seconds": results}), encoding="utf-8")
+        Path(f"{place}.out").write_text(
+            json.dumps({"machine": str(machine), "seconds": results}), encoding="utf-8"
+        )
     dist.barrier()
     dist.destroy_process_group()
 

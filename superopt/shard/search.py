@@ -1,9 +1,9 @@
 """Search: the shardings of a program, step by step, by dynamic programming over how its live values lie.
 
 A state says in which placements each live value is to be had; among the ways to the same state only those
-are kept that no other way beats in both time and memory. Where memory is plenty, a state is dropped as well if
-a faster one can be turned into it in the time between them. Tensors that enter lie where they are first read,
-as the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and the
+are kept that no other way beats in both time and memory. Where memory is plenty, a state is also dropped if a
+faster one can be turned into it in the time between them. Tensors that enter lie where they are first read, as
+the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and the
 result says so.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 from superopt.errors import InputError
@@ -81,6 +82,17 @@ class _Way:
 State = tuple[tuple[int, frozenset[Placement]], ...]
 
 
+@lru_cache(maxsize=1 << 14)
+def _only(placement: Placement) -> frozenset[Placement]:
+    """Return the set of one placement; equal sets are one object, so that comparing them is fast."""
+    return frozenset({placement})
+
+
+@lru_cache(maxsize=1 << 14)
+def _with(places: frozenset[Placement], placement: Placement) -> frozenset[Placement]:
+    return places | {placement}
+
+
 def plan_shardings(
     graph: Graph,
     machine: Machine,
@@ -106,11 +118,10 @@ class _Search:
         self.layout, self.graph, self.memory, self.most = layout, layout.graph, memory, states
         self.costs = Costs(layout, machine)
         self.dims = range(len(layout.mesh.sizes))
-        self.cheapest: dict[
-            tuple[int, frozenset[Placement], Placement], tuple[float, Placement] | None
-        ] = {}
+        self.cheapest: dict[tuple[int, frozenset[Placement], Placement], tuple[float, Placement] | None] = {}
         self.whole: Placement = (None,) * len(self.dims)
         self.complete = True
+        self._held = lru_cache(maxsize=None)(self._bytes_held)
         self.pins = _checked_pins(layout, pins)
         whole = sum(self.costs.bytes(value, self.whole) for value in range(len(self.costs.axes)))
         self.plenty = memory >= _PLENTY * whole
@@ -135,35 +146,39 @@ class _Search:
         """Return the states after one more step."""
         found: dict[State, list[_Way]] = {}
         step = self.graph.step_at(at)
-        choices = [(*choice, self.costs.step_seconds(at, *choice)) for choice in self._choices(at)]
+        choices = [
+            (*choice, self.costs.step_seconds(at, *choice), (at, _only(choice[1])))
+            for choice in self._choices(at)
+        ]
         freed = {i for i in step.inputs if self.last_use[i] == at}
+        ways_to_one = 1 if self.plenty else _WAYS
         for state, reached in ways.items():
+            rest = tuple(pair for pair in state if pair[0] not in step.inputs)
             live = dict(state)
-            for operands, placement, own in choices:
+            held = sum(self._held(*pair) for pair in rest)
+            for operands, placement, own, value in choices:
                 made = self._taken(live, step.inputs, operands)
                 if made is None:
                     continue
-                moving, entering, having = made
-                having[at] = frozenset({placement})
-                held = sum(
-                    self.costs.bytes(value, one)
-                    for value, places in having.items()
-                    if value >= len(self.graph.inputs)
-                    for one in places
-                )
-                spent = own + moving
-                after = tuple(sorted((v, places) for v, places in having.items() if v not in freed))
+                moving, entering, read = made
+                needed = held + self._held(*value) + sum(self._held(*pair) for pair in read.items())
+                kept = (pair for pair in read.items() if pair[0] not in freed)
+                after = (*rest, *kept, value)
                 for way in reached:
                     entered = way.entered + entering
-                    peak = max(way.peak, entered + held)
+                    peak = max(way.peak, entered + needed)
                     if peak > self.memory:
                         self.plenty = False
                         self.least = min(self.least or peak, peak)
                         continue
                     choice = _Choice(at, operands, placement, way.choice)
-                    new = _Way(way.seconds + spent, way.moving + moving, entered, peak, choice)
-                    self.complete &= _keep(found.setdefault(after, []), new, 1 if self.plenty else _WAYS)
+                    new = _Way(way.seconds + own + moving, way.moving + moving, entered, peak, choice)
+                    self.complete &= _keep(found.setdefault(after, []), new, ways_to_one)
         return found
+
+    def _bytes_held(self, value: int, places: frozenset[Placement]) -> int:
+        """Return the bytes that a value takes in some placements; tensors that entered are counted apart."""
+        return sum(self.costs.bytes(value, one) for one in places) if value >= len(self.graph.inputs) else 0
 
     def _choices(self, at: int) -> Iterator[tuple[tuple[Placement, ...], Placement]]:
         """Yield how the operands and the value of a step may lie, on all dimensions together."""
@@ -180,20 +195,20 @@ class _Search:
     def _taken(
         self, live: dict[int, frozenset[Placement]], values: tuple[int, ...], operands: tuple[Placement, ...]
     ) -> tuple[float, int, dict[int, frozenset[Placement]]] | None:
-        """Return the seconds and bytes to bring operands into these placements, and the live values then."""
-        having = dict(live)
+        """Return the seconds and bytes to bring operands into these placements, and how they lie then."""
+        read: dict[int, frozenset[Placement]] = {}
         seconds, entering = 0.0, 0
         for value, wanted in zip(values, operands, strict=True):
             if value in self.nullary:
                 if wanted != self.whole:
                     return None
                 continue
-            known = having.get(value)
+            known = read.get(value) or live.get(value)
             if known is None:
                 start = self.pins.get(value)
                 if start is None and any(map(is_partial, wanted)):
                     return None
-                known = frozenset({wanted if start is None else start})
+                known = _only(wanted if start is None else start)
                 entering += sum(self.costs.bytes(value, one) for one in known)
             if wanted not in known:
                 way = self.costs_of_change(value, known, wanted)
@@ -201,9 +216,9 @@ class _Search:
                     return None
                 seconds += way[0]
                 entering += self.costs.bytes(value, wanted) if value < len(self.graph.inputs) else 0
-                known |= {wanted}
-            having[value] = known
-        return seconds, entering, having
+                known = _with(known, wanted)
+            read[value] = known
+        return seconds, entering, read
 
     def costs_of_change(
         self, value: int, known: frozenset[Placement], wanted: Placement
