@@ -1,11 +1,12 @@
 """Reductions between throttled processes: synthesized programs against one all-reduce, and the simulator.
 
-    python -m bench.shard [--machines 2x2,2x4] [--turns N] [--mbit N] [--scale] [--json OUT [--resume]]
+    python -m bench.shard [--machines 2x2,2x4] [--turns N] [--mbit N] [--scale] [--minutes M]
+        [--json OUT [--resume]]
 
 Four or eight processes of gloo stand for devices in two or four nodes, and in one machine for devices in
-nodes in racks. Nodes are network namespaces whose links are throttled by a token bucket. The processes measure
-the links themselves. Then every reduction that some placement of up to three parallel axes asks for is run by
-every program of at most five steps (four on three levels), all in turns. Told: in how many reductions a
+nodes in racks. Nodes are network namespaces whose links are throttled by a token bucket, and which the
+processes measure themselves. Then every reduction that some placement of up to three parallel axes asks for is
+run by every program of at most five steps (four on three levels), all in turns. Told: in how many reductions a
 program beats one all-reduce by 2% or more and by how much; in how many the fastest program is among the ten
 that the simulator, given the measured links, ranks first; and how far the placements of the same axes differ.
 A program that wins by noise alone would win here too, so the winner is chosen by one half of the turns and
@@ -26,7 +27,7 @@ from statistics import geometric_mean, median
 from time import perf_counter
 from typing import Any
 
-from superopt.bench.harness.command import Parser, check_names, check_out, from_one, listed
+from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
 from superopt.bench.shard.nodes import throttled_nodes
 from superopt.errors import InputError
 from superopt.files import replace_text
@@ -129,21 +130,22 @@ def simulated(task: dict[str, Any], machine: str) -> list[float]:
 
 
 def measured(
-    tasks: list[dict[str, Any]], counts: tuple[int, ...], mbit_per_s: int, turns: int
+    tasks: list[dict[str, Any]], counts: tuple[int, ...], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return the machine as measured, and the seconds of each turn of each program of each task."""
+    """Return the machine as measured, and the seconds of each turn of each program of the tasks done."""
     *outer, gpus = counts
     racks, nodes = (1, *outer)[-2:]
     with (
         tempfile.TemporaryDirectory() as folder,
-        throttled_nodes(racks, nodes, mbit_per_s // 2, mbit_per_s) as places,
+        throttled_nodes(racks, nodes, options.mbit // 2, options.mbit) as places,
     ):
         place = Path(folder, "request.json")
         request = {
             "address": f"tcp://{places[0][1]}:29533",
             "processes": prod(counts),
             "levels": levels_of(counts),
-            "turns": turns,
+            "seconds": 60 * options.minutes,
+            "turns": options.turns,
             "tasks": tasks,
         }
         place.write_text(json.dumps(request), encoding="utf-8")
@@ -262,7 +264,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mbit", type=from_one, default=160, help="of each node's link (default 160)")
     parser.add_argument("--scale", action="store_true", help="only simulate, on larger and larger machines")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the results here")
-    parser.add_argument("--resume", action="store_true", help="keep what OUT has of other machines")
+    parser.add_argument("--resume", action="store_true", help="keep the reductions that OUT has, and go on")
+    parser.add_argument(
+        "--minutes", type=above_zero, default=60.0, help="begin no reduction of a machine after them"
+    )
     return parser.run(arguments, _run)
 
 
@@ -299,22 +304,30 @@ def _write(document: dict[str, Any], place: Path | None) -> None:
 
 
 def _measure(document: dict[str, Any], name: str, options: argparse.Namespace) -> None:
-    """Add what one machine shows to a document, in place of what it has of that machine."""
-    tasks = tasks_of(MACHINES[name])
-    start = perf_counter()
-    found = measured(tasks, MACHINES[name], options.mbit, options.turns)
-    settings = {"mbit_per_s": options.mbit, "turns": options.turns, "seconds": perf_counter() - start}
-    document["machines"][name] = {"measured": found["machine"], **settings}
+    """Add the reductions of one machine that a document lacks, as many as the time allows."""
+    rows = document["reductions"]
+    known = {(row["machine"], str(row["counts"]), str(row["own"]), row["bytes"]) for row in rows}
+    tasks = [
+        task
+        for task in tasks_of(MACHINES[name])
+        if (name, str(task["counts"]), str(task["own"]), task["bytes"]) not in known
+    ]
+    if not tasks:
+        return
+    found = measured(tasks, MACHINES[name], options)
+    settings = {"mbit_per_s": options.mbit, "turns": options.turns}
+    document["machines"].setdefault(name, []).append({"measured": found["machine"], **settings})
     print(f"{name}: {found['machine']}")
-    kept = [row for row in document["reductions"] if row["machine"] != name]
-    for task, seconds in zip(tasks, found["seconds"], strict=True):
+    for task, seconds in zip(tasks, found["seconds"], strict=False):
         row = {"machine": name} | judged(task, seconds, found["machine"])
-        kept.append(row)
+        rows.append(row)
         print(
             f"{name} {row['asked'][0]}, {row['bytes']} bytes: {row['speedup']:.2f} times one all-reduce,"
             f" place {row['rank_of_best'] + 1} of {row['programs']} simulated"
         )
-    document["reductions"] = kept
+    if len(found["seconds"]) < len(tasks):
+        left = len(tasks) - len(found["seconds"])
+        print(f"{name}: {left} reductions are left; go on with --resume")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 This file needs only torch, since every exported module contains its text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import product
 from math import prod
 from typing import Any, TypeAlias
@@ -33,7 +34,12 @@ class ProcessMesh:
         self.devices = list(product(*map(range, self.sizes)))
         self.rank = dist.get_rank()
         self.place = self.devices[self.rank]
+        self._moves = ThreadPoolExecutor(1)
         self._groups: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Any, tuple[int, ...]]] = {}
+
+    def begin(self, move: Callable[..., Tensor], *arguments: Any) -> "Future[Tensor]":
+        """Begin a move beside the steps that follow; `result()` waits for it. Moves run in their order."""
+        return self._moves.submit(torch.no_grad()(move), *arguments)
 
     def members(self, rank: int, dims: Sequence[int]) -> tuple[int, ...]:
         """Return the devices that differ from one along some dimensions only, in order."""

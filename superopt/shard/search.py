@@ -2,9 +2,9 @@
 
 A state says in which placements each live value is to be had; among the ways to the same state only those
 are kept that no other way beats in both time and memory. Where memory is plenty, a state is also dropped if a
-faster one can be turned into it in the time between them. Tensors that enter lie where they are first read, as
-the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and the
-result says so.
+faster one can be turned into it in the time between them. Tensors that enter lie where they are first read,
+as the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and
+the result says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import product
 
 from superopt.errors import InputError
 from superopt.ir import Graph, stabilize, value_names
-from superopt.shard.costs import Costs, mesh_of
+from superopt.shard.costs import Costs, mesh_of, with_moves_early
 from superopt.shard.machine import Machine
 from superopt.shard.rules import Rule, rules
 from superopt.shard.sharded import (
@@ -24,6 +24,7 @@ from superopt.shard.sharded import (
     Layout,
     Placement,
     Sharded,
+    checked_pins,
     is_partial,
     layout_of,
 )
@@ -37,7 +38,10 @@ _WAYS = 4  # the most ways to one state; no other way beats a kept one in both t
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A sharded program, the seconds it is simulated to take, and the bytes on each device."""
+    """A sharded program, the seconds it is simulated to take, and the bytes on each device.
+
+    `moving_s` are the seconds in which data move; those that computing hides are in `seconds` once only.
+    """
 
     sharded: Sharded
     seconds: float
@@ -74,8 +78,8 @@ class _Choice:
 class _Way:
     seconds: float
     moving: float
-    entered: int  # bytes of the tensors that entered
-    peak: int
+    entered: int  # bytes of the tensors that entered, which are there from the beginning
+    peak: int  # the most bytes of all else at any step
     choice: _Choice | None
 
 
@@ -122,7 +126,7 @@ class _Search:
         self.whole: Placement = (None,) * len(self.dims)
         self.complete = True
         self._held = lru_cache(maxsize=None)(self._bytes_held)
-        self.pins = _checked_pins(layout, pins)
+        self.pins = checked_pins(layout, pins)
         whole = sum(self.costs.bytes(value, self.whole) for value in range(len(self.costs.axes)))
         self.plenty = memory >= _PLENTY * whole
         self.least = 0  # the fewest bytes that any placement needed, where memory was too short
@@ -166,10 +170,10 @@ class _Search:
                 after = (*rest, *kept, value)
                 for way in reached:
                     entered = way.entered + entering
-                    peak = max(way.peak, entered + needed)
-                    if peak > self.memory:
+                    peak = max(way.peak, needed)
+                    if entered + peak > self.memory:
                         self.plenty = False
-                        self.least = min(self.least or peak, peak)
+                        self.least = min(self.least or entered + peak, entered + peak)
                         continue
                     choice = _Choice(at, operands, placement, way.choice)
                     new = _Way(way.seconds + own + moving, way.moving + moving, entered, peak, choice)
@@ -243,7 +247,7 @@ class _Search:
         self.complete = False
         fast = sorted(ways, key=lambda state: min(way.seconds for way in ways[state]))
         small = sorted(
-            ways, key=lambda state: min((way.peak, way.entered, way.seconds) for way in ways[state])
+            ways, key=lambda state: min((way.peak + way.entered, way.seconds) for way in ways[state])
         )
         kept = dict.fromkeys(fast[: self.most * 3 // 4] + small[: self.most // 4])
         return {state: ways[state] for state in kept}
@@ -297,11 +301,25 @@ class _Search:
                 for way in reached:
                     own = _Way(way.seconds + moving, way.moving + moving, way.entered, way.peak, way.choice)
                     ends.append((own, placed))
-        ends.sort(key=lambda end: (end[0].seconds, end[0].peak))
-        return tuple(
-            Plan(self._written(way.choice, placed), way.seconds, way.moving, way.peak)
-            for way, placed in ends[:alternatives]
-        )
+        ends.sort(key=lambda end: (end[0].seconds, end[0].entered + end[0].peak))
+        plans = [
+            self._in_order(self._written(way.choice, placed), way) for way, placed in ends[:alternatives]
+        ]
+        return tuple(sorted(plans, key=lambda plan: plan.seconds))
+
+    def _in_order(self, sharded: Sharded, way: _Way) -> Plan:
+        """Return a program in the order of instructions that hides most of what its moves take."""
+        found = [(self.costs.timed(one).seconds, one, held) for one, held in self._orders(sharded, way)]
+        seconds, best, held = min(found, key=lambda one: one[0])
+        return Plan(best, seconds, way.moving, held)
+
+    def _orders(self, sharded: Sharded, way: _Way) -> Iterator[tuple[Sharded, int]]:
+        yield sharded, way.entered + way.peak
+        for inputs in (False, True):
+            early = with_moves_early(sharded, inputs=inputs)
+            held = self.costs.peak(early)
+            if held <= self.memory:
+                yield early, held
 
     def _final(self, value: int, known: frozenset[Placement]) -> list[Placement]:
         """Return placements in which an output may leave: as it lies, with partial values put together."""
@@ -400,42 +418,6 @@ def _keep(ways: list[_Way], new: _Way, most: int) -> bool:
     if len(ways) <= most:
         return True
     # The way with the least memory always stays.
-    ways.sort(key=lambda one: (one.peak, one.entered))
+    ways.sort(key=lambda one: one.peak + one.entered)
     ways.remove(max(ways[1:], key=lambda one: (one.seconds, one.peak)))
     return False
-
-
-def _checked_pins(layout: Layout, pins: Mapping[str, Placement]) -> dict[int, Placement]:
-    """Return the placements that are fixed, by value; those of outputs by -1 less the output's position."""
-    graph, found = layout.graph, dict[int, Placement]()
-    inputs = {port.name: (at, port) for at, port in enumerate(graph.inputs)}
-    outputs = {one.port.name: (-1 - at, one.port) for at, one in enumerate(graph.outputs)}
-    for name, placement in pins.items():
-        if name not in inputs and name not in outputs:
-            raise InputError(
-                f"pins: the program has no tensor {name!r}; it has {', '.join((*inputs, *outputs))}"
-            )
-        at, port = inputs.get(name) or outputs[name]
-        if len(placement) != len(layout.mesh.sizes):
-            raise InputError(f"pins: {name} needs a placement for each of {', '.join(layout.mesh.names)}")
-        for dim, axis in enumerate(placement):
-            if axis is not None and (axis not in port.axes or dim not in layout.splits[axis]):
-                raise InputError(_cannot_split(layout, name, port.axes, axis, dim))
-        found[at] = tuple(placement)
-    return found
-
-
-def _cannot_split(layout: Layout, name: str, axes: tuple[str, ...], axis: str, dim: int) -> str:
-    """Say why an axis cannot be split along a dimension, and what would work."""
-    mesh, sizes = layout.mesh, layout.graph.sizes
-    others = [one for one in axes if dim in layout.splits[one]]
-    instead = f"split {others[0]} instead" if others else "leave it whole"
-    if axis not in axes:
-        known = ", ".join(axes)
-        return f"pins: {name} has no axis {axis!r}, only {known}; the nearest choice that works: {instead}"
-    many = mesh.sizes[dim]
-    near = max((one for one in range(1, many + 1) if sizes[axis] % one == 0), default=1)
-    return (
-        f"pins: axis {axis!r} of {name} has size {sizes[axis]}, which {mesh.names[dim]}={many} does not"
-        f" divide beside other splits; the nearest choice that works: {mesh.names[dim]}={near}, or {instead}"
-    )

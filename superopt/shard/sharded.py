@@ -8,7 +8,7 @@ places within them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
@@ -24,6 +24,7 @@ __all__ = [
     "Mesh",
     "Placement",
     "Sharded",
+    "checked_pins",
     "is_partial",
     "layout_of",
     "placement_text",
@@ -140,6 +141,11 @@ class Instruction:
     onto: str = ""
     how: str = SUM
 
+    @property
+    def moves(self) -> bool:
+        """Whether devices exchange data."""
+        return self.kind not in ("enter", "step", "slice")
+
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
@@ -174,7 +180,7 @@ class Sharded:
     @property
     def moves(self) -> tuple[Instruction, ...]:
         """The instructions by which devices exchange data."""
-        return tuple(one for one in self.instructions if one.kind not in ("enter", "step", "slice"))
+        return tuple(one for one in self.instructions if one.moves)
 
     def placement_of(self, name: str) -> Placement:
         """Return how an input first lies, or an output in the end."""
@@ -197,3 +203,39 @@ def placement_text(placement: Sequence[str | None], mesh: Mesh) -> str:
         if tag is not None
     ]
     return ", ".join(found) or "whole"
+
+
+def checked_pins(layout: Layout, pins: Mapping[str, Placement]) -> dict[int, Placement]:
+    """Return the placements that are fixed, by value; those of outputs by -1 less the output's position."""
+    graph, found = layout.graph, dict[int, Placement]()
+    inputs = {port.name: (at, port) for at, port in enumerate(graph.inputs)}
+    outputs = {one.port.name: (-1 - at, one.port) for at, one in enumerate(graph.outputs)}
+    for name, placement in pins.items():
+        if name not in inputs and name not in outputs:
+            raise InputError(
+                f"pins: the program has no tensor {name!r}; it has {', '.join((*inputs, *outputs))}"
+            )
+        at, port = inputs.get(name) or outputs[name]
+        if len(placement) != len(layout.mesh.sizes):
+            raise InputError(f"pins: {name} needs a placement for each of {', '.join(layout.mesh.names)}")
+        for dim, axis in enumerate(placement):
+            if axis is not None and (axis not in port.axes or dim not in layout.splits[axis]):
+                raise InputError(_cannot_split(layout, name, port.axes, axis, dim))
+        found[at] = tuple(placement)
+    return found
+
+
+def _cannot_split(layout: Layout, name: str, axes: tuple[str, ...], axis: str, dim: int) -> str:
+    """Say why an axis cannot be split along a dimension, and what would work."""
+    mesh, sizes = layout.mesh, layout.graph.sizes
+    others = [one for one in axes if dim in layout.splits[one]]
+    instead = f"split {others[0]} instead" if others else "leave it whole"
+    if axis not in axes:
+        known = ", ".join(axes)
+        return f"pins: {name} has no axis {axis!r}, only {known}; the nearest choice that works: {instead}"
+    many = mesh.sizes[dim]
+    near = max((one for one in range(1, many + 1) if sizes[axis] % one == 0), default=1)
+    return (
+        f"pins: axis {axis!r} of {name} has size {sizes[axis]}, which {mesh.names[dim]}={many} does not"
+        f" divide beside other splits; the nearest choice that works: {mesh.names[dim]}={near}, or {instead}"
+    )

@@ -167,21 +167,37 @@ class _Writer:
     def lines(self) -> list[str]:
         """Return the lines of the function."""
         lines: list[str] = []
+        beside = self._moves_beside()
+        running: dict[int, str] = {}  # moves that have begun, and their variables
         for at, one in enumerate(self.sharded.instructions):
+            lines += [f"{running[i]} = {running.pop(i)}.result()" for i in one.inputs if i in running]
             expression = self._expression(one)
             if expression.kind == "number":
                 self.made.append(replace(expression, atom=False) if not expression.atom else expression)
                 continue
             variable = self._variable(one, at)
             comment = f"  # {self.sharded.placed(one.placement)}"
-            if expression.text != variable:
+            if beside and one.moves:
+                move, _, arguments = expression.text.partition("(")
+                lines.append(f"{variable} = mesh.begin({move}, {arguments}{comment}")
+                running[at] = variable
+            elif expression.text != variable:
                 lines.append(f"{variable} = {expression.text}{comment}")
             self.made.append(Expression(variable, expression.axes, expression.kind))
+        lines += [f"{variable} = {variable}.result()" for variable in running.values()]
         results = [
             self._left(self.made[at], output.port, self.sharded.instructions[at].placement)
             for output, at in zip(self.layout.graph.outputs, self.sharded.outputs, strict=True)
         ]
         return [*lines, f"return ({', '.join(results)},)"]
+
+    def _moves_beside(self) -> bool:
+        """Return whether some move has more than its own reader to run beside."""
+        found = self.sharded.instructions
+        return any(
+            one.moves and at + 1 < len(found) and at not in found[at + 1].inputs
+            for at, one in enumerate(found)
+        )
 
     def _variable(self, one: Instruction, at: int) -> str:
         name = self.names[one.value]
