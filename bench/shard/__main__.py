@@ -5,12 +5,12 @@
 
 Four or eight processes of gloo stand for devices in two or four nodes, and in one machine for devices in
 nodes in racks. Nodes are network namespaces whose links are throttled by a token bucket, and which the
-processes measure themselves. Then every reduction that some placement of up to three parallel axes asks for is
-run by every program of at most five steps (four on three levels), all in turns. Told: in how many reductions a
-program beats one all-reduce by 2% or more and by how much; in how many the fastest program is among the ten
-that the simulator, given the measured links, ranks first; and how far the placements of the same axes differ.
-A program that wins by noise alone would win here too, so the winner is chosen by one half of the turns and
-judged by the other half.
+processes measure themselves. Then every reduction that some placement of up to three parallel axes asks for
+is run by every program of at most five steps (four on three levels), all in turns. Told: in how many
+reductions a program beats one all-reduce by 2% or more and by how much; in how many the fastest program is
+among the ten that the simulator, given the measured links, ranks first; and how far the placements of the
+same axes differ. A program that wins by noise alone would win here too, so the winner is chosen by one half
+of the turns and judged by the other half.
 """
 
 import argparse

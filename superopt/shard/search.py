@@ -18,15 +18,16 @@ from superopt.errors import InputError
 from superopt.ir import Graph, stabilize, value_names
 from superopt.shard.costs import Costs, mesh_of, with_moves_early
 from superopt.shard.machine import Machine
-from superopt.shard.rules import Rule, rules
 from superopt.shard.sharded import (
     Instruction,
     Layout,
     Placement,
+    Rule,
     Sharded,
     checked_pins,
     is_partial,
     layout_of,
+    rules,
 )
 
 __all__ = ["Plan", "Plans", "plan_shardings"]

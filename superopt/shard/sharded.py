@@ -4,17 +4,20 @@ A **placement** says for each dimension of the mesh how a value lies on it: `Non
 an axis, each device has its chunk of this axis; `+` or `^`, the value is the sum or the maximum of what the
 devices have. An axis that a dimension may split is written as chunks, one for each such dimension, and the
 places within them.
+
+`rules` says how operands and value of an operator may lie along a dimension of the mesh with nothing moved.
+Dimensions are independent of each other: a step may take another rule along each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
 from superopt.errors import InputError
-from superopt.ir import Axis, Graph, refine_axes, value_axes, value_names
+from superopt.ir import Axis, Graph, Step, refine_axes, step_axes, value_axes, value_names
 
 __all__ = [
     "MAXIMUM",
@@ -23,17 +26,23 @@ __all__ = [
     "Layout",
     "Mesh",
     "Placement",
+    "Rule",
     "Sharded",
     "checked_pins",
     "is_partial",
     "layout_of",
     "placement_text",
+    "rules",
 ]
 
 SUM, MAXIMUM = "+", "^"
 
 Placement: TypeAlias = tuple[str | None, ...]
 """How a value lies on each dimension of the mesh."""
+
+Tag: TypeAlias = str | None
+Rule: TypeAlias = tuple[tuple[Tag, ...], Tag]
+"""The tags of the operands, and that of the value."""
 
 
 def is_partial(tag: str | None) -> bool:
@@ -239,3 +248,40 @@ def _cannot_split(layout: Layout, name: str, axes: tuple[str, ...], axis: str, d
         f"pins: axis {axis!r} of {name} has size {sizes[axis]}, which {mesh.names[dim]}={many} does not"
         f" divide beside other splits; the nearest choice that works: {mesh.names[dim]}={near}, or {instead}"
     )
+
+
+_LINEAR: dict[str, tuple[tuple[Tag, ...], ...]] = {
+    "neg": ((SUM,),),
+    "add": ((SUM, SUM),),
+    "sub": ((SUM, SUM),),
+    "mul": ((SUM, None), (None, SUM)),
+    "contract": ((SUM, None), (None, SUM)),
+    "div": ((SUM, None),),
+    "sum": ((SUM,),),
+    "rename": ((SUM,), (MAXIMUM,)),
+    "select": ((SUM,), (MAXIMUM,)),
+    "max": ((MAXIMUM,),),
+}
+"""Operators that give partial values from partial operands, and from which."""
+
+
+def rules(step: Step, operands: tuple[frozenset[str], ...], splittable: frozenset[str]) -> Iterator[Rule]:
+    """Yield the rules of a step along a dimension that may split some axes."""
+    yield (None,) * len(operands), None
+    for tags in _LINEAR.get(step.op, ()):
+        yield tags, SUM if SUM in tags else MAXIMUM
+    union = frozenset[str]().union(*operands)
+    made = step_axes(step, operands)
+    mapping = dict(step.mapping)
+    slid = {axis for place in step.places for axis in place.named}  # a window reads beyond its own part
+    for axis in sorted((union | made) & splittable):
+        if step.op == "index":
+            yield (), axis
+        if axis in slid or axis not in union or (step.op == "select" and axis in mapping):
+            continue
+        tags = tuple(axis if axis in own else None for own in operands)
+        after = str(mapping.get(axis, axis))
+        if after in made:
+            yield tags, after
+        else:
+            yield tags, MAXIMUM if step.op == "max" else SUM

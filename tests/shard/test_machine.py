@@ -3,7 +3,6 @@
 from math import prod
 
 import pytest
-
 from shard.processes import on_processes
 
 from superopt.errors import InputError
