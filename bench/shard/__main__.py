@@ -314,8 +314,9 @@ def _measure(document: dict[str, Any], name: str, options: argparse.Namespace) -
     ]
     if not tasks:
         return
+    load = os.getloadavg()[0]  # of other work
     found = measured(tasks, MACHINES[name], options)
-    settings = {"mbit_per_s": options.mbit, "turns": options.turns}
+    settings = {"mbit_per_s": options.mbit, "turns": options.turns, "load_before": load}
     document["machines"].setdefault(name, []).append({"measured": found["machine"], **settings})
     print(f"{name}: {found['machine']}")
     for task, seconds in zip(tasks, found["seconds"], strict=False):
