@@ -10,6 +10,7 @@ from superopt.errors import InputError
 from superopt.ir import Graph
 from superopt.shard.dtensor import Style, dtensor_placements, parallel_styles
 from superopt.shard.machine import Machine, parse_machine
+from superopt.shard.page import shard_html
 from superopt.shard.placements import Placement as AxisPlacement
 from superopt.shard.placements import grid_of, placements
 from superopt.shard.proof import ShardVerdict, prove_sharded
@@ -79,6 +80,11 @@ class ShardResult:
         if not self.verdict:
             raise InputError("the fastest plan is not proven, so no program is written; see the verdict")
         return write_module(self.plans)
+
+    @property
+    def page(self) -> str:
+        """The plans as one HTML page."""
+        return shard_html(self)
 
     @property
     def placements(self) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from superopt.ir import REDUCTIONS, STRUCTURAL, value_axes
 from superopt.shard.machine import Machine
 from superopt.shard.placements import Grid, grid_of
 from superopt.shard.reductions import Program, Step
-from superopt.shard.sharded import MAXIMUM, SUM, Layout, Mesh, Placement, Sharded, is_partial
+from superopt.shard.sharded import MAXIMUM, SUM, Instruction, Layout, Mesh, Placement, Sharded, is_partial
 from superopt.shard.simulate import Reduction, best_program
 
 __all__ = ["Costs", "Move", "Timeline", "mesh_of", "with_moves_early"]
@@ -140,6 +140,20 @@ class Costs:
             # Each device keeps its own part and sends the others: as many bytes as in an all-gather.
             return self._single("all-gather", dim, max(1, size // self.layout.mesh.sizes[dim]))
         return self._single(kind, dim, size)
+
+    def loads(self, sharded: Sharded, one: Instruction) -> tuple[float, ...]:
+        """Return the bytes that a move puts on the busiest link of each level."""
+        source = sharded.instructions[one.inputs[0]]
+        size = self.bytes(source.value, source.placement)
+        dims = tuple(dim for dim in one.dims if self.layout.mesh.sizes[dim] > 1)
+        if not dims:
+            return (0.0,) * len(self.machine.levels)
+        program: Program = (Step(one.kind, 0, 1),)
+        if one.kind == "all-reduce":
+            program = self.reduction(dims, size)[1]
+        elif one.kind == "all-to-all":
+            program, size = (Step("all-gather", 0, 1),), max(1, size // self.layout.mesh.sizes[dims[0]])
+        return tuple(map(float, Reduction(self.grid, dims).loads(program, float(size))))
 
     def timed(self, sharded: Sharded) -> Timeline:
         """Return when each instruction runs, if moves run beside steps once their operands are there."""

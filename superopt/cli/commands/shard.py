@@ -61,6 +61,7 @@ def add_command(commands: Any) -> None:
         "--bytes", type=float, default=100e6, metavar="B", help="of the tensor to reduce (default 1e8)"
     )
     parser.add_argument("-o", "--out", metavar="FILE", help="where the program goes, as a Python module")
+    parser.add_argument("--html", metavar="FILE", help="where a page about the plans goes")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
@@ -73,6 +74,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.axes is not None:
         return _reduction(arguments)
     place = check_place(arguments.out) if arguments.out is not None else None
+    page = check_place(arguments.html) if arguments.html is not None else None
     target = load_target(arguments.target)
     inputs = target.inputs(arguments)
     from superopt.shard import shard_program
@@ -85,6 +87,8 @@ def _run(arguments: argparse.Namespace) -> int:
             target.program, *inputs, machine=arguments.mesh, pins=arguments.pin, memory=memory
         )
         source = result.source if place is not None and result.verdict else None
+    if page is not None:
+        replace_text(Path(arguments.html), result.page)
     if source is not None:
         replace_text(Path(arguments.out), source)
     if arguments.json:
