@@ -34,11 +34,15 @@ from superopt.files import replace_text
 from superopt.shard.machine import parse_machine
 from superopt.shard.placements import Grid, Placement, grid_of, placements
 from superopt.shard.reductions import Program, programs
-from superopt.shard.simulate import Reduction, best_program, ranked_programs
+from superopt.shard.proof import prove_sharded
+from superopt.shard.search import plan_shardings
+from superopt.shard.simulate import Reduction, ranked_programs
+from superopt.workloads import WORKLOADS
 
 MACHINES = {"2x2": (2, 2), "2x4": (2, 4), "4x2": (4, 2), "2x2x2": (2, 2, 2)}
 BYTES = (1 << 18, 1 << 20)
 SCALES = ((2, 8), (8, 8), (16, 8), (8, 8, 8), (64, 8, 8))
+LAYER = "llama-layer"
 TOP = 10
 BEATS = 1.02
 
@@ -232,28 +236,35 @@ def spreads(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def scaled() -> list[dict[str, Any]]:
-    """Return the seconds of the search, and the simulated gain, on machines of growing size."""
+def scaled() -> Iterator[dict[str, Any]]:
+    """Yield the seconds of both searches, and what they gain, on machines of growing size."""
     links = ("10 GB/s 10 us", "50 GB/s 5 us", "200 GB/s 2 us")
-    rows = []
+    layer = WORKLOADS[LAYER].graph()
+    assert layer is not None
     for counts in SCALES:
-        own = zip(("rack", "node", "gpu")[-len(counts) :], counts, links[-len(counts) :], strict=True)
-        grid = grid_of(parse_machine(", ".join(f"{name}={size} @ {link}" for name, size, link in own)))
+        own = zip(_names(counts), counts, links[-len(counts) :], strict=True)
+        machine = parse_machine(", ".join(f"{name}={size} @ {link}" for name, size, link in own))
         start = perf_counter()
-        ranked = ranked_programs(grid, tuple(range(len(counts))), 100e6, 4 if len(counts) > 2 else 5)
-        seconds = perf_counter() - start
-        plain = next(one for one in ranked if len(one.program) == 1)
-        assert best_program(grid, (len(counts) - 1,), 1e6).seconds > 0
-        rows.append(
-            {
-                "devices": grid.machine.devices,
-                "counts": list(counts),
-                "programs": len(ranked),
-                "search_s": seconds,
-                "simulated_speedup": plain.seconds / ranked[0].seconds,
-            }
+        ranked = ranked_programs(
+            grid_of(machine), tuple(range(len(counts))), 100e6, 4 if len(counts) > 2 else 5
         )
-    return rows
+        searched = perf_counter() - start
+        plain = next(one for one in ranked if len(one.program) == 1)
+        start = perf_counter()
+        plans = plan_shardings(layer, machine)
+        planned = perf_counter() - start
+        verdict = prove_sharded(plans.best.sharded, original=layer)
+        assert verdict, str(verdict.verdict)
+        yield {
+            "devices": machine.devices,
+            "counts": list(counts),
+            "programs": len(ranked),
+            "search_s": searched,
+            "simulated_speedup": plain.seconds / ranked[0].seconds,
+            "layer_search_s": planned,
+            "layer_proof_s": perf_counter() - start - planned,
+            "layer_s": plans.best.seconds,
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -282,12 +293,15 @@ def _run(options: argparse.Namespace) -> int:
     document: dict[str, Any] = {"schema": "superopt.bench.shard/2", "machines": {}, "reductions": []}
     if options.resume and options.json.exists():
         document = json.loads(options.json.read_text(encoding="utf-8"))
-    document["scale"] = scaled()
-    for row in document["scale"]:
-        print(
-            f"{'x'.join(map(str, row['counts'])):>8}: {row['programs']} programs searched and simulated in "
-            f"{row['search_s']:.2f} s; {row['simulated_speedup']:.2f} times one all-reduce"
-        )
+    if options.scale or "scale" not in document:
+        document["scale"] = []
+        for row in scaled():
+            document["scale"].append(row)
+            print(
+                f"{'x'.join(map(str, row['counts'])):>8}: {row['programs']} programs in {row['search_s']:.2f} s,"
+                f" the best {row['simulated_speedup']:.2f} times one all-reduce; a layer sharded in"
+                f" {row['layer_search_s']:.1f} s, proven in {row['layer_proof_s']:.1f} s"
+            )
     for name in chosen if not options.scale else ():
         _measure(document, name, options)
         document["summary"] = summary(document["reductions"])

@@ -104,7 +104,7 @@ def plan_shardings(
     *,
     pins: Mapping[str, Placement] | None = None,
     memory: float | None = None,
-    states: int = 64,
+    states: int = 128,
     alternatives: int = 8,
 ) -> Plans:
     """Return ways to run a graph on all devices of a machine, each level of which is a dimension of the mesh.
@@ -126,6 +126,7 @@ class _Search:
         self.cheapest: dict[tuple[int, frozenset[Placement], Placement], tuple[float, Placement] | None] = {}
         self.whole: Placement = (None,) * len(self.dims)
         self.complete = True
+        self._owed = lru_cache(maxsize=None)(self._seconds_owed)
         self._held = lru_cache(maxsize=None)(self._bytes_held)
         self.pins = checked_pins(layout, pins)
         whole = sum(self.costs.bytes(value, self.whole) for value in range(len(self.costs.axes)))
@@ -246,7 +247,7 @@ class _Search:
         if len(ways) <= self.most:
             return ways
         self.complete = False
-        fast = sorted(ways, key=lambda state: min(way.seconds for way in ways[state]))
+        fast = self._fastest(ways)
         small = sorted(
             ways, key=lambda state: min((way.peak + way.entered, way.seconds) for way in ways[state])
         )
@@ -256,7 +257,7 @@ class _Search:
     def _cut_fast(self, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
         """Return the fastest states but those that a faster one is turned into in the time between them."""
         kept: dict[State, list[_Way]] = {}
-        for state in sorted(ways, key=lambda state: ways[state][0].seconds):
+        for state in self._fastest(ways):
             (way,) = ways[state]
             if any(self._becomes(other, state, way.seconds - own.seconds) for other, (own,) in kept.items()):
                 continue
@@ -266,8 +267,28 @@ class _Search:
             kept[state] = [way]
         return kept
 
+    def _fastest(self, ways: dict[State, list[_Way]]) -> list[State]:
+        """Return the states by the seconds of their fastest way, and those that their values still owe."""
+        seconds = {
+            state: min(way.seconds for way in own) + sum(self._owed(*pair) for pair in state)
+            for state, own in ways.items()
+        }
+        return sorted(ways, key=seconds.__getitem__)
+
+    def _seconds_owed(self, value: int, places: frozenset[Placement]) -> float:
+        """Return the seconds in which a value that lies in parts alone is put together, which it must be once.
+
+        Without them, a way that puts off its reductions would always look faster than one that has made them.
+        """
+        if not all(any(map(is_partial, one)) for one in places):
+            return 0.0
+        changes = (self.costs_of_change(value, places, one) for one in self._final(value, places))
+        return min(change[0] for change in changes if change is not None)
+
     def _becomes(self, state: State, wanted: State, seconds: float) -> bool:
         """Return whether a state can be turned into another one within some seconds."""
+        if seconds < 0:
+            return False
         for (value, known), (_, places) in zip(state, wanted, strict=True):
             for place in places - known if known is not places else ():
                 way = self.costs_of_change(value, known, place)

@@ -120,5 +120,7 @@ LARGE: dict[Callable[..., Any], tuple[tuple[int, ...], ...]] = {
     norm_mlp: ((1024, 4096), (4096,), (4096, 16384), (16384, 4096)),
     gradient: ((8192, 1024), (1024, 1024), (8192, 1024)),
     causal: ((64, 16), (64, 16), (64, 16)),
+    experts: ((64, 512), (512, 8), (8, 512, 2048), (8, 2048, 512)),
+    routed: ((4, 64, 512), (4, 64, 8, 8), (4, 64, 8, 8), (8, 512, 2048), (8, 2048, 512)),
 }
 """Programs, each at sizes at which a machine of several devices is worth its while."""

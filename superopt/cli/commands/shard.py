@@ -173,8 +173,8 @@ def _blocks(result: "ShardResult") -> list[Block]:
         Table(("tensor", "lies", "DTensor"), rows),
         Code(str(sharded)),
         Text(
-            f"simulated: {best.seconds * 1e6:.1f} µs, of which {best.moving_s * 1e6:.1f} µs move data;"
-            f" {best.bytes / 1e6:.1f} MB on each device"
+            f"simulated: {best.seconds * 1e6:.1f} µs; moves take {best.moving_s * 1e6:.1f} µs, beside"
+            f" computing where they can; {best.bytes / 1e6:.1f} MB on each device"
         ),
         Text("" if result.plans.complete else "not all states were kept: a faster plan may exist"),
         Text(str(verdict.verdict).splitlines()[0], "bold green" if verdict else "bold red"),
