@@ -33,8 +33,8 @@ from superopt.errors import InputError
 from superopt.files import replace_text
 from superopt.shard.machine import parse_machine
 from superopt.shard.placements import Grid, Placement, grid_of, placements
-from superopt.shard.reductions import Program, programs
 from superopt.shard.proof import prove_sharded
+from superopt.shard.reductions import Program, programs
 from superopt.shard.search import plan_shardings
 from superopt.shard.simulate import Reduction, ranked_programs
 from superopt.workloads import WORKLOADS
@@ -298,8 +298,8 @@ def _run(options: argparse.Namespace) -> int:
         for row in scaled():
             document["scale"].append(row)
             print(
-                f"{'x'.join(map(str, row['counts'])):>8}: {row['programs']} programs in {row['search_s']:.2f} s,"
-                f" the best {row['simulated_speedup']:.2f} times one all-reduce; a layer sharded in"
+                f"{'x'.join(map(str, row['counts'])):>8}: {row['programs']} programs in"
+                f" {row['search_s']:.2f} s, the best {row['simulated_speedup']:.2f} times one all-reduce; a layer sharded in"
                 f" {row['layer_search_s']:.1f} s, proven in {row['layer_proof_s']:.1f} s"
             )
     for name in chosen if not options.scale else ():
