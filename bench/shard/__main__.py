@@ -299,8 +299,8 @@ def _run(options: argparse.Namespace) -> int:
             document["scale"].append(row)
             print(
                 f"{'x'.join(map(str, row['counts'])):>8}: {row['programs']} programs in"
-                f" {row['search_s']:.2f} s, the best {row['simulated_speedup']:.2f} times one all-reduce; a layer sharded in"
-                f" {row['layer_search_s']:.1f} s, proven in {row['layer_proof_s']:.1f} s"
+                f" {row['search_s']:.2f} s, the best {row['simulated_speedup']:.2f} times one all-reduce;"
+                f" a layer sharded in {row['layer_search_s']:.1f} s, proven in {row['layer_proof_s']:.1f} s"
             )
     for name in chosen if not options.scale else ():
         _measure(document, name, options)
