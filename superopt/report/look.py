@@ -2,11 +2,11 @@
 
 from superopt.report.svg import escape
 
-__all__ = ["document"]
+__all__ = ["STYLE", "document"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
-_STYLE = """
+STYLE = """
 :root {
   color-scheme: light dark;
   --page: #f7f8fa; --card: #ffffff; --ink: #1c2430; --dim: #5c6878; --line: #d9dee6; --grid: #e8ecf1;
@@ -216,6 +216,6 @@ def document(title: str, body: str) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)} - superopt</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<title>{escape(title)} - superopt</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n<script>{_SCRIPT}</script>\n</body>\n</html>\n"
     )

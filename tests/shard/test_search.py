@@ -54,12 +54,12 @@ FOUND: tuple[tuple[Callable[..., Any], Pins, dict[str, str | None], tuple[str, .
     # The same with the gradients of a share of the weights on each device.
     (gradient, {"x": ("m",), "out": ("k",)}, {"w": None, "target": "m"}, ("reduce-scatter",)),
     # Experts in shares, all on all tokens: one reduction adds up what they give.
-    (experts, {"x": (None,), "out": (None,)}, {"w1": "e", "w2": "e"}, ("all-reduce",)),
+    (experts, {"x": (None,), "out": (None,)}, {"w1": "n", "w2": "n"}, ("all-reduce",)),
     # Groups of tokens and experts in shares: tokens go to their experts and come back.
     (
         routed,
-        {"x": ("g",), "dispatch": ("g",), "combine": ("g",), "out": ("g",)},
-        {"w1": "e", "w2": "e"},
+        {"x": ("b",), "dispatch": ("b",), "combine": ("b",), "out": ("b",)},
+        {"w1": "s", "w2": "s"},
         ("all-to-all", "all-to-all"),
     ),
     # A vocabulary in shares: the maximum and the sum over all of it.
