@@ -38,8 +38,10 @@ _GROWS = {"r": "enlarge", "l": "enlarge_high", "m": "enlarge_wide"}
 _OF_CONSTANTS: Mapping[str, Units] = {
     "eye": _MATRIX,
     "ones": _MATRIX,
+    "zeros": _MATRIX,
     "dirac": (*_CHANNELS, ("k",), ("j",)),
     "full": _IMAGE,
+    "blank": _IMAGE,
     "box": (*_CHANNELS, ("3",), ("3",)),
     "boxes": (("c", "c"), ("1",), ("3",), ("3",)),
 }

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Literal
 
 from superopt.rules.discover.language.constants import constant_named
+from superopt.rules.discover.language.expressions import inputs_of
 from superopt.rules.discover.language.images import CONVOLUTIONS
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule
@@ -49,6 +50,7 @@ class _Kind:
 
     images: bool
     names: frozenset[str]
+    partial: bool = False  # whether a tensor may be undefined, so that zero times it is not zero
 
 
 def _kind(rule: Rule) -> _Kind:
@@ -65,7 +67,8 @@ def _kind(rule: Rule) -> _Kind:
         pools = {"avg_pool_half" if "half" in name else "avg_pool" for name in rule.names if "conv" in name}
         names |= pools.union(*map(_beside, pools))
     rank = 4 if images else 2
-    return _Kind(images, frozenset(name for name in names if rank in OPERATORS[name].ranks))
+    partial = "where" in rule.names or any(OPERATORS[name].partial for name in rule.names)
+    return _Kind(images, frozenset(name for name in names if rank in OPERATORS[name].ranks), partial)
 
 
 def _beside(name: str) -> set[str]:
@@ -88,7 +91,21 @@ def _axioms_of(kind: _Kind) -> list[Rule]:
         axiom
         for axiom in axioms()
         if axiom.names <= kind.names and other not in {len(shape) for _, shape in axiom.inputs}
+        if not (kind.partial and _is_product_with_zero(axiom))
     ]
+
+
+def _is_product_with_zero(axiom: Rule) -> bool:
+    """Return whether one side of an axiom is zero whatever some input of the other side is."""
+    one, other = (
+        {name for name in inputs_of(*side) if constant_named(name) is None}
+        for side in (axiom.left, axiom.right)
+    )
+    zero = any(
+        constant is not None and constant.name in ("zeros", "blank")
+        for constant in (constant_named(name) for name, _ in axiom.inputs)
+    )
+    return zero and one != other
 
 
 def prove(rule: Rule, seed: int) -> Proof:

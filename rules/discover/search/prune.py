@@ -22,7 +22,8 @@ _Sides = tuple[Expression, Expression]
 
 _EFFORTS = (Effort(rounds=3, nodes=500), Effort(rounds=5, nodes=1_000))  # most that follows does so soon
 _PASSES = 2  # over all rules, where more terms are taken in: what one joins lets others match
-_TOGETHER = 16  # rules that are derived at once
+_TOGETHER = 16  # rules that are derived at once, without each other
+_GROUPS = 16  # of such rules at least: fewer rules are derived fewer at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,10 @@ class _Derivers:
         """Yield rules that are derived at once, all of one rank: neighbours in order, or far apart in it."""
         for rank in self._of:
             of_rank = [rule for rule in rules if self._ranks(rule)[0] == rank]
-            count = -(-len(of_rank) // _TOGETHER)
-            for at in range(count):
-                yield of_rank[at::count] if apart else of_rank[at * _TOGETHER : (at + 1) * _TOGETHER]
+            most = min(-(-len(of_rank) // _GROUPS), _TOGETHER)
+            for start in range(0, len(of_rank), most or 1):
+                number = start // most
+                yield of_rank[number :: -(-len(of_rank) // most)] if apart else of_rank[start : start + most]
 
     def derived(self, group: Sequence[Rule], effort: Effort) -> list[bool]:
         """Return for each rule of a group whether it follows from rules that are none of these."""
