@@ -115,8 +115,11 @@ class Deriver:
         return bool(getattr(report, "updated", False))
 
     def _nodes(self) -> int:
-        [sizes] = self._egraph.run_program(*self._egraph.parse_program("(print-size)"))
-        return sum(count for _, count in sizes.sizes)
+        from egglog.bindings import PrintAllFunctionsSize
+
+        [found] = self._egraph.run_program(*self._egraph.parse_program("(print-size)"))
+        assert isinstance(found, PrintAllFunctionsSize)
+        return sum(count for _, count in found.sizes)
 
     def _holds(self, goal: str) -> bool:
         from egglog.bindings import EggSmolError

@@ -65,7 +65,8 @@ def _gaining(terms: Terms, lead: Index) -> Index:
     split = of_terms(terms, one, known, terms_split) | of_terms(terms, other, known, terms_split)
     chosen = two[split == 0]
     distinct, _ = distinct_renamed(terms, chosen, chosen)
-    return distinct[np.isin(distinct[:, 0], chosen), 0]
+    named: Index = distinct[np.isin(distinct[:, 0], chosen), 0]
+    return named
 
 
 def _pattern(rule: Rule) -> str:
