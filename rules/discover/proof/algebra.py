@@ -117,10 +117,10 @@ zeros-rows-0           zeros3[m+p, n] zeros[m, n]: split_rows(zeros3, m)[0] = ze
 zeros-rows-1           zeros3[m+p, n] zeros[p, n]: split_rows(zeros3, m)[1] = zeros
 zeros-cols-0           zeros3[m, n+p] zeros[m, n]: split_cols(zeros3, n)[0] = zeros
 zeros-cols-1           zeros3[m, n+p] zeros[m, p]: split_cols(zeros3, n)[1] = zeros
-identity-rows-0        eye3[m+p, m+p] eye[m, m] zeros[m, p]: split_rows(eye3, m)[0] = concat_cols(eye, zeros)
-identity-rows-1        eye3[m+p, m+p] eye[p, p] zeros[p, m]: split_rows(eye3, m)[1] = concat_cols(zeros, eye)
-identity-cols-0        eye3[m+p, m+p] eye[m, m] zeros[p, m]: split_cols(eye3, m)[0] = concat_rows(eye, zeros)
-identity-cols-1        eye3[m+p, m+p] eye[p, p] zeros[m, p]: split_cols(eye3, m)[1] = concat_rows(zeros, eye)
+eye-rows-0             eye3[m+p, m+p] eye[m, m] zeros[m, p]: split_rows(eye3, m)[0] = concat_cols(eye, zeros)
+eye-rows-1             eye3[m+p, m+p] eye[p, p] zeros[p, m]: split_rows(eye3, m)[1] = concat_cols(zeros, eye)
+eye-cols-0             eye3[m+p, m+p] eye[m, m] zeros[p, m]: split_cols(eye3, m)[0] = concat_rows(eye, zeros)
+eye-cols-1             eye3[m+p, m+p] eye[p, p] zeros[m, p]: split_cols(eye3, m)[1] = concat_rows(zeros, eye)
 over-ones              a[m, n] ones[m, n]: div(a, ones) = a
 exponential-of-root    a[m, n] ones[m, n]: mul(sqrt(exp(a)), sqrt(exp(a))) = exp(a)
 """
