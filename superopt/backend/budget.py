@@ -99,8 +99,8 @@ def _share(
 ) -> None:
     """Let all regions try, first as they are written; the regions that may gain most come first.
 
-    The first kernels that promise a gain are compiled while the other regions are measured and scheduled: so
-    they are ready when these races begin, which no compiler may disturb.
+    The first kernels that promise a gain are compiled while the other regions are measured and scheduled, and
+    race first: no compiler is at work then, which would disturb them.
     """
 
     def by_gain(*, hoped: bool = False) -> tuple[list[str], dict[str, float]]:
@@ -108,7 +108,8 @@ def _share(
             digest: (race.hope_us if hoped else race.gain_us) * len(alike[digest])
             for digest, race in races.items()
         }
-        return sorted(gains, key=lambda digest: -gains[digest]), gains
+        ready = {digest for digest, race in races.items() if hoped and race.compiling}
+        return sorted(gains, key=lambda digest: (digest not in ready, -gains[digest])), gains
 
     first_runs, start, most = warm_up.first_runs(target), ledger.spent_s, _MEASURING * ledger.left_s
     begun = False
