@@ -282,7 +282,7 @@ class Terms:
     def extended(self, codes: Index, size: int, *, valued: bool = True) -> Terms:
         """Return the terms with all results of further applications, each of so many operators.
 
-        Without their values nothing more can be applied to the further terms, but they take little memory.
+        Without values nothing more can be applied to any of them, but they take little memory.
         """
         codes = np.sort(codes)
         two = self.two_results(codes)
@@ -301,7 +301,7 @@ class Terms:
         found = self.prints(codes)
         prints = _grown(self.fingerprint_of, total, 0)
         prints[firsts], prints[firsts[two] + 1] = found[:, 0], found[two, 1]
-        values, slot_of = self._more_values(codes, firsts, total) if valued else (self.values, self.slot_of)
+        values, slot_of = self._more_values(codes, firsts, total) if valued else ({}, self.slot_of)
         order = np.argsort(np.concatenate((self.codes, codes)), kind="stable")
         return Terms(
             setting=self.setting,
@@ -330,7 +330,10 @@ class Terms:
                 slot_of[firsts[members] + part] = np.arange(start, start + len(members))
                 filled[shape] = start + len(members)
                 parts.setdefault(shape, []).append(numbers)
-        joined = {shape: some[0].each(lambda *x: np.concatenate(x), *some) for shape, some in parts.items()}
+        joined = {}
+        for shape in list(parts):
+            some = parts.pop(shape)  # the parts are let go of one shape after the other
+            joined[shape] = some[0].each(lambda *x: np.concatenate(x), *some)
         return joined, slot_of
 
 
