@@ -20,6 +20,8 @@ struct Matrix {
 INLINE inline Vec held(Vec value) {
 #if defined(__x86_64__)
     asm("" : "+x"(value));
+#elif defined(__aarch64__)
+    asm("" : "+w"(value));
 #endif
     return value;
 }

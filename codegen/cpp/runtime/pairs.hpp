@@ -17,7 +17,8 @@ constexpr index_t pair_step = 1;
 #endif
 
 constexpr int pair_vectors = 4;                     // of a panel
-constexpr int pair_rows = registers == 32 ? 6 : 2;  // that meet a panel at a time
+// Rows that meet a panel at a time. On ARM each of them needs a register for its factor.
+constexpr int pair_rows = registers == 16 ? 2 : lanes == 4 ? 5 : 6;
 constexpr index_t pair_width = pair_vectors * lanes;  // columns of a panel
 constexpr index_t pair_depth = 256;  // elements of a sum for which copied rows and panels meet at a time
 

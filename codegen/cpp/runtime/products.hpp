@@ -43,7 +43,7 @@ void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a
 // Few rows, and columns of B that lie along the sum: nothing of B is copied.
 template <class A, class B>
 void pairs_few(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index_t c_row) {
-    constexpr int tall = registers == 32 ? 8 : 4, wide = registers == 32 ? 3 : 2, alone = 8;
+    constexpr int tall = registers == 16 ? 4 : lanes == 4 ? 6 : 8, wide = registers == 16 ? 2 : 3, alone = 8;
     const index_t row = least(deeper, k_count + 31) / 32 * 32 + 32;
     Scratch scratch;
     bf16* const rows = scratch_halves(scratch, m_count * row / 2);
