@@ -1,4 +1,4 @@
-"""The instructions of AMX as they are compiled, run where there are none: a handler of SIGILL does their work."""
+"""The instructions of AMX as they are compiled, where there are none: a handler of SIGILL does their work."""
 
 import platform
 import subprocess
