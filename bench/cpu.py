@@ -28,7 +28,7 @@ from superopt.bench.harness.results import Results, begin, machine, resumed, tel
 from superopt.bench.harness.rivals import compiled, copies_like, ready
 from superopt.bench.kernels.by_hand import hand_written
 from superopt.bench.kernels.cases import Case, chosen
-from superopt.bench.kernels.cpu_cases import DTYPES, SUITES, of_suite
+from superopt.bench.kernels.cpu_cases import DEFAULT, DTYPES, SUITES, of_suite
 from superopt.bench.kernels.roofs import roofs_of
 from superopt.bench.kernels.table import best_peer, show, times_over_ours
 from superopt.candidates import RegionCandidates
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("cpu", __doc__)
     add = parser.add_argument
     add("--quick", action="store_true", help="8 cases of all kinds")
-    parser.add_cases(SUITES, DTYPES, "", "2048-m8")
+    parser.add_cases(SUITES, DTYPES, ",".join(DEFAULT), "2048-m8")
     add("--seconds", type=above_zero, default=2.0, help="of the races of a case (default: 2)")
     add("--graphs", type=from_one, default=2, help="how many graphs of a case become kernels (default: 2)")
     shown = "torch.compile, max-autotune; default: torch.compile"

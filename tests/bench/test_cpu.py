@@ -30,8 +30,8 @@ def record(case: Case, ratio: float) -> dict[str, Any]:
     }
 
 
-def test_every_workload_has_cases_in_both_dtypes() -> None:
-    for dtype in ("f32", "bf16"):
+def test_every_workload_has_cases_in_all_dtypes() -> None:
+    for dtype in ("f32", "bf16", "f16"):
         assert {case.workload for case in CASES if case.dtype == dtype} == set(WORKLOADS)
     assert len({case.name for case in CASES}) == len(CASES)
     for case in CASES:
