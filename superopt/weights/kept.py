@@ -31,16 +31,20 @@ _MOST = 128  # layers that one kernel keeps tensors for
 def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """Return what a graph makes of weights, computed in float64 and rounded once.
 
-    Raises InputError where a number is not finite: then kernels compute other things than PyTorch does.
+    Raises InputError where a number is not finite, or no integer that the tensor holds: then kernels compute
+    other things than PyTorch does.
     """
     with torch.no_grad(), torch.inference_mode(False), torch.autocast("cpu", enabled=False):
         plain = {port.name: tensors[port.name].detach() for port in once.inputs}
         made = run_graph(once, plain, torch.float64)
         found = []
         for output in once.outputs:
-            tensor = made[output.port.name].to(_DTYPES[output.port.dtype]).contiguous()
+            exact = made[output.port.name]
+            tensor = exact.to(_DTYPES[output.port.dtype]).contiguous()
             if not bool(torch.isfinite(tensor).all()):
                 raise InputError(f"{once.name}: {output.port.name} is not finite")
+            if not tensor.is_floating_point() and not torch.equal(tensor.to(exact.dtype), exact):
+                raise InputError(f"{once.name}: {output.port.name} is no tensor of {output.port.dtype}")
             known = {one.data_ptr() for one in plain.values()}
             found.append(tensor.clone() if tensor.data_ptr() in known else tensor)
     if any(one.is_cuda for one in found):
