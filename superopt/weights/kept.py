@@ -17,7 +17,7 @@ from superopt.weights.division import Divided
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.writes import writes_to
 
-__all__ = ["Kept", "KeptKernel", "made_once"]
+__all__ = ["Kept", "KeptKernel", "bytes_kept", "made_once"]
 
 Whole = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
@@ -75,6 +75,14 @@ class _Made:
         self.cuda = any(one.is_cuda for one in tensors or ())
 
 
+_all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
+
+
+def bytes_kept() -> int:
+    """Return the bytes of all that this process keeps now."""
+    return sum(one.bytes for one in _all_kept)
+
+
 class Kept:
     """Tensors made of weights, looked after: whoever asks for them gets those of the weights as they are.
 
@@ -90,6 +98,7 @@ class Kept:
         self._on_end: Callable[[str], None] | None = None
         self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
         self._short = 0  # times in a row that tensors served a few calls only
+        _all_kept.add(self)
 
     def give_up_with(self, tell: Callable[[str], None]) -> None:
         """From now on give up where weights change with nearly every call, and tell why.

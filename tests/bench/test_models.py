@@ -72,6 +72,8 @@ def test_without_peers_none_is_absent() -> None:
     record = child(Case("resnet"), options())
     assert list(record["measured"]) == ["eager", "inductor", "superopt"]
     assert "absent" not in record
+    assert record["weights"]["times"] >= 1.0
+    assert record["weights"]["bytes"] > 1000
 
 
 @pytest.mark.usefixtures("uncompiled")
