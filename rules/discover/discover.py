@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from superopt.clock import Clock
 from superopt.errors import InputError
@@ -15,14 +11,14 @@ from superopt.rules.discover.language.constants import CONSTANTS
 from superopt.rules.discover.language.images import CONVOLUTIONS
 from superopt.rules.discover.language.operators import OPERATORS, operators_named
 from superopt.rules.discover.language.rule import Rule
-from superopt.rules.discover.proof.prove import Proof, prove
+from superopt.rules.discover.proof.prove import Proof, prove_each
 from superopt.rules.discover.search.candidates import candidates_of
-from superopt.rules.discover.search.graphs import Graphs, last_applications
+from superopt.rules.discover.search.enumerate import Explorer, all_terms
 from superopt.rules.discover.search.joint import joint_rules
 from superopt.rules.discover.search.prune import Dropped, named, prune
-from superopt.rules.discover.search.terms import Setting, Terms, Units, first_terms
+from superopt.rules.discover.search.terms import Setting, Units
 
-__all__ = ["MATRICES", "Discovery", "Explored", "Explorer", "default_setting", "discover"]
+__all__ = ["MATRICES", "Discovery", "default_setting", "discover"]
 
 # The dimensions of inputs in units; those of two units can be split.
 _MATRIX: Units = (("u", "u"), ("u", "u"))
@@ -42,34 +38,16 @@ _GROWS = {"r": "enlarge", "l": "enlarge_high", "m": "enlarge_wide"}
 _OF_CONSTANTS: Mapping[str, Units] = {
     "eye": _MATRIX,
     "ones": _MATRIX,
+    "zeros": _MATRIX,
     "dirac": (*_CHANNELS, ("k",), ("j",)),
     "full": _IMAGE,
+    "blank": _IMAGE,
     "box": (*_CHANNELS, ("3",), ("3",)),
     "boxes": (("c", "c"), ("1",), ("3",), ("3",)),
 }
 
 MATRICES = tuple(operator.name for operator in OPERATORS.values() if operator.family == "matrices")
 """The operators that are enumerated unless others are named."""
-
-
-class Explored(Protocol):
-    """What an engine returns: the rows it found, counts of what was left out, and what stopped it."""
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """All states."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What was left out, by reason."""
-
-    @property
-    def stopped(self) -> str | None:
-        """The limit that ended the search, or None."""
-
-
-Explorer = Callable[[Graphs], Explored]
-"""The engine: explores the whole space of graphs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +116,11 @@ def discover(
     if size < 1:
         raise InputError(f"graphs of {size} operators make no rules; give at least 1")
     clock = Clock()
-    terms, counts = _all_terms(setting, size, explore, clock, tell)
+    terms, graphs = all_terms(setting, size, explore, clock, tell)
     with clock.phase("compare"):
         candidates = candidates_of(terms)
-    counts |= {
+    counts = {
+        "graphs": graphs,
         "terms": len(terms),
         "equal": candidates.equal,
         "replaced": candidates.replaced,
@@ -150,12 +129,7 @@ def discover(
     }
     tell(f"{len(terms):,} tensors, {candidates.equal:,} equalities, {len(candidates.lefts):,} candidates")
     with clock.phase("prune"):
-        pruned = prune(
-            terms,
-            candidates,
-            setting.seed + 1,
-            lambda at, kept: tell(f"pruning: {at:,} of {len(candidates.lefts):,} candidates, {kept} rules"),
-        )
+        pruned = prune(terms, candidates, setting.seed + 1, lambda text: tell(f"pruning: {text}"))
     with clock.phase("joint"):
         joint = joint_rules(terms, setting.seed + 1)
     rules = [*pruned.rules, *named(joint)]
@@ -165,31 +139,9 @@ def discover(
         "rules": len(rules),
         "joint": len(joint),
     }
-    proven = []
     with clock.phase("prove"):
-        for at, rule in enumerate(rules):
-            tell(f"proving: {at} of {len(rules)} rules")
-            proven.append((rule, prove(rule, setting.seed + 2)))
-    return Discovery(setting, size, tuple(proven), pruned.dropped, counts, clock.ms)
-
-
-def _all_terms(
-    setting: Setting, size: int, explore: Explorer, clock: Clock, tell: Callable[[str], None]
-) -> tuple[Terms, dict[str, Any]]:
-    """Return the terms of up to `size` operators, and how many graphs were made and left out."""
-    terms, counts = first_terms(setting), {}
-    for length in range(1, size + 1):
-        with clock.phase("enumerate"):
-            found = explore(Graphs(terms, length))
-        if found.stopped == "interrupted":
-            raise KeyboardInterrupt
-        if found.stopped is not None:
-            raise InputError(
-                f"the search of graphs of up to {length} operators was stopped ({found.stopped}), and the "
-                "rules of a part of them would miss others; take fewer operators or raise the limit"
-            )
-        tell(f"{len(found.rows):,} graphs of up to {length} operators")
-        with clock.phase("evaluate"):
-            terms = terms.extended(last_applications(terms, found.rows, length), length, valued=length < size)
-        counts = {"graphs": len(found.rows)}
-    return terms, counts
+        proofs = prove_each(
+            rules, setting.seed + 2, lambda done: tell(f"proving: {done} of {len(rules)} rules")
+        )
+    proven = tuple(zip(rules, proofs, strict=True))
+    return Discovery(setting, size, proven, pruned.dropped, counts, clock.ms)

@@ -13,9 +13,9 @@ from superopt.errors import InputError
 
 if TYPE_CHECKING:
     from superopt.rules.discover.apply import Program
-    from superopt.rules.discover.discover import Explored, Explorer
     from superopt.rules.discover.language.rule import Rule
     from superopt.rules.discover.proof.prove import Proof
+    from superopt.rules.discover.search.enumerate import Explored, Explorer
     from superopt.rules.discover.search.graphs import Graphs
 
 __all__ = ["add_actions", "check_file"]
@@ -116,7 +116,7 @@ def _discover(arguments: argparse.Namespace) -> int:
 
 
 def _explorer(arguments: argparse.Namespace) -> "Explorer":
-    """Return the engine that was asked for, with a checkpoint for each size of graphs."""
+    """Return the engine that was asked for, with a checkpoint for each space of graphs."""
     from superopt.frontier.engine import explore
     from superopt.frontier.engine.engines import transport_named
 
@@ -125,7 +125,7 @@ def _explorer(arguments: argparse.Namespace) -> "Explorer":
         folder.mkdir(parents=True, exist_ok=True)
 
     def explored(graphs: "Graphs") -> "Explored":
-        path = None if folder is None else folder / f"graphs-{graphs.size}.ckpt"
+        path = None if folder is None else folder / f"graphs-{graphs.label}.ckpt"
         return explore(
             graphs,
             workers=arguments.workers,
@@ -299,18 +299,17 @@ def _cheapest(
 
 def check_file(path: Path, *, json: bool) -> int:
     """Prove the rules of a file again, with fresh numbers, and check the axioms that the proofs rest on."""
-    from superopt.rules.discover.proof.prove import check_axioms, prove
+    from superopt.rules.discover.proof.prove import check_axioms, prove_each
     from superopt.rules.discover.store import read_rules
     from superopt.verify.seeds import fresh_seed
 
     file, seed = read_rules(path), fresh_seed()
     with LiveLine() as show:
         show("checking the axioms of the operators")
-        axioms = check_axioms(seed, [rule for rule, _ in file.rules])
-        proofs = []
-        for at, (rule, _) in enumerate(file.rules):
-            show(f"proving: {at} of {len(file.rules)} rules")
-            proofs.append((rule, prove(rule, seed)))
+        given = [rule for rule, _ in file.rules]
+        axioms = check_axioms(seed, given)
+        found = prove_each(given, seed, lambda done: show(f"proving: {done} of {len(given)} rules"))
+        proofs = list(zip(given, found, strict=True))
     wrong = [(rule, proof) for rule, proof in axioms if proof.status != "proven"]
     statuses = [proof.status for _, proof in (*proofs, *wrong)]
     if json:

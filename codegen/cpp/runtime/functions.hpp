@@ -25,6 +25,12 @@ inline Vec copy_sign(Vec size, Vec sign) {
     return floats((bits(size) & 0x7fffffff) | (bits(sign) & 0x80000000));
 }
 
+inline Vec floor(Vec x) {
+    const Vec cut = __builtin_convertvector(__builtin_convertvector(x, Int), Vec);
+    const Vec down = cut > x ? cut - 1.0f : cut;
+    return absolute(x) < 8388608.0f ? down : x;  // from 2^23 on all numbers are whole
+}
+
 template <float (*FUNCTION)(float)>
 inline Vec each(Vec x) {
     Vec result;
@@ -162,6 +168,7 @@ inline float keep(float mask, float a) { return mask != 0.0f ? a : 0.0f; }
 inline float maximum(float a, float b) { return a > b || a != a ? a : b; }
 inline float minimum(float a, float b) { return a < b || a != a ? a : b; }
 inline float absolute(float a) { return fabsf(a); }
+inline float floor(float x) { return floorf(x); }
 inline float sqrt(float x) { return sqrtf(x); }
 inline float sin(float x) { return sinf(x); }
 inline float cos(float x) { return cosf(x); }
