@@ -9,6 +9,7 @@ from torch import Tensor, fx
 
 from superopt.rivals.aten import ATTENTION, VIEWS, operator_name, read_by, tensors_in, value_of
 from superopt.rivals.indices import MADE, indices_of
+from superopt.rivals.strided import views_of
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS, widens
 from superopt.trace.lowering.windows import why_dense
 
@@ -52,6 +53,8 @@ def _is_free(node: fx.Node, made: Collection[fx.Node]) -> bool:
 def _why_outside(node: fx.Node, device: str, made: Collection[fx.Node]) -> str | None:
     name = operator_name(node)
     results, read = tensors_in(value_of(node)), read_by(node)
+    if name == "as_strided" and _is_view(node):
+        return None if all(_plain(tensor, device) for tensor in (*results, *read)) else _UNKNOWN
     if name is None or name not in LOWERINGS or name in REASONS or not results:
         return REASONS.get(_short(node), _UNKNOWN)
     if name == ATTENTION and _item_read(node, 1):
@@ -68,6 +71,22 @@ def _why_outside(node: fx.Node, device: str, made: Collection[fx.Node]) -> str |
         told += [one.dtype for one in data if not widens(name, one.dtype, told)]
     other = next((dtype for dtype in told if dtype not in _DTYPES), None)
     return None if other is None else f"it is of {str(other).removeprefix('torch.')}"
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a view by explicit strides is a chain of plainer views of something that is computed.
+
+    Of an input nobody knows where in its memory it begins, from one call to the next.
+    """
+    x, size, stride, *offset = node.args
+    root = x
+    while isinstance(root, fx.Node) and operator_name(root) in VIEWS:
+        root = root.args[0]
+    if not isinstance(root, fx.Node) or root.op != "call_function" or not isinstance(x, fx.Node):
+        return False
+    viewed = value_of(x)
+    begins = viewed.storage_offset() == 0 and (offset or [0])[0] in (None, 0)
+    return begins and views_of(viewed.shape, viewed.stride(), size, stride) is not None  # type: ignore[arg-type]
 
 
 def _why_no_windows(node: fx.Node, device: str) -> str | None:
