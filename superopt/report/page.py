@@ -357,4 +357,5 @@ def _phases(result: Result) -> str:
 def _versions(result: Result) -> str:
     if not result.versions:
         return ""
-    return f"<h2>Versions</h2>\n<div class=card>{table_of(('package', 'version'), result.versions.items())}</div>"
+    rows = table_of(("package", "version"), result.versions.items())
+    return f"<h2>Versions</h2>\n<div class=card>{rows}</div>"

@@ -276,7 +276,7 @@ class _Search:
         return sorted(ways, key=seconds.__getitem__)
 
     def _seconds_owed(self, value: int, places: frozenset[Placement]) -> float:
-        """Return the seconds in which a value that lies in parts alone is put together, which it must be once.
+        """Return the seconds in which a value that lies in parts alone is put together, as it must be.
 
         Without them, a way that puts off its reductions would always look faster than one that has made them.
         """
