@@ -91,7 +91,21 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     steps = {"eager": step(model), "inductor": inductor, **peers, "superopt": ours}
     record |= launch_record(times_together(steps, [()], seconds=options.seconds), "superopt", "eager")
     record["speedup"] = round(record["ratios"]["inductor"], 3)
+    record["weights"] = _memory_of(model)
     return record | ({"absent": absent} if absent else {})
+
+
+def _memory_of(model: Any) -> dict[str, float]:
+    """Return the bytes of a model's weights, what is kept beside them, and what of them went to files."""
+    from superopt.weights.away import bytes_away
+    from superopt.weights.kept import bytes_kept
+
+    storages = {
+        one.untyped_storage().data_ptr(): one.untyped_storage().nbytes()
+        for one in (*model.parameters(), *model.buffers())
+    }
+    total, kept, away = sum(storages.values()), bytes_kept(), bytes_away()
+    return {"bytes": total, "kept": kept, "away": away, "times": round((total + kept - away) / total, 4)}
 
 
 def _built(case: Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any], Callable[[], Any]]]:

@@ -21,9 +21,10 @@ Compiling is timed in processes of their own, Inductor and superopt in turns: "c
 all models, such as compiled headers, is made before; `once_s` is superopt's time for that. The shares of
 operations (of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model
 superopt's kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes,
-and the step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino and
-onnx-runtime by commas, steps of these are timed in turns with the others. A peer that is not installed (the
-extra `peers`), or that fails, is left out of the race, and the record says why.
+and the step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino,
+onnx-runtime, and torchao (for cases of int8), by commas, steps of these are timed in turns with the others. A
+peer that is not installed (the extra `peers`; torchao by itself), or that fails, is left out of the race, and
+the record says why.
 Let nothing else run meanwhile.
 """
 

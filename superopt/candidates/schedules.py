@@ -10,10 +10,13 @@ from superopt.fate import Fate, Kind
 from superopt.ir import Graph, Split
 from superopt.schedule import Dropped, rank
 from superopt.targets import Target
+from superopt.verify.verdict import combined
 from superopt.weights.division import Weights, divided, once_values
+from superopt.weights.joined import joined
 
 __all__ = ["schedules"]
 
+_JOINED = 2  # graphs that are tried with weights side by side as well
 _LIVE = 2  # ways without anything that is made once, beside those with it
 
 
@@ -62,7 +65,8 @@ def schedules(
         _Way(one, divided(one.graph, once).run, once) if once else way
         for one, once, way in zip(tried, values, whole, strict=True)
     ]
-    if not any(values):
+    first += _side_by_side(tried, weights)
+    if len(first) == len(whole) and not any(values):
         best = _ranked(goal, whole, target, keep, late)
         return replace(best, dropped=(*best.dropped, *unsteady))
     best = _ranked(goal, first, target, keep, late)
@@ -92,6 +96,21 @@ def _steady(
                 fate = Fate("schedule", Kind.REFUSED, faults[one.graph])
                 dropped.append(Dropped(f"unsteady{number}", f"found {number}", fate))
     return [*tried, *(one for _, one in waiting if one.is_original)], dropped
+
+
+def _side_by_side(found: Sequence[Found], weights: Weights) -> list[_Way]:
+    """Return the best graphs with their products of one tensor as one product, the weights side by side."""
+    from superopt.verify.graphs.equality import equal_graphs
+
+    ways: list[_Way] = []
+    for one in found:
+        graph = None if one.splits or len(ways) >= _JOINED else joined(one.graph, weights)
+        if graph is None or not (verdict := equal_graphs(one.graph, graph)).equal:
+            continue
+        both = replace(one, graph=graph, verdict=combined([one.verdict, verdict]), is_original=False)
+        once = once_values(graph, weights)
+        ways.append(_Way(both, divided(graph, once).run, once))
+    return ways
 
 
 def _once(found: Found, weights: Weights) -> tuple[int, ...]:

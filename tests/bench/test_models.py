@@ -1,6 +1,7 @@
 """Models: the peers that are raced, and what a case says of those that are not."""
 
 import argparse
+import copy
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from superopt.backend import warm_up
 from superopt.bench.models import case, command
 from superopt.bench.models.case import Case, child
+from superopt.bench.models.int8 import with_int8_weights, with_whole_weights
 from superopt.bench.models.peers import PEERS, peers_of
 from superopt.errors import InputError
 
@@ -70,6 +72,8 @@ def test_without_peers_none_is_absent() -> None:
     record = child(Case("resnet"), options())
     assert list(record["measured"]) == ["eager", "inductor", "superopt"]
     assert "absent" not in record
+    assert record["weights"]["times"] >= 1.0
+    assert record["weights"]["bytes"] > 1000
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -92,6 +96,19 @@ def test_the_projections_of_an_int8_model_have_eight_bits() -> None:
     assert "Linear" not in kinds
     with torch.no_grad():
         assert bool(step(model)().isfinite().all())
+
+
+@torch.no_grad()
+def test_the_model_that_torchao_rounds_has_the_same_numbers() -> None:
+    model = with_int8_weights(
+        torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Linear(48, 8, bias=False))
+    )
+    x = torch.randn(3, 64)
+    wanted, whole = model(x), with_whole_weights(copy.deepcopy(model))
+    assert {type(one) for one in whole} == {torch.nn.Linear}
+    torch.testing.assert_close(whole(x), wanted)
+    with pytest.raises(InputError, match="no weights of eight bits"):
+        with_whole_weights(whole)
 
 
 def timed(speedup: float, eager: float, **more: Any) -> dict[str, Any]:
