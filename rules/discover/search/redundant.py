@@ -36,8 +36,13 @@ def redundant(
                     derivers.remove(rule)
                     del kept[rule]
                     followed[rule] = None
+    open_yet = list[Rule]()
     for group in derivers.groups(tuple(followed)):
         tell(f"{len(rules) - len(followed)} rules, from which the others must follow")
+        answers = derivers.derived(group, _EFFORTS[0])
+        open_yet += [rule for rule, follows in zip(group, answers, strict=True) if not follows]
+    for group in derivers.groups(open_yet):
+        tell(f"{len(rules) - len(followed)} rules, from which {len(open_yet)} others must follow")
         for rule in _missed(derivers, group):
             derivers.add(rule)
             del followed[rule]
