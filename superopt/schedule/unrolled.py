@@ -4,7 +4,8 @@
     t4 = mul(eq(index[d](), 1), b)        becomes         t4 = select[d=1](x)
     t5 = contract[k, d](x, add(t3, t4))                   t5 = add(contract[k](t3, a), contract[k](t4, b))
 
-So are tensors read that lie one within another, as the numbers of few bits that share a byte.
+So are tensors read that lie one within another, as the numbers of few bits that share a byte. Kernels of such
+a graph serve no other size of the axis.
 """
 
 from collections.abc import Sequence
@@ -28,9 +29,11 @@ def unrolled(graph: Graph) -> Graph | None:
         current = found or graph
         if _can_go(current, axis):
             try:
-                found = _Unrolled(current, axis).made()
+                made = _Unrolled(current, axis).made()
             except GraphError:  # a part of it has no tensor left
                 continue
+            if _reads_whole(made, axis):
+                found = made
     return found
 
 
@@ -42,6 +45,16 @@ def _can_go(graph: Graph, axis: str) -> bool:
     placed = any(axis in place.named for step in graph.steps for place in step.places)
     leaves = any(axis in axes[one.value] or axis in one.port.axes for one in graph.outputs)
     return asked and not (named or placed or leaves)
+
+
+def _reads_whole(graph: Graph, axis: str) -> bool:
+    """Whether each position of an axis is read of all tensors that have it, which fixes its size."""
+    for at, port in enumerate(graph.inputs):
+        selects = [step for step in graph.steps if step.op == "select" and step.inputs == (at,)]
+        places = {dict(step.mapping).get(axis) for step in selects}
+        if axis in port.axes and not places.issuperset(range(graph.sizes[axis])):
+            return False
+    return True
 
 
 class _Unrolled:

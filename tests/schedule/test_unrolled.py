@@ -7,7 +7,8 @@ import torch
 
 from superopt.candidates.schedules import schedules
 from superopt.driver import Found
-from superopt.ir import Graph, parse_graph
+from superopt.errors import InputError
+from superopt.ir import Graph, extents, parse_graph
 from superopt.schedule.unrolled import unrolled
 from superopt.targets import pick_target
 from superopt.trace.run import run_graph
@@ -95,6 +96,37 @@ def test_a_wrong_one_is_not_equal() -> None:
         moved = replace(made.steps[at], mapping=((axis, 1 - int(position)),))
         wrong = replace(made, steps=(*made.steps[:at], moved, *made.steps[at + 1 :]))
         assert not equal_graphs(graph, wrong).equal
+
+
+def test_it_serves_no_other_size_of_the_axis() -> None:
+    """The graph is equal at one size; at another one it would leave positions out."""
+    graph = parse_graph(BYTES)
+    made = unrolled(graph)
+    assert made is not None
+    same, longer = ([(3, 20 * d), (7, 20), (7, 20), (d,)] for d in (2, 3))
+    assert extents(graph, longer)["d"] == 3
+    assert extents(made, same)["d"] == 2
+    with pytest.raises(InputError, match="positions along axis 'd' are read apart"):
+        extents(made, longer)
+
+
+FIRST = """
+graph first
+axes m=3 d=2
+in x: f32[m, d]
+t1 = index[d]()
+t2 = const[0]()
+t3 = eq(t1, t2)
+t4 = mul(t3, x)
+t5 = sum[d](t4)
+out y: f32[m] = t5
+"""
+
+
+def test_an_axis_of_which_some_position_is_never_read_stays() -> None:
+    """Nothing would say that its size is fixed."""
+    assert unrolled(parse_graph(FIRST)) is None
+    assert unrolled(parse_graph(FIRST.replace("mul(t3, x)", "add(t3, x)"))) is not None
 
 
 def test_schedules_try_it() -> None:
