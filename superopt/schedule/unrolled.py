@@ -48,13 +48,11 @@ def _can_go(graph: Graph, axis: str) -> bool:
 
 
 def _reads_whole(graph: Graph, axis: str) -> bool:
-    """Whether each position of an axis is read of all tensors that have it, which fixes its size."""
-    for at, port in enumerate(graph.inputs):
-        selects = [step for step in graph.steps if step.op == "select" and step.inputs == (at,)]
-        places = {dict(step.mapping).get(axis) for step in selects}
-        if axis in port.axes and not places.issuperset(range(graph.sizes[axis])):
-            return False
-    return True
+    """Whether all positions of an axis are read of tensors that calls bring, which fixes its size."""
+    brought = [at for at, port in enumerate(graph.inputs) if axis in port.axes and not port.constant]
+    selects = [step for step in graph.steps if step.op == "select" and step.inputs[0] in brought]
+    places = {dict(step.mapping).get(axis) for step in selects}
+    return not brought or places.issuperset(range(graph.sizes[axis]))
 
 
 class _Unrolled:
