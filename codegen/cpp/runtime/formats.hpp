@@ -86,7 +86,9 @@ INLINE inline Vec load(const float* from) {
 INLINE inline Vec load(const bf16* from) {
     Shorts shorts;
     memcpy(&shorts, from, sizeof shorts);
-#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
+#if defined(__AVX512F__) && !defined(__clang__)
+    const Bits wide = (Bits)__builtin_ia32_pmovzxwd512_mask((short __attribute__((vector_size(32))))shorts, Int{}, 0xffff);
+#elif defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
     const Bits wide = (Bits)__builtin_ia32_pmovzxwd256((short __attribute__((vector_size(16))))shorts);
 #else
     const Bits wide = __builtin_convertvector(shorts, Bits);
@@ -157,7 +159,15 @@ inline Vec load(const T* from) {
 }
 
 #if defined(__F16C__)
-// The one conversion that the portable vectors do not reach, eight at a time.
+// The one conversion that the portable vectors do not reach, eight or sixteen at a time.
+#if defined(__AVX512F__) && !defined(__clang__)
+typedef short Halves __attribute__((vector_size(32)));
+inline Vec load(const f16* from) {
+    Halves halves;
+    memcpy(&halves, from, sizeof halves);
+    return (Vec)__builtin_ia32_vcvtph2ps512_mask(halves, Vec{}, 0xffff, 4);
+}
+#else
 inline Vec load(const f16* from) {
     typedef short Eight __attribute__((vector_size(16)));
     Vec value;
@@ -169,6 +179,7 @@ inline Vec load(const f16* from) {
     }
     return value;
 }
+#endif
 #endif
 
 // The first `count` elements, `stride` apart; the other lanes are 0.
@@ -202,11 +213,23 @@ INLINE inline Vec load(const float* from, index_t stride, index_t count) {
 
 INLINE inline void store(float* to, Vec value) { memcpy(to, &value, sizeof value); }
 
-INLINE inline void store(bf16* to, Vec value) {
+inline Shorts rounded_to_bf16(Vec value) {
     const Bits from = bits(value);
     const Bits rounded = (from + 0x7fff + ((from >> 16) & 1)) >> 16;
     const Bits nan = (from >> 16) | 0x40;
-    const Shorts shorts = __builtin_convertvector((Bits)(value == value ? rounded : nan), Shorts);
+    return __builtin_convertvector((Bits)(value == value ? rounded : nan), Shorts);
+}
+
+INLINE inline void store(bf16* to, Vec value) {
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    Shorts shorts;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(shorts) : "v"(value));
+    uint16_t subnormal;  // the instruction makes 0 of these
+    asm("vfpclassps $0x20, %1, %0" : "=k"(subnormal) : "v"(value));
+    if (__builtin_expect(subnormal != 0, 0)) shorts = rounded_to_bf16(value);
+#else
+    const Shorts shorts = rounded_to_bf16(value);
+#endif
     memcpy(to, &shorts, sizeof shorts);
 }
 
@@ -215,7 +238,12 @@ inline void store(T* to, Vec value) {
     for (int lane = 0; lane < lanes; ++lane) to[lane] = write<T>(value[lane]);
 }
 
-#if defined(__F16C__)
+#if defined(__AVX512F__) && !defined(__clang__)
+inline void store(f16* to, Vec value) {
+    const auto halves = __builtin_ia32_vcvtps2ph512_mask(value, 0, Halves{}, 0xffff);  // ties to even
+    memcpy(to, &halves, sizeof halves);
+}
+#elif defined(__F16C__)
 inline void store(f16* to, Vec value) {
     for (int lane = 0; lane < lanes; lane += 8) {
         float __attribute__((vector_size(32))) part;
