@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from superopt.clock import Clock
 from superopt.errors import InputError
+from superopt.rules.discover.equalities import Equalities, read_equalities, write_equalities
 from superopt.rules.discover.language.constants import CONSTANTS
 from superopt.rules.discover.language.images import CONVOLUTIONS
 from superopt.rules.discover.language.operators import OPERATORS, operators_named
-from superopt.rules.discover.language.rule import Rule
+from superopt.rules.discover.language.rule import Rule, rule_text
 from superopt.rules.discover.proof.prove import Proof, prove_each
 from superopt.rules.discover.search.candidates import candidates_of
 from superopt.rules.discover.search.enumerate import Explorer, all_terms
 from superopt.rules.discover.search.joint import joint_rules
 from superopt.rules.discover.search.prune import Dropped, named, prune
+from superopt.rules.discover.search.redundant import redundant
 from superopt.rules.discover.search.terms import Setting, Units
 
 __all__ = ["MATRICES", "Discovery", "default_setting", "discover"]
@@ -110,12 +113,46 @@ def _image_inputs(size: int, names: Sequence[str]) -> list[tuple[str, Units]]:
 
 
 def discover(
-    setting: Setting, size: int, explore: Explorer, *, tell: Callable[[str], None] = lambda text: None
+    setting: Setting,
+    size: int,
+    explore: Explorer,
+    *,
+    saved: Path | None = None,
+    resume: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Discovery:
-    """Return the rules between graphs of up to `size` operators."""
+    """Return the rules between graphs of up to `size` operators.
+
+    The equalities of the search are saved in a file where one is given; to resume is to read them there.
+    """
     if size < 1:
         raise InputError(f"graphs of {size} operators make no rules; give at least 1")
     clock = Clock()
+    origin = f"graphs of up to {size} operators of {setting.text()}"
+    if resume and saved is not None and saved.exists():
+        found = read_equalities(saved, origin)
+    else:
+        found = _equalities(setting, size, explore, clock, tell)
+        if saved is not None:
+            write_equalities(found, saved, origin)
+    with clock.phase("drop"):
+        followed = redundant(found.rules, setting.operators, lambda text: tell(f"pruning: {text}"))
+    kept = [rule for rule in found.rules if rule not in followed]
+    dropped = [Dropped(rule_text(rule), "follows from the other rules") for rule in followed]
+    rules = [*named(kept), *named(found.joint)]
+    with clock.phase("prove"):
+        proofs = prove_each(
+            rules, setting.seed + 2, lambda done: tell(f"proving: {done} of {len(rules)} rules")
+        )
+    counts = {**found.counts, "followed": len(found.dropped) + len(dropped), "rules": len(rules)}
+    proven = tuple(zip(rules, proofs, strict=True))
+    return Discovery(setting, size, proven, (*found.dropped, *dropped), counts, clock.ms)
+
+
+def _equalities(
+    setting: Setting, size: int, explore: Explorer, clock: Clock, tell: Callable[[str], None]
+) -> Equalities:
+    """Return the rules that imply all equalities between terms, among these."""
     terms, graphs = all_terms(setting, size, explore, clock, tell)
     with clock.phase("compare"):
         candidates = candidates_of(terms)
@@ -131,17 +168,6 @@ def discover(
     with clock.phase("prune"):
         pruned = prune(terms, candidates, setting.seed + 1, lambda text: tell(f"pruning: {text}"))
     with clock.phase("joint"):
-        joint = joint_rules(terms, setting.seed + 1)
-    rules = [*pruned.rules, *named(joint)]
-    counts |= {
-        "closed": pruned.closed,
-        "followed": len(pruned.dropped),
-        "rules": len(rules),
-        "joint": len(joint),
-    }
-    with clock.phase("prove"):
-        proofs = prove_each(
-            rules, setting.seed + 2, lambda done: tell(f"proving: {done} of {len(rules)} rules")
-        )
-    proven = tuple(zip(rules, proofs, strict=True))
-    return Discovery(setting, size, proven, pruned.dropped, counts, clock.ms)
+        joint = tuple(joint_rules(terms, setting.seed + 1))
+    counts |= {"closed": pruned.closed, "joint": len(joint)}
+    return Equalities(pruned.rules, joint, pruned.dropped, counts)

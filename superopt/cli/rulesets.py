@@ -51,7 +51,10 @@ def add_actions(actions: Any) -> None:
     discover.add_argument("--workers", type=workers, default=1, metavar="N", help="processes (default 1)")
     add_engine(discover)
     discover.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="save each finished level in this folder"
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="save each finished level and the equalities in this folder",
     )
     discover.add_argument("--resume", action="store_true", help="go on from --checkpoint")
     discover.add_argument(
@@ -141,12 +144,19 @@ def _discovered(arguments: argparse.Namespace) -> int:
     from superopt.rules.discover.discover import MATRICES, default_setting, discover
     from superopt.rules.discover.store import write_rules
 
-    path = check_place(arguments.output)
+    path, folder = check_place(arguments.output), arguments.checkpoint
     names = MATRICES if arguments.operators is None else _listed("--operators", arguments.operators)
     constants = [] if arguments.constants is None else _listed("--constants", arguments.constants)
     setting = default_setting(arguments.size, names, arguments.seed, constants)
     with LiveLine() as show:
-        found = discover(setting, arguments.size, _explorer(arguments), tell=show)
+        found = discover(
+            setting,
+            arguments.size,
+            _explorer(arguments),
+            saved=folder and folder / f"equalities-{arguments.size}.json",
+            resume=arguments.resume,
+            tell=show,
+        )
     write_rules(found, path)
     statuses = [proof.status for _, proof in found.rules]
     if arguments.json:

@@ -62,7 +62,9 @@ def all_terms(
                 parts.append(last_applications(terms, rows, length))
                 tell(f"{made:,} graphs of up to {length} operators")
         with clock.phase("evaluate"):
-            terms = terms.extended(np.concatenate(parts), length, valued=length < size)
+            codes = np.concatenate(parts)
+            parts.clear()
+            terms = terms.extended(codes, length, valued=length < size)
     return terms, made
 
 

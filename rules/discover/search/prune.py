@@ -1,4 +1,4 @@
-"""Pruning: from all equalities that were found, keep the ones that imply the others."""
+"""Pruning: from all equalities that were found, keep the ones that imply the others among the terms."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from superopt.rules.discover.language.expressions import Apply, Expression, text_of
-from superopt.rules.discover.language.operators import Operator
 from superopt.rules.discover.language.rule import Rule, rule_of, rule_text
 from superopt.rules.discover.proof.check import counterexample
-from superopt.rules.discover.proof.derive import Deriver, Effort
 from superopt.rules.discover.search.candidates import Candidates
 from superopt.rules.discover.search.congruence import Congruence
 from superopt.rules.discover.search.generalize import General, generalized
@@ -20,10 +18,7 @@ __all__ = ["Dropped", "Pruned", "named", "prune"]
 
 _Sides = tuple[Expression, Expression]
 
-_EFFORTS = (Effort(rounds=3, nodes=500), Effort(rounds=5, nodes=1_000))  # most that follows does so soon
 _PASSES = 2  # over all rules, where more terms are taken in: what one joins lets others match
-_TOGETHER = 16  # rules that are derived at once, without each other
-_GROUPS = 16  # of such rules at least: fewer rules are derived fewer at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +41,8 @@ class Pruned:
 def prune(terms: Terms, candidates: Candidates, seed: int, tell: Callable[[str], None]) -> Pruned:
     """Return the rules from which all candidates follow, general ones first.
 
-    A candidate is dropped where the rules kept before make its sides equal among all terms of the search, and
-    afterwards where the other rules do so by saturation of its own two sides, which passes through larger
-    terms as well. Among the terms all sizes are alike, so narrow rules come last there: no other rule may
-    seem to follow from them.
+    A candidate is dropped where the rules kept before make its sides equal among all terms of the search.
+    There all sizes are alike, so narrow rules come last: no other rule may seem to follow from them.
     """
     work = _Pruning(terms, candidates, seed, tell)
     pairs = list(zip(candidates.lefts.tolist(), candidates.rights.tolist(), strict=True))
@@ -60,47 +53,7 @@ def prune(terms: Terms, candidates: Candidates, seed: int, tell: Callable[[str],
         of_size = [pair for pair in pairs if max(sizes[list(pair)]) == size]
         waiting += work.considered(of_size, narrow=False)
     work.considered(waiting, narrow=True)
-    work.drop_what_follows()
-    return Pruned(tuple(named(tuple(work.kept))), tuple(work.dropped), work.closed)
-
-
-class _Derivers:
-    """What derives rules from those that are kept: rules of matrices and rules of images never meet."""
-
-    def __init__(self, operators: Sequence[Operator]) -> None:
-        self._of = {
-            rank: Deriver(names=[operator.name for operator in operators if rank in operator.ranks])
-            for rank in (2, 4)
-            if any(rank in operator.ranks for operator in operators)
-        }
-
-    def _ranks(self, rule: Rule) -> list[int]:
-        """Return the dimensions of a rule's tensors; a rule of scalars alone goes with any."""
-        found = [rank for rank in self._of if any(len(shape) == rank for _, shape in rule.inputs)]
-        return found or list(self._of)
-
-    def add(self, rule: Rule) -> None:
-        """Take in a rule."""
-        for rank in self._ranks(rule):
-            self._of[rank].add(rule)
-
-    def remove(self, rule: Rule) -> None:
-        """Forget a rule."""
-        for rank in self._ranks(rule):
-            self._of[rank].remove(rule)
-
-    def groups(self, rules: Sequence[Rule], *, apart: bool = False) -> Iterator[list[Rule]]:
-        """Yield rules that are derived at once, all of one rank: neighbours in order, or far apart in it."""
-        for rank in self._of:
-            of_rank = [rule for rule in rules if self._ranks(rule)[0] == rank]
-            most = min(-(-len(of_rank) // _GROUPS), _TOGETHER)
-            for start in range(0, len(of_rank), most or 1):
-                number = start // most
-                yield of_rank[number :: -(-len(of_rank) // most)] if apart else of_rank[start : start + most]
-
-    def derived(self, group: Sequence[Rule], effort: Effort) -> list[bool]:
-        """Return for each rule of a group whether it follows from rules that are none of these."""
-        return self._of[self._ranks(group[0])[0]].derives_each(group, effort, without=group)
+    return Pruned(tuple(work.kept), tuple(work.dropped), work.closed)
 
 
 class _Pruning:
@@ -156,42 +109,6 @@ class _Pruning:
         self.kept[candidate.rule] = None
         self._applied.append(candidate.sides)
         self._congruence.apply(*candidate.sides)
-
-    def drop_what_follows(self) -> None:
-        """Drop rules that follow from the others; rules between the largest graphs go first.
-
-        Neighbours often need each other, so those that are left are tried once more in other groups. Each
-        rule followed from rules of which some were dropped later; those that the rules kept in the end do not
-        derive at once are kept after all.
-        """
-        derivers = _Derivers(self._terms.setting.operators)
-        for rule in self.kept:
-            derivers.add(rule)
-        rules, followed = tuple(self.kept), dict[Rule, None]()
-        for effort, apart in zip(_EFFORTS, (False, True), strict=True):
-            for group in derivers.groups(tuple(reversed(self.kept)), apart=apart):
-                self._tell(f"{len(self.kept)} rules, of which some follow from others")
-                for rule, follows in zip(group, derivers.derived(group, effort), strict=True):
-                    if follows:
-                        derivers.remove(rule)
-                        del self.kept[rule]
-                        followed[rule] = None
-        for group in derivers.groups(tuple(followed)):
-            self._tell(f"{len(self.kept)} rules, from which the others must follow")
-            for rule in _missed(derivers, group):
-                derivers.add(rule)
-                del followed[rule]
-        self.kept = {rule: None for rule in rules if rule not in followed}
-        self.dropped += [Dropped(rule_text(rule), "follows from the other rules") for rule in followed]
-
-
-def _missed(derivers: _Derivers, group: Sequence[Rule]) -> Iterator[Rule]:
-    """Yield rules of a group that do not follow; whoever takes one adds it to the rules before the next."""
-    while group:
-        answers = derivers.derived(group, _EFFORTS[-1])
-        group = [rule for rule, follows in zip(group, answers, strict=True) if not follows]
-        yield from group[:1]
-        group = group[1:]
 
 
 def named(rules: Sequence[Rule]) -> Iterator[Rule]:

@@ -80,7 +80,7 @@ def length(word: Word) -> int:
 
 
 _CHUNK = 1 << 11  # applications evaluated at once
-_BLOCK = 1 << 20  # applications whose equal ones are looked for together: more would not fit into memory
+_BLOCK = 1 << 20  # applications that are looked at together: more would not fit into memory
 _MOST_TERMS = (1 << 29) - 1
 
 UNARY = _MASK
@@ -249,19 +249,12 @@ class Terms:
             at = 0 if operator.cuts is None else length(self.shapes.sizes[made[0]][operator.cuts])
             yield members, operator.meaning([self.of(operand) for operand in operands], at), made
 
-    def prints(self, codes: Index) -> NDArray[np.uint64]:
+    def _prints(self, codes: Index, lead: Index) -> NDArray[np.uint64]:
         """Return the fingerprints of both results of each application, 0 for a result that is not there.
 
-        Operands of equal value give equal results, so combinations of values are evaluated once in a block.
+        Operands of equal value give equal results, so each combination of values is evaluated once. `lead` is
+        the first term of the same value for each term.
         """
-        same = np.unique(self.fingerprint_of, return_index=True, return_inverse=True)
-        lead = same[1][same[2]]  # the first term of the same value
-        found = np.empty((len(codes), 2), dtype=np.uint64)
-        for start in range(0, len(codes), _BLOCK):
-            found[start : start + _BLOCK] = self._prints(codes[start : start + _BLOCK], lead)
-        return found
-
-    def _prints(self, codes: Index, lead: Index) -> NDArray[np.uint64]:
         ops, left, right = unpack(codes)
         stand_in = pack(ops, lead[left], np.where(right == NOTHING, UNARY, lead[right]))
         distinct, places = np.unique(stand_in, return_inverse=True)
@@ -282,32 +275,36 @@ class Terms:
     def extended(self, codes: Index, size: int, *, valued: bool = True) -> Terms:
         """Return the terms with all results of further applications, each of so many operators.
 
-        Without their values nothing more can be applied to the further terms, but they take little memory.
+        Without values nothing more can be applied to any of them, but they take little memory.
         """
         codes = np.sort(codes)
         two = self.two_results(codes)
-        firsts = len(self) + np.arange(len(codes)) + np.cumsum(two) - two
+        firsts = (len(self) + np.arange(len(codes)) + np.cumsum(two) - two).astype(np.int32)
         total = len(self) + len(codes) + int(two.sum())
         most = _MASK if valued else _MOST_TERMS
         if total > most:
             raise InputError(f"{total:,} terms are more than {most:,}; take fewer operators or inputs")
         code_of, part_of = _grown(self.code_of, total, NOTHING), _grown(self.part_of, total, 0)
         shape_of, size_of = _grown(self.shape_of, total, 0), _grown(self.size_of, total, size)
-        code_of[firsts] = codes
-        code_of[firsts[two] + 1], part_of[firsts[two] + 1] = codes[two], 1
-        for members, _, _, made in self.alike(codes):
-            for part, shape in enumerate(made):
-                shape_of[firsts[members] + part] = shape
-        found = self.prints(codes)
         prints = _grown(self.fingerprint_of, total, 0)
-        prints[firsts], prints[firsts[two] + 1] = found[:, 0], found[two, 1]
-        values, slot_of = self._more_values(codes, firsts, total) if valued else (self.values, self.slot_of)
+        same = np.unique(self.fingerprint_of, return_index=True, return_inverse=True)
+        lead = same[1][same[2]]
+        for start in range(0, len(codes), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            some, first, second = codes[block], firsts[block], firsts[block][two[block]] + 1
+            code_of[first], code_of[second], part_of[second] = some, some[two[block]], 1
+            for members, _, _, made in self.alike(some):
+                for part, shape in enumerate(made):
+                    shape_of[first[members] + part] = shape
+            found = self._prints(some, lead)
+            prints[first], prints[second] = found[:, 0], found[two[block], 1]
+        values, slot_of = self._more_values(codes, firsts, total) if valued else ({}, self.slot_of)
         order = np.argsort(np.concatenate((self.codes, codes)), kind="stable")
         return Terms(
             setting=self.setting,
             shapes=self.shapes,
             codes=np.concatenate((self.codes, codes))[order],
-            firsts=np.concatenate((self.firsts, firsts.astype(np.int32)))[order],
+            firsts=np.concatenate((self.firsts, firsts))[order],
             code_of=code_of,
             part_of=part_of,
             size_of=size_of,
@@ -318,7 +315,7 @@ class Terms:
         )
 
     def _more_values(
-        self, codes: Index, firsts: Index, total: int
+        self, codes: Index, firsts: NDArray[np.int32], total: int
     ) -> tuple[dict[int, Any], NDArray[np.int32]]:
         """Return the values of all terms and of further applications, by shape, and their places."""
         slot_of = _grown(self.slot_of, total, 0)
@@ -330,7 +327,10 @@ class Terms:
                 slot_of[firsts[members] + part] = np.arange(start, start + len(members))
                 filled[shape] = start + len(members)
                 parts.setdefault(shape, []).append(numbers)
-        joined = {shape: some[0].each(lambda *x: np.concatenate(x), *some) for shape, some in parts.items()}
+        joined = {}
+        for shape in list(parts):
+            some = parts.pop(shape)  # the parts are let go of one shape after the other
+            joined[shape] = some[0].each(lambda *x: np.concatenate(x), *some)
         return joined, slot_of
 
 

@@ -1,11 +1,12 @@
 """Enumeration in parts, and what is left out of the largest terms: the same terms, and the same rules."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from superopt.clock import Clock
-from superopt.errors import InputError
+from superopt.errors import CheckpointError, InputError
 from superopt.frontier.engine import Limits, explore
 from superopt.rules.discover.discover import default_setting, discover
 from superopt.rules.discover.search import enumerate as enumeration
@@ -82,3 +83,18 @@ def test_terms_that_equal_no_candidate_are_not_needed() -> None:
     answers = [every.joined(*pair) for pair in pairs]
     assert [few.joined(*pair) for pair in pairs] == answers
     assert True in answers
+
+
+def test_a_discovery_goes_on_from_its_equalities(tmp_path: Path) -> None:
+    setting, place = default_setting(2, NAMES), tmp_path / "equalities.json"
+    whole = text_of_rules(discover(setting, 2, explore, saved=place))
+
+    def never(graphs: Graphs) -> NoReturn:
+        raise AssertionError("nothing is to be explored")
+
+    assert text_of_rules(discover(setting, 2, never, saved=place, resume=True)) == whole
+    with pytest.raises(CheckpointError, match="of another search"):
+        discover(default_setting(2, NAMES, seed=1), 2, never, saved=place, resume=True)
+    place.write_text("{}")
+    with pytest.raises(CheckpointError, match="has no equalities"):
+        discover(setting, 2, never, saved=place, resume=True)
