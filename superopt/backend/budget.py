@@ -12,10 +12,10 @@ from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer
 from superopt.backend.region import Region
 from superopt.backend.region_race import RegionRace
-from superopt.backend.warm_up import WarmUp
 from superopt.errors import kind_and_line
-from superopt.funnel.first_runs import FirstRuns
+from superopt.funnel.warm_up import WarmUp
 from superopt.targets import Target
+from superopt.tune.first_runs import FirstRuns
 
 __all__ = ["FIRST_S", "decisions_of"]
 

@@ -24,7 +24,6 @@ from superopt.errors import first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.assembly import in_parts
-from superopt.funnel.first_runs import FirstRuns
 from superopt.optimizer import candidates_of
 from superopt.options import OptimizeOptions
 from superopt.rivals.aten import is_attention, is_matmul, operator_name
@@ -32,6 +31,7 @@ from superopt.rivals.inductor import alone
 from superopt.rivals.opponents import Opponents
 from superopt.rivals.rivals import EAGER, INDUCTOR, LIBRARY_CALLS, Function, Rival
 from superopt.targets import Target
+from superopt.tune.first_runs import FirstRuns
 from superopt.tune.measure import HeadToHead
 
 __all__ = ["WIN", "RegionRace", "even"]
