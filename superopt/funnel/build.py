@@ -48,6 +48,7 @@ def _beside(state: State) -> Iterator[None]:
     work.begin(state)
     try:
         yield
+        state.tell("torch.compile")
         with state.clock.phase("torch.compile"):
             work.wait()
     except BaseException:  # Ctrl-C
