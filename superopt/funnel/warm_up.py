@@ -14,6 +14,7 @@ from superopt.tune.first_runs import FirstRuns
 
 __all__ = ["WarmUp", "prepare_machine"]
 
+_CLEANING_S = 5.0  # seconds in which files of compilers that were ended go
 _FIRST_RUN_S = 60.0  # the most seconds that compiling a kernel and its first run may take
 _BESIDE_COMPILERS, _BESIDE_A_PROCESS = (
     0.6,
@@ -35,6 +36,8 @@ class WarmUp:
 
     def __exit__(self, *raised: object) -> None:
         self._begun.close()
+        if self._work is not None:
+            self._work.join(_CLEANING_S)
 
     def share(self, target: Target, tensors: Iterable[Any]) -> None:
         """Begin to compile what kernels share that read tensors like some."""

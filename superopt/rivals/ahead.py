@@ -7,6 +7,9 @@ from typing import Any, Self
 
 import torch
 
+from superopt.codegen.children import Children
+from superopt.codegen.cpp.compile import compiler_ends
+from superopt.codegen.errors import NoCompilerError
 from superopt.funnel.state import State
 from superopt.rivals.rivals import Function, load_compilers, products_of, rivals_of
 from superopt.tune.background import Background
@@ -20,6 +23,7 @@ class Ahead:
     def __init__(self, *, known: bool) -> None:
         self._known = known  # whether the function is the original
         self.rivals: Mapping[str, Function] | None = None  # once they are made
+        self._children = Children()
         self._context = copy_context()  # Inductor's settings belong to the context that set them
         self._work: Background[Any] = Background(lambda: self._context.run(load_compilers))
 
@@ -45,10 +49,13 @@ class Ahead:
 
     def end(self) -> None:
         """End what is under way."""
+        self._children.close()
         self._work.end()
 
     def _make(self, state: State, loaded: Callable[[], None]) -> None:
         loaded()
+        with suppress(NoCompilerError):  # Inductor would wait for a compiler that hangs, without end
+            compiler_ends(self._children, limit_seconds=state.options.limit_seconds)
         with torch.no_grad():
             self.rivals = rivals_of(
                 state.function,
