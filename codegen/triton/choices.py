@@ -31,6 +31,8 @@ GROUP = 8  # tiles of columns whose programs run together
 USUAL_STAGES = 3
 FEWEST_ROWS = 8  # columns of an instruction that multiplies matrices in half precision
 MANY_PROGRAMS = 512  # more than any device runs at a time
+MANY_ROWS = 64  # of both sides of a product: so many keep the matrix units busy
+WARPS_TOGETHER = 4  # warps that multiply so many rows together
 FLAT_TILE = 1024  # elements of a tile where there is no matrix product
 
 # Rows, columns, warps, stages: the first that fits is the default.
@@ -106,12 +108,26 @@ def configs(
     tf32: bool = False,
     shared_bytes: int = SHARED_BYTES,
 ) -> tuple[TritonConfig, ...]:
-    """Return the configurations worth measuring, the default first; `tf32` allows products of fp32 in it."""
+    """Return the configurations worth measuring, the default first; `tf32` allows products of fp32 in it.
+
+    Half-precision products of many rows have enough warps and stages, as far as any such configuration fits.
+    """
     found = {default_config(program, sizes, shared_bytes=shared_bytes): None}
     for config in _enumerated(program, sizes, tf32=tf32):
         if footprint(program, config).fits(config, shared_bytes):
             found.setdefault(config)
-    return tuple(found)
+    fed = [one for one in found if not _starves(program, one)] if is_half(program) else []
+    return tuple(fed or found)
+
+
+def _starves(program: KernelProgram, config: TritonConfig) -> bool:
+    """Return whether matrix units wait: for copies that are asked for too late, or for more warps."""
+    if config.num_stages >= USUAL_STAGES and config.num_warps >= WARPS_TOGETHER:
+        return False
+    return any(
+        all(prod(config.blocks.get(axis, 1) for axis in side) >= MANY_ROWS for side in (rows, columns))
+        for rows, columns, _ in contractions(program)
+    )
 
 
 def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool) -> Iterator[TritonConfig]:
