@@ -26,6 +26,7 @@ from superopt.bench.planned.audits import Audits
 from superopt.bench.planned.loaded import Loaded, Settings, load_case, plan_data
 from superopt.bench.planned.mend import Changes
 from superopt.candidates import Candidate
+from superopt.candidates.alike import alike_last
 from superopt.candidates.candidate import SCHEDULED
 from superopt.candidates.codec import candidate_json
 from superopt.candidates.order import ConfigurationOrder, likely
@@ -76,7 +77,8 @@ def make_plan(case: Case, dtype: str, target: str, preset: Preset = "quick") -> 
 def _worth_racing(candidates: Sequence[Candidate], target: Any, order: ConfigurationOrder) -> list[Candidate]:
     """Return the candidates of a plan, the first of which the compiler has seen whole."""
     fates = {one.id: one.fate for one in candidates if one.fate.is_sound}
-    sound = [replace(one, fate=SCHEDULED) for one in candidates if one.id in fates][:_CANDIDATES]
+    different, alike = alike_last(replace(one, fate=SCHEDULED) for one in candidates if one.id in fates)
+    sound = [*different, *alike][:_CANDIDATES]
     found = [one for one in assured(sound, target, order, _COMPILED) if one.is_kept]
     least = min((one.us for one in found), default=0.0)
     chosen = [one for one in found if fates[one.id].kind is Kind.CHOSEN]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from superopt.bench.harness.records import Record
 from superopt.bench.kernels.cases import Case
-from superopt.bench.planned.judge import FINDINGS, AuditedKernel, exceptions, job_of, judged, mark_of
+from superopt.bench.planned.judge import FINDINGS, AuditedKernel, job_of, judged, mark_of, reasoned
 from superopt.bench.planned.loaded import Loaded
 from superopt.candidates import Candidate
 from superopt.ir import Call, Graph
@@ -59,7 +59,7 @@ def audit(
         jobs += [(job_of(kernel, target), kernel) for kernel in _kernels(loaded.case, at, kept, target)]
     found = judged_all(jobs, target, workers, {} if known is None else known, tell)
     for (_, kernel), record in zip(jobs, found, strict=True):
-        regions[kernel.region][kernel.place]["kernels"][kernel.number] |= record | exceptions(kernel, record)
+        regions[kernel.region][kernel.place]["kernels"][kernel.number] |= reasoned(kernel, record)
     floors = [target.floor_us(work.goal) for work in loaded.work]
     total = None if None in floors else sum(us for us in floors if us is not None)
     return {"floor_us": total, "regions": regions}

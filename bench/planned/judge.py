@@ -7,9 +7,9 @@ from typing import Any
 
 from superopt.bench.harness.records import Record, first_line
 from superopt.bench.kernels.cases import Case
-from superopt.cache.keys import canonical_json, versions
+from superopt.cache import versions
 from superopt.candidates import Candidate
-from superopt.codegen.statements import Compute, KernelProgram, Load, Tensor, lower_block
+from superopt.codegen.statements import Compute, KernelProgram, Load, lower_block
 from superopt.codegen.triton.choices import exact_axes
 from superopt.codegen.triton.plan import inner_turns
 from superopt.codegen.triton.run.machine_code import MachineCode, read_machine_code
@@ -18,11 +18,10 @@ from superopt.dtypes import DTYPES, HALVES
 from superopt.errors import SuperoptError
 from superopt.ir import value_axes
 from superopt.precision import half_of
-from superopt.targets import config_json
 from superopt.targets.cuda import CudaTarget
 from superopt.tune.pool import Outcome, TritonJob
 
-__all__ = ["FINDINGS", "AuditedKernel", "exceptions", "job_of", "judged", "mark_of"]
+__all__ = ["FINDINGS", "AuditedKernel", "job_of", "judged", "mark_of", "reasoned"]
 
 FINDINGS = {
     "wide": "matrix instructions of tf32 in a program in half precision",
@@ -31,6 +30,7 @@ FINDINGS = {
     "old": "a product of many rows without wgmma",
     "waits": "a product of many rows with neither tensor copies nor three stages of copies",
     "synchronous": "the hot loop of few rows waits for its loads",
+    "nested": "a loop of one turn within the hot loop, which hides its loads from the pipeline",
     "instructions": "more than 60 instructions of a warp for each KB of weights in a loop of few rows",
     "spills": "registers that do not fit",
     "fails": "the compiler refuses it, or a program needs more memory than it has on chip",
@@ -86,7 +86,7 @@ def mark_of(kernel: AuditedKernel, job: TritonJob | str, target: CudaTarget) -> 
         parts.append(job)
     else:
         source = job.source
-        parts += [source.text, f"{source.arguments}", canonical_json(config_json(source.config))]
+        parts += [source.text, f"{source.arguments} {sorted(source.config.tiles)} {source.config.options}"]
         parts.append(f"{sorted((job.numbers or {}).items())}")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_MARK]
 
@@ -166,15 +166,18 @@ def _findings(
     return [word for word in FINDINGS if word in found]
 
 
-def exceptions(kernel: AuditedKernel, record: Record) -> Record:
-    """Return the reasons for findings of a kernel, by their word, and what they follow from."""
-    if "instructions" not in record["findings"]:
-        return {"exceptions": {}}
-    program = kernel.program
-    asked = _arithmetic(program, kernel.config) / (_own_bytes(program, kernel.config) / 1024)
-    excepted = record["instructions_per_kib"] - asked <= _MOST_INSTRUCTIONS
-    reasons = {"instructions": "arithmetic"} if excepted else {}
-    return {"arithmetic_per_kib": round(asked, 1), "exceptions": reasons}
+def reasoned(kernel: AuditedKernel, record: Record) -> Record:
+    """Return the record of a kernel with what follows from its program, and the reasons for findings."""
+    program, blocks = kernel.program, kernel.config.blocks
+    nested = {"nested"} if inner_turns(program, blocks) == 1 else set()
+    found = [word for word in FINDINGS if word in nested or word in set(record["findings"]) - {"nested"}]
+    record = {**record, "findings": found, "exceptions": {}}
+    if "instructions" in found:
+        asked = _arithmetic(program, kernel.config) / (_own_bytes(program, kernel.config) / 1024)
+        record["arithmetic_per_kib"] = round(asked, 1)
+        if record["instructions_per_kib"] - asked <= _MOST_INSTRUCTIONS:
+            record["exceptions"] = {"instructions": "arithmetic"}
+    return record
 
 
 def _arithmetic(program: KernelProgram, config: Any) -> float:
@@ -236,27 +239,32 @@ def _turn_bytes(program: KernelProgram, config: Any) -> int:
 def _own_bytes(program: KernelProgram, config: Any) -> int:
     """Return the bytes of weights and caches that a turn reads."""
     sizes = _loop_bytes(program, config, inner_turns=inner_turns(program, config.blocks))
-    return sum(sizes.get(one.value, 0) for one in _streamed(program, config))
+    return sum(sizes[value] for value in _streamed(program, config))
 
 
 def _streamed_bytes(program: KernelProgram, config: Any) -> int:
     """Return the bytes of all weights and caches that loops read."""
-    looped, sizes = _loop_bytes(program, config, inner_turns=1), program.graph.sizes
+    sizes = program.graph.sizes
     return sum(
         _volume(sizes[axis] for axis in one.axes) * DTYPES[one.dtype].bytes
-        for one in _streamed(program, config)
-        if one.value in looped
+        for one in program.loads
+        if one.value in _streamed(program, config)
     )
 
 
-def _streamed(program: KernelProgram, config: Any) -> list[Tensor]:
-    """Return weights and caches: the inputs whose tiles no two programs read."""
+def _streamed(program: KernelProgram, config: Any) -> frozenset[int]:
+    """Return weights and caches: the inputs that a loop reads, whose tiles no two programs read."""
+    looped = {one.value for one, loops in program.flat() if isinstance(one, Load) and loops}
     spread = {
         axis
         for axis in program.grid
         if config.blocks[axis] < program.graph.sizes[axis] and axis not in config.whole
     }
-    return [one for one in program.loads if one.port is not None and spread <= set(one.axes)]
+    return frozenset(
+        one.value
+        for one in program.loads
+        if one.value in looped and one.port is not None and spread <= set(one.axes)
+    )
 
 
 def _loop_bytes(program: KernelProgram, config: Any, *, inner_turns: int) -> dict[int, int]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from superopt.bench.kernels.cases import Case
 from superopt.bench.kernels.gpu_cases import PEERS, plan_of
 from superopt.candidates import Candidate, RegionCandidates
+from superopt.candidates.alike import alike_last
 from superopt.candidates.candidate import SCHEDULED
 from superopt.errors import InputError
 from superopt.live.saved import traced_again
@@ -142,16 +143,19 @@ def _in_dtype(data: Any, dtype: str) -> Any:
 def _trials(
     plan: RegionCandidates, data: Sequence[Mapping[str, Any]], target: Target, count: int
 ) -> list[Candidate]:
-    """Return the candidates of a plan, then the best of them in other configurations, kernel by kernel."""
-    found = [replace(one, fate=SCHEDULED) for one in plan.candidates if one.fate.is_sound]
+    """Return the candidates of a plan, then the best of them in other configurations, kernel by kernel.
+
+    Candidates that are like an earlier one come last.
+    """
+    found, alike = alike_last(replace(one, fate=SCHEDULED) for one in plan.candidates if one.fate.is_sound)
     variants = [
         list(_variants(replace(one, fate=SCHEDULED), saved.get("others") or [], target))
         for one, saved in zip(plan.candidates, data, strict=True)
-        if one.fate.is_sound
+        if any(one.id == other.id for other in found)
     ]
     for turn in range(max(map(len, variants), default=0)):
         found += [several[turn] for several in variants if turn < len(several)]
-    return found[:count]
+    return [*found, *alike][:count]
 
 
 def _variants(candidate: Candidate, others: Sequence[Sequence[Any]], target: Target) -> Iterator[Candidate]:

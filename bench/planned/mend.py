@@ -6,7 +6,7 @@ from typing import Any
 
 from superopt.bench.harness.records import Record
 from superopt.bench.planned.audit import audit, distinct, judged_all, unexcused
-from superopt.bench.planned.judge import AuditedKernel, exceptions, job_of
+from superopt.bench.planned.judge import AuditedKernel, job_of, reasoned
 from superopt.bench.planned.loaded import Loaded
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.candidate import SCHEDULED, total_us
@@ -132,6 +132,6 @@ class _Mender:
         jobs = [(job_of(one, self.target), one) for one in kernels]
         judged = judged_all(jobs, self.target, self.workers, self.known, self.tell)
         for kernel, record in zip(kernels, judged, strict=True):
-            if not unexcused({**record, **exceptions(kernel, record)}):
+            if not unexcused(reasoned(kernel, record)):
                 return kernel.config
         return None

@@ -16,6 +16,7 @@ from superopt.codegen.triton.footprint import LANE_REGISTERS, SHARED_BYTES, foot
 from superopt.codegen.triton.plan import (
     FEW_ROWS,
     contractions,
+    inner_turns,
     kept_axes,
     kept_splits,
     scaled_products,
@@ -32,6 +33,7 @@ USUAL_STAGES = 3
 FEWEST_ROWS = 8  # columns of an instruction that multiplies matrices in half precision
 MANY_PROGRAMS = 512  # more than any device runs at a time
 MANY_ROWS = 64  # of both sides of a product: so many keep the matrix units busy
+MORE_PROGRAMS = 128  # registers of a thread with which 16 warps share a processor
 WARPS_TOGETHER = 4  # warps that multiply so many rows together
 FLAT_TILE = 1024  # elements of a tile where there is no matrix product
 
@@ -110,14 +112,21 @@ def configs(
 ) -> tuple[TritonConfig, ...]:
     """Return the configurations worth measuring, the default first; `tf32` allows products of fp32 in it.
 
-    Half-precision products of many rows have enough warps and stages, as far as any such configuration fits.
+    Loops ask for what they read ahead, and half-precision products of many rows have enough warps and stages,
+    as far as any such configuration fits.
     """
     found = {default_config(program, sizes, shared_bytes=shared_bytes): None}
     for config in _enumerated(program, sizes, tf32=tf32):
         if footprint(program, config).fits(config, shared_bytes):
             found.setdefault(config)
-    fed = [one for one in found if not _starves(program, one)] if is_half(program) else []
+    half = is_half(program)
+    fed = [one for one in found if not (_hides_loads(program, one) or (half and _starves(program, one)))]
     return tuple(fed or found)
+
+
+def _hides_loads(program: KernelProgram, config: TritonConfig) -> bool:
+    """Return whether a loop within a loop makes one turn, so that nothing asks for its loads ahead."""
+    return inner_turns(program, config.blocks) == 1
 
 
 def _starves(program: KernelProgram, config: TritonConfig) -> bool:
@@ -147,6 +156,7 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
         config = _config(program, sizes, rows, columns, inner, warps, stages)
         yield config
         if stages == USUAL_STAGES:
+            yield replace(config, most_registers=MORE_PROGRAMS)
             if _programs(program, config, sizes) >= MANY_PROGRAMS:
                 yield from (replace(config, persistent=count) for count in (1, 2))
             if not is_half(program):  # also products on tensor cores that are nearly as accurate as fp32

@@ -111,6 +111,9 @@ def moves_from(
         matmuls = matmuls_of(graph)
         if matmuls:
             yield replace(recipe, called=matmuls)
+        weights = frozenset(one for one in matmuls if min(graph.step_at(one).inputs) < len(graph.inputs))
+        if weights and weights != matmuls:
+            yield replace(recipe, called=weights)  # what is made of computed values alone stays fused
         for value in sorted(matmuls) if len(matmuls) > 1 else ():
             yield replace(recipe, called=frozenset({value}))
     for value in _cuts(graph, mugraph):
