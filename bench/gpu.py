@@ -16,6 +16,7 @@ the cases that it has, and then races those that did not meet max-autotune.
     python -m bench.gpu --dry-run [--check]                        all but launching; kernels run once, small
     python -m bench.gpu --kernel rmsnorm-linear --case decode-8 --profile
                                                                    every candidate of one case
+    python -m bench.gpu --smoke                                    what the device does at most
     python -m bench.gpu --audit [--json OUT --resume]              what the compiler makes of the best kernels
 """
 
@@ -263,6 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--check", action="store_true", help="run every kernel once at small sizes")
     add("--kernel", metavar="NAME", default="", help="measure all candidates of one workload")
     add("--profile", action="store_true", help="with --kernel: registers, and each kernel's time")
+    add("--smoke", action="store_true", help="bandwidths, products and the start of a graph, nothing else")
     add("--audit", action="store_true", help="compile the best kernels without a GPU, and read their code")
     add("--device", default="h200", help="with --audit: for which device (default: h200)")
     add("--best", type=int, default=5, help="with --audit: candidates of a region (default: 5)")
@@ -291,6 +293,8 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         ("eager", *(name for name in listed(options.peers) if name != "eager")),
         options.seed,
     )
+    if options.smoke:
+        return _smoke()
     if options.audit:
         return _audit(cases, settings, options)
     if options.dry_run or options.check:
@@ -305,6 +309,17 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         settings = replace(settings, trials=options.trials or 64)
         return max(profile(case, settings, minutes=options.minutes, tell=tell) for case in cases[:1])
     return _measure(cases, settings, options, arguments)
+
+
+def _smoke() -> int:
+    """Print what the device reaches."""
+    from superopt.bench.planned.smoke import smoke
+
+    if not _has_cuda():
+        raise InputError("--smoke measures a CUDA device, and none is here")
+    for name, value in smoke().items():
+        print(f"{name:32} {value if isinstance(value, dict) else f'{value:,.1f}'}")
+    return 0
 
 
 def _audit(cases: list[Case], settings: "Settings", options: argparse.Namespace) -> int:

@@ -60,3 +60,14 @@ def test_registers_are_limited_where_tiles_leave_room():
     assert made.registers <= 128
     data = config_json(limited[0])
     assert pick_target("cuda:90").config_from_json(data) == limited[0]
+
+
+@pytest.mark.slow
+def test_programs_that_do_several_tiles_read_them_by_descriptors():
+    mugraph = fuse(parse_graph(MATMUL.format(m=16384, k=512, dtype="f16")))
+    found = [one for one in pick_target("cuda:90").configs(mugraph, 0) if one.persistent and one.descriptors]
+    large = next(one for one in found if rows(one) == 128 and one.num_warps == 8)
+    made = compile_ahead(emit(lower_block(mugraph, 0), large), target="cuda:90", texts=True)
+    assert made.tensor_copies >= 2
+    assert made.spill_bytes == 0
+    assert "wgmma" in made.ptx
