@@ -22,6 +22,7 @@ __all__ = [
     "FINDINGS",
     "audit",
     "distinct",
+    "is_fine",
     "judged_all",
     "known_kernels",
     "summary",
@@ -117,7 +118,19 @@ def summary(cases: Mapping[str, Record]) -> str:
 
 
 def _listed(found: Counter[str]) -> str:
-    return ", ".join(f"{found[word]} {word}" for word in (*FINDINGS, "excepted") if found[word]) or "fine"
+    faults = [f"{found[word]} {word}" for word in FINDINGS if found[word]] or ["fine"]
+    return ", ".join([*faults, *([f"{found['excepted']} excepted"] if found["excepted"] else [])])
+
+
+def is_fine(cases: Iterable[Record]) -> bool:
+    """Return whether no kernel has a finding without a reason."""
+    return not any(
+        unexcused(kernel)
+        for case in cases
+        for region in case["regions"]
+        for candidate in region
+        for kernel in candidate["kernels"]
+    )
 
 
 def distinct(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from superopt.bench.harness.command import check_out
 from superopt.bench.harness.records import Record
 from superopt.bench.harness.results import begin, machine, resumed, tell
-from superopt.bench.planned.audit import EXCEPTIONS, FINDINGS, audit, known_kernels, summary
+from superopt.bench.planned.audit import EXCEPTIONS, FINDINGS, audit, is_fine, known_kernels, summary
 from superopt.bench.planned.loaded import Loaded
 from superopt.bench.planned.mend import Changed, configured_for, mended
 from superopt.errors import InputError
@@ -62,9 +62,11 @@ class Audits:
         )
         self._keep(loaded, record)
 
-    def summary(self, names: list[str]) -> str:
-        """Return what was found in some cases."""
-        return summary({name: self._cases[name] for name in names if name in self._cases})
+    def told(self, names: list[str]) -> int:
+        """Print what was found in some cases; return 1 where a finding has no reason."""
+        cases = {name: self._cases[name] for name in names}
+        print(summary(cases), end="")
+        return 0 if is_fine(cases.values()) else 1
 
     def _keep(self, loaded: Loaded, record: Record) -> None:
         self._cases[loaded.case.name] = record
