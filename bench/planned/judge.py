@@ -30,7 +30,7 @@ FINDINGS = {
     "old": "a product of many rows without wgmma",
     "waits": "a product of many rows with neither tensor copies nor three stages of copies",
     "synchronous": "the hot loop of few rows waits for its loads",
-    "nested": "a loop of one turn within the hot loop, which hides its loads from the pipeline",
+    "nested": "a loop within the hot loop with no more turns than there are stages, whose loads are waited for",
     "instructions": "more than 60 instructions of a warp for each KB of weights in a loop of few rows",
     "spills": "registers that do not fit",
     "fails": "the compiler refuses it, or a program needs more memory than it has on chip",
@@ -169,7 +169,7 @@ def _findings(
 def reasoned(kernel: AuditedKernel, record: Record) -> Record:
     """Return the record of a kernel with what follows from its program, and the reasons for findings."""
     program, blocks = kernel.program, kernel.config.blocks
-    nested = {"nested"} if inner_turns(program, blocks) == 1 else set()
+    nested = {"nested"} if 0 < inner_turns(program, blocks) <= kernel.config.num_stages else set()
     found = [word for word in FINDINGS if word in nested or word in set(record["findings"]) - {"nested"}]
     record = {**record, "findings": found, "exceptions": {}}
     if "instructions" in found:

@@ -104,10 +104,12 @@ class _Mender:
         found: Changes = {}
         for one, record in zip(audited, judged, strict=True):
             numbers = [at for at, kernel in enumerate(record["kernels"]) if unexcused(kernel)]
-            if numbers:
-                found[self.region, one.id] = self._mended(one, numbers)
-        lost = sum(one is None for one in found.values())
-        return found if lost < len(region.candidates) else {}
+            nested = any("nested" in kernel["findings"] for kernel in record["kernels"])
+            if numbers:  # a schedule without the inner loop is a candidate of its own
+                found[self.region, one.id] = None if nested else self._mended(one, numbers)
+        lost = {id for (_, id), one in found.items() if one is None}
+        planned = {one.id for one in region.candidates if not one.variant}
+        return {} if planned <= lost else found
 
     def _mended(self, candidate: Candidate, numbers: Sequence[int]) -> Candidate | None:
         """Return a candidate with sound configurations of some kernels; None where there are none."""
@@ -127,7 +129,11 @@ class _Mender:
             return None
         kernels = [
             AuditedKernel(self.case, self.region, 0, number, candidate.configured(number, config), config)
-            for config in likely(candidate, number, self.order, _OTHERS)
+            for config in dict.fromkeys(
+                one
+                for apart in (False, True)
+                for one in likely(candidate, number, self.order, _OTHERS // 2, apart=apart)
+            )
         ]
         jobs = [(job_of(one, self.target), one) for one in kernels]
         judged = judged_all(jobs, self.target, self.workers, self.known, self.tell)

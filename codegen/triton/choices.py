@@ -125,8 +125,8 @@ def configs(
 
 
 def _hides_loads(program: KernelProgram, config: TritonConfig) -> bool:
-    """Return whether a loop within a loop makes one turn, so that nothing asks for its loads ahead."""
-    return inner_turns(program, config.blocks) == 1
+    """Return whether a loop within a loop makes too few turns for its loads to be asked for ahead."""
+    return 0 < inner_turns(program, config.blocks) <= config.num_stages
 
 
 def _starves(program: KernelProgram, config: TritonConfig) -> bool:

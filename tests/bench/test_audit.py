@@ -63,6 +63,7 @@ def test_on_an_h100_products_of_many_rows_are_wgmma_and_no_copy_of_mla_is_waited
     for name in AUDITS[:2]:
         for case, kernel in kernels_of(name):
             if case.startswith("mla") and kernel.get("loop_matrix"):
+                assert not kernel["loads"], case
                 assert kernel["copies"] or kernel["tensor_copies"], case
             if "prefill" in case and kernel.get("matrix"):
                 assert all(one.startswith("wgmma") for one in kernel["matrix"]), (case, kernel["matrix"])
