@@ -30,7 +30,7 @@ FINDINGS = {
     "old": "a product of many rows without wgmma",
     "waits": "a product of many rows with neither tensor copies nor three stages of copies",
     "synchronous": "the hot loop of few rows waits for its loads",
-    "nested": "a loop within the hot loop with no more turns than there are stages, whose loads are waited for",
+    "nested": "a loop within the hot loop with no more turns than there are stages, whose loads wait",
     "instructions": "more than 60 instructions of a warp for each KB of weights in a loop of few rows",
     "spills": "registers that do not fit",
     "fails": "the compiler refuses it, or a program needs more memory than it has on chip",
