@@ -65,7 +65,6 @@ DTYPES = {
     "f8e5m2": torch.float8_e5m2,
 }
 WEIGHT = 0.3  # of weights, so that results stay near 1
-ROWS = (1e4, 1.0, 1e-4)  # sizes of rows
 
 
 def in_dtype(graph: Graph, dtype: str) -> Graph:
@@ -78,8 +77,8 @@ def tensors_of(name: str, dtype: str, sizes: dict[str, int], layout: str) -> tup
     torch.manual_seed(0)
     shapes = WORKLOADS[name].shapes(**sizes).values()
     first, *others = (laid_out(shape, dtype, layout, at) for at, shape in enumerate(shapes))
-    if layout == "rows":
-        first *= torch.tensor(ROWS).repeat(first.shape[-2])[: first.shape[-2], None].to(first.dtype)
+    if layout == "rows":  # of three sizes in turn
+        first *= torch.tensor((1e4, 1.0, 1e-4)).repeat(count := first.shape[-2])[:count, None].to(first.dtype)
     return first, *others
 
 
@@ -114,12 +113,12 @@ def run_workload(name: str, kind: str, dtype: str, sizes: dict[str, int], layout
     named = dict(zip(WORKLOADS[name].tensors, tensors, strict=True))
     read = {port.name: named[port.name] for port in graph.inputs}  # of tensors without elements, none
     found = next(iter(TritonMuGraph(fuse(graph))(**read).values()))
-    exact = WORKLOADS[name].function(*(tensor.double() for tensor in tensors))
-    eager = WORKLOADS[name].function(*tensors)
+    function = WORKLOADS[name].function
+    exact, eager = function(*(tensor.double() for tensor in tensors)), function(*tensors)
     if layout != "rows":
         return compared(found, eager, exact)
     alike = [one.movedim(tensors[0].dim() - 2, 0) for one in (found, eager, exact)]
-    answers = [compared(*(one[at::3] for one in alike)) for at in range(3)]
+    answers = (compared(*(one[at::3] for one in alike)) for at in range(3))
     return max(answers, key=lambda one: one["error"] / max(2 * one["eager"] + 4 * one["rounding"], 1e-30))
 
 
