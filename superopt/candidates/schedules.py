@@ -9,6 +9,7 @@ from superopt.driver import Found
 from superopt.fate import Fate, Kind
 from superopt.ir import Graph, Split
 from superopt.schedule import Dropped, rank
+from superopt.schedule.unrolled import unrolled
 from superopt.targets import Target
 from superopt.verify.verdict import combined
 from superopt.weights.division import Weights, divided, once_values
@@ -16,7 +17,7 @@ from superopt.weights.joined import joined
 
 __all__ = ["schedules"]
 
-_JOINED = 2  # graphs that are tried with weights side by side as well
+_REWRITTEN = 2  # graphs that are tried in each other form as well
 _LIVE = 2  # ways without anything that is made once, beside those with it
 
 
@@ -65,9 +66,9 @@ def schedules(
         _Way(one, divided(one.graph, once).run, once) if once else way
         for one, once, way in zip(tried, values, whole, strict=True)
     ]
-    first += _side_by_side(tried, weights)
-    if len(first) == len(whole) and not any(values):
-        best = _ranked(goal, whole, target, keep, late)
+    first += _rewritten(tried, weights)
+    if not any(way.once for way in first):
+        best = _ranked(goal, first, target, keep, late)
         return replace(best, dropped=(*best.dropped, *unsteady))
     best = _ranked(goal, first, target, keep, late)
     live = _ranked(goal, whole, target, min(_LIVE, keep), late, mark=", weights live")
@@ -98,18 +99,22 @@ def _steady(
     return [*tried, *(one for _, one in waiting if one.is_original)], dropped
 
 
-def _side_by_side(found: Sequence[Found], weights: Weights) -> list[_Way]:
-    """Return the best graphs with their products of one tensor as one product, the weights side by side."""
+def _rewritten(found: Sequence[Found], weights: Weights) -> list[_Way]:
+    """Return the best graphs written anew, where that is equal: joined weights, short axes taken apart."""
     from superopt.verify.graphs.equality import equal_graphs
 
     ways: list[_Way] = []
-    for one in found:
-        graph = None if one.splits or len(ways) >= _JOINED else joined(one.graph, weights)
-        if graph is None or not (verdict := equal_graphs(one.graph, graph)).equal:
-            continue
-        both = replace(one, graph=graph, verdict=combined([one.verdict, verdict]), is_original=False)
-        once = once_values(graph, weights)
-        ways.append(_Way(both, divided(graph, once).run, once))
+    for rewrite in (lambda graph: joined(graph, weights), unrolled):
+        made = 0
+        for one in found:
+            graph = None if one.splits or made >= _REWRITTEN else rewrite(one.graph)
+            if graph is None or not (verdict := equal_graphs(one.graph, graph)).equal:
+                continue
+            made += 1
+            known = verdict if one.verdict is None else combined([one.verdict, verdict])
+            once = once_values(graph, weights)
+            run = divided(graph, once).run if once else graph
+            ways.append(_Way(replace(one, graph=graph, verdict=known, is_original=False), run, once))
     return ways
 
 

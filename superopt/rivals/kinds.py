@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.rivals.aten import ATTENTION, VIEWS, operator_name, read_by, tensors_in, value_of
+from superopt.rivals.bits import bits_of
 from superopt.rivals.indices import MADE, indices_of
 from superopt.rivals.strided import views_of
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS, widens
@@ -16,7 +17,7 @@ from superopt.trace.lowering.windows import why_dense
 __all__ = ["Kind", "kinds_of", "reasons_of"]
 
 Kind = Literal["free", "compute", "outside"]
-"""Free: a view, or made of positions and constants, and repeated wherever it is read.
+"""Free: a view, or made of positions, constants and bits, and repeated wherever it is read.
 Outside: left to Inductor."""
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
@@ -25,7 +26,7 @@ _UNKNOWN = "no rule makes algebra of it"
 
 def kinds_of(graph: fx.Graph, device: str) -> dict[fx.Node, Kind]:
     """Return the kind of every node, for kernels on a type of device."""
-    made = indices_of(graph)
+    made = _made_anew(graph)
     reasons = _reasons(graph, device, made)
     kinds: dict[fx.Node, Kind] = {}
     for node in graph.nodes:
@@ -38,7 +39,12 @@ def kinds_of(graph: fx.Graph, device: str) -> dict[fx.Node, Kind]:
 
 def reasons_of(graph: fx.Graph, device: str) -> Mapping[fx.Node, str]:
     """Return why nodes are left to Inductor, for kernels on a type of device; the others are algebra."""
-    return _reasons(graph, device, indices_of(graph))
+    return _reasons(graph, device, _made_anew(graph))
+
+
+def _made_anew(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that are repeated wherever they are read: of positions, and of bits of bytes."""
+    return indices_of(graph) | bits_of(graph)
 
 
 def _reasons(graph: fx.Graph, device: str, made: Collection[fx.Node]) -> dict[fx.Node, str]:

@@ -20,6 +20,7 @@ from superopt.trace.lowering.table import (
     PROOF_LOWERINGS,
     REASONS,
     flat,
+    moves,
     widens,
 )
 from superopt.trace.run import dtype_name
@@ -212,6 +213,7 @@ class _Translation:
             sym.dtype.is_floating_point
             or sym.dtype == torch.bool
             or widens(name, sym.dtype, self._made(call))
+            or moves(name, sym.dtype)
         ):
             return
         if sym.value in self.raw:

@@ -226,3 +226,47 @@ def test_projections_of_one_tensor_are_joined_layer_by_layer(plans, warnings_log
             close(run(x), module(x))
         assert not torch.allclose(before, run(x))
     assert not troubles(warnings_logged)
+
+
+class Few(nn.Module):
+    """Weights of four bits in pairs, or of eight bits, whose groups are seen before they become floats."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.bits = bits
+        kind = torch.uint8 if bits == 4 else torch.int8
+        least, most = (0, 256) if bits == 4 else (-128, 128)
+        self.register_buffer("w", torch.randint(least, most, (48, 64 * bits // 8), dtype=kind))
+        self.register_buffer("s", torch.rand(48, 4) / 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = self.w
+        if self.bits == 4:
+            w = torch.stack([w & 15, w >> 4], -1).view(48, 64).to(torch.int8) - 8
+        whole = w.view(48, 4, 16).to(x.dtype) * self.s[..., None]
+        return nn.functional.linear(x, whole.view(48, 64)).sort(-1).values
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_region_reads_weights_of_few_bits_as_they_lie(bits: int, plans, warnings_logged) -> None:
+    torch.manual_seed(0)
+    module, host, x = Few(bits).eval(), Host(), torch.randn(5, 64)
+    run = torch.compile(module, backend=host)
+    close(run(x), module(x))
+    assert host.calls == 1
+    [plan] = plans
+    assert f": {'u8' if bits == 4 else 'i8'}[" in plan
+    module.w.add_(1)
+    close(run(x), module(x))
+    assert not troubles(warnings_logged)
+
+
+@torch.no_grad()
+def test_bytes_that_wrap_around_are_left_to_pytorch(plans) -> None:
+    class Wrapping(Few):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, ((self.w & 15) - 8).view(24, 64).to(x.dtype)).sort(-1).values
+
+    module, x = Wrapping(4).eval(), torch.randn(5, 64)
+    close(torch.compile(module, backend=Host())(x), module(x))
