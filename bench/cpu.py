@@ -4,13 +4,14 @@
     python -m bench.cpu --minutes 30 --json OUT            cases in order, the most telling first
     python -m bench.cpu --minutes 30 --json OUT --resume   goes on after those that OUT has
     python -m bench.cpu --suite squares --no-library --threads 1,2 --json OUT
+    python -m bench.cpu --dtype bf16 --peers torch.compile,max-autotune --minutes 60 --json OUT
 
 Measured: the kernels of each case, searched, scheduled, compiled, tuned and checked in floats as
-`superopt.optimize` does it, with a short time for races. Against: eager PyTorch, torch.compile and, for
-attention, scaled_dot_product_attention, in turns and on changing inputs. A ratio above 1 means that the
-kernels are faster than the best of these. The column "returned" is what `optimize` returns: the kernels
-where they beat eager PyTorch and torch.compile, the faster of those otherwise. Let nothing else run
-meanwhile.
+`superopt.optimize` does it, with a short time for races. Against: eager PyTorch, torch.compile, perhaps
+max-autotune and, for attention, scaled_dot_product_attention, in turns and on changing inputs. A ratio
+above 1 means that the kernels are faster than the best of these. The column "returned" is what `optimize`
+returns: the kernels where they beat PyTorch's own programs, the fastest of those otherwise. Let nothing
+else run meanwhile.
 
 A case of which eager PyTorch would take more than `--longest` seconds a call is left out, and listed as such.
 """
@@ -24,10 +25,10 @@ from typing import Any
 from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
 from superopt.bench.harness.records import Means, Record, failed, geometric_means, launch_record, line
 from superopt.bench.harness.results import Results, begin, machine, resumed, tell
-from superopt.bench.harness.rivals import copies_like, ready
+from superopt.bench.harness.rivals import compiled, copies_like, ready
 from superopt.bench.kernels.by_hand import hand_written
 from superopt.bench.kernels.cases import Case, chosen
-from superopt.bench.kernels.cpu_cases import DTYPES, SUITES, of_suite
+from superopt.bench.kernels.cpu_cases import DEFAULT, DTYPES, SUITES, of_suite
 from superopt.bench.kernels.roofs import roofs_of
 from superopt.bench.kernels.table import best_peer, show, times_over_ours
 from superopt.candidates import RegionCandidates
@@ -39,7 +40,8 @@ from superopt.funnel.assembly import assemble, in_parts
 
 __all__ = ["main"]
 
-PEERS = ("eager", "torch.compile")
+TUNED = "torch.compile max-autotune-no-cudagraphs"
+PEERS = ("eager", "torch.compile", TUNED)
 """What `optimize` may return instead of kernels; attention is raced against more."""
 
 _COMPILED = 6  # candidates of a region
@@ -53,7 +55,7 @@ class Settings:
 
     seconds: float = 2.0  # of tuning and racing candidates, and as much again of racing the rivals
     graphs: int = 2  # of a case, which are made into kernels
-    peers: tuple[str, ...] = PEERS
+    peers: tuple[str, ...] = PEERS[:2]  # the last one takes half a minute a case
     threads: tuple[int, ...] = ()  # numbers of threads to scale over
     library: bool = True  # whether a kernel may be a call of PyTorch's matmul
     longest: float = 1.5  # seconds of a call of eager PyTorch, above which a case is left out
@@ -112,6 +114,8 @@ def _wanted(case: Case, settings: Settings) -> dict[str, Callable[[], Callable[.
     wanted: dict[str, Callable[[], Callable[..., Any]]] = {"eager": lambda: case.function}
     if "torch.compile" in settings.peers:
         wanted["torch.compile"] = lambda: torch.compile(case.function)
+    if TUNED in settings.peers:
+        wanted[TUNED] = lambda: compiled(case.function, TUNED)
     for name, other in hand_written(case.workload).items():
         wanted[name] = lambda other=other: other  # type: ignore[misc]
     return wanted
@@ -210,7 +214,8 @@ def run_cases(cases: Sequence[Case], settings: Settings, results: Results, *, mi
 
 def show_table(document: Mapping[str, Any]) -> None:
     """Print the table."""
-    rivals = times_over_ours({"eager": "eager", "torch.compile": "compile", "sdpa": "sdpa"})
+    names = {"eager": "eager", "torch.compile": "compile", TUNED: "max-autotune", "sdpa": "sdpa"}
+    rivals = times_over_ours(names)
     columns = {
         **rivals,
         "best peer": best_peer,
@@ -230,10 +235,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("cpu", __doc__)
     add = parser.add_argument
     add("--quick", action="store_true", help="8 cases of all kinds")
-    parser.add_cases(SUITES, DTYPES, "", "2048-m8")
+    parser.add_cases(SUITES, DTYPES, ",".join(DEFAULT), "2048-m8")
     add("--seconds", type=above_zero, default=2.0, help="of the races of a case (default: 2)")
     add("--graphs", type=from_one, default=2, help="how many graphs of a case become kernels (default: 2)")
-    add("--peers", default=",".join(PEERS), help="rivals besides eager, by commas (default: all)")
+    shown = "torch.compile, max-autotune; default: torch.compile"
+    add("--peers", default=PEERS[1], help=f"rivals besides eager, by commas ({shown})")
     add("--threads", default="", help="measure scaling over these numbers of threads, as in 1,2")
     add("--no-library", action="store_true", help="let no kernel be a call of PyTorch's matmul")
     add("--longest", type=above_zero, default=1.5, help="leave out cases of which eager takes more seconds")
@@ -245,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     check_names("--dtype", listed(options.dtype), DTYPES)
-    check_names("--peers", listed(options.peers), PEERS)
+    check_names("--peers", listed(options.peers), [*PEERS[:2], "max-autotune"])
     suite = "quick" if options.quick else options.suite
     cases = chosen(options, of_suite(suite))
     if options.list:
@@ -254,7 +260,7 @@ def _run(options: argparse.Namespace) -> int:
     settings = Settings(
         options.seconds,
         options.graphs,
-        tuple(listed(options.peers)),
+        tuple(TUNED if one == "max-autotune" else one for one in listed(options.peers)),
         _threads(options.threads),
         not options.no_library,
         options.longest,

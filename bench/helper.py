@@ -5,7 +5,7 @@
 
 Measured: calls of a model that Inductor compiled, while a helper tunes the regions of another model of
 the same program. Against: the same calls while the helper, and all that it started, are stopped. Both states
-take turns of a second or so, and what counts is the mean time of a call in each turn, its slowest calls
+take turns of half a second, and what counts is the mean time of a call in each turn, its slowest calls
 included. The numbers of a helper that hardly ran say nothing: how much processor time it got is told, too.
 The exit code is 1 where calls surely take longer by more than `--most` percent. Needs Linux. Let nothing else
 run meanwhile.
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser("helper", __doc__)
     add = parser.add_argument
     add("--seconds", type=above_zero, default=120.0, help="of measuring (default: 120)")
-    add("--turn", type=above_zero, default=1.0, help="seconds of one state (default: 1)")
+    add("--turn", type=above_zero, default=0.5, help="seconds of one state (default: 0.5)")
     add("--threads", type=from_one, default=1, help="of the program (default: 1)")
     add("--most", type=above_zero, default=5.0, help="percent that calls may take longer (default: 5)")
     add("--json", type=Path, metavar="OUT", help="write the results here")

@@ -51,9 +51,9 @@ def _frontier(quick: bool) -> list[str]:
 
 
 def _cpu(quick: bool) -> list[str]:
-    from superopt.bench.kernels.cpu_cases import of_suite
+    from superopt.bench.kernels.cpu_cases import DEFAULT, of_suite
 
-    return [case.name for case in of_suite("quick" if quick else "all")]
+    return [case.name for case in of_suite("quick" if quick else "all") if case.dtype in DEFAULT]
 
 
 def _gpu(quick: bool) -> list[str]:

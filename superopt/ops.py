@@ -222,6 +222,7 @@ _RECORDS = (
     _function("erf", 1, 12, keeps_zero=True, finite=True, bounded=True, triton="tl.erf({})"),
     _function("sin", 1, 12, keeps_zero=True, finite=True, bounded=True, triton="tl.sin({})"),
     _function("cos", 1, 12, finite=True, bounded=True, triton="tl.cos({})"),
+    _function("floor", 1, 1, keeps_mask=True, keeps_zero=True, finite=True, triton="tl.floor({})"),
     _function("pow", 2, 20, keeps_mask=True, torch="{} ** {}", triton="power({}, {})"),
     # guard(m, x) is x where m, else 0, even where x is 0 / 0. The algebra, in which an undefined x may be
     # anything, knows nothing of it: it would conclude that it is x.

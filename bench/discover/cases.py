@@ -9,6 +9,7 @@ __all__ = ["CASES", "setting_of", "taso_setting"]
 SEVEN = (
     "add", "mul", "relu", "matmul", "transpose", "concat_rows", "concat_cols", "split_rows", "split_cols",
 )  # fmt: skip
+FOUR = ("add", "relu", "matmul", "transpose")
 ALL = (*SEVEN, "scale")
 JOINING = ("add", "matmul", "concat_rows", "concat_cols", "split_rows", "split_cols")
 IMAGES = (
@@ -47,6 +48,8 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
     "joining-3": (JOINING, (), 3),
     "merging-3": (MERGING, (), 3),
     "all-3": (ALL, (), 3),
+    "four-4": (FOUR, (), 4),
+    "seven-4": (SEVEN, (), 4),
 }
 
 

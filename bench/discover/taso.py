@@ -24,7 +24,8 @@ from superopt.rules.discover.proof.derive import Deriver, Effort
 from superopt.rules.discover.proof.prove import prove
 from superopt.rules.discover.store import read_rules
 
-_EFFORT = Effort(rounds=6, nodes=8_000)
+# How far derivations go, and how many rules are derived at once.
+_EFFORTS = ((Effort(rounds=5, nodes=1_000), 16), (Effort(rounds=6, nodes=8_000), 1))
 _CONV, _RELU, _CONCAT, _SPLIT, _ADD, _MUL, _MATMUL = 3, 8, 12, 13, 16, 17, 18
 _NAMES = {_RELU: "relu", _ADD: "add", _MUL: "mul", _MATMUL: "matmul"}
 _AXIS, _DIMENSIONS, _ACTIVATION, _WITH_RELU = 11, 10, 9, 2
@@ -161,15 +162,28 @@ def _joins_weights(given: Substitution) -> bool:
     )
 
 
-def answer_for(rule: Rule, rules: Sequence[Rule], deriver: Deriver, seed: int) -> str:
-    """Return what discovered rules say of one that is published."""
-    if counterexample(rule, seed) is not None:
-        return "wrong"
-    if special_case_of(rule, rules) is not None:
-        return "found"
-    if deriver.derives(rule, _EFFORT):
-        return "follows"
-    return "proven, not derived" if prove(rule, seed).status == "proven" else "open"
+def answers_for(
+    published: Sequence[Rule | None], rules: Sequence[Rule], deriver: Deriver, seed: int
+) -> list[str]:
+    """Return what discovered rules say of each that is published."""
+    answers = dict[int, str]()
+    for at, rule in enumerate(published):
+        if rule is None:
+            answers[at] = "without a counterpart"
+        elif counterexample(rule, seed) is not None:
+            answers[at] = "wrong"
+        elif special_case_of(rule, rules) is not None:
+            answers[at] = "found"
+    for effort, together in _EFFORTS:
+        left = [(at, rule) for at, rule in enumerate(published) if rule is not None and at not in answers]
+        for start in range(0, len(left), together):
+            some = left[start : start + together]
+            follows = deriver.derives_each([rule for _, rule in some], effort)
+            answers |= {at: "follows" for (at, _), one in zip(some, follows, strict=True) if one}
+    for at, rule in enumerate(published):
+        if rule is not None and at not in answers:
+            answers[at] = "proven, not derived" if prove(rule, seed).status == "proven" else "open"
+    return [answers[at] for at in range(len(published))]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -183,13 +197,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     rules = [rule for rule, proof in read_rules(options.rules).rules if proof.status == "proven"]
     reader, deriver = _Reader(), Deriver(rules)
-    counts: Counter[str] = Counter()
-    for at, given in enumerate(substitutions(options.published.read_bytes())):
-        rule = reader.rule(given)
-        answer = "without a counterpart" if rule is None else answer_for(rule, rules, deriver, seed=1)
-        counts[answer] += 1
+    given = list(substitutions(options.published.read_bytes()))
+    published = [reader.rule(one) for one in given]
+    answers = answers_for(published, rules, deriver, seed=1)
+    for at, (answer, rule) in enumerate(zip(answers, published, strict=True)):
         if answer not in ("found", "follows"):
-            print(f"{at}: {answer}: {given.sides if rule is None else rule_text(rule)}")
+            print(f"{at}: {answer}: {given[at].sides if rule is None else rule_text(rule)}")
+    counts = Counter(answers)
     print(f"{counts.total()} rules: {', '.join(f'{count} {answer}' for answer, count in counts.items())}")
     return 1 if counts["open"] + counts["proven, not derived"] else 0
 

@@ -7,9 +7,12 @@ and 1024 or 4096 tokens; squares are products of matrices, where arithmetic is a
 from superopt.bench.kernels.cases import CACHES, PREFILLS, Case
 from superopt.workloads import WORKLOADS
 
-__all__ = ["CASES", "DTYPES", "SUITES", "of_suite"]
+__all__ = ["CASES", "DEFAULT", "DTYPES", "SUITES", "of_suite"]
 
-DTYPES = ("f32", "bf16")
+DTYPES = ("f32", "bf16", "f16")
+DEFAULT = DTYPES[:2]
+"""The dtypes that are measured where none is asked for."""
+
 SUITES = ("all", "quick", "rows", "decode", "prefill", "squares")
 
 _ROWS = (

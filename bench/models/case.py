@@ -5,7 +5,6 @@ import gc
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,22 +20,32 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "flo
 
 _STEPPING = ("llama", "qwen3", "mistral", "gpt2")  # models whose caches are of one kind in all layers
 
+_PATCH, _IMAGE = (
+    16,
+    128,
+)  # pixels; an image has as many patches as a text has tokens, where a case says tokens
+
 
 class Case:
-    """A model, a phase and a dtype, from text like `llama:decode:bf16`."""
+    """A model, a phase, its tokens and a dtype, from text like `llama:decode:bf16` or `bert:512`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.model, *rest = text.split(":")
         self.decode = "decode" in rest
         self.dtype = next((one for one in rest if one in DTYPES), "fp32")
-        unknown = [one for one in rest if one not in ("decode", "prefill", *DTYPES)]
+        numbers = [int(one) for one in rest if one.isdecimal() and int(one) > 0]
+        self.tokens = numbers[0] if numbers else None  # of a prefill, or in the cache of a decode
+        named = [one for one in rest if not one.isdecimal() or int(one) == 0]
+        unknown = [one for one in named if one not in ("decode", "prefill", *DTYPES)]
         from superopt.bench.zoo import MODELS
 
         if self.model not in MODELS:
             raise InputError(f"no model is named {self.model!r}; there are {', '.join(MODELS)}")
         if unknown:
-            raise InputError(f"{text}: {unknown[0]!r} is neither prefill, decode, nor {', '.join(DTYPES)}")
+            raise InputError(
+                f"{text}: {unknown[0]!r} is neither prefill, decode, {', '.join(DTYPES)} nor tokens"
+            )
         if self.decode and self.model not in _STEPPING:
             raise InputError(f"{text}: the models that decode are {', '.join(_STEPPING)}")
 
@@ -82,7 +91,21 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     steps = {"eager": step(model), "inductor": inductor, **peers, "superopt": ours}
     record |= launch_record(times_together(steps, [()], seconds=options.seconds), "superopt", "eager")
     record["speedup"] = round(record["ratios"]["inductor"], 3)
+    record["weights"] = _memory_of(model)
     return record | ({"absent": absent} if absent else {})
+
+
+def _memory_of(model: Any) -> dict[str, float]:
+    """Return the bytes of a model's weights, what is kept beside them, and what of them went to files."""
+    from superopt.weights.away import bytes_away
+    from superopt.weights.kept import bytes_kept
+
+    storages = {
+        one.untyped_storage().data_ptr(): one.untyped_storage().nbytes()
+        for one in (*model.parameters(), *model.buffers())
+    }
+    total, kept, away = sum(storages.values()), bytes_kept(), bytes_away()
+    return {"bytes": total, "kept": kept, "away": away, "times": round((total + kept - away) / total, 4)}
 
 
 def _built(case: Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any], Callable[[], Any]]]:
@@ -93,13 +116,17 @@ def _built(case: Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any]
     from superopt.bench.zoo import Decoding, Sizes, build, inputs_of
 
     torch.manual_seed(0)
+    tokens = case.tokens or (options.context if case.decode else options.tokens)
+    prefill = options.tokens if case.decode else tokens
     sizes = Sizes(
         width=options.width,
         inner=options.width * 11 // 4,
         heads=options.width // 64,
         kv_heads=max(1, options.width // 256),
         layers=options.layers,
-        tokens=options.tokens,
+        tokens=prefill,
+        image=_PATCH * round(prefill**0.5) if case.tokens and not case.decode else _IMAGE,
+        patch=_PATCH,
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = getattr(torch, DTYPES[case.dtype])
@@ -107,13 +134,13 @@ def _built(case: Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any]
     if case.dtype == "int8":
         model = with_int8_weights(model)
     if case.decode:
-        decoding = Decoding(model, options.context)
+        decoding = Decoding(model, tokens)
         return model, lambda program: _decode(program, decoding)
     inputs = {
         name: value.to(device, dtype if value.is_floating_point() else None)
         if isinstance(value, torch.Tensor)
         else value
-        for name, value in inputs_of(case.model, replace(sizes, tokens=options.tokens)).items()
+        for name, value in inputs_of(case.model, sizes).items()
     }
     return model, lambda program: _step(program, inputs, train=options.train)
 

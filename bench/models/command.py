@@ -6,12 +6,13 @@
     python -m bench.models --cases llama:decode,llama:decode:int8 --weights frozen
     python -m bench.models --cases bert --tune 4               and once more after `superopt tune --pending`
     python -m bench.models --json OUT --resume --minutes 10    what is missing, begun within the minutes
+    python -m bench.models --table --tune 2 --peers all --json OUT --resume --minutes 7    a part of the table
     python -m bench.models --list
 
 Measured: a step of each model, compiled by superopt's backend. Against: the same step by eager PyTorch and
 by Inductor, in turns; a speedup above 1 means that superopt is faster than Inductor. A case is a model, a
-phase and a dtype: `llama`, `llama:decode`, `llama:prefill:bf16`; with int8 the weights of projections have
-eight bits, and all else is in fp32. A prefill is one step over all tokens; a
+phase and a dtype: `llama`, `llama:decode`, `llama:prefill:bf16`, and perhaps tokens, as `bert:512`; with int8
+the weights of projections have eight bits, and all else is in fp32. A prefill is one step over all tokens; a
 decode is one token after a static cache of as many. Models are small and built here with random weights
 (`bench.zoo`); nothing is downloaded. On a machine with a GPU they run there. Needs the extra `models`.
 
@@ -20,9 +21,10 @@ Compiling is timed in processes of their own, Inductor and superopt in turns: "c
 all models, such as compiled headers, is made before; `once_s` is superopt's time for that. The shares of
 operations (of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model
 superopt's kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes,
-and the step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino and
-onnx-runtime by commas, steps of these are timed in turns with the others. A peer that is not installed (the
-extra `peers`), or that fails, is left out of the race, and the record says why.
+and the step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino,
+onnx-runtime, and torchao (for cases of int8), by commas, steps of these are timed in turns with the others. A
+peer that is not installed (the extra `peers`; torchao by itself), or that fails, is left out of the race, and
+the record says why.
 Let nothing else run meanwhile.
 """
 
@@ -69,12 +71,41 @@ DEFAULT = (
 )
 """The cases that are run where none are named; to train, their models."""
 
+_FAMILIES = (
+    "llama",
+    "qwen3",
+    "mistral",
+    "gemma2",
+    "gpt2",
+    "bert",
+    "t5-encoder",
+    "mixtral",
+    "vit",
+    "whisper-encoder",
+)
+_DECODED = ("llama", "qwen3", "mistral", "gpt2")
+_PREFILLS = (64, 128, 512)
+
+TABLE = tuple(
+    f"{family}:{phase}:{dtype}"
+    for dtype in ("fp32", "bf16")
+    for phases in (_PREFILLS, ("decode",))
+    for phase in phases
+    for family in (_DECODED if phase == "decode" else _FAMILIES)
+)
+"""Ten families of models, prefills of three lengths and decodes, in two dtypes."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the exit code."""
     parser = Parser("models", __doc__)
     add = parser.add_argument
     add("--cases", default="", help="by commas, each a model, perhaps :prefill or :decode, perhaps a dtype")
+    add(
+        "--table",
+        action="store_true",
+        help="ten families, prefills of 64, 128 and 512 tokens and decodes, in two dtypes",
+    )
     add("--train", action="store_true", help="a step is forward and backward")
     add("--budget", type=above_zero, help="seconds of search for each model; by default the backend's own")
     add("--preset", default="quick", choices=("quick", "full"))
@@ -144,6 +175,12 @@ def _means(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 f" {geometric_mean(better):.3f} times the better of eager and Inductor,"
                 f" least {min(better):.2f}"
             )
+            for peer in PEERS:
+                raced = [one["ratios"][peer] for one in several if peer in one["ratios"]]
+                if raced:
+                    ahead = sum(ratio > 1 for ratio in raced)
+                    told = f"{geometric_mean(raced):.3f} times {peer}, ahead in {ahead} of {len(raced)}"
+                    lines.append(f"{title}{when}: {told}")
     return lines
 
 
@@ -155,6 +192,8 @@ def _named(options: argparse.Namespace) -> list[str]:
     """Return the cases to run; for training, the default's models."""
     if options.cases:
         return listed(options.cases)
+    if options.table:
+        return list(TABLE)
     if options.train:
         return list(dict.fromkeys(text.partition(":")[0] for text in DEFAULT))
     return list(DEFAULT)
@@ -169,7 +208,7 @@ def _measured(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         for at in range(1 + options.starts):
             for by in seconds:
                 kind = "timed" if by == "superopt" and at == options.starts else by
-                found = _in_process(case, kind, Path(folder), by, options)
+                found = _in_process(case, kind, Path(folder), by, options, peers=not options.tune)
                 if "error" in found:
                     return found
                 seconds[by].append(found.pop("compile_s"))
@@ -199,7 +238,9 @@ def _tuned(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, A
     return found if "error" in found else {"tuned": {**found, "tune_s": seconds}}
 
 
-def _in_process(case: Case, kind: str, folder: Path, by: str, options: argparse.Namespace) -> dict[str, Any]:
+def _in_process(
+    case: Case, kind: str, folder: Path, by: str, options: argparse.Namespace, *, peers: bool = True
+) -> dict[str, Any]:
     """Return what a process measures, whose caches are in a folder, or why there is nothing."""
     command = [sys.executable, "-m", "superopt.bench.models", "--child", kind, "--cases", case.text]
     command += ["--preset", options.preset, "--weights", options.weights]
@@ -207,7 +248,7 @@ def _in_process(case: Case, kind: str, folder: Path, by: str, options: argparse.
     command += ["--width", str(options.width), "--layers", str(options.layers)]
     command += ["--tokens", str(options.tokens), "--context", str(options.context)]
     command += ["--inductor-cache", str(folder / "inductor"), *(["--train"] if options.train else [])]
-    command += ["--peers", options.peers] if options.peers else []
+    command += ["--peers", options.peers] if options.peers and peers else []
     command += [] if options.budget is None else ["--budget", str(options.budget)]
     said = _output(command, folder, by, options.limit)
     if isinstance(said, dict):
@@ -243,10 +284,13 @@ _HEAD = (
 def _line(text: str, record: Mapping[str, Any]) -> str:
     if "error" in record:
         return f"{text:22} failed: {record['error']}"
+    last = record.get("tuned", record)  # peers race once, when the deferred work is done
     timed = record["measured"]
     times = " ".join(f"{timed[label]['median_us']:10.1f}" for label in ("eager", "inductor", "superopt"))
-    raced = ", ".join(f"{name} {timed[name]['median_us']:.1f}" for name in PEERS if name in timed)
-    absent = "; ".join(f"no {name}: {why}" for name, why in record.get("absent", {}).items())
+    best = last["measured"]
+    raced = ", ".join(f"{name} {best[name]['median_us']:.1f}" for name in PEERS if name in best)
+    raced += f", superopt tuned {best['superopt']['median_us']:.1f}" if raced and last is not record else ""
+    absent = "; ".join(f"no {name}: {why}" for name, why in last.get("absent", {}).items())
     spent = []
     for name in ("cold_s", "warm_s"):
         ours, inductors = record[name]["superopt"], record[name]["inductor"]

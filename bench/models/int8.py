@@ -4,7 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Int8Linear", "with_int8_weights"]
+from superopt.errors import InputError
+
+__all__ = ["Int8Linear", "with_int8_weights", "with_whole_weights"]
 
 
 class Int8Linear(nn.Module):
@@ -33,4 +35,20 @@ def with_int8_weights(model: nn.Module) -> nn.Module:
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
                 setattr(module, name, Int8Linear(child))
+    return model
+
+
+def with_whole_weights(model: nn.Module) -> nn.Module:
+    """Replace the projections of a model of eight bits by plain ones of the same numbers."""
+    rounded = [one for one in model.modules() if any(type(child) is Int8Linear for child in one.children())]
+    if not rounded:
+        raise InputError("the model has no weights of eight bits: give a case with :int8")
+    for module in rounded:
+        for name, child in list(module.named_children()):
+            if type(child) is Int8Linear:
+                scale, weight = child.get_buffer("scale"), child.get_buffer("weight")
+                plain = nn.Linear(child.in_features, child.out_features, bias=False)
+                plain.weight = nn.Parameter(weight.to(scale.dtype) * scale[:, None], requires_grad=False)
+                plain.bias = child.bias
+                setattr(module, name, plain)
     return model

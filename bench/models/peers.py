@@ -64,11 +64,26 @@ def _onnx_runtime(model: Any) -> Program:
     return program
 
 
+def _torchao(model: Any) -> Program:
+    """The same weights of eight bits as torchao keeps them, compiled by Inductor."""
+    import copy
+
+    import torch
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    from superopt.bench.models.int8 import with_whole_weights
+
+    whole = with_whole_weights(copy.deepcopy(model))
+    quantize_(whole, Int8WeightOnlyConfig())
+    return torch.compile(whole)
+
+
 PEERS: Mapping[str, Callable[[Any], Program]] = {
     "freezing": _freezing,
     "max-autotune": _max_autotune,
     "openvino": _openvino,
     "onnx-runtime": _onnx_runtime,
+    "torchao": _torchao,
 }
 """What makes each peer of a model; it raises whatever stops it."""
 

@@ -1,13 +1,15 @@
-"""Synthesized reductions against one all-reduce, on processes with throttled links; and the search at scale.
+"""Reductions between throttled processes: synthesized programs against one all-reduce, and the simulator.
 
-    python -m bench.shard --json OUT
-    python -m bench.shard --scale
+    python -m bench.shard [--machines 2x2,2x4] [--turns N] [--mbit N] [--scale] [--minutes M]
+        [--json OUT [--resume]]
 
-Measured: for each placement of parallel axes and each axis, every program of at most five steps, in turns,
-on gloo processes in network namespaces. Against: one all-reduce over the same devices, which is one of the
-programs, and the simulator's order of them. Told: in how many reductions a program beats one all-reduce and
-by how much, in how many the fastest program is among the ten that the simulator ranks first, and how far
-placements differ. A program that wins by noise alone would win here too, so the winner is chosen by one half
+Four or eight processes of gloo stand for devices in two or four nodes, and in one machine for devices in
+nodes in racks. Nodes are network namespaces whose links are throttled by a token bucket, and which the
+processes measure themselves. Then every reduction that some placement of up to three parallel axes asks for
+is run by every program of at most five steps (four on three levels), all in turns. Told: in how many
+reductions a program beats one all-reduce by 2% or more and by how much; in how many the fastest program is
+among the ten that the simulator, given the measured links, ranks first; and how far the placements of the
+same axes differ. A program that wins by noise alone would win here too, so the winner is chosen by one half
 of the turns and judged by the other half.
 """
 
@@ -17,59 +19,104 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import prod
 from pathlib import Path
 from statistics import geometric_mean, median
 from time import perf_counter
 from typing import Any
 
-from superopt.bench.harness.command import Parser, check_out, from_one
+from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
 from superopt.bench.shard.nodes import throttled_nodes
 from superopt.errors import InputError
 from superopt.files import replace_text
 from superopt.shard.machine import parse_machine
-from superopt.shard.placements import grid_of, placements
-from superopt.shard.reductions import Program
-from superopt.shard.simulate import best_program, ranked_programs
+from superopt.shard.placements import Grid, Placement, grid_of, placements
+from superopt.shard.proof import prove_sharded
+from superopt.shard.reductions import Program, programs
+from superopt.shard.search import plan_shardings
+from superopt.shard.simulate import Reduction, ranked_programs
+from superopt.workloads import WORKLOADS
 
-SHAPES = {4: ((2, 2),), 8: ((2, 4), (4, 2))}
-BYTES = (1 << 14, 1 << 18, 1 << 20)
+MACHINES = {"2x2": (2, 2), "2x4": (2, 4), "4x2": (4, 2), "2x2x2": (2, 2, 2)}
+BYTES = (1 << 18, 1 << 20)
 SCALES = ((2, 8), (8, 8), (16, 8), (8, 8, 8), (64, 8, 8))
+LAYER = "llama-layer"
 TOP = 10
+BEATS = 1.02
+
+Key = tuple[tuple[int, ...], tuple[int, ...]]
+"""A reduction: the sizes of finer levels, and those of them that are reduced."""
 
 
-def machine_text(nodes: int, gpus: int, mbit_per_s: int) -> str:
-    """Return the machine that the processes stand for, as the simulator sees it."""
-    return f"node={nodes} @ {mbit_per_s / 8:g} MB/s 300 us, gpu={gpus} @ 500 MB/s 150 us"
+def levels_of(counts: tuple[int, ...]) -> str:
+    """Return the text of a machine with so many parts at each level."""
+    return ", ".join(f"{name}={count}" for name, count in zip(_names(counts), counts, strict=True))
 
 
-def tasks_of(nodes: int, gpus: int, mbit_per_s: int) -> list[dict[str, Any]]:
-    """Return all reductions on a machine: placements, axes and sizes, with programs in simulated order."""
-    machine = parse_machine(machine_text(nodes, gpus, mbit_per_s))
-    many = machine.devices
-    found: dict[tuple[object, ...], dict[str, Any]] = {}
-    for data in (size for size in range(2, many + 1) if many % size == 0):
-        axes = {"data": data, "tensor": many // data} if data < many else {"data": data}
+def _names(counts: tuple[int, ...]) -> tuple[str, ...]:
+    return ("rack", "node", "gpu")[-len(counts) :]
+
+
+def requests(counts: tuple[int, ...]) -> dict[Key, list[str]]:
+    """Return all reductions along one or more axes of some placement; each with the words that ask for it."""
+    machine = parse_machine(levels_of(counts))
+    found: dict[Key, list[str]] = {}
+    for sizes in _factored(machine.devices, 3):
+        axes = dict(zip("abc", sizes, strict=False))
         for placement in placements(axes, machine):
-            grid = grid_of(machine, placement)
-            for axis, own in grid.own.items():
-                for size in BYTES if own else ():
-                    ranked = ranked_programs(grid, own, size)
-                    found[grid.counts, own, size] = {
-                        "placement": str(placement),
-                        "axis": axis,
-                        "counts": list(grid.counts),
-                        "own": list(own),
-                        "bytes": size,
-                        "programs": [_along(one.program, own) for one in ranked],
-                        "simulated": [one.seconds for one in ranked],
-                        "plain": next(
-                            at
-                            for at, one in enumerate(ranked)
-                            if len(one.program) == 1 and one.program[0].collective == "all-reduce"
-                        ),
-                    }
-    return list(found.values())
+            for many in range(1, len(axes) + 1):
+                for reduced in combinations(axes, many):
+                    words = f"{placement} along {'+'.join(reduced)}"
+                    found.setdefault(_reduction(placement, reduced), []).append(words)
+    return found
+
+
+def _factored(size: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to write a number as at most so many factors of at least 2."""
+    if size > 1 and most > 0:
+        yield (size,)
+    for first in range(2, size):
+        if size % first == 0 and most > 1:
+            yield from ((first, *rest) for rest in _factored(size // first, most - 1))
+
+
+def _reduction(placement: Placement, reduced: tuple[str, ...]) -> Key:
+    """Return the finer levels, each as long as it may be, and those that belong to the reduced axes."""
+    counts: list[int] = []
+    own: list[int] = []
+    for column in zip(*placement.factors, strict=True):
+        before: bool | None = None
+        for axis, factor in zip(placement.axes, column, strict=True):
+            if factor == 1:
+                continue
+            if (axis in reduced) == before:
+                counts[-1] *= factor
+                continue
+            before = axis in reduced
+            own += [len(counts)] if before else []
+            counts.append(factor)
+    return tuple(counts), tuple(own)
+
+
+def tasks_of(counts: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Return all reductions on a machine, each with all its programs."""
+    return [
+        {
+            "asked": asked,
+            "counts": list(finer),
+            "own": list(own),
+            "bytes": size,
+            "programs": [_along(program, own) for program in _programs(len(own))],
+        }
+        for (finer, own), asked in requests(counts).items()
+        for size in BYTES
+    ]
+
+
+def _programs(levels: int) -> tuple[Program, ...]:
+    return programs(levels, 5 if levels < 3 else 4)
 
 
 def _along(program: Program, own: tuple[int, ...]) -> list[list[Any]]:
@@ -79,25 +126,46 @@ def _along(program: Program, own: tuple[int, ...]) -> list[list[Any]]:
     ]
 
 
-def measured(tasks: list[dict[str, Any]], nodes: int, gpus: int, mbit_per_s: int, turns: int) -> list[Any]:
-    """Return the seconds of each turn of each program of each task."""
-    with tempfile.TemporaryDirectory() as folder, throttled_nodes(nodes, mbit_per_s) as places:
+def simulated(task: dict[str, Any], machine: str) -> list[float]:
+    """Return the seconds that each program of a reduction should take on a measured machine."""
+    own = tuple(task["own"])
+    reduction = Reduction(Grid(parse_machine(machine), tuple(task["counts"]), {}), own)
+    return [reduction.seconds(program, task["bytes"]) for program in _programs(len(own))]
+
+
+def measured(
+    tasks: list[dict[str, Any]], counts: tuple[int, ...], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the machine as measured, and the seconds of each turn of each program of the tasks done."""
+    *outer, gpus = counts
+    racks, nodes = (1, *outer)[-2:]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        throttled_nodes(racks, nodes, options.mbit // 2, options.mbit) as places,
+    ):
         place = Path(folder, "request.json")
         request = {
             "address": f"tcp://{places[0][1]}:29533",
-            "processes": nodes * gpus,
-            "turns": turns,
+            "processes": prod(counts),
+            "levels": levels_of(counts),
+            "seconds": 60 * options.minutes,
+            "turns": options.turns,
             "tasks": tasks,
         }
         place.write_text(json.dumps(request), encoding="utf-8")
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "link0", "OMP_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "GLOO_SOCKET_IFNAME": "link0",
+            "OMP_NUM_THREADS": "1",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+        }
         workers = [
             subprocess.Popen(
                 ["ip", "netns", "exec", places[rank // gpus][0], sys.executable, "-m",
                  "superopt.bench.shard.worker", str(place), str(rank)],
                 env=environment,
             )
-            for rank in range(nodes * gpus)
+            for rank in range(prod(counts))
         ]  # fmt: skip
         try:
             codes = [worker.wait() for worker in workers]
@@ -106,114 +174,175 @@ def measured(tasks: list[dict[str, Any]], nodes: int, gpus: int, mbit_per_s: int
                 worker.kill()
         if any(codes):
             raise InputError(f"a process of the mesh ended with exit code {next(filter(None, codes))}")
-        found: list[Any] = json.loads(Path(f"{place}.out").read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(Path(f"{place}.out").read_text(encoding="utf-8"))
         return found
 
 
-def judged(task: dict[str, Any], seconds: list[list[float]]) -> dict[str, Any]:
+def judged(task: dict[str, Any], seconds: list[list[float]], machine: str) -> dict[str, Any]:
     """Return what one reduction showed: medians of the turns that did not choose the winner."""
+    times = simulated(task, machine)
+    order = sorted(range(len(times)), key=times.__getitem__)
+    plain = next(at for at, one in enumerate(task["programs"]) if [step[0] for step in one] == ["all-reduce"])
     chosen = min(range(len(seconds)), key=lambda at: median(seconds[at][::2]))
-    plain, best, first = (median(seconds[at][1::2]) for at in (task["plain"], chosen, 0))
-    kept = ("placement", "axis", "counts", "own", "bytes")
-    return {name: task[name] for name in kept} | {
+    alone, best, first = (median(seconds[at][1::2]) for at in (plain, chosen, order[0]))
+    return {name: task[name] for name in ("asked", "counts", "own", "bytes")} | {
         "programs": len(seconds),
-        "all_reduce_s": plain,
+        "all_reduce_s": alone,
         "best_s": best,
         "simulated_best_s": first,
-        "speedup": plain / best,
-        "speedup_of_simulated": plain / first,
-        "rank_of_best": chosen,
+        "simulated_s": [times[plain], times[chosen], times[order[0]]],
+        "speedup": alone / best,
+        "speedup_of_simulated": alone / first,
+        "rank_of_best": order.index(chosen),
         "best": task["programs"][chosen],
     }
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the shares and means over all reductions."""
-    levels = [row for row in rows if row["programs"] > TOP]
+def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the shares and means: over all reductions, and over those that cross levels."""
+    across = [row for row in rows if row["programs"] > TOP]
+    found: dict[str, float] = {"reductions": len(rows), "across_levels": len(across)}
+    for name, own in (("all", rows), ("across_levels", across)):
+        if own:
+            better = [row["speedup"] for row in own if row["speedup"] >= BEATS]
+            found |= {
+                f"share_that_beats_all_reduce.{name}": len(better) / len(own),
+                f"mean_speedup.{name}": geometric_mean([row["speedup"] for row in own]),
+                f"mean_speedup_of_those.{name}": geometric_mean(better) if better else 1.0,
+                f"most.{name}": max(row["speedup"] for row in own),
+                f"mean_speedup_of_simulated.{name}": geometric_mean(
+                    [row["speedup_of_simulated"] for row in own]
+                ),
+            }
+    if across:
+        found["share_with_best_in_top_10"] = sum(row["rank_of_best"] < TOP for row in across) / len(across)
+    return found | spreads(rows)
+
+
+def spreads(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return by how much the placements of the same axes differ, for one all-reduce and for the best program.
+
+    Compared are reductions of as many bytes along as many devices of the same machine.
+    """
+    alike: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        many = prod(row["counts"][at] for at in row["own"])
+        alike.setdefault((row["machine"], many, row["bytes"]), []).append(row)
     return {
-        "reductions": len(rows),
-        "on_two_levels": len(levels),
-        "share_that_beats_all_reduce": sum(row["speedup"] > 1 for row in rows) / len(rows),
-        "mean_speedup": geometric_mean([row["speedup"] for row in rows]),
-        "most": max(row["speedup"] for row in rows),
-        "mean_speedup_of_simulated": geometric_mean([row["speedup_of_simulated"] for row in rows]),
-        "share_with_best_in_top_10": sum(row["rank_of_best"] < TOP for row in levels) / max(1, len(levels)),
-        "spread_of_all_reduce": max(row["all_reduce_s"] for row in rows if row["bytes"] == BYTES[-1])
-        / min(row["all_reduce_s"] for row in rows if row["bytes"] == BYTES[-1]),
+        f"spread_of_placements.{kind}": max(
+            max(row[name] for row in own) / min(row[name] for row in own) for own in alike.values()
+        )
+        for kind, name in (("all_reduce", "all_reduce_s"), ("best", "best_s"))
     }
 
 
-def scaled() -> list[dict[str, Any]]:
-    """Return the seconds of the search, and the simulated gain, on machines of growing size."""
+def scaled() -> Iterator[dict[str, Any]]:
+    """Yield the seconds of both searches, and what they gain, on machines of growing size."""
     links = ("10 GB/s 10 us", "50 GB/s 5 us", "200 GB/s 2 us")
-    rows = []
+    layer = WORKLOADS[LAYER].graph()
+    assert layer is not None
     for counts in SCALES:
-        own = zip(("rack", "node", "gpu")[-len(counts) :], counts, links[-len(counts) :], strict=True)
-        grid = grid_of(parse_machine(", ".join(f"{name}={size} @ {link}" for name, size, link in own)))
+        own = zip(_names(counts), counts, links[-len(counts) :], strict=True)
+        machine = parse_machine(", ".join(f"{name}={size} @ {link}" for name, size, link in own))
         start = perf_counter()
-        ranked = ranked_programs(grid, tuple(range(len(counts))), 100e6, 4 if len(counts) > 2 else 5)
-        seconds = perf_counter() - start
-        plain = next(one for one in ranked if len(one.program) == 1)
-        assert best_program(grid, (len(counts) - 1,), 1e6).seconds > 0
-        rows.append(
-            {
-                "devices": grid.machine.devices,
-                "counts": list(counts),
-                "programs": len(ranked),
-                "search_s": seconds,
-                "simulated_speedup": plain.seconds / ranked[0].seconds,
-            }
+        ranked = ranked_programs(
+            grid_of(machine), tuple(range(len(counts))), 100e6, 4 if len(counts) > 2 else 5
         )
-    return rows
+        searched = perf_counter() - start
+        plain = next(one for one in ranked if len(one.program) == 1)
+        start = perf_counter()
+        plans = plan_shardings(layer, machine)
+        planned = perf_counter() - start
+        verdict = prove_sharded(plans.best.sharded, original=layer)
+        assert verdict, str(verdict.verdict)
+        yield {
+            "devices": machine.devices,
+            "counts": list(counts),
+            "programs": len(ranked),
+            "search_s": searched,
+            "simulated_speedup": plain.seconds / ranked[0].seconds,
+            "layer_search_s": planned,
+            "layer_proof_s": perf_counter() - start - planned,
+            "layer_s": plans.best.seconds,
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write."""
     parser = Parser("shard", __doc__)
-    parser.add_argument("--processes", type=int, choices=sorted(SHAPES), help="only meshes of so many")
-    parser.add_argument("--turns", type=from_one, default=6, help="of each program (default 6)")
-    parser.add_argument("--mbit", type=from_one, default=400, help="of each node's link (default 400)")
+    parser.add_argument("--machines", default=",".join(MACHINES), help="some of %(default)s (default: all)")
+    parser.add_argument("--turns", type=from_one, default=4, help="of each program (default 4)")
+    parser.add_argument("--mbit", type=from_one, default=160, help="of each node's link (default 160)")
     parser.add_argument("--scale", action="store_true", help="only simulate, on larger and larger machines")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the results here")
+    parser.add_argument("--resume", action="store_true", help="keep the reductions that OUT has, and go on")
+    parser.add_argument(
+        "--minutes", type=above_zero, default=60.0, help="begin no reduction of a machine after them"
+    )
     return parser.run(arguments, _run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_out(options.json)
+    check_out(options.json, resume=options.resume)
+    chosen = listed(options.machines)
+    check_names("--machines", chosen, tuple(MACHINES))
     if options.turns < 2:
         raise InputError(
             "--turns 1: give at least 2; one half chooses a program and the other half judges it"
         )
-    document: dict[str, Any] = {"schema": "superopt.bench.shard/1", "scale": scaled()}
-    for row in document["scale"]:
-        print(
-            f"{'x'.join(map(str, row['counts'])):>8}: {row['programs']} programs searched and simulated in "
-            f"{row['search_s']:.2f} s; {row['simulated_speedup']:.2f} times one all-reduce"
-        )
-    rows: list[dict[str, Any]] = []
-    for processes, shapes in SHAPES.items() if not options.scale else ():
-        if options.processes not in (None, processes):
-            continue
-        for nodes, gpus in shapes:
-            tasks = tasks_of(nodes, gpus, options.mbit)
-            found = measured(tasks, nodes, gpus, options.mbit, options.turns)
-            for task, seconds in zip(tasks, found, strict=True):
-                row = {"nodes": nodes, "gpus": gpus} | judged(task, seconds)
-                rows.append(row)
-                print(
-                    f"{nodes}x{gpus} {row['placement']} along {row['axis']}, {row['bytes']} bytes: "
-                    f"{row['speedup']:.2f} times one all-reduce, place {row['rank_of_best'] + 1} of "
-                    f"{row['programs']} simulated"
-                )
-            document |= {"mbit_per_s": options.mbit, "turns": options.turns, "reductions": rows}
-            document["summary"] = summary(rows)
-            if options.json is not None:
-                replace_text(options.json, json.dumps(document, indent=1) + "\n")
+    document: dict[str, Any] = {"schema": "superopt.bench.shard/2", "machines": {}, "reductions": []}
+    if options.resume and options.json.exists():
+        document = json.loads(options.json.read_text(encoding="utf-8"))
+    if options.scale or "scale" not in document:
+        document["scale"] = []
+        for row in scaled():
+            document["scale"].append(row)
+            print(
+                f"{'x'.join(map(str, row['counts'])):>8}: {row['programs']} programs in"
+                f" {row['search_s']:.2f} s, the best {row['simulated_speedup']:.2f} times one all-reduce;"
+                f" a layer sharded in {row['layer_search_s']:.1f} s, proven in {row['layer_proof_s']:.1f} s"
+            )
+    for name in chosen if not options.scale else ():
+        _measure(document, name, options)
+        document["summary"] = summary(document["reductions"])
+        _write(document, options.json)
     for name, value in document.get("summary", {}).items():
         print(f"{name}: {value:.3g}")
-    if options.json is not None:
-        replace_text(options.json, json.dumps(document, indent=1) + "\n")
+    _write(document, options.json)
     return 0
+
+
+def _write(document: dict[str, Any], place: Path | None) -> None:
+    if place is not None:
+        replace_text(place, json.dumps(document, indent=1) + "\n")
+
+
+def _measure(document: dict[str, Any], name: str, options: argparse.Namespace) -> None:
+    """Add the reductions of one machine that a document lacks, as many as the time allows."""
+    rows = document["reductions"]
+    known = {(row["machine"], str(row["counts"]), str(row["own"]), row["bytes"]) for row in rows}
+    tasks = [
+        task
+        for task in tasks_of(MACHINES[name])
+        if (name, str(task["counts"]), str(task["own"]), task["bytes"]) not in known
+    ]
+    if not tasks:
+        return
+    load = os.getloadavg()[0]  # of other work
+    found = measured(tasks, MACHINES[name], options)
+    settings = {"mbit_per_s": options.mbit, "turns": options.turns, "load_before": load}
+    document["machines"].setdefault(name, []).append({"measured": found["machine"], **settings})
+    print(f"{name}: {found['machine']}")
+    for task, seconds in zip(tasks, found["seconds"], strict=False):
+        row = {"machine": name} | judged(task, seconds, found["machine"])
+        rows.append(row)
+        print(
+            f"{name} {row['asked'][0]}, {row['bytes']} bytes: {row['speedup']:.2f} times one all-reduce,"
+            f" place {row['rank_of_best'] + 1} of {row['programs']} simulated"
+        )
+    if len(found["seconds"]) < len(tasks):
+        left = len(tasks) - len(found["seconds"])
+        print(f"{name}: {left} reductions are left; go on with --resume")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
 from superopt.codegen.cpp.tiles import Tiles, read_number, read_vector, reads_window
 from superopt.codegen.statements import Compute, Move, Store, Tensor
+from superopt.dtypes import HALVES
 from superopt.ir import REDUCTIONS, mask_values, selects
 from superopt.ops import OPS
 
@@ -54,6 +55,7 @@ class NestPrinter:
         several = self.vector is not None and bool(reduced) and not self.in_registers
         self.blocked = self._sums_beyond(_BLOCKED) if several else []
         self.long = self._sums_beyond(_LONG_SUM) if self.in_registers else []
+        self.divisors = self._divisors()
 
     def _sums_beyond(self, terms: int) -> list[Compute]:
         """Return the sums that have more than so many terms."""
@@ -65,6 +67,18 @@ class NestPrinter:
             and one.step.op != "max"
             and self.tiles.terms(one.step) > terms
         ]
+
+    def _divisors(self) -> frozenset[int]:
+        """Return the values that the nest only divides by for quotients that it rounds to a half type."""
+        flat = [one for one, _ in self.tiles.program.flat()]
+        rounded = {one.value for one in flat if isinstance(one, Store) and one.tensor.dtype in HALVES}
+        rounded -= {one.value for one in flat if isinstance(one, Store) and one.tensor.dtype not in HALVES}
+        rounded -= {read for one in flat if isinstance(one, (Compute, Move)) for read in one.step.inputs}
+        found, others = set[int](), set[int]()
+        for one in (*self.nest.statements, *self.nest.rest):
+            if isinstance(one, Compute) and one.step.op == "div":
+                (found if one.value in rounded else others).add(one.step.inputs[1])
+        return frozenset(found - others)
 
     def name(self, axis: str) -> str:
         """Return the name of an axis in C++."""
@@ -212,7 +226,8 @@ class NestPrinter:
                 lanes = f"{self.name(self.vector)}_lanes"
                 self.tiles.line(f"const Vec {name} = load({at}, {place.strides[self.vector]}, {lanes});")
             else:
-                self.tiles.line(f"const float {name} = read({_element(at)});")
+                kind = "Divisor" if value in self.divisors else "float"
+                self.tiles.line(f"const {kind} {name} = read({_element(at)});")
             self.known[value] = Text(name, vector=runs)
 
     def _leaf(self, value: int) -> Text | None:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from pathlib import Path
 
 from superopt.clock import Clock
 from superopt.errors import InputError
+from superopt.rules.discover.equalities import Equalities, read_equalities, write_equalities
 from superopt.rules.discover.language.constants import CONSTANTS
 from superopt.rules.discover.language.images import CONVOLUTIONS
 from superopt.rules.discover.language.operators import OPERATORS, operators_named
-from superopt.rules.discover.language.rule import Rule
-from superopt.rules.discover.proof.prove import Proof, prove
+from superopt.rules.discover.language.rule import Rule, rule_text
+from superopt.rules.discover.proof.prove import Proof, prove_each
 from superopt.rules.discover.search.candidates import candidates_of
-from superopt.rules.discover.search.graphs import Graphs, last_applications
+from superopt.rules.discover.search.enumerate import Explorer, all_terms
 from superopt.rules.discover.search.joint import joint_rules
 from superopt.rules.discover.search.prune import Dropped, named, prune
-from superopt.rules.discover.search.terms import Setting, Terms, Units, first_terms
+from superopt.rules.discover.search.redundant import redundant
+from superopt.rules.discover.search.terms import Setting, Units
 
-__all__ = ["MATRICES", "Discovery", "Explored", "Explorer", "default_setting", "discover"]
+__all__ = ["MATRICES", "Discovery", "default_setting", "discover"]
 
 # The dimensions of inputs in units; those of two units can be split.
 _MATRIX: Units = (("u", "u"), ("u", "u"))
@@ -42,34 +41,16 @@ _GROWS = {"r": "enlarge", "l": "enlarge_high", "m": "enlarge_wide"}
 _OF_CONSTANTS: Mapping[str, Units] = {
     "eye": _MATRIX,
     "ones": _MATRIX,
+    "zeros": _MATRIX,
     "dirac": (*_CHANNELS, ("k",), ("j",)),
     "full": _IMAGE,
+    "blank": _IMAGE,
     "box": (*_CHANNELS, ("3",), ("3",)),
     "boxes": (("c", "c"), ("1",), ("3",), ("3",)),
 }
 
 MATRICES = tuple(operator.name for operator in OPERATORS.values() if operator.family == "matrices")
 """The operators that are enumerated unless others are named."""
-
-
-class Explored(Protocol):
-    """What an engine returns: the rows it found, counts of what was left out, and what stopped it."""
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """All states."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What was left out, by reason."""
-
-    @property
-    def stopped(self) -> str | None:
-        """The limit that ended the search, or None."""
-
-
-Explorer = Callable[[Graphs], Explored]
-"""The engine: explores the whole space of graphs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +113,51 @@ def _image_inputs(size: int, names: Sequence[str]) -> list[tuple[str, Units]]:
 
 
 def discover(
-    setting: Setting, size: int, explore: Explorer, *, tell: Callable[[str], None] = lambda text: None
+    setting: Setting,
+    size: int,
+    explore: Explorer,
+    *,
+    saved: Path | None = None,
+    resume: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Discovery:
-    """Return the rules between graphs of up to `size` operators."""
+    """Return the rules between graphs of up to `size` operators.
+
+    The equalities of the search are saved in a file where one is given; to resume is to read them there.
+    """
     if size < 1:
         raise InputError(f"graphs of {size} operators make no rules; give at least 1")
     clock = Clock()
-    terms, counts = _all_terms(setting, size, explore, clock, tell)
+    origin = f"graphs of up to {size} operators of {setting.text()}"
+    if resume and saved is not None and saved.exists():
+        found = read_equalities(saved, origin)
+    else:
+        found = _equalities(setting, size, explore, clock, tell)
+        if saved is not None:
+            write_equalities(found, saved, origin)
+    with clock.phase("drop"):
+        followed = redundant(found.rules, setting.operators, lambda text: tell(f"pruning: {text}"))
+    kept = [rule for rule in found.rules if rule not in followed]
+    dropped = [Dropped(rule_text(rule), "follows from the other rules") for rule in followed]
+    rules = [*named(kept), *named(found.joint)]
+    with clock.phase("prove"):
+        proofs = prove_each(
+            rules, setting.seed + 2, lambda done: tell(f"proving: {done} of {len(rules)} rules")
+        )
+    counts = {**found.counts, "followed": len(found.dropped) + len(dropped), "rules": len(rules)}
+    proven = tuple(zip(rules, proofs, strict=True))
+    return Discovery(setting, size, proven, (*found.dropped, *dropped), counts, clock.ms)
+
+
+def _equalities(
+    setting: Setting, size: int, explore: Explorer, clock: Clock, tell: Callable[[str], None]
+) -> Equalities:
+    """Return the rules that imply all equalities between terms, among these."""
+    terms, graphs = all_terms(setting, size, explore, clock, tell)
     with clock.phase("compare"):
         candidates = candidates_of(terms)
-    counts |= {
+    counts = {
+        "graphs": graphs,
         "terms": len(terms),
         "equal": candidates.equal,
         "replaced": candidates.replaced,
@@ -150,46 +166,8 @@ def discover(
     }
     tell(f"{len(terms):,} tensors, {candidates.equal:,} equalities, {len(candidates.lefts):,} candidates")
     with clock.phase("prune"):
-        pruned = prune(
-            terms,
-            candidates,
-            setting.seed + 1,
-            lambda at, kept: tell(f"pruning: {at:,} of {len(candidates.lefts):,} candidates, {kept} rules"),
-        )
+        pruned = prune(terms, candidates, setting.seed + 1, lambda text: tell(f"pruning: {text}"))
     with clock.phase("joint"):
-        joint = joint_rules(terms, setting.seed + 1)
-    rules = [*pruned.rules, *named(joint)]
-    counts |= {
-        "closed": pruned.closed,
-        "followed": len(pruned.dropped),
-        "rules": len(rules),
-        "joint": len(joint),
-    }
-    proven = []
-    with clock.phase("prove"):
-        for at, rule in enumerate(rules):
-            tell(f"proving: {at} of {len(rules)} rules")
-            proven.append((rule, prove(rule, setting.seed + 2)))
-    return Discovery(setting, size, tuple(proven), pruned.dropped, counts, clock.ms)
-
-
-def _all_terms(
-    setting: Setting, size: int, explore: Explorer, clock: Clock, tell: Callable[[str], None]
-) -> tuple[Terms, dict[str, Any]]:
-    """Return the terms of up to `size` operators, and how many graphs were made and left out."""
-    terms, counts = first_terms(setting), {}
-    for length in range(1, size + 1):
-        with clock.phase("enumerate"):
-            found = explore(Graphs(terms, length))
-        if found.stopped == "interrupted":
-            raise KeyboardInterrupt
-        if found.stopped is not None:
-            raise InputError(
-                f"the search of graphs of up to {length} operators was stopped ({found.stopped}), and the "
-                "rules of a part of them would miss others; take fewer operators or raise the limit"
-            )
-        tell(f"{len(found.rows):,} graphs of up to {length} operators")
-        with clock.phase("evaluate"):
-            terms = terms.extended(last_applications(terms, found.rows, length), length, valued=length < size)
-        counts = {"graphs": len(found.rows)}
-    return terms, counts
+        joint = tuple(joint_rules(terms, setting.seed + 1))
+    counts |= {"closed": pruned.closed, "joint": len(joint)}
+    return Equalities(pruned.rules, joint, pruned.dropped, counts)

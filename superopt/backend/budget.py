@@ -15,13 +15,12 @@ from superopt.backend.region_race import RegionRace
 from superopt.errors import kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.targets import Target
-from superopt.tune.first_runs import FirstRuns
 
 __all__ = ["FIRST_S", "decisions_of"]
 
 log = logging.getLogger("superopt")
 
-FIRST_S = 3.0
+FIRST_S = 2.0
 """Seconds that the first region takes at least, as processes start and others share what it compiles."""
 
 # A region gets at least this, as written and after a search: better to decide a few than to begin all.
@@ -58,7 +57,7 @@ def decisions_of(
     taken = {node for digest, one in found.items() if one.taken for node in _nodes(alike[digest])}
     ledger.relieved(taken)
     if races and ledger.left_s >= FIRST_S:
-        _share(races, alike, taken, ledger, warm_up.first_runs(target))
+        _share(races, alike, taken, ledger, warm_up, target)
     made = found | {digest: race.decided() for digest, race in races.items()}
     if mode_of(ledger.options) != "off":
         try:
@@ -95,21 +94,35 @@ def _share(
     alike: Mapping[str, Sequence[Region]],
     taken: set[fx.Node],
     ledger: Ledger,
-    first_runs: FirstRuns,
+    warm_up: WarmUp,
+    target: Target,
 ) -> None:
-    """Let all regions try, first as they are written; the regions that may gain most come first."""
+    """Let all regions try, first as they are written; the regions that may gain most come first.
 
-    def by_gain() -> tuple[list[str], dict[str, float]]:
-        gains = {digest: race.gain_us * len(alike[digest]) for digest, race in races.items()}
-        return sorted(gains, key=lambda digest: -gains[digest]), gains
+    The first kernels that promise a gain are compiled while the other regions are measured and scheduled, and
+    race first: no compiler is at work then, which would disturb them.
+    """
 
-    start, most = ledger.spent_s, _MEASURING * ledger.left_s
+    def by_gain(*, hoped: bool = False) -> tuple[list[str], dict[str, float]]:
+        gains = {
+            digest: (race.hope_us if hoped else race.gain_us) * len(alike[digest])
+            for digest, race in races.items()
+        }
+        ready = {digest for digest, race in races.items() if hoped and race.compiling}
+        return sorted(gains, key=lambda digest: (digest not in ready, -gains[digest])), gains
+
+    first_runs, start, most = warm_up.first_runs(target), ledger.spent_s, _MEASURING * ledger.left_s
+    begun = False
     for digest in by_gain()[0]:
+        race = races[digest]
         if ledger.spent_s - start < most:
-            races[digest].measure()
+            race.measure()
+        if ledger.spent_s - start < 2 * most:
+            race.expect()
+        begun = begun or race.compile_ahead(warm_up)
     took: list[float] = []  # seconds for each matmul and reduction
     for search in (False, True):
-        order, gains = by_gain()
+        order, gains = by_gain(hoped=not search)
         for at, digest in enumerate(order):
             before, left, heavy = ledger.spent_s, ledger.left_s, alike[digest][0].subgraph.piece.heavy
             if took and left < heavy * (_SEARCHED * max(took) if search else _LATER * min(took)):

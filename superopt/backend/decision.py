@@ -16,7 +16,7 @@ from superopt.result.codec import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 0.7  # the share of Inductor's expected time that a search may take
+_SHARE = 0.85  # the share of Inductor's expected time that a search may take
 _MOST_S = 60.0
 _NEAR_PEAK = 0.75  # the share of the peak rates above which a report says so
 

@@ -14,7 +14,7 @@ __all__ = ["BackendOptions", "mode_options", "read_options"]
 
 _MEANINGS = {
     "budget_s": "seconds of search and tuning for all graphs of a model, 0 to use only what is cached;"
-    " by default 0.7 of what Inductor is expected to take, and what it then saves, at most 60",
+    " by default 0.85 of what Inductor is expected to take, and what it then saves, at most 60",
     "preset": f"how widely to tune: {' or '.join(PRESETS)}",
     "report": "a path: where to write, as JSON, what was decided for each region",
     "verify": "whether each taken region is checked against float64 once more as it will be called",

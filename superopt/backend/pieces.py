@@ -22,13 +22,17 @@ from superopt.rivals.aten import (
 from superopt.rivals.composites import is_part
 from superopt.rivals.kinds import Kind
 
-__all__ = ["Piece", "pieces_of", "reads_of", "worth_a_search"]
+__all__ = ["SOON", "Piece", "mostly_attention", "pieces_of", "reads_of", "worth_a_search"]
+
+SOON = 5
+"""The matmuls and reductions of a piece up to which a search ends soon and kernels compile fast."""
 
 _MERGED = 6  # matmuls and reductions up to which neighbours become one piece
 _MOST_HEAVY = 8  # a piece of more matmuls and reductions is cut where the fewest tensors are live
 _MOST_NODES = 120
 _AVERAGES = frozenset({"mean", "var", "var_mean", "std", "std_mean"})
 _NORMS = frozenset({"native_layer_norm", "_fused_rms_norm"})
+_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators of a softmax
 _FEW_ROWS = 16  # operations for each byte, below which a matmul waits for memory, as libraries may too long
 # A matmul that reads so much, as the head of a language model, is worth a search by itself.
 _LONG_BYTES = 1 << 20
@@ -77,6 +81,13 @@ def worth_a_search(piece: Piece) -> str | None:
     if matmuls == 0 and piece.heavy == 1 and not any(map(is_part, piece.nodes)):
         return "one reduction and what is pointwise around it"
     return None
+
+
+def mostly_attention(piece: Piece) -> bool:
+    """Whether a piece is little more than attention, of which a search soon makes one kernel."""
+    softmax = any(operator_name(node) in _SOFTMAX for node in piece.nodes)
+    product = any(map(is_matmul, piece.nodes))
+    return piece.heavy <= SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
 
 
 def _waits_for_memory(matmul: fx.Node) -> bool:

@@ -2,31 +2,32 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import replace
-from functools import partial
 from math import inf
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from superopt.backend.cache import keep
-from superopt.backend.checks.inputs import RegionInputs, scaled
+from superopt.backend.checks.elsewhere import COMPILING_S, HOPELESS, slower_elsewhere
+from superopt.backend.checks.inputs import RegionInputs
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.operators import eager_module, operators_of
+from superopt.backend.pieces import SOON, mostly_attention
 from superopt.backend.region import Region, blank_of, cheapest_us
 from superopt.backend.region_plan import RegionPlan, calling, kept_plan
-from superopt.candidates import RegionCandidates
-from superopt.candidates.candidate import all_summed
+from superopt.candidates import Candidate, RegionCandidates
+from superopt.candidates.candidate import all_summed, fastest_us, why_none
 from superopt.clock import Clock
 from superopt.driver import SearchOptions
 from superopt.errors import first_line, kind_and_line
-from superopt.fate import Kind
-from superopt.funnel import Limits, State, run_regions
+from superopt.funnel import Limits, State, run_regions, written_regions
 from superopt.funnel.assembly import in_parts
+from superopt.funnel.warm_up import WarmUp
 from superopt.optimizer import candidates_of
 from superopt.options import OptimizeOptions
-from superopt.rivals.aten import is_attention, is_matmul, operator_name
 from superopt.rivals.inductor import alone
 from superopt.rivals.opponents import Opponents
 from superopt.rivals.rivals import EAGER, INDUCTOR, LIBRARY_CALLS, Function, Rival
@@ -42,24 +43,21 @@ WIN = 1.05
 """How much faster than Inductor's code a region must be to be taken."""
 
 _LEAST_S = (1.5, 3.0)  # seconds below which a region is not begun as it is written, or with a search
+_LEAST_COMPILED_S = 0.8  # and where its kernels are compiled ahead
+_UNSEEN = 0.3  # the share of what the floor promises that is hoped for before kernels are scheduled
+_DOUBT = 0.1  # the share of what the floor promises that is hoped for where predictions promise less
 _GRAPHS = {"quick": 2, "full": 6}  # graphs of a search that are made into kernels, which takes long
 _COMPILED = (2, 6)  # candidates of a region as it is written, and of what a search found
 _MOST_S = 40.0  # the most seconds that one region gets
 _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
 _MAKING = 0.5  # the share of a region's time that ranking ways to run it leaves for making and racing them
+_EXPECTING = 0.1  # the share of the time that is left for scheduling one region ahead
 _CONFIRMING = 0.06  # the share of a region's time for the last race
 _UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
-_SOON = 5  # matmuls and reductions of a region, up to which a search ends soon and kernels compile fast
-_SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators of a softmax
 _NEAR_S = 1.0  # a result that comes this near to the deadline is what there was time for, not the best
-_COMPILING_S = 2.5  # about what Inductor takes to compile a region, with the race against its code
-_HOPELESS = 1.5  # kernels this many times as slow as the library calls are surely slower than Inductor's
 _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
 _LOOKING_S = 2.0  # seconds of search for cheaper graphs, before a region is said to be at the floor
-_FACTORS = (8.0, 1 / 8)  # sizes that are symbols are tried at these multiples, where the winner must not lose
-_NO_LOSS = 0.98  # the least speed against Inductor's code at these sizes
-_ELSEWHERE_S = 0.3  # seconds of a race at these sizes
 _FAILED = ("out of memory", "failed")
 _APART = 1.4  # Inductor's code of what eager PyTorch has one kernel for takes about this many times as long
 _NEAR = 1.5  # kernels race eager PyTorch too where its time was within this many times theirs
@@ -94,6 +92,8 @@ class RegionRace:
         self.settled = False  # whether more time would not help
         self.timeless = False  # whether there was none
         self.searched = False  # whether a search ended in good time
+        self.written: list[RegionCandidates] = []  # the region as written, where it was scheduled ahead
+        self.compiling: list[Future[None]] = []  # its kernels, as they are compiled ahead
 
     @property
     def gain_us(self) -> float:
@@ -104,8 +104,30 @@ class RegionRace:
         if self.rival is None:
             return self.floor_us
         now = self.found.after_us if self.found and self.found.taken else None
-        before = min(self.before_us, self.rival.least_us or inf)
-        return max((before if now is None else now) - self.floor_us, 0.0)
+        return max((self._least_before_us if now is None else now) - self.floor_us, 0.0)
+
+    @property
+    def hope_us(self) -> float:
+        """What may be gained by the region as it is written, where its kernels' times are predicted."""
+        if self.expected_us is None:
+            return _UNSEEN * self.gain_us
+        return max(self._least_before_us - self.expected_us, _DOUBT * self.gain_us)
+
+    @property
+    def expected_us(self) -> float | None:
+        """The predicted time of the region's kernels as it is written, where these are scheduled ahead."""
+        return all_summed(min((one.us for one in part), default=None) for part in self._first)
+
+    @property
+    def _first(self) -> list[list[Candidate]]:
+        """The candidates of each part that are compiled for the region as it is written."""
+        few = self._few(False)
+        return [[one for one in part.candidates if one.is_kept][:few] for part in self.written]
+
+    @property
+    def _least_before_us(self) -> float:
+        """The least that Inductor's code may take."""
+        return min(self.before_us, (self.rival.least_us if self.rival else 0.0) or inf)
 
     @property
     def undone(self) -> bool:
@@ -121,6 +143,30 @@ class RegionRace:
         if found.why:
             self.found, self.settled = replace(found, open=found.why.startswith(_FAILED)), True
 
+    def expect(self) -> None:
+        """Schedule the region as it is written in a way or two, so that its kernels' times are predicted.
+
+        Of attention, a search is part of that, which needs the time of the region's turn.
+        """
+        if self.settled or self.rival is None or mostly_attention(self.region.subgraph.piece):
+            return
+        self.seconds = min(_EXPECTING * self.ledger.left_s, _MOST_S)
+        self.deadline = time.monotonic() + self.seconds
+        with self.ledger.spending():
+            try:
+                self.written = alone(lambda: written_regions(*self._scheduled(search=False)))
+            except Exception as error:  # it is said when the region's turn comes
+                log.info("%s: not scheduled ahead: %s", self.blank.operators, first_line(error))
+
+    def compile_ahead(self, warm_up: WarmUp) -> bool:
+        """Begin to compile the region's kernels as it is written, if they promise a gain; return whether."""
+        if self.expected_us is None or self.expected_us >= self._least_before_us:
+            return False
+        limit = max(self.ledger.left_s, 0.1)
+        for one in (one for part in self._first for one in part):
+            self.compiling.append(warm_up.prepare(self.target, one.mugraph, one.configs, limit))
+        return True
+
     def tried(self, seconds: float, first_runs: FirstRuns | None, *, search: bool) -> Decision:
         """Make and race kernels for about so many seconds, of the region as written or after a search.
 
@@ -129,7 +175,7 @@ class RegionRace:
         before = self.found or self.blank
         if self.settled:
             return before
-        if seconds < _LEAST_S[search]:
+        if seconds < (_LEAST_S[search] if search or not self.compiling else _LEAST_COMPILED_S):
             self.found = before if before.taken else self._without_time(before)
             return self.found
         self.first_runs = first_runs
@@ -218,20 +264,30 @@ class RegionRace:
         self.blank = replace(self.blank, floor_us=self.floor_us or None)
 
     def _best(self, search: bool) -> Decision:
-        """Return the better of our kernels and PyTorch's own operators, if it beats Inductor's code."""
-        if self.fused and (found := self._by_operators()).taken:
-            self.found = found
-        made = self.blank if self.settled else self._try(search)
-        if not made.taken and (found := self._by_operators()).why:
-            return found if found.taken or not made.why else replace(made, open=made.open or found.open)
-        return made if made.taken or not (self.found and self.found.taken) else self.found
+        """Return the better of our kernels and PyTorch's own operators, if it beats Inductor's code.
+
+        To race operators takes as long as our kernels: where these win as written, operators wait.
+        """
+        made = self._try(search)
+        if made.taken and not search:
+            return made
+        if made.taken:
+            self.found = made
+        ours = self.found if self.found is not None and self.found.taken else None
+        other = self._by_operators()
+        if ours is not None:
+            faster = other.taken and (other.after_us or inf) * WIN < (ours.after_us or 0.0)
+            return other if faster else ours
+        if other.why:
+            return other if other.taken or not made.why else replace(made, open=made.open or other.open)
+        return made
 
     def _by_operators(self) -> Decision:
         """Race PyTorch's own operators with Inductor's code, once, where they may be faster."""
         rival, known = self.rival, self.blank
         assert rival is not None
         promising = self.fused or (rival.has_made(INDUCTOR) and rival.most_us * WIN < self.before_us)
-        late = not rival.has_made(INDUCTOR) and self.deadline - time.monotonic() < _COMPILING_S
+        late = not rival.has_made(INDUCTOR) and self.deadline - time.monotonic() < COMPILING_S
         if self.operators_raced or not promising or late:
             return known
         self.operators_raced = True
@@ -245,7 +301,7 @@ class RegionRace:
         if self.options.verify and not self.inputs.compared(ours, rival.copies[0]).ok:
             return known
         found = self._judged(known, self._race(ours, INDUCTOR), plan)
-        if found.taken and (why := self._slower_elsewhere(ours)):
+        if found.taken and (why := slower_elsewhere(self.inputs, ours, self.options.inductor, self.deadline)):
             return replace(found, taken=False, plan=None, why=why)
         self.operators_raced = not found.open  # a quieter moment may tell
         return replace(found, why=f"{found.why}, by PyTorch's own operators")
@@ -255,20 +311,20 @@ class RegionRace:
         assert rival is not None
         known = self.blank
         regions, state = self._candidates(search)
-        after = _fastest_us(regions)
+        after = fastest_us(regions)
         if after is None:
-            return replace(known, why=f"no kernels: {_reason(regions)}")
+            return replace(known, why=f"no kernels: {why_none(regions)}")
         known = replace(known, after_us=after)
         if after * WIN > rival.most_us:
             return replace(known, why=f"{rival.most_us / after:.2f} times the speed of PyTorch as it is")
-        if 0 < _HOPELESS * rival.least_us < after * WIN:
+        if 0 < HOPELESS * rival.least_us < after * WIN:
             known = replace(known, before_us=rival.least_us, before_is_least=True)
             return replace(
                 known, why=f"{rival.least_us / after:.2f} times the speed of the library calls alone"
             )
         chosen = [part.chosen for part in regions if part.chosen is not None]
         if not chosen or len(chosen) < len(regions):
-            return replace(known, why=f"no kernels: {_reason(regions)}")
+            return replace(known, why=f"no kernels: {why_none(regions)}")
         after = sum(one.us for one in chosen)
         known = replace(known, after_us=after)
         if self.found is not None and self.found.taken and after * WIN > (self.found.after_us or 0.0):
@@ -291,28 +347,38 @@ class RegionRace:
             speed = self._race(ours, EAGER).speed_of("superopt")
             if speed < even():
                 return replace(raced, taken=False, plan=None, why=f"{speed:.2f} times the speed of eager")
-        if raced.taken and (why := self._slower_elsewhere(ours)):
+        if raced.taken and (why := slower_elsewhere(self.inputs, ours, self.options.inductor, self.deadline)):
             return replace(raced, taken=False, plan=None, why=why)
         return raced
 
     def _candidates(self, search: bool) -> tuple[list[RegionCandidates], State]:
         """Return the parts of the region as the funnel leaves them, and the kernels that were chosen."""
+        regions, state = self._scheduled(search)
+        return run_regions(regions, state), state
+
+    def _scheduled(self, search: bool) -> tuple[list[RegionCandidates], State]:
+        """Return the parts of the region with their candidates, and the state of the funnel before them."""
         options, clock = self._settings(search), Clock()
         program, end = self.region.traced.program, self.deadline - _MAKING * self.seconds
-        regions, _ = candidates_of(program, self.target, options, clock, late=lambda: time.monotonic() > end)
+        if self.written and not search:
+            wait(self.compiling, max(self.deadline - time.monotonic(), 0.0))
+            regions, self.written = self.written, []
+        else:
+            regions, _ = candidates_of(
+                program, self.target, options, clock, late=lambda: time.monotonic() > end
+            )
         limits = Limits(options.seconds, self.deadline, self._to_beat_us, most=self._few(search), tune=search)
         traced = in_parts(self.region.traced, [one.goal for one in regions])
         example = self.region.subgraph.example()
-        state = State(
+        return regions, State(
             self.module, traced, example, self.target, options, limits, clock, first_runs=self.first_runs
         )
-        return run_regions(regions, state), state
 
     @property
     def _to_beat_us(self) -> float:
         """What kernels must take at most to be checked, and come near to be worth any tuning."""
         best = self.found.after_us if self.found and self.found.taken else None
-        hopeless = _HOPELESS * self.rival.least_us if self.rival else 0.0
+        hopeless = HOPELESS * self.rival.least_us if self.rival else 0.0
         eager = self.rival.most_us if self.rival else inf
         most = best or min(self.before_us, hopeless or self.before_us, eager)
         return most / WIN if WIN else inf
@@ -325,46 +391,16 @@ class RegionRace:
         assert rival is not None
         if rival.has_library and not rival.has_made(INDUCTOR):
             least = self._judged(replace(known, before_is_least=True), self._race(ours, LIBRARY_CALLS), plan)
-            if least.taken or (least.before_us or 0.0) * _HOPELESS < (least.after_us or 0.0):
+            if least.taken or (least.before_us or 0.0) * HOPELESS < (least.after_us or 0.0):
                 return least
             known = replace(known, before_us=least.before_us, after_us=least.after_us, before_is_least=True)
-        if not rival.has_made(INDUCTOR) and self.deadline - time.monotonic() < _COMPILING_S:
+        if not rival.has_made(INDUCTOR) and self.deadline - time.monotonic() < COMPILING_S:
             return replace(known, why="no time for Inductor's code of it", open=True)
         raced = self._race(ours, INDUCTOR)
         self.before_us = raced.measurements["inductor"].median_us
         return self._no_gain(self.before_us) or self._judged(
             replace(known, before_is_least=False), raced, plan
         )
-
-    def _slower_elsewhere(self, ours: fx.GraphModule) -> str | None:
-        """Return why kernels that won at the sizes seen are not taken for all; None where they may be.
-
-        Where sizes are symbols, the same kernels serve all of them: much larger ones and much smaller ones.
-        """
-        if not self.region.subgraph.symbols:
-            return None
-        for factor in _FACTORS:
-            example = scaled(self.region.subgraph, factor)
-            speed = _NO_LOSS if example is None else self._speed_at(example, ours)
-            if speed < _NO_LOSS:
-                there = ", ".join(str(list(one.shape)) for one in example or ())
-                return f"{f'{speed:.2f} times' if speed else 'not known to have'} Inductor's speed at {there}"
-        return None
-
-    def _speed_at(self, example: tuple[Tensor, ...], ours: fx.GraphModule) -> float:
-        """Return the speed against Inductor's code, or its library calls; 0 if time is short."""
-        rival = Opponents(
-            self.module, partial(self.inputs.copies, example), self.target, self.options.inductor
-        )
-
-        def speed(other: Rival) -> float:
-            return rival.against(ours, other, seconds=_ELSEWHERE_S).speed_of("superopt")
-
-        found = speed(LIBRARY_CALLS) if rival.has_library else 0.0
-        undecided = found < _NO_LOSS and (not found or found * _HOPELESS > 1.0)
-        if not undecided or self.deadline - time.monotonic() < _COMPILING_S:
-            return found
-        return speed(INDUCTOR)
 
     def _race(self, ours: Function, other: Rival) -> HeadToHead:
         """Race ours against a rival, and once more for longer where chance may have decided."""
@@ -395,7 +431,7 @@ class RegionRace:
 
     def _few(self, search: bool) -> int:
         """Return how many candidates are compiled: one of a large region as it is written."""
-        large = self.region.subgraph.piece.heavy > _SOON
+        large = self.region.subgraph.piece.heavy > SOON
         return 1 if large and not search else _COMPILED[search]
 
     def _settings(self, search: bool) -> OptimizeOptions:
@@ -408,31 +444,6 @@ class RegionRace:
             cache=self.options.cache,
             weights=self.options.weights,
             search=SearchOptions(seconds=_SEARCHING * self.seconds)
-            if search or self._is_attention
+            if search or mostly_attention(self.region.subgraph.piece)
             else _UNSEARCHED,
         )
-
-    @property
-    def _is_attention(self) -> bool:
-        """Whether the region is little more than attention, of which a search soon makes one kernel."""
-        piece = self.region.subgraph.piece
-        softmax = any(operator_name(node) in _SOFTMAX for node in piece.nodes)
-        product = any(map(is_matmul, piece.nodes))
-        return piece.heavy <= _SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
-
-
-def _fastest_us(regions: Sequence[RegionCandidates]) -> float | None:
-    """Return the time of the fastest kernels of all parts, or None where some part has none."""
-    return all_summed(
-        min((one.us for one in part.candidates if one.measurement), default=None) for part in regions
-    )
-
-
-def _reason(regions: Sequence[RegionCandidates]) -> str:
-    """Return why a part has no kernels, rather that they are wrong than that there was no time."""
-    for kinds in ((Kind.FAILED, Kind.REFUSED), (Kind.SLOWER, Kind.NO_TIME)):
-        for part in regions:
-            for one in part.candidates:
-                if part.chosen is None and one.fate.kind in kinds:
-                    return str(one.fate)
-    return "none could be made"

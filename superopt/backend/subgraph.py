@@ -13,9 +13,10 @@ from torch.utils._sympy.functions import FloorDiv
 
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
-from superopt.rivals.aten import tensors_in, value_of
+from superopt.rivals.aten import operator_name, tensors_in, value_of
 from superopt.rivals.composites import COMPOSITE, composite_of
 from superopt.rivals.kinds import Kind
+from superopt.rivals.strided import views_of
 
 __all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of"]
 
@@ -164,6 +165,8 @@ class _Builder:
             return cast(fx.Node, self._size(value_of(node)))  # a node is replaced by its number
         args, kwargs = map_arg((node.args, dict(node.kwargs)), self._copy)
         target: Any = node.target
+        if operator_name(node) == "as_strided":
+            return self._by_views(node, args[0])
         if isinstance(target, torch._ops.OpOverload) and target.namespace == "prims":
             target, args, kwargs = _PRIMS[target._opname](*args, **kwargs)
         elif node.target is not operator.getitem:
@@ -177,6 +180,16 @@ class _Builder:
             made.meta[COMPOSITE] = composite
         self.copies[node] = made
         return made
+
+    def _by_views(self, node: fx.Node, made: Any) -> fx.Node:
+        """Return the plainer views that a view by explicit strides is made of; see `kinds`."""
+        viewed: Any = value_of(cast(fx.Node, node.args[0]))
+        steps = views_of(viewed.shape, viewed.stride(), *cast(Any, node.args[1:3]))
+        assert steps is not None
+        for target, args in steps:
+            made = self.graph.call_function(target, (made, *args))
+        self.copies[node] = made
+        return cast(fx.Node, made)
 
     def _tensor(
         self, target: torch._ops.OpOverload, at: int, argument: Any, dtype: torch.dtype | None

@@ -1,6 +1,6 @@
 """Candidate: one way to compute a region, from its first schedule to the report."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,16 @@ from superopt.targets import Configs, KernelReport
 from superopt.tune import Measurement
 from superopt.weights.division import Divided, divided
 
-__all__ = ["SCHEDULED", "Candidate", "RegionCandidates", "all_summed", "as_compiled", "total_us"]
+__all__ = [
+    "SCHEDULED",
+    "Candidate",
+    "RegionCandidates",
+    "all_summed",
+    "as_compiled",
+    "fastest_us",
+    "total_us",
+    "why_none",
+]
 
 SCHEDULED = Fate("schedule", Kind.KEPT)
 """The fate of a candidate that no stage has looked at."""
@@ -87,7 +96,7 @@ class RegionCandidates:
     candidates: tuple[Candidate, ...]
     dropped: tuple[Dropped, ...] = ()
     floor_us: float | None = None  # the least time that its bytes and its arithmetic take
-    # Whether it comes from the cache or a file, with the configurations that were best.
+    # Whether the candidates come with their configurations: from the cache, a file, or an earlier prediction.
     recalled: bool = False
 
     @property
@@ -117,3 +126,20 @@ def all_summed(times: Iterable[float | None]) -> float | None:
     several = list(times)
     known = [us for us in several if us is not None]
     return sum(known) if known and len(known) == len(several) else None
+
+
+def fastest_us(regions: Sequence[RegionCandidates]) -> float | None:
+    """Return the time of the fastest kernels of all regions, or None where some region has none."""
+    return all_summed(
+        min((one.us for one in part.candidates if one.measurement), default=None) for part in regions
+    )
+
+
+def why_none(regions: Sequence[RegionCandidates]) -> str:
+    """Return why a region has no kernels, rather that they are wrong than that there was no time."""
+    for kinds in ((Kind.FAILED, Kind.REFUSED), (Kind.SLOWER, Kind.NO_TIME)):
+        for part in regions:
+            for one in part.candidates:
+                if part.chosen is None and one.fate.kind in kinds:
+                    return str(one.fate)
+    return "none could be made"

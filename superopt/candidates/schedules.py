@@ -9,11 +9,15 @@ from superopt.driver import Found
 from superopt.fate import Fate, Kind
 from superopt.ir import Graph, Split
 from superopt.schedule import Dropped, rank
+from superopt.schedule.unrolled import unrolled
 from superopt.targets import Target
+from superopt.verify.verdict import combined
 from superopt.weights.division import Weights, divided, once_values
+from superopt.weights.joined import joined
 
 __all__ = ["schedules"]
 
+_REWRITTEN = 2  # graphs that are tried in each other form as well
 _LIVE = 2  # ways without anything that is made once, beside those with it
 
 
@@ -62,8 +66,9 @@ def schedules(
         _Way(one, divided(one.graph, once).run, once) if once else way
         for one, once, way in zip(tried, values, whole, strict=True)
     ]
-    if not any(values):
-        best = _ranked(goal, whole, target, keep, late)
+    first += _rewritten(tried, weights)
+    if not any(way.once for way in first):
+        best = _ranked(goal, first, target, keep, late)
         return replace(best, dropped=(*best.dropped, *unsteady))
     best = _ranked(goal, first, target, keep, late)
     live = _ranked(goal, whole, target, min(_LIVE, keep), late, mark=", weights live")
@@ -92,6 +97,25 @@ def _steady(
                 fate = Fate("schedule", Kind.REFUSED, faults[one.graph])
                 dropped.append(Dropped(f"unsteady{number}", f"found {number}", fate))
     return [*tried, *(one for _, one in waiting if one.is_original)], dropped
+
+
+def _rewritten(found: Sequence[Found], weights: Weights) -> list[_Way]:
+    """Return the best graphs written anew, where that is equal: joined weights, short axes taken apart."""
+    from superopt.verify.graphs.equality import equal_graphs
+
+    ways: list[_Way] = []
+    for rewrite in (lambda graph: joined(graph, weights), unrolled):
+        made = 0
+        for one in found:
+            graph = None if one.splits or made >= _REWRITTEN else rewrite(one.graph)
+            if graph is None or not (verdict := equal_graphs(one.graph, graph)).equal:
+                continue
+            made += 1
+            known = verdict if one.verdict is None else combined([one.verdict, verdict])
+            once = once_values(graph, weights)
+            run = divided(graph, once).run if once else graph
+            ways.append(_Way(replace(one, graph=graph, verdict=known, is_original=False), run, once))
+    return ways
 
 
 def _once(found: Found, weights: Weights) -> tuple[int, ...]:

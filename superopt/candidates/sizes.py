@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from superopt.ir import Axis, Graph, MuGraph, Port, measured_axes, window_axes
+from superopt.ir import Axis, Graph, MuGraph, Port, fixed_axes, measured_axes
 from superopt.ir.extents import fitting_extents, whole_dims
 
 __all__ = ["bucket", "mugraph_for", "resized", "without_strides"]
@@ -34,7 +34,7 @@ def mugraph_for(mugraph: MuGraph, goal: Graph) -> MuGraph:
 def bucket(mugraph: MuGraph) -> tuple[object, ...]:
     """Return what kernels are chosen by: powers of two of axes that are read off tensors, others exactly."""
     dims = [dim for port in mugraph.graph.inputs for dim in whole_dims(port, mugraph.splits)]
-    free = measured_axes(dims) - window_axes(mugraph.graph)
+    free = measured_axes(dims) - fixed_axes(mugraph.graph)
     parts = {part for split in mugraph.splits if split.axis in free for part in (split.outer, split.inner)}
     return tuple(
         ("up to", 1 << max(axis.size - 1, 0).bit_length()) if axis.name in free else axis.size

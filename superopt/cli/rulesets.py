@@ -13,9 +13,9 @@ from superopt.errors import InputError
 
 if TYPE_CHECKING:
     from superopt.rules.discover.apply import Program
-    from superopt.rules.discover.discover import Explored, Explorer
     from superopt.rules.discover.language.rule import Rule
     from superopt.rules.discover.proof.prove import Proof
+    from superopt.rules.discover.search.enumerate import Explored, Explorer
     from superopt.rules.discover.search.graphs import Graphs
 
 __all__ = ["add_actions", "check_file"]
@@ -51,7 +51,10 @@ def add_actions(actions: Any) -> None:
     discover.add_argument("--workers", type=workers, default=1, metavar="N", help="processes (default 1)")
     add_engine(discover)
     discover.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="save each finished level in this folder"
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="save each finished level and the equalities in this folder",
     )
     discover.add_argument("--resume", action="store_true", help="go on from --checkpoint")
     discover.add_argument(
@@ -116,7 +119,7 @@ def _discover(arguments: argparse.Namespace) -> int:
 
 
 def _explorer(arguments: argparse.Namespace) -> "Explorer":
-    """Return the engine that was asked for, with a checkpoint for each size of graphs."""
+    """Return the engine that was asked for, with a checkpoint for each space of graphs."""
     from superopt.frontier.engine import explore
     from superopt.frontier.engine.engines import transport_named
 
@@ -125,7 +128,7 @@ def _explorer(arguments: argparse.Namespace) -> "Explorer":
         folder.mkdir(parents=True, exist_ok=True)
 
     def explored(graphs: "Graphs") -> "Explored":
-        path = None if folder is None else folder / f"graphs-{graphs.size}.ckpt"
+        path = None if folder is None else folder / f"graphs-{graphs.label}.ckpt"
         return explore(
             graphs,
             workers=arguments.workers,
@@ -141,12 +144,19 @@ def _discovered(arguments: argparse.Namespace) -> int:
     from superopt.rules.discover.discover import MATRICES, default_setting, discover
     from superopt.rules.discover.store import write_rules
 
-    path = check_place(arguments.output)
+    path, folder = check_place(arguments.output), arguments.checkpoint
     names = MATRICES if arguments.operators is None else _listed("--operators", arguments.operators)
     constants = [] if arguments.constants is None else _listed("--constants", arguments.constants)
     setting = default_setting(arguments.size, names, arguments.seed, constants)
     with LiveLine() as show:
-        found = discover(setting, arguments.size, _explorer(arguments), tell=show)
+        found = discover(
+            setting,
+            arguments.size,
+            _explorer(arguments),
+            saved=folder and folder / f"equalities-{arguments.size}.json",
+            resume=arguments.resume,
+            tell=show,
+        )
     write_rules(found, path)
     statuses = [proof.status for _, proof in found.rules]
     if arguments.json:
@@ -299,18 +309,17 @@ def _cheapest(
 
 def check_file(path: Path, *, json: bool) -> int:
     """Prove the rules of a file again, with fresh numbers, and check the axioms that the proofs rest on."""
-    from superopt.rules.discover.proof.prove import check_axioms, prove
+    from superopt.rules.discover.proof.prove import check_axioms, prove_each
     from superopt.rules.discover.store import read_rules
     from superopt.verify.seeds import fresh_seed
 
     file, seed = read_rules(path), fresh_seed()
     with LiveLine() as show:
         show("checking the axioms of the operators")
-        axioms = check_axioms(seed, [rule for rule, _ in file.rules])
-        proofs = []
-        for at, (rule, _) in enumerate(file.rules):
-            show(f"proving: {at} of {len(file.rules)} rules")
-            proofs.append((rule, prove(rule, seed)))
+        given = [rule for rule, _ in file.rules]
+        axioms = check_axioms(seed, given)
+        found = prove_each(given, seed, lambda done: show(f"proving: {done} of {len(given)} rules"))
+        proofs = list(zip(given, found, strict=True))
     wrong = [(rule, proof) for rule, proof in axioms if proof.status != "proven"]
     statuses = [proof.status for _, proof in (*proofs, *wrong)]
     if json:

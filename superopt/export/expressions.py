@@ -1,11 +1,13 @@
 """Expressions: steps of a graph as torch code on tensors whose dimensions are named axes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Literal
 
 from superopt.errors import InputError
 from superopt.ir import Step, format_constant
+from superopt.ir.windows.place import Place
 from superopt.ops import OPS
 
 __all__ = ["Expression", "Printer", "einsum_text", "spread_text"]
@@ -44,6 +46,7 @@ class Printer:
     sizes: Mapping[str, str]
     device: str
     dtype: str
+    extents: Mapping[str, int] = field(default_factory=dict)  # of the axes of windows, which never change
 
     def step(self, step: Step, inputs: Sequence[Expression]) -> Expression:
         """Return one step applied to expressions."""
@@ -69,6 +72,8 @@ class Printer:
                 return replace(inputs[0], axes=tuple(str(mapping.get(axis, axis)) for axis in inputs[0].axes))
             case "select":
                 return _selected(step, inputs[0])
+            case "window" if all(map(self._is_stretch, step.places)):
+                return self._window(step.places, self.as_float(inputs[0]))
         if step.op not in OPS:
             raise InputError(f"{step.op} has no torch code; export needs a rule for it")
         return self._elementwise(step.op, inputs)
@@ -121,6 +126,26 @@ class Printer:
         if OPS[op].torch:
             return Expression(OPS[op].torch.format(*(one.text for one in laid)), axes)
         return Expression(f"{texts[0]}.{op}({', '.join(texts[1:])})", axes)
+
+    def _is_stretch(self, place: Place) -> bool:
+        """Whether a window reads one position after the other."""
+        made = [axis for axis, _ in place.terms]
+        inner = [prod(self.extents.get(axis, 0) for axis in made[at + 1 :]) for at in range(len(made))]
+        return bool(made) and [factor for _, factor in place.terms] == inner
+
+    def _window(self, places: Sequence[Place], one: Expression) -> Expression:
+        for place in places:
+            kept = tuple(axis for axis in one.axes if axis not in place.axes)
+            made = tuple(axis for axis, _ in place.terms)
+            line = spread(one, (*kept, *place.axes)).inside
+            line += f".flatten({-len(place.axes)})" if len(place.axes) > 1 else ""
+            after = place.offset + prod(self.extents[axis] for axis in made)
+            after -= prod(self.extents[axis] for axis in place.axes)
+            text = f"torch.nn.functional.pad({line}, ({-place.offset}, {after}))"
+            if len(made) > 1:
+                text += f".unflatten(-1, ({', '.join(self.sizes[axis] for axis in made)}))"
+            one = Expression(text, (*kept, *made))
+        return one
 
     def _reduced(self, step: Step, one: Expression) -> Expression:
         dims = [one.axes.index(axis) for axis in step.axes]

@@ -103,7 +103,7 @@ def reference_lines(
     ports = {port.name: names.take(port.name) for port in graph.inputs}
     sized, sizes = size_lines(graph, ports, names)
     device = f"{next(iter(ports.values()))}.device" if ports else '"cpu"'
-    printer = Printer(sizes, device, "dtype")
+    printer = Printer(sizes, device, "dtype", graph.sizes)
     uses = Counter(i for step in graph.steps for i in step.inputs)
     uses.update(output.value for output in graph.outputs)
     body: list[str] = []

@@ -1,6 +1,16 @@
 """Funnel: what every candidate goes through, stage by stage, until one is chosen for each region."""
 
-from superopt.funnel.funnel import FUNNEL, RETUNING, Stage, run, run_regions
+from superopt.funnel.funnel import FUNNEL, RETUNING, Stage, run, run_regions, written_regions
 from superopt.funnel.state import Context, Limits, State
 
-__all__ = ["FUNNEL", "RETUNING", "Context", "Limits", "Stage", "State", "run", "run_regions"]
+__all__ = [
+    "FUNNEL",
+    "RETUNING",
+    "Context",
+    "Limits",
+    "Stage",
+    "State",
+    "run",
+    "run_regions",
+    "written_regions",
+]

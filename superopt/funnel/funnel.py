@@ -19,7 +19,7 @@ from superopt.funnel.state import Context, State
 from superopt.funnel.tune import tune
 from superopt.funnel.write import write
 
-__all__ = ["FUNNEL", "RETUNING", "Stage", "run", "run_regions"]
+__all__ = ["FUNNEL", "RETUNING", "Stage", "run", "run_regions", "written_regions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ FUNNEL = (
 RETUNING = (Stage(write), Stage(build), Stage(race), Stage(tune))
 """The stages by which a candidate gets configurations for other sizes, where the device is here."""
 
+_ON_PAPER = FUNNEL[:2]  # the stages that run nothing
+
 
 def run(stages: Sequence[Stage], candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     """Return candidates after some stages; after a first Ctrl-C the stages keep the best so far."""
@@ -67,3 +69,11 @@ def run_regions(regions: Sequence[RegionCandidates], state: State) -> list[Regio
             assert len({one.id for one in found}) == len(found)
             done.append(replace(region, candidates=tuple(found)))
     return done
+
+
+def written_regions(regions: Sequence[RegionCandidates], state: State) -> list[RegionCandidates]:
+    """Return regions with their candidates predicted and written, from where `run_regions` goes on."""
+    return [
+        replace(region, candidates=tuple(run(_ON_PAPER, region.candidates, context)), recalled=True)
+        for region, context in zip(regions, state.contexts(regions), strict=True)
+    ]

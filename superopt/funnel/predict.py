@@ -57,20 +57,23 @@ def _with_guesses(
     scheduled: Sequence[Candidate], known: Sequence[Candidate], context: Context
 ) -> list[Candidate]:
     """Return candidates with their promising variants in other configurations; only the likeliest stay."""
+    limits = context.state.limits
+    alone = limits.most == 1 and not limits.tune  # there is no place for a guess
     promising = []
     for one in known:
         us = one.predicted_us
-        if one.is_kept and us is not None:
+        if one.is_kept and us is not None and not alone:
             guess = _likeliest(replace(one, id=context.new_id(one), variant="as predicted"), context)
             if guess.is_kept and guess.us < _PROMISING * us:
                 promising.append(guess)
     promising.sort(key=lambda one: one.us)
     timed = context.state.target.cost_device().timed
     entered = [*known, *promising[: _GUESSES_TIMED if timed else _GUESSES]]
-    limits = context.state.limits
     if limits.most is None:
         return entered
-    if not limits.tune:  # the first candidates as they come, and one in its predicted best configurations
+    if alone:
+        first = sorted(entered, key=lambda one: (not one.is_kept, one.us))[:1]
+    elif not limits.tune:  # the first candidates as they come, and one in its predicted best configurations
         first = [*entered[: max(limits.most - 1, 1)], *promising][: limits.most]
     else:  # the estimate of a schedule is a bound for all its configurations
         bounds = {one.id: one.us for one in scheduled}

@@ -1,13 +1,15 @@
 """Warm-up: what the kernels of any region need, made in the background while the regions are still read."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, Self
 
 from torch import Tensor
 
 from superopt.codegen.children import Children
+from superopt.ir import MuGraph
 from superopt.targets import Target, pick_target
 from superopt.trace.run import TORCH_DTYPES
 from superopt.tune.first_runs import FirstRuns
@@ -30,6 +32,7 @@ class WarmUp:
         self._children = self._begun.enter_context(Children())
         self._first_runs: FirstRuns | None = None
         self._work: threading.Thread | None = None
+        self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +67,19 @@ class WarmUp:
             self._first_runs = self._begun.enter_context(runs)
             self._first_runs.start()
         return self._first_runs
+
+    def prepare(
+        self, target: Target, mugraph: MuGraph, configs: Sequence[Any], limit_seconds: float
+    ) -> Future[None]:
+        """Compile the kernels of a muGraph in the background, as many at a time as the target says."""
+        children = self.first_runs(target).children
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(target.builders(0))
+            # Its compilers are killed afterwards, with the other children of the first runs.
+            self._begun.callback(self._pool.shutdown, wait=False, cancel_futures=True)
+        return self._pool.submit(
+            target.prepare, mugraph, tuple(configs), limit_seconds=limit_seconds, children=children
+        )
 
 
 def prepare_machine() -> None:

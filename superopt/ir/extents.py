@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.ir.graph import Graph, Port, follow_renames, window_axes
+from superopt.ir.graph import Graph, Port, fixed_axes, follow_renames
 from superopt.ir.mugraph.kernels import Split
 
 __all__ = ["extents", "fitting_extents", "measured_axes", "whole_dims"]
@@ -48,7 +48,7 @@ def extents(
 ) -> dict[str, Any]:
     """Return the size of every axis where the inputs have these shapes, whose sizes may be symbols.
 
-    InputError where an axis that windows read has another size than the graph says.
+    InputError where an axis whose size never changes has another size than the graph says.
     A split axis is as long as its tensors say; its parts keep their sizes. Sizes that are known otherwise
     may be given. Whether all shapes fit these sizes is not asked: `fitting_extents` does.
     """
@@ -71,10 +71,11 @@ def extents(
             rest = prod(known[other] for other in dim if other != axis)
             known[axis] = size // rest if _surely(rest) else graph.sizes[axis]
     found = follow_renames(graph, {axis: known.get(axis, size) for axis, size in graph.sizes.items()})
-    for axis in window_axes(graph):
+    for axis in fixed_axes(graph):
         if not isinstance(found[axis], int) or found[axis] != graph.sizes[axis]:
             raise InputError(
-                f"{graph.name}: windows read along axis {axis!r}; it was built for {graph.sizes[axis]} there"
+                f"{graph.name}: positions along axis {axis!r} are read apart;"
+                f" it was built for {graph.sizes[axis]} there"
             )
     return found
 

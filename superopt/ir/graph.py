@@ -28,6 +28,7 @@ __all__ = [
     "Output",
     "Port",
     "Step",
+    "fixed_axes",
     "format_constant",
     "live_graph",
     "made_from",
@@ -197,6 +198,18 @@ def follow_renames(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
 def window_axes(graph: Graph) -> frozenset[str]:
     """Return the axes that windows read and make; their sizes follow from each other, and never change."""
     return frozenset(axis for step in graph.steps for place in step.places for axis in place.named)
+
+
+def fixed_axes(graph: Graph) -> frozenset[str]:
+    """Return the axes whose sizes never change: of windows, and those selected from at each position."""
+    selected: dict[str, set[str | int]] = {}
+    for step in graph.steps:
+        if step.op == "select":
+            for axis, at in step.mapping:
+                selected.setdefault(axis, set()).add(at)
+    sizes = graph.sizes
+    whole = {axis for axis, places in selected.items() if len(places) == sizes[axis] > 1}
+    return window_axes(graph) | whole
 
 
 _T = TypeVar("_T")

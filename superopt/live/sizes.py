@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from superopt.candidates.sizes import resized, without_strides
 from superopt.dtypes import tensor_text
 from superopt.errors import GraphError, InputError
-from superopt.ir import Axis, Graph, Program, Region, window_axes
+from superopt.ir import Axis, Graph, Program, Region, fixed_axes
 from superopt.trace import trace
 from superopt.trace.capture.tape import Ref, map_leaves
 from superopt.trace.traced import Traced
@@ -47,7 +47,7 @@ def _unsized(program: Program) -> object:
 
 
 def _without_sizes(graph: Graph) -> Graph:
-    fixed = window_axes(graph)
+    fixed = fixed_axes(graph)
     return replace(
         graph,
         axes=tuple(axis if axis.name in fixed else Axis(axis.name, 0) for axis in graph.axes),

@@ -1,6 +1,10 @@
 """Look: the page's style, light and dark, and the little script that sorts, marks edges and copies."""
 
-__all__ = ["SCRIPT", "STYLE"]
+from superopt.report.svg import escape
+
+__all__ = ["STYLE", "document"]
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 STYLE = """
 :root {
@@ -155,7 +159,7 @@ svg.graph { margin: 0 auto; height: auto; max-width: max(100%, calc(var(--natura
 }
 """
 
-SCRIPT = """
+_SCRIPT = """
 for (const head of document.querySelectorAll("th.sorts")) {
   const sort = () => {
     const table = head.closest("table"), body = table.tBodies[0];
@@ -204,3 +208,14 @@ for (const node of document.querySelectorAll(".node")) {
   node.addEventListener("mouseleave", () => { for (const edge of edges()) edge.classList.remove("hot"); });
 }
 """
+
+
+def document(title: str, body: str) -> str:
+    """Return a whole page that needs nothing else."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)} - superopt</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n<script>{_SCRIPT}</script>\n</body>\n</html>\n"
+    )

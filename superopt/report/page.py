@@ -4,7 +4,7 @@ The page loads nothing: style, script and pictures stand in it. Every text of th
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -13,9 +13,9 @@ from superopt.ir import describe_shifts
 from superopt.ir.compose import compose, contract_products
 from superopt.report.charts import bars, folded, race, state_of, traffic_after, traffic_before
 from superopt.report.drawing import draw_graph, draw_mugraph
-from superopt.report.look import SCRIPT, STYLE
+from superopt.report.look import document
 from superopt.report.source import coloured
-from superopt.report.svg import bytes_text, count_text, escape, number, time_text
+from superopt.report.svg import bytes_text, count_text, escape, number, table_of, time_text
 from superopt.result import Result
 from superopt.result.why import (
     agreement,
@@ -31,7 +31,6 @@ from superopt.verify.floats.report import FloatReport
 
 __all__ = ["report_html"]
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 _LEGEND = """<div class="legend"><span><i class="input"></i>tensor in</span>
 <span><i class="reduction"></i>sum, maximum, product</span><span><i></i>elementwise</span>
@@ -52,13 +51,7 @@ def report_html(result: Result) -> str:
         sections.append(_region(result, region, at))
     sections += [_limits(result), _verdicts(result), _opaque(result), _phases(result), _versions(result)]
     body = "\n".join(section for section in sections if section)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(result.name)} - superopt</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
-    )
+    return document(result.name, body)
 
 
 def _headline(result: Result) -> str:
@@ -281,27 +274,14 @@ def _kernels(one: Candidate) -> str:
         name = facts.name if facts else f"kernel {len(rows)}"
         rows.append([name, *(text or "-" for text in numbers), config if isinstance(config, str) else ""])
     heads = ("kernel", "predicted", "bytes", "flops", "shared", "registers", "spilled", "configuration")
-    return _table(heads, rows, numeric=range(1, 7)) if rows else ""
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int] = ()) -> str:
-    right = set(numeric)
-    kinds = [" class=number" if at in right else "" for at in range(len(heads))]
-    top = "".join(f"<th{kind} scope=col>{escape(head)}</th>" for head, kind in zip(heads, kinds, strict=True))
-    body = "\n".join(
-        "<tr>"
-        + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table>"
+    return table_of(heads, rows, numeric=range(1, 7)) if rows else ""
 
 
 def _dropped(region: RegionCandidates) -> str:
     if not region.dropped:
         return ""
     rows = [(one.name, str(one.fate)) for one in region.dropped]
-    table = _table(("schedule", "reason"), rows)
+    table = table_of(("schedule", "reason"), rows)
     count = _counted(len(region.dropped), "schedule")
     return (
         f"<h2>Dropped before compiling</h2>\n<details><summary>{count}</summary>"
@@ -338,7 +318,7 @@ def _floats(report: FloatReport | None) -> str:
     line = f"Computed in {report.dtype} and compared with float64: the errors may be {report.factor:g} times"
     line += " those of PyTorch itself."
     heads = ("inputs", "error", "PyTorch's error", "share of what is allowed", "outcome")
-    return f"<p>{escape(line)}</p>" + (_table(heads, rows, numeric=(1, 2, 3)) if rows else "")
+    return f"<p>{escape(line)}</p>" + (table_of(heads, rows, numeric=(1, 2, 3)) if rows else "")
 
 
 def _config_text(config: Any) -> str:
@@ -356,7 +336,7 @@ def _opaque(result: Result) -> str:
     rows = [(one.target, one.reason) for one in result.program.opaque]
     if not rows:
         return ""
-    return f"<h2>Not optimized</h2>\n<div class=card>{_table(('operator', 'reason'), rows)}</div>"
+    return f"<h2>Not optimized</h2>\n<div class=card>{table_of(('operator', 'reason'), rows)}</div>"
 
 
 def _phases(result: Result) -> str:
@@ -370,13 +350,12 @@ def _phases(result: Result) -> str:
         strips.append(f'<span style="{style}" title="{escape(name)}"></span>')
         rows.append((name, time_text(ms * 1000), f"{100 * ms / total:.0f}%"))
     strip = f'<div class="phases">{"".join(strips)}</div>'
-    table = _table(("phase", "time", "share"), rows, numeric=(1, 2))
+    table = table_of(("phase", "time", "share"), rows, numeric=(1, 2))
     return f"<h2>Where the time went</h2>\n<div class=card>{strip}{table}</div>"
 
 
 def _versions(result: Result) -> str:
     if not result.versions:
         return ""
-    return (
-        f"<h2>Versions</h2>\n<div class=card>{_table(('package', 'version'), result.versions.items())}</div>"
-    )
+    rows = table_of(("package", "version"), result.versions.items())
+    return f"<h2>Versions</h2>\n<div class=card>{rows}</div>"

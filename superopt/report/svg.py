@@ -1,9 +1,10 @@
-"""Svg: text of elements, everything escaped; numbers short and the same on every machine."""
+"""Svg: text of elements and tables, everything escaped; numbers short and the same on every machine."""
 
 import html
 import math
+from collections.abc import Iterable, Sequence
 
-__all__ = ["bytes_text", "count_text", "element", "escape", "number", "text_width", "time_text"]
+__all__ = ["bytes_text", "count_text", "element", "escape", "number", "table_of", "text_width", "time_text"]
 
 _CHARACTER = 7.3  # the width of a character of 12 px monospace
 
@@ -57,3 +58,17 @@ def count_text(value: float) -> str:
         return f"{value:.0f}"
     exponent = min(int(math.log10(value)) // 3, 5)
     return f"{value / 1000**exponent:.3g}{' kMGTP'[exponent]}".replace(" ", "")
+
+
+def table_of(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int] = ()) -> str:
+    """Return an HTML table; columns in `numeric` are numbers."""
+    right = set(numeric)
+    kinds = [" class=number" if at in right else "" for at in range(len(heads))]
+    top = "".join(f"<th{kind} scope=col>{escape(head)}</th>" for head, kind in zip(heads, kinds, strict=True))
+    body = "\n".join(
+        "<tr>"
+        + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table>"

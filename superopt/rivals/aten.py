@@ -28,7 +28,7 @@ __all__ = [
 
 _NAMES = """
 view reshape _unsafe_view permute transpose t unsqueeze squeeze expand slice select split split_with_sizes
-unbind alias detach
+unbind alias detach as_strided
 """
 VIEWS = frozenset(_NAMES.split())
 """Operators that compute nothing."""

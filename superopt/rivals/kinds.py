@@ -8,14 +8,16 @@ import torch
 from torch import Tensor, fx
 
 from superopt.rivals.aten import ATTENTION, VIEWS, operator_name, read_by, tensors_in, value_of
+from superopt.rivals.bits import bits_of
 from superopt.rivals.indices import MADE, indices_of
+from superopt.rivals.strided import views_of
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS, widens
 from superopt.trace.lowering.windows import why_dense
 
 __all__ = ["Kind", "kinds_of", "reasons_of"]
 
 Kind = Literal["free", "compute", "outside"]
-"""Free: a view, or made of positions and constants, and repeated wherever it is read.
+"""Free: a view, or made of positions, constants and bits, and repeated wherever it is read.
 Outside: left to Inductor."""
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
@@ -24,7 +26,7 @@ _UNKNOWN = "no rule makes algebra of it"
 
 def kinds_of(graph: fx.Graph, device: str) -> dict[fx.Node, Kind]:
     """Return the kind of every node, for kernels on a type of device."""
-    made = indices_of(graph)
+    made = _made_anew(graph)
     reasons = _reasons(graph, device, made)
     kinds: dict[fx.Node, Kind] = {}
     for node in graph.nodes:
@@ -37,7 +39,12 @@ def kinds_of(graph: fx.Graph, device: str) -> dict[fx.Node, Kind]:
 
 def reasons_of(graph: fx.Graph, device: str) -> Mapping[fx.Node, str]:
     """Return why nodes are left to Inductor, for kernels on a type of device; the others are algebra."""
-    return _reasons(graph, device, indices_of(graph))
+    return _reasons(graph, device, _made_anew(graph))
+
+
+def _made_anew(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that are repeated wherever they are read: of positions, and of bits of bytes."""
+    return indices_of(graph) | bits_of(graph)
 
 
 def _reasons(graph: fx.Graph, device: str, made: Collection[fx.Node]) -> dict[fx.Node, str]:
@@ -52,6 +59,8 @@ def _is_free(node: fx.Node, made: Collection[fx.Node]) -> bool:
 def _why_outside(node: fx.Node, device: str, made: Collection[fx.Node]) -> str | None:
     name = operator_name(node)
     results, read = tensors_in(value_of(node)), read_by(node)
+    if name == "as_strided" and _is_view(node):
+        return None if all(_plain(tensor, device) for tensor in (*results, *read)) else _UNKNOWN
     if name is None or name not in LOWERINGS or name in REASONS or not results:
         return REASONS.get(_short(node), _UNKNOWN)
     if name == ATTENTION and _item_read(node, 1):
@@ -68,6 +77,22 @@ def _why_outside(node: fx.Node, device: str, made: Collection[fx.Node]) -> str |
         told += [one.dtype for one in data if not widens(name, one.dtype, told)]
     other = next((dtype for dtype in told if dtype not in _DTYPES), None)
     return None if other is None else f"it is of {str(other).removeprefix('torch.')}"
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a view by explicit strides is a chain of plainer views of something that is computed.
+
+    Of an input nobody knows where in its memory it begins, from one call to the next.
+    """
+    x, size, stride, *offset = node.args
+    root = x
+    while isinstance(root, fx.Node) and operator_name(root) in VIEWS:
+        root = root.args[0]
+    if not isinstance(root, fx.Node) or root.op != "call_function" or not isinstance(x, fx.Node):
+        return False
+    viewed = value_of(x)
+    begins = viewed.storage_offset() == 0 and (offset or [0])[0] in (None, 0)
+    return begins and views_of(viewed.shape, viewed.stride(), size, stride) is not None  # type: ignore[arg-type]
 
 
 def _why_no_windows(node: fx.Node, device: str) -> str | None:

@@ -8,7 +8,9 @@ from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir import Graph
+from superopt.shard.dtensor import Style, dtensor_placements, parallel_styles
 from superopt.shard.machine import Machine, parse_machine
+from superopt.shard.page import shard_html
 from superopt.shard.placements import Placement as AxisPlacement
 from superopt.shard.placements import grid_of, placements
 from superopt.shard.proof import ShardVerdict, prove_sharded
@@ -16,7 +18,7 @@ from superopt.shard.reductions import Program, summed
 from superopt.shard.search import Plans, plan_shardings
 from superopt.shard.sharded import Placement
 from superopt.shard.simulate import Reduction, all_reduce, ranked_programs
-from superopt.shard.written import dtensor_placements, tightened, write_module
+from superopt.shard.written import tightened, write_module
 
 __all__ = ["PlacedReduction", "ShardResult", "parse_pins", "place_reduction", "shard_program"]
 
@@ -80,9 +82,22 @@ class ShardResult:
         return write_module(self.plans)
 
     @property
+    def page(self) -> str:
+        """The plans as one HTML page."""
+        return shard_html(self)
+
+    @property
     def placements(self) -> dict[str, tuple[str, ...]]:
         """The placements of DTensor for each tensor that enters or leaves."""
         return dtensor_placements(self.plans.best.sharded)
+
+    def styles(self, module: Any, level: str) -> dict[str, Style]:
+        """Return the styles of a module's linear modules along one level of the machine.
+
+        `{name: style.made() for name, style in ...}` is the plan that `parallelize_module` takes.
+        """
+        at = self.plans.machine.level_named(level)
+        return parallel_styles(self.plans.best.sharded, at, [name for name, _ in module.named_parameters()])
 
 
 def shard_program(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -10,10 +11,10 @@ from superopt.ir import REDUCTIONS, STRUCTURAL, value_axes
 from superopt.shard.machine import Machine
 from superopt.shard.placements import Grid, grid_of
 from superopt.shard.reductions import Program, Step
-from superopt.shard.sharded import MAXIMUM, SUM, Layout, Mesh, Placement, is_partial
+from superopt.shard.sharded import MAXIMUM, SUM, Instruction, Layout, Mesh, Placement, Sharded, is_partial
 from superopt.shard.simulate import Reduction, best_program
 
-__all__ = ["Costs", "Move", "mesh_of"]
+__all__ = ["Costs", "Move", "Timeline", "mesh_of", "with_moves_early"]
 
 Move = tuple[str, tuple[int, ...], str, str, str]
 """A move: its kind, the dimensions, the axis, the axis of the new chunks, and how it reduces."""
@@ -26,6 +27,53 @@ def mesh_of(machine: Machine) -> Mesh:
     return Mesh(tuple(level.name for level in machine.levels), machine.counts)
 
 
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When each instruction of a program starts and ends, in seconds."""
+
+    spans: tuple[tuple[float, float], ...]
+
+    @property
+    def seconds(self) -> float:
+        """The end of the last instruction."""
+        return max((end for _, end in self.spans), default=0.0)
+
+
+def with_moves_early(sharded: Sharded, *, inputs: bool) -> Sharded:
+    """Return the same program with each move begun right after its operand is made.
+
+    With `inputs`, tensors that enter, and their moves, come first of all.
+    """
+    follow: dict[int, list[int]] = {}
+    for at, one in enumerate(sharded.instructions):
+        if one.kind not in ("enter", "step") and (
+            inputs or sharded.instructions[one.inputs[0]].kind != "enter"
+        ):
+            follow.setdefault(one.inputs[0], []).append(at)
+    order: list[int] = []
+    taken: set[int] = set()
+
+    def take(at: int) -> None:
+        if at not in taken:
+            taken.add(at)
+            order.append(at)
+            for move in follow.get(at, ()):
+                take(move)
+
+    for at, one in enumerate(sharded.instructions):
+        if inputs and one.kind == "enter":
+            take(at)
+    for at in range(len(sharded.instructions)):
+        take(at)
+    places = {old: new for new, old in enumerate(order)}
+    made = [sharded.instructions[at] for at in order]
+    return replace(
+        sharded,
+        instructions=tuple(replace(one, inputs=tuple(places[i] for i in one.inputs)) for one in made),
+        outputs=tuple(places[at] for at in sharded.outputs),
+    )
+
+
 class Costs:
     """What steps and moves of one program take on one machine."""
 
@@ -34,16 +82,18 @@ class Costs:
         self.machine = machine
         self.grid: Grid = grid_of(machine)
         self.axes = value_axes(layout.graph)
+        self.sizes = layout.graph.sizes
         graph = layout.graph
         self.item = max(
             (DTYPES[port.dtype].bytes for port in (*graph.inputs, *(one.port for one in graph.outputs))),
             default=4,
         )
+        self.bytes = lru_cache(maxsize=None)(self._bytes)
         self.changed = lru_cache(maxsize=None)(self._changed)
         self.reduction = lru_cache(maxsize=None)(self._reduction)
         self._single = lru_cache(maxsize=None)(self._collective)
 
-    def bytes(self, value: int, placement: Placement) -> int:
+    def _bytes(self, value: int, placement: Placement) -> int:
         """Return the bytes of a value on each device."""
         graph = self.layout.graph
         item = DTYPES[graph.inputs[value].dtype].bytes if value < len(graph.inputs) else self.item
@@ -62,7 +112,7 @@ class Costs:
             for dim in range(len(placement))
             if any(one[dim] is not None and one[dim] in union for one in operands)
         )
-        work = prod(graph.sizes[axis] for axis in union) / split
+        work = prod(self.sizes[axis] for axis in union) / split
         traffic = float(self.bytes(value, placement))
         if step.op in REDUCTIONS or step.op not in STRUCTURAL:
             reads = zip(step.inputs, operands, strict=True)
@@ -80,6 +130,72 @@ class Costs:
         if self.layout.mesh.sizes[dim] == 1:
             return 0.0
         return Reduction(self.grid, (dim,)).step_seconds(Step(name, 0, 1), float(size))
+
+    def move_seconds(self, kind: str, dims: tuple[int, ...], size: int) -> float:
+        """Return the seconds of a move of so many bytes on each device."""
+        if kind == "all-reduce":
+            return self.reduction(dims, size)[0]
+        (dim,) = dims
+        if kind == "all-to-all":
+            # Each device keeps its own part and sends the others: as many bytes as in an all-gather.
+            return self._single("all-gather", dim, max(1, size // self.layout.mesh.sizes[dim]))
+        return self._single(kind, dim, size)
+
+    def loads(self, sharded: Sharded, one: Instruction) -> tuple[float, ...]:
+        """Return the bytes that a move puts on the busiest link of each level."""
+        source = sharded.instructions[one.inputs[0]]
+        size = self.bytes(source.value, source.placement)
+        dims = tuple(dim for dim in one.dims if self.layout.mesh.sizes[dim] > 1)
+        if not dims:
+            return (0.0,) * len(self.machine.levels)
+        program: Program = (Step(one.kind, 0, 1),)
+        if one.kind == "all-reduce":
+            program = self.reduction(dims, size)[1]
+        elif one.kind == "all-to-all":
+            program, size = (Step("all-gather", 0, 1),), max(1, size // self.layout.mesh.sizes[dims[0]])
+        return tuple(map(float, Reduction(self.grid, dims).loads(program, float(size))))
+
+    def timed(self, sharded: Sharded) -> Timeline:
+        """Return when each instruction runs, if moves run beside steps once their operands are there."""
+        spans: list[tuple[float, float]] = []
+        computing = moving = 0.0
+        for one in sharded.instructions:
+            ready = max((spans[i][1] for i in one.inputs), default=0.0)
+            source = sharded.instructions[one.inputs[0]] if one.inputs else one
+            if one.moves:
+                computing = max(computing, ready)  # a move begins in its turn, with its operand at hand
+                start = max(moving, computing)
+                moving = start + self.move_seconds(
+                    one.kind, one.dims, self.bytes(source.value, source.placement)
+                )
+                spans.append((start, moving))
+                continue
+            start = max(ready, computing)
+            seconds = 0.0
+            if one.kind == "step":
+                operands = tuple(sharded.instructions[i].placement for i in one.inputs)
+                seconds = self.step_seconds(one.value, operands, one.placement)
+            if seconds:
+                computing = start + seconds
+            spans.append((start, start + seconds))
+        return Timeline(tuple(spans))
+
+    def peak(self, sharded: Sharded) -> int:
+        """Return the most bytes that each device holds; tensors that enter are there from the beginning."""
+        last = {i: at for at, one in enumerate(sharded.instructions) for i in one.inputs}
+        last |= dict.fromkeys(sharded.outputs, len(sharded.instructions))
+        sizes = [self.bytes(one.value, one.placement) for one in sharded.instructions]
+        entered = sum(
+            size for size, one in zip(sizes, sharded.instructions, strict=True) if one.kind == "enter"
+        )
+        held = most = 0
+        for at, one in enumerate(sharded.instructions):
+            held += sizes[at] if one.kind != "enter" else 0
+            most = max(most, held)
+            for i in {*one.inputs, at}:
+                if last.get(i, at) == at and sharded.instructions[i].kind != "enter":
+                    held -= sizes[i]
+        return entered + most
 
     def _changed(
         self, value: int, start: Placement, end: Placement
@@ -108,13 +224,13 @@ class Costs:
         for dim, (old, new) in pairs:
             if old == SUM and new not in (None, SUM):
                 assert new is not None
-                seconds += self._single("reduce-scatter", dim, size())
+                seconds += self.move_seconds("reduce-scatter", (dim,), size())
                 now[dim] = new
                 note("reduce-scatter", (dim,), new)
         for how in (SUM, MAXIMUM):
             dims = tuple(dim for dim, (old, new) in pairs if now[dim] == how and old == how != new)
             if dims:
-                seconds += self.reduction(dims, size())[0]
+                seconds += self.move_seconds("all-reduce", dims, size())
                 for dim in dims:
                     now[dim] = None
                 note("all-reduce", dims, how=how)
@@ -124,14 +240,12 @@ class Costs:
                 note("slice", (dim,), new)
         for dim, (old, new) in pairs:
             if old is not None and not is_partial(old) and old != new:
+                kind = "all-gather" if new is None else "all-to-all"
+                seconds += self.move_seconds(kind, (dim,), size())
                 if new is None:
-                    seconds += self._single("all-gather", dim, size())
                     now[dim] = None
                     note("all-gather", (dim,), old)
                 else:
-                    many = self.layout.mesh.sizes[dim]
-                    # Each device keeps its own part and sends the others: as many bytes as in an all-gather.
-                    seconds += self._single("all-gather", dim, max(1, size() // many))
                     now[dim] = new
                     note("all-to-all", (dim,), old, new)
         assert tuple(now) == end

@@ -3,7 +3,8 @@
 This file needs only torch, since every exported module contains its text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import product
 from math import prod
 from typing import Any, TypeAlias
@@ -33,7 +34,12 @@ class ProcessMesh:
         self.devices = list(product(*map(range, self.sizes)))
         self.rank = dist.get_rank()
         self.place = self.devices[self.rank]
+        self._moves = ThreadPoolExecutor(1)
         self._groups: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Any, tuple[int, ...]]] = {}
+
+    def begin(self, move: Callable[..., Tensor], *arguments: Any) -> "Future[Tensor]":
+        """Begin a move beside the steps that follow; `result()` waits for it. Moves run in their order."""
+        return self._moves.submit(torch.no_grad()(move), *arguments)
 
     def members(self, rank: int, dims: Sequence[int]) -> tuple[int, ...]:
         """Return the devices that differ from one along some dimensions only, in order."""
@@ -72,9 +78,14 @@ class ProcessMesh:
         members = self.members(self.rank, dims)
         chunks = len(members)
         flat = tensor.reshape(-1)
+        operation = dist.ReduceOp.SUM if how == "+" else dist.ReduceOp.MAX
+        if all(name == "all-reduce" and not first for name, _, first in steps):
+            flat = flat.clone()
+            for _, along, _ in steps:
+                dist.all_reduce(flat, operation, group=self.group(along)[0])
+            return flat.reshape(tensor.shape)
         rows = torch.zeros(chunks, -(-flat.numel() // chunks), dtype=flat.dtype, device=flat.device)
         rows.view(-1)[: flat.numel()] = flat
-        operation = dist.ReduceOp.SUM if how == "+" else dist.ReduceOp.MAX
         held = {member: list(range(chunks)) for member in members}
         for name, along, first in steps:
             self._step(rows, held, name, self.group(along, first), operation)

@@ -1,40 +1,49 @@
 """Search: the shardings of a program, step by step, by dynamic programming over how its live values lie.
 
 A state says in which placements each live value is to be had; among the ways to the same state only those
-are kept that no other way beats in both time and memory. Tensors that enter lie where they are first read, as
-the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and the
-result says so.
+are kept that no other way beats in both time and memory. Where memory is plenty, a state is also dropped if a
+faster one can be turned into it in the time between them. Tensors that enter lie where they are first read,
+as the caller chooses, unless they are pinned. Where states are more than a limit, the rest is dropped, and
+the result says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 from superopt.errors import InputError
 from superopt.ir import Graph, stabilize, value_names
-from superopt.shard.costs import Costs, mesh_of
+from superopt.shard.costs import Costs, mesh_of, with_moves_early
 from superopt.shard.machine import Machine
-from superopt.shard.rules import Rule, rules
 from superopt.shard.sharded import (
     Instruction,
     Layout,
     Placement,
+    Rule,
     Sharded,
+    check_mesh,
+    checked_pins,
     is_partial,
     layout_of,
+    rules,
 )
 
 __all__ = ["Plan", "Plans", "plan_shardings"]
 
 _NULLARY = frozenset({"const", "infinity", "size"})
+_PLENTY = 4  # times the bytes of all values, each held whole: so much memory limits no plan
 _WAYS = 4  # the most ways to one state; no other way beats a kept one in both time and memory
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A sharded program, the seconds it is simulated to take, and the bytes on each device."""
+    """A sharded program, the seconds it is simulated to take, and the bytes on each device.
+
+    `moving_s` are the seconds in which data move; those that computing hides are in `seconds` once only.
+    """
 
     sharded: Sharded
     seconds: float
@@ -71,12 +80,23 @@ class _Choice:
 class _Way:
     seconds: float
     moving: float
-    entered: int  # bytes of the tensors that entered
-    peak: int
+    entered: int  # bytes of the tensors that entered, which are there from the beginning
+    peak: int  # the most bytes of all else at any step
     choice: _Choice | None
 
 
 State = tuple[tuple[int, frozenset[Placement]], ...]
+
+
+@lru_cache(maxsize=1 << 14)
+def _only(placement: Placement) -> frozenset[Placement]:
+    """Return the set of one placement; equal sets are one object, so that comparing them is fast."""
+    return frozenset({placement})
+
+
+@lru_cache(maxsize=1 << 14)
+def _with(places: frozenset[Placement], placement: Placement) -> frozenset[Placement]:
+    return places | {placement}
 
 
 def plan_shardings(
@@ -85,7 +105,7 @@ def plan_shardings(
     *,
     pins: Mapping[str, Placement] | None = None,
     memory: float | None = None,
-    states: int = 64,
+    states: int = 128,
     alternatives: int = 8,
 ) -> Plans:
     """Return ways to run a graph on all devices of a machine, each level of which is a dimension of the mesh.
@@ -94,6 +114,7 @@ def plan_shardings(
     """
     layout = layout_of(stabilize(graph), mesh_of(machine))
     search = _Search(layout, machine, pins or {}, machine.device.bytes if memory is None else memory, states)
+    check_mesh(layout)
     return Plans(graph, machine, search.run(alternatives), search.complete)
 
 
@@ -104,9 +125,14 @@ class _Search:
         self.layout, self.graph, self.memory, self.most = layout, layout.graph, memory, states
         self.costs = Costs(layout, machine)
         self.dims = range(len(layout.mesh.sizes))
+        self.cheapest: dict[tuple[int, frozenset[Placement], Placement], tuple[float, Placement] | None] = {}
         self.whole: Placement = (None,) * len(self.dims)
         self.complete = True
-        self.pins = _checked_pins(layout, pins)
+        self._owed = lru_cache(maxsize=None)(self._seconds_owed)
+        self._held = lru_cache(maxsize=None)(self._bytes_held)
+        self.pins = checked_pins(layout, pins)
+        whole = sum(self.costs.bytes(value, self.whole) for value in range(len(self.costs.axes)))
+        self.plenty = memory >= _PLENTY * whole
         self.least = 0  # the fewest bytes that any placement needed, where memory was too short
         self.nullary = {at for at, step in self.graph.numbered if step.op in _NULLARY}
         self.last_use = {i: at for at, step in self.graph.numbered for i in step.inputs}
@@ -128,34 +154,39 @@ class _Search:
         """Return the states after one more step."""
         found: dict[State, list[_Way]] = {}
         step = self.graph.step_at(at)
-        choices = list(self._choices(at))
+        choices = [
+            (*choice, self.costs.step_seconds(at, *choice), (at, _only(choice[1])))
+            for choice in self._choices(at)
+        ]
         freed = {i for i in step.inputs if self.last_use[i] == at}
+        ways_to_one = 1 if self.plenty else _WAYS
         for state, reached in ways.items():
+            rest = tuple(pair for pair in state if pair[0] not in step.inputs)
             live = dict(state)
-            for operands, placement in choices:
+            held = sum(self._held(*pair) for pair in rest)
+            for operands, placement, own, value in choices:
                 made = self._taken(live, step.inputs, operands)
                 if made is None:
                     continue
-                moving, entering, having = made
-                having[at] = frozenset({placement})
-                held = sum(
-                    self.costs.bytes(value, one)
-                    for value, places in having.items()
-                    if value >= len(self.graph.inputs)
-                    for one in places
-                )
-                spent = self.costs.step_seconds(at, operands, placement) + moving
-                after = tuple(sorted((v, places) for v, places in having.items() if v not in freed))
+                moving, entering, read = made
+                needed = held + self._held(*value) + sum(self._held(*pair) for pair in read.items())
+                kept = (pair for pair in read.items() if pair[0] not in freed)
+                after = (*rest, *kept, value)
                 for way in reached:
                     entered = way.entered + entering
-                    peak = max(way.peak, entered + held)
-                    if peak > self.memory:
-                        self.least = min(self.least or peak, peak)
+                    peak = max(way.peak, needed)
+                    if entered + peak > self.memory:
+                        self.plenty = False
+                        self.least = min(self.least or entered + peak, entered + peak)
                         continue
                     choice = _Choice(at, operands, placement, way.choice)
-                    new = _Way(way.seconds + spent, way.moving + moving, entered, peak, choice)
-                    self.complete &= _keep(found.setdefault(after, []), new)
+                    new = _Way(way.seconds + own + moving, way.moving + moving, entered, peak, choice)
+                    self.complete &= _keep(found.setdefault(after, []), new, ways_to_one)
         return found
+
+    def _bytes_held(self, value: int, places: frozenset[Placement]) -> int:
+        """Return the bytes that a value takes in some placements; tensors that entered are counted apart."""
+        return sum(self.costs.bytes(value, one) for one in places) if value >= len(self.graph.inputs) else 0
 
     def _choices(self, at: int) -> Iterator[tuple[tuple[Placement, ...], Placement]]:
         """Yield how the operands and the value of a step may lie, on all dimensions together."""
@@ -172,20 +203,20 @@ class _Search:
     def _taken(
         self, live: dict[int, frozenset[Placement]], values: tuple[int, ...], operands: tuple[Placement, ...]
     ) -> tuple[float, int, dict[int, frozenset[Placement]]] | None:
-        """Return the seconds and bytes to bring operands into these placements, and the live values then."""
-        having = dict(live)
+        """Return the seconds and bytes to bring operands into these placements, and how they lie then."""
+        read: dict[int, frozenset[Placement]] = {}
         seconds, entering = 0.0, 0
         for value, wanted in zip(values, operands, strict=True):
             if value in self.nullary:
                 if wanted != self.whole:
                     return None
                 continue
-            known = having.get(value)
+            known = read.get(value) or live.get(value)
             if known is None:
                 start = self.pins.get(value)
                 if start is None and any(map(is_partial, wanted)):
                     return None
-                known = frozenset({wanted if start is None else start})
+                known = _only(wanted if start is None else start)
                 entering += sum(self.costs.bytes(value, one) for one in known)
             if wanted not in known:
                 way = self.costs_of_change(value, known, wanted)
@@ -193,32 +224,82 @@ class _Search:
                     return None
                 seconds += way[0]
                 entering += self.costs.bytes(value, wanted) if value < len(self.graph.inputs) else 0
-                known |= {wanted}
-            having[value] = known
-        return seconds, entering, having
+                known = _with(known, wanted)
+            read[value] = known
+        return seconds, entering, read
 
     def costs_of_change(
         self, value: int, known: frozenset[Placement], wanted: Placement
     ) -> tuple[float, Placement] | None:
         """Return the least seconds of a change of placement, and where it starts."""
-        found = [
-            (change[0], start)
-            for start in sorted(known, key=str)
-            if (change := self.costs.changed(value, start, wanted)) is not None
-        ]
-        return min(found, key=lambda one: one[0], default=None)
+        key = value, known, wanted
+        if key not in self.cheapest:
+            found = [
+                (change[0], start)
+                for start in sorted(known, key=str)
+                if (change := self.costs.changed(value, start, wanted)) is not None
+            ]
+            self.cheapest[key] = min(found, key=lambda one: one[0], default=None)
+        return self.cheapest[key]
 
     def _cut(self, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
         """Return the states that are the fastest, and among them some that need the least memory."""
+        if self.plenty:
+            return self._cut_fast(ways)
         if len(ways) <= self.most:
             return ways
         self.complete = False
-        fast = sorted(ways, key=lambda state: min(way.seconds for way in ways[state]))
+        fast = self._fastest(ways)
         small = sorted(
-            ways, key=lambda state: min((way.peak, way.entered, way.seconds) for way in ways[state])
+            ways, key=lambda state: min((way.peak + way.entered, way.seconds) for way in ways[state])
         )
         kept = dict.fromkeys(fast[: self.most * 3 // 4] + small[: self.most // 4])
         return {state: ways[state] for state in kept}
+
+    def _cut_fast(self, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
+        """Return the fastest states but those that a faster one is turned into in the time between them."""
+        kept: dict[State, list[_Way]] = {}
+        for state in self._fastest(ways):
+            (way,) = ways[state]
+            if any(self._becomes(other, state, way.seconds - own.seconds) for other, (own,) in kept.items()):
+                continue
+            if len(kept) == self.most:
+                self.complete = False
+                break
+            kept[state] = [way]
+        return kept
+
+    def _fastest(self, ways: dict[State, list[_Way]]) -> list[State]:
+        """Return the states by the seconds of their fastest way, and those that their values still owe."""
+        seconds = {
+            state: min(way.seconds for way in own) + sum(self._owed(*pair) for pair in state)
+            for state, own in ways.items()
+        }
+        return sorted(ways, key=seconds.__getitem__)
+
+    def _seconds_owed(self, value: int, places: frozenset[Placement]) -> float:
+        """Return the seconds in which a value that lies in parts alone is put together, as it must be.
+
+        Without them, a way that puts off its reductions would always look faster than one that has made them.
+        """
+        if not all(any(map(is_partial, one)) for one in places):
+            return 0.0
+        changes = (self.costs_of_change(value, places, one) for one in self._final(value, places))
+        return min(change[0] for change in changes if change is not None)
+
+    def _becomes(self, state: State, wanted: State, seconds: float) -> bool:
+        """Return whether a state can be turned into another one within some seconds."""
+        if seconds < 0:
+            return False
+        for (value, known), (_, places) in zip(state, wanted, strict=True):
+            for place in places - known if known is not places else ():
+                way = self.costs_of_change(value, known, place)
+                if way is None:
+                    return False
+                seconds -= way[0]
+                if seconds < 0:
+                    return False
+        return True
 
     def _plans(self, ways: dict[State, list[_Way]], alternatives: int) -> tuple[Plan, ...]:
         ends: list[tuple[_Way, list[Placement]]] = []
@@ -244,11 +325,25 @@ class _Search:
                 for way in reached:
                     own = _Way(way.seconds + moving, way.moving + moving, way.entered, way.peak, way.choice)
                     ends.append((own, placed))
-        ends.sort(key=lambda end: (end[0].seconds, end[0].peak))
-        return tuple(
-            Plan(self._written(way.choice, placed), way.seconds, way.moving, way.peak)
-            for way, placed in ends[:alternatives]
-        )
+        ends.sort(key=lambda end: (end[0].seconds, end[0].entered + end[0].peak))
+        plans = [
+            self._in_order(self._written(way.choice, placed), way) for way, placed in ends[:alternatives]
+        ]
+        return tuple(sorted(plans, key=lambda plan: plan.seconds))
+
+    def _in_order(self, sharded: Sharded, way: _Way) -> Plan:
+        """Return a program in the order of instructions that hides most of what its moves take."""
+        found = [(self.costs.timed(one).seconds, one, held) for one, held in self._orders(sharded, way)]
+        seconds, best, held = min(found, key=lambda one: one[0])
+        return Plan(best, seconds, way.moving, held)
+
+    def _orders(self, sharded: Sharded, way: _Way) -> Iterator[tuple[Sharded, int]]:
+        yield sharded, way.entered + way.peak
+        for inputs in (False, True):
+            early = with_moves_early(sharded, inputs=inputs)
+            held = self.costs.peak(early)
+            if held <= self.memory:
+                yield early, held
 
     def _final(self, value: int, known: frozenset[Placement]) -> list[Placement]:
         """Return placements in which an output may leave: as it lies, with partial values put together."""
@@ -330,8 +425,11 @@ class _Writer:
         return at
 
 
-def _keep(ways: list[_Way], new: _Way) -> bool:
+def _keep(ways: list[_Way], new: _Way, most: int) -> bool:
     """Add a way unless another one is as good; drop those it beats. Say whether none else was dropped."""
+    if most == 1:
+        ways[:] = [min((*ways, new), key=lambda one: (one.seconds, one.peak))]
+        return True
     for old in ways:
         if old.seconds <= new.seconds and old.peak <= new.peak and old.entered <= new.entered:
             return True
@@ -341,45 +439,9 @@ def _keep(ways: list[_Way], new: _Way) -> bool:
         if not (new.seconds <= old.seconds and new.peak <= old.peak and new.entered <= old.entered)
     ]
     ways.append(new)
-    if len(ways) <= _WAYS:
+    if len(ways) <= most:
         return True
     # The way with the least memory always stays.
-    ways.sort(key=lambda one: (one.peak, one.entered))
+    ways.sort(key=lambda one: one.peak + one.entered)
     ways.remove(max(ways[1:], key=lambda one: (one.seconds, one.peak)))
     return False
-
-
-def _checked_pins(layout: Layout, pins: Mapping[str, Placement]) -> dict[int, Placement]:
-    """Return the placements that are fixed, by value; those of outputs by -1 less the output's position."""
-    graph, found = layout.graph, dict[int, Placement]()
-    inputs = {port.name: (at, port) for at, port in enumerate(graph.inputs)}
-    outputs = {one.port.name: (-1 - at, one.port) for at, one in enumerate(graph.outputs)}
-    for name, placement in pins.items():
-        if name not in inputs and name not in outputs:
-            raise InputError(
-                f"pins: the program has no tensor {name!r}; it has {', '.join((*inputs, *outputs))}"
-            )
-        at, port = inputs.get(name) or outputs[name]
-        if len(placement) != len(layout.mesh.sizes):
-            raise InputError(f"pins: {name} needs a placement for each of {', '.join(layout.mesh.names)}")
-        for dim, axis in enumerate(placement):
-            if axis is not None and (axis not in port.axes or dim not in layout.splits[axis]):
-                raise InputError(_cannot_split(layout, name, port.axes, axis, dim))
-        found[at] = tuple(placement)
-    return found
-
-
-def _cannot_split(layout: Layout, name: str, axes: tuple[str, ...], axis: str, dim: int) -> str:
-    """Say why an axis cannot be split along a dimension, and what would work."""
-    mesh, sizes = layout.mesh, layout.graph.sizes
-    others = [one for one in axes if dim in layout.splits[one]]
-    instead = f"split {others[0]} instead" if others else "leave it whole"
-    if axis not in axes:
-        known = ", ".join(axes)
-        return f"pins: {name} has no axis {axis!r}, only {known}; the nearest choice that works: {instead}"
-    many = mesh.sizes[dim]
-    near = max((one for one in range(1, many + 1) if sizes[axis] % one == 0), default=1)
-    return (
-        f"pins: axis {axis!r} of {name} has size {sizes[axis]}, which {mesh.names[dim]}={many} does not"
-        f" divide beside other splits; the nearest choice that works: {mesh.names[dim]}={near}, or {instead}"
-    )

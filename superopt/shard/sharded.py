@@ -4,17 +4,20 @@ A **placement** says for each dimension of the mesh how a value lies on it: `Non
 an axis, each device has its chunk of this axis; `+` or `^`, the value is the sum or the maximum of what the
 devices have. An axis that a dimension may split is written as chunks, one for each such dimension, and the
 places within them.
+
+`rules` says how operands and value of an operator may lie along a dimension of the mesh with nothing moved.
+Dimensions are independent of each other: a step may take another rule along each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
 from superopt.errors import InputError
-from superopt.ir import Axis, Graph, refine_axes, value_axes, value_names
+from superopt.ir import Axis, Graph, Step, refine_axes, step_axes, value_axes, value_names
 
 __all__ = [
     "MAXIMUM",
@@ -23,16 +26,24 @@ __all__ = [
     "Layout",
     "Mesh",
     "Placement",
+    "Rule",
     "Sharded",
+    "check_mesh",
+    "checked_pins",
     "is_partial",
     "layout_of",
     "placement_text",
+    "rules",
 ]
 
 SUM, MAXIMUM = "+", "^"
 
 Placement: TypeAlias = tuple[str | None, ...]
 """How a value lies on each dimension of the mesh."""
+
+Tag: TypeAlias = str | None
+Rule: TypeAlias = tuple[tuple[Tag, ...], Tag]
+"""The tags of the operands, and that of the value."""
 
 
 def is_partial(tag: str | None) -> bool:
@@ -140,6 +151,11 @@ class Instruction:
     onto: str = ""
     how: str = SUM
 
+    @property
+    def moves(self) -> bool:
+        """Whether devices exchange data."""
+        return self.kind not in ("enter", "step", "slice")
+
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
@@ -174,7 +190,7 @@ class Sharded:
     @property
     def moves(self) -> tuple[Instruction, ...]:
         """The instructions by which devices exchange data."""
-        return tuple(one for one in self.instructions if one.kind not in ("enter", "step", "slice"))
+        return tuple(one for one in self.instructions if one.moves)
 
     def placement_of(self, name: str) -> Placement:
         """Return how an input first lies, or an output in the end."""
@@ -197,3 +213,98 @@ def placement_text(placement: Sequence[str | None], mesh: Mesh) -> str:
         if tag is not None
     ]
     return ", ".join(found) or "whole"
+
+
+def check_mesh(layout: Layout) -> None:
+    """Raise InputError where a dimension of the mesh can split no axis at all."""
+    sizes = layout.graph.sizes
+    for dim, (name, many) in enumerate(zip(layout.mesh.names, layout.mesh.sizes, strict=True)):
+        if many == 1 or any(dim in dims for dims in layout.splits.values()):
+            continue
+        longest = max(sizes, key=sizes.__getitem__)
+        near = next(one for one in range(many - 1, 0, -1) if one == 1 or _splits(layout, dim, one))
+        raise InputError(
+            f"mesh: {name}={many} divides no axis of the program beside the deeper levels, not even"
+            f" {longest!r} of size {sizes[longest]}; the nearest choice that works: {name}={near}"
+        )
+
+
+def _splits(layout: Layout, dim: int, many: int) -> bool:
+    """Return whether a dimension of the mesh could split an axis if it had so many devices."""
+    sizes = (*layout.mesh.sizes[:dim], many, *layout.mesh.sizes[dim + 1 :])
+    return any(
+        dim in dims for dims in layout_of(layout.graph, replace(layout.mesh, sizes=sizes)).splits.values()
+    )
+
+
+def checked_pins(layout: Layout, pins: Mapping[str, Placement]) -> dict[int, Placement]:
+    """Return the placements that are fixed, by value; those of outputs by -1 less the output's position."""
+    graph, found = layout.graph, dict[int, Placement]()
+    inputs = {port.name: (at, port) for at, port in enumerate(graph.inputs)}
+    outputs = {one.port.name: (-1 - at, one.port) for at, one in enumerate(graph.outputs)}
+    for name, placement in pins.items():
+        if name not in inputs and name not in outputs:
+            raise InputError(
+                f"pins: the program has no tensor {name!r}; it has {', '.join((*inputs, *outputs))}"
+            )
+        at, port = inputs.get(name) or outputs[name]
+        if len(placement) != len(layout.mesh.sizes):
+            raise InputError(f"pins: {name} needs a placement for each of {', '.join(layout.mesh.names)}")
+        for dim, axis in enumerate(placement):
+            if axis is not None and (axis not in port.axes or dim not in layout.splits[axis]):
+                raise InputError(_cannot_split(layout, name, port.axes, axis, dim))
+        found[at] = tuple(placement)
+    return found
+
+
+def _cannot_split(layout: Layout, name: str, axes: tuple[str, ...], axis: str, dim: int) -> str:
+    """Say why an axis cannot be split along a dimension, and what would work."""
+    mesh, sizes = layout.mesh, layout.graph.sizes
+    others = [one for one in axes if dim in layout.splits[one]]
+    instead = f"split {others[0]} instead" if others else "leave it whole"
+    if axis not in axes:
+        known = ", ".join(axes)
+        return f"pins: {name} has no axis {axis!r}, only {known}; the nearest choice that works: {instead}"
+    many = mesh.sizes[dim]
+    near = max((one for one in range(1, many + 1) if sizes[axis] % one == 0), default=1)
+    return (
+        f"pins: axis {axis!r} of {name} has size {sizes[axis]}, which {mesh.names[dim]}={many} does not"
+        f" divide beside other splits; the nearest choice that works: {mesh.names[dim]}={near}, or {instead}"
+    )
+
+
+_LINEAR: dict[str, tuple[tuple[Tag, ...], ...]] = {
+    "neg": ((SUM,),),
+    "add": ((SUM, SUM),),
+    "sub": ((SUM, SUM),),
+    "mul": ((SUM, None), (None, SUM)),
+    "contract": ((SUM, None), (None, SUM)),
+    "div": ((SUM, None),),
+    "sum": ((SUM,),),
+    "rename": ((SUM,), (MAXIMUM,)),
+    "select": ((SUM,), (MAXIMUM,)),
+    "max": ((MAXIMUM,),),
+}
+"""Operators that give partial values from partial operands, and from which."""
+
+
+def rules(step: Step, operands: tuple[frozenset[str], ...], splittable: frozenset[str]) -> Iterator[Rule]:
+    """Yield the rules of a step along a dimension that may split some axes."""
+    yield (None,) * len(operands), None
+    for tags in _LINEAR.get(step.op, ()):
+        yield tags, SUM if SUM in tags else MAXIMUM
+    union = frozenset[str]().union(*operands)
+    made = step_axes(step, operands)
+    mapping = dict(step.mapping)
+    slid = {axis for place in step.places for axis in place.named}  # a window reads beyond its own part
+    for axis in sorted((union | made) & splittable):
+        if step.op == "index":
+            yield (), axis
+        if axis in slid or axis not in union or (step.op == "select" and axis in mapping):
+            continue
+        tags = tuple(axis if axis in own else None for own in operands)
+        after = str(mapping.get(axis, axis))
+        if after in made:
+            yield tags, after
+        else:
+            yield tags, MAXIMUM if step.op == "max" else SUM

@@ -65,59 +65,72 @@ class Reduction:
 
     def step_seconds(self, step: Step, size: float) -> float:
         """Return the seconds of one step, on which each device that takes part enters with so many bytes."""
+        return self._step(step, size)[0]
+
+    def loads(self, program: Program, size: float) -> NDArray[np.float64]:
+        """Return the bytes that a program puts on the busiest link of each level of the machine."""
+        held, total = 1.0, np.zeros(len(self.grid.machine.levels))
+        for step in program:
+            total += self._step(step, held * size)[1]
+            held = _held_after(step, held, self.counts)
+        return total
+
+    def _step(self, step: Step, size: float) -> tuple[float, NDArray[np.float64]]:
+        """Return the seconds of one step by its faster algorithm, and the bytes on the busiest links."""
         found = np.array(groups(self.counts, step))
         many = found.shape[1]
         if many < 2:
-            return 0.0
+            return 0.0, np.zeros(len(self.grid.machine.levels))
         whole = self.members[:, found].reshape(-1, many)
-        ring = self._ring(whole)
-        rounds = ceil(log2(many))
         match step.collective:
             case "all-reduce":
-                return min(2 * ring_seconds(ring, many, size / many), 2 * self._tree(whole, rounds, size))
+                ways = [self._ring(whole, 2, size / many), self._tree(whole, 2, size)]
             case "reduce-scatter":
-                return ring_seconds(ring, many, size / many)
+                ways = [self._ring(whole, 1, size / many)]
             case "all-gather":
-                return ring_seconds(ring, many, size)
-        return min(
-            self._tree(whole, rounds, size),
-            2 * ring_seconds(ring, many, size / many),
-        )
+                ways = [self._ring(whole, 1, size)]
+            case _:
+                ways = [self._tree(whole, 1, size), self._ring(whole, 2, size / many)]
+        return min(ways, key=lambda way: way[0])
 
-    def _ring(self, whole: NDArray[np.int64]) -> tuple[float, float]:
-        """Return the seconds per byte, and the latency, of a round in which all send to the next device."""
-        return self._flows(whole.ravel(), np.roll(whole, -1, axis=1).ravel())
+    def _ring(self, whole: NDArray[np.int64], turns: int, share: float) -> tuple[float, NDArray[np.float64]]:
+        """Return the seconds of some turns of a ring, in whose rounds all send a share to the next device."""
+        rounds = turns * (whole.shape[1] - 1)
+        loads, latency = self._flows(whole.ravel(), np.roll(whole, -1, axis=1).ravel())
+        return rounds * (latency + share * self._slowest(loads)), rounds * share * loads
 
-    def _tree(self, whole: NDArray[np.int64], rounds: int, size: float) -> float:
-        total = 0.0
-        for at in range(rounds):
+    def _tree(self, whole: NDArray[np.int64], turns: int, size: float) -> tuple[float, NDArray[np.float64]]:
+        """Return the seconds of some turns of a tree, in whose rounds half of the senders send all."""
+        total, carried = 0.0, np.zeros(len(self.grid.machine.levels))
+        for at in range(ceil(log2(whole.shape[1]))):
             far = 1 << at
             senders = whole[:, far :: 2 * far]
             receivers = whole[:, :: 2 * far][:, : senders.shape[1]]
-            per_byte, latency = self._flows(senders.ravel(), receivers.ravel())
-            total += latency + per_byte * size
-        return total
+            loads, latency = self._flows(senders.ravel(), receivers.ravel())
+            total += turns * (latency + size * self._slowest(loads))
+            carried += turns * size * loads
+        return total, carried
 
-    def _flows(self, senders: NDArray[np.int64], receivers: NDArray[np.int64]) -> tuple[float, float]:
-        """Return the seconds in which all messages of one byte pass, and the longest latency."""
-        slowest = latency = 0.0
+    def _slowest(self, loads: NDArray[np.float64]) -> float:
+        """Return the seconds in which the busiest links carry their messages."""
+        speeds = [level.bytes_per_s for level in self.grid.machine.levels]
+        return float((loads / np.array(speeds)).max())
+
+    def _flows(
+        self, senders: NDArray[np.int64], receivers: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], float]:
+        """Return the messages on the busiest link of each level, and the longest latency."""
+        latency, loads = 0.0, np.zeros(len(self.parts))
         crossing = np.zeros(senders.size, dtype=np.bool_)
-        for level, part in zip(self.grid.machine.levels, self.parts, strict=True):
+        for at, (level, part) in enumerate(zip(self.grid.machine.levels, self.parts, strict=True)):
             crossing |= part[senders] != part[receivers]
             if not crossing.any():
                 continue
             latency = max(latency, level.latency_s)
             for ends in (senders, receivers):
                 users = part[ends[crossing]] if level.shared else ends[crossing]
-                busiest = float(np.bincount(users).max())
-                slowest = max(slowest, busiest / level.bytes_per_s)
-        return slowest, latency
-
-
-def ring_seconds(ring: tuple[float, float], many: int, share: float) -> float:
-    """Return the seconds of the rounds of a ring, in each of which every device sends a share."""
-    per_byte, latency = ring
-    return (many - 1) * (latency + per_byte * share)
+                loads[at] = max(loads[at], float(np.bincount(users).max()))
+        return loads, latency
 
 
 def _held_after(step: Step, held: float, counts: tuple[int, ...]) -> float:

@@ -15,7 +15,7 @@ from superopt.shard.costs import Costs
 from superopt.shard.search import Plan, Plans
 from superopt.shard.sharded import Instruction, Layout, Placement, Sharded, is_partial
 
-__all__ = ["dtensor_placements", "parallel_styles", "tightened", "write_module"]
+__all__ = ["tightened", "write_module"]
 
 
 def tightened(sharded: Sharded) -> Sharded:
@@ -31,40 +31,6 @@ def tightened(sharded: Sharded) -> Sharded:
             used[old] = used[str(new)] = used[old] | used[str(new)]
     splits = {axis: tuple(dim for dim in dims if dim in used[axis]) for axis, dims in layout.splits.items()}
     return replace(sharded, layout=replace(layout, splits=splits))
-
-
-def dtensor_placements(sharded: Sharded) -> dict[str, tuple[str, ...]]:
-    """Return the placements of DTensor for each tensor that enters or leaves, one for each dimension.
-
-    An axis that is not the outermost one of its dimension of the tensor has no placement of DTensor: it is
-    written as `StridedShard(dimension, axis)`.
-    """
-    graph = sharded.layout.graph
-    ports = (*graph.inputs, *(output.port for output in graph.outputs))
-    return {
-        port.name: tuple(_dtensor(port, tag) for tag in sharded.placement_of(port.name)) for port in ports
-    }
-
-
-def _dtensor(port: Port, axis: str | None) -> str:
-    if axis is None:
-        return "Replicate()"
-    dim = next(at for at, axes in enumerate(port.dims) if axis in axes)
-    return f"Shard({dim})" if port.dims[dim][0] == axis else f"StridedShard({dim}, {axis!r})"
-
-
-def parallel_styles(sharded: Sharded, dim: int) -> dict[str, str]:
-    """Return a plan for `parallelize_module`: the style of each linear module whose weight is split.
-
-    Weights of linear modules are [out, in] and are called `name.weight`, or `name_weight` where traced.
-    """
-    styles = {"Shard(0)": "ColwiseParallel()", "Shard(1)": "RowwiseParallel()"}
-    found = {}
-    for name, placements in dtensor_placements(sharded).items():
-        module, _, last = name.replace("_weight", ".weight").rpartition(".")
-        if last == "weight" and module and placements[dim] in styles:
-            found[module] = styles[placements[dim]]
-    return found
 
 
 def write_module(plans: Plans, plan: Plan | None = None) -> str:
@@ -167,21 +133,37 @@ class _Writer:
     def lines(self) -> list[str]:
         """Return the lines of the function."""
         lines: list[str] = []
+        beside = self._moves_beside()
+        running: dict[int, str] = {}  # moves that have begun, and their variables
         for at, one in enumerate(self.sharded.instructions):
+            lines += [f"{running[i]} = {running.pop(i)}.result()" for i in one.inputs if i in running]
             expression = self._expression(one)
             if expression.kind == "number":
                 self.made.append(replace(expression, atom=False) if not expression.atom else expression)
                 continue
             variable = self._variable(one, at)
             comment = f"  # {self.sharded.placed(one.placement)}"
-            if expression.text != variable:
+            if beside and one.moves:
+                move, _, arguments = expression.text.partition("(")
+                lines.append(f"{variable} = mesh.begin({move}, {arguments}{comment}")
+                running[at] = variable
+            elif expression.text != variable:
                 lines.append(f"{variable} = {expression.text}{comment}")
             self.made.append(Expression(variable, expression.axes, expression.kind))
+        lines += [f"{variable} = {variable}.result()" for variable in running.values()]
         results = [
             self._left(self.made[at], output.port, self.sharded.instructions[at].placement)
             for output, at in zip(self.layout.graph.outputs, self.sharded.outputs, strict=True)
         ]
         return [*lines, f"return ({', '.join(results)},)"]
+
+    def _moves_beside(self) -> bool:
+        """Return whether some move has more than its own reader to run beside."""
+        found = self.sharded.instructions
+        return any(
+            one.moves and at + 1 < len(found) and at not in found[at + 1].inputs
+            for at, one in enumerate(found)
+        )
 
     def _variable(self, one: Instruction, at: int) -> str:
         name = self.names[one.value]

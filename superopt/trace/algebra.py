@@ -11,6 +11,7 @@ from superopt.dtypes import dtype_text
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.capture.recorder import numbers_of
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
+from superopt.trace.integers import check_wraps
 from superopt.trace.lowering import layout
 from superopt.trace.lowering.table import (
     INTEGERS,
@@ -19,6 +20,7 @@ from superopt.trace.lowering.table import (
     PROOF_LOWERINGS,
     REASONS,
     flat,
+    moves,
     widens,
 )
 from superopt.trace.run import dtype_name
@@ -196,6 +198,9 @@ class _Translation:
         made: tuple[Sym | None, ...] = (found,) if isinstance(found, Sym) else tuple(found)
         made += (None,) * (len(call.outputs) - len(made))
         for position, sym in zip(call.outputs, made, strict=False):
+            if sym is not None and position is not None and not self.for_proof:
+                stored = {value: dtype for value, (_, dtype) in self.raw.items()}
+                check_wraps(self.builder, replace(sym, dtype=self.tape.metas[position].dtype), stored)
             if sym is None and position in self.used:
                 raise UnsupportedError("the position of an extremum is no algebra")
         return made[: len(call.outputs)]
@@ -208,6 +213,7 @@ class _Translation:
             sym.dtype.is_floating_point
             or sym.dtype == torch.bool
             or widens(name, sym.dtype, self._made(call))
+            or moves(name, sym.dtype)
         ):
             return
         if sym.value in self.raw:

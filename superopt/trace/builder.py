@@ -66,6 +66,7 @@ class Builder:
         self.slides = slides  # whether the device has kernels that read windows
         self.nodes: list[Node] = []
         self._known: dict[Node, int] = {}
+        self.spans: dict[int, tuple[int, int]] = {}  # the least and the largest number of some integers
         self.first_places: dict[int, int] = {}  # a value that is the first place of a maximum -> of what
 
     def add(self, node: Node) -> int:

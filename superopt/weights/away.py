@@ -7,6 +7,7 @@ written in memory. The file has no name, and is gone with the weight.
 import mmap
 import sys
 import tempfile
+import weakref
 from typing import Any
 
 import torch
@@ -14,7 +15,14 @@ from torch import Tensor
 
 from superopt.cache.place import cache_folder
 
-__all__ = ["put_away"]
+__all__ = ["bytes_away", "put_away"]
+
+_away: dict[int, int] = {}  # bytes in a file, by the identity of what maps it
+
+
+def bytes_away() -> int:
+    """Return the bytes of all weights that lie in files now."""
+    return sum(_away.values())
 
 
 def put_away(tensor: Tensor) -> Any:
@@ -59,5 +67,7 @@ def _moved(tensor: Tensor) -> Tensor:
     with tempfile.TemporaryFile(dir=folder) as file:
         whole.numpy().tofile(file)
         mapped = mmap.mmap(file.fileno(), whole.numel(), access=mmap.ACCESS_COPY)
+    _away[id(mapped)] = whole.numel()
+    weakref.finalize(mapped, _away.pop, id(mapped))
     flat = torch.frombuffer(mapped, dtype=tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())

@@ -40,6 +40,7 @@ __all__ = [
     "is_small",
     "once_values",
     "run_part",
+    "source_ports",
     "weight_bytes",
 ]
 
@@ -48,6 +49,7 @@ Weights = Literal["live", "default", "frozen"]
 
 _SMALL = 256 << 10  # bytes of a tensor that is kept beside the weights that it is made from
 _VIEWS = ("rename", "select", "window")
+_LAID = (*_VIEWS, "add")  # what lays tensors side by side; sums that are no integer of theirs are never kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +128,16 @@ def once_values(graph: Graph, weights: Weights) -> tuple[int, ...]:
 
 
 def _can_be_kept(graph: Graph, value: int, weights: Weights) -> bool:
-    """Whether a value is one of floats, the same at all sizes of other tensors, and not too large to keep."""
-    sources = _sources(graph, value)
-    if any(port.dtype not in FLOATS for port in sources):
+    """Whether a value is one of floats, the same at all sizes of other tensors, and not too large to keep.
+
+    Integers are kept where they are as they were, side by side.
+    """
+    sources = source_ports(graph, value)
+    steps = [step for one in _made_from(graph, value) if (step := graph.step_of(one)) is not None]
+    moved = all(step.op in _LAID for step in steps) and len({port.dtype for port in sources}) == 1
+    if not moved and any(port.dtype not in FLOATS for port in sources):
         return False
     axes = frozenset[str]().union(*(port.axes for port in sources))
-    steps = [step for one in _made_from(graph, value) if (step := graph.step_of(one)) is not None]
     if any(step.op in ("size", "index") and not axes.issuperset(step.axes) for step in steps):
         return False
     sizes = graph.sizes
@@ -143,7 +149,7 @@ def _made_from(graph: Graph, value: int) -> set[int]:
     return made_from([value], lambda one: step.inputs if (step := graph.step_of(one)) else ())
 
 
-def _sources(graph: Graph, value: int) -> list[Port]:
+def source_ports(graph: Graph, value: int) -> list[Port]:
     """Return the inputs that a value is made from."""
     return [graph.inputs[one] for one in sorted(_made_from(graph, value)) if one < len(graph.inputs)]
 
@@ -195,7 +201,7 @@ def divided(graph: Graph, values: Sequence[int]) -> Divided:
 
 def _kept_port(graph: Graph, value: int) -> Port:
     """Return a value as a tensor that is kept: laid out as the largest tensor that it is made from."""
-    sources = _sources(graph, value)
+    sources = source_ports(graph, value)
     like = _largest(graph, sources)
     axes = value_axes(graph)[value]
     order = [axis.name for axis in graph.axes if axis.name in axes and axis.name not in like.axes]

@@ -17,7 +17,7 @@ from superopt.weights.division import Divided
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.writes import writes_to
 
-__all__ = ["Kept", "KeptKernel", "made_once"]
+__all__ = ["Kept", "KeptKernel", "bytes_kept", "made_once"]
 
 Whole = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
@@ -31,16 +31,20 @@ _MOST = 128  # layers that one kernel keeps tensors for
 def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """Return what a graph makes of weights, computed in float64 and rounded once.
 
-    Raises InputError where a number is not finite: then kernels compute other things than PyTorch does.
+    Raises InputError where a number is not finite, or no integer that the tensor holds: then kernels compute
+    other things than PyTorch does.
     """
     with torch.no_grad(), torch.inference_mode(False), torch.autocast("cpu", enabled=False):
         plain = {port.name: tensors[port.name].detach() for port in once.inputs}
         made = run_graph(once, plain, torch.float64)
         found = []
         for output in once.outputs:
-            tensor = made[output.port.name].to(_DTYPES[output.port.dtype]).contiguous()
+            exact = made[output.port.name]
+            tensor = exact.to(_DTYPES[output.port.dtype]).contiguous()
             if not bool(torch.isfinite(tensor).all()):
                 raise InputError(f"{once.name}: {output.port.name} is not finite")
+            if not tensor.is_floating_point() and not torch.equal(tensor.to(exact.dtype), exact):
+                raise InputError(f"{once.name}: {output.port.name} is no tensor of {output.port.dtype}")
             known = {one.data_ptr() for one in plain.values()}
             found.append(tensor.clone() if tensor.data_ptr() in known else tensor)
     if any(one.is_cuda for one in found):
@@ -71,6 +75,14 @@ class _Made:
         self.cuda = any(one.is_cuda for one in tensors or ())
 
 
+_all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
+
+
+def bytes_kept() -> int:
+    """Return the bytes of all that this process keeps now."""
+    return sum(one.bytes for one in _all_kept)
+
+
 class Kept:
     """Tensors made of weights, looked after: whoever asks for them gets those of the weights as they are.
 
@@ -86,6 +98,7 @@ class Kept:
         self._on_end: Callable[[str], None] | None = None
         self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
         self._short = 0  # times in a row that tensors served a few calls only
+        _all_kept.add(self)
 
     def give_up_with(self, tell: Callable[[str], None]) -> None:
         """From now on give up where weights change with nearly every call, and tell why.

@@ -4,14 +4,15 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
 
-from superopt.backend import budget, region_race
-from superopt.backend.checks.inputs import scaled
+from superopt.backend import budget
+from superopt.backend.checks import elsewhere
+from superopt.backend.checks.inputs import RegionInputs, scaled
 from superopt.backend.region import Region, blank_of
-from superopt.backend.region_race import RegionRace
 from superopt.rivals import inductor
 from superopt.rivals.inductor import alone
 from superopt.targets import pick_target
@@ -35,6 +36,10 @@ def region(monkeypatch: pytest.MonkeyPatch) -> Region:
     return found[0]
 
 
+def inputs_of(region: Region) -> RegionInputs:
+    return RegionInputs(region, pick_target("cpu"), 0)
+
+
 @pytest.mark.parametrize(
     ("speeds", "rows", "why"),
     [
@@ -50,23 +55,21 @@ def test_what_is_lost_at_other_sizes_is_not_taken(
     asked: list[int] = []
     left = iter(speeds)
 
-    def speed(self: RegionRace, example: tuple[torch.Tensor, ...], ours: object) -> float:
+    def speed(example: tuple[torch.Tensor, ...], *unused: object) -> float:
         [size] = {one.shape[0] for one in example if one.shape[0] not in (8, 16)}
         asked.append(size)
         return next(left)
 
-    monkeypatch.setattr(RegionRace, "_speed_at", speed)
-    contest = RegionRace(region, pick_target("cpu"), Host().ledger)
-    found = contest._slower_elsewhere(region.subgraph.module)
+    monkeypatch.setattr(elsewhere, "speed_at", speed)
+    found = elsewhere.slower_elsewhere(inputs_of(region), region.subgraph.module, {}, inf)
     assert asked == rows
     assert found is why or (why is not None and found is not None and found.startswith(why))
 
 
 def test_sizes_that_are_fixed_have_no_others(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RegionRace, "_speed_at", lambda *given: 0.0)
+    monkeypatch.setattr(elsewhere, "speed_at", lambda *given: 0.0)
     fixed = replace(region, subgraph=replace(region.subgraph, symbols=()))
-    contest = RegionRace(fixed, pick_target("cpu"), Host().ledger)
-    assert contest._slower_elsewhere(fixed.subgraph.module) is None
+    assert elsewhere.slower_elsewhere(inputs_of(fixed), fixed.subgraph.module, {}, inf) is None
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])
@@ -75,13 +78,13 @@ def test_speeds_are_those_of_library_calls_and_of_inductors_code(
 ) -> None:
     """PyTorch as it is takes longer than the library calls alone, and is not slower than itself."""
     monkeypatch.setattr(inductor, "compiled_by_inductor", lambda module, inputs, options: module)
-    monkeypatch.setattr(region_race, "_NO_LOSS", 1e9)
-    monkeypatch.setattr(region_race, "_HOPELESS", 1e9)
-    contest = RegionRace(region, pick_target("cpu"), Host().ledger)
-    contest.deadline = time.monotonic() + seconds
+    monkeypatch.setattr(elsewhere, "_NO_LOSS", 1e9)
+    monkeypatch.setattr(elsewhere, "HOPELESS", 1e9)
+    inputs, module = inputs_of(region), region.subgraph.module
+    end = time.monotonic() + seconds
     example = scaled(region.subgraph, 8.0)
     assert example is not None
-    speed = alone(lambda: contest._speed_at(example, region.subgraph.module))
+    speed = alone(lambda: elsewhere.speed_at(example, inputs, module, {}, end))
     assert 0.05 < speed < 20
 
 

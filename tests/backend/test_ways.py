@@ -1,6 +1,5 @@
 """The ways in which torch.compile is asked, with regions taken: modes, options, sizes that change."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -84,12 +83,8 @@ def test_an_axis_that_is_marked_is_compiled_once(taken: list[Decision]) -> None:
 def test_a_search(
     way: dict[str, Any], monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
 ) -> None:
-    always: dict[str, Callable[..., Any]] = {
-        "_judged": take_all,
-        "_slower_elsewhere": lambda self, ours: None,
-    }
-    for name, answer in always.items():
-        monkeypatch.setattr(region_race.RegionRace, name, answer)
+    monkeypatch.setattr(region_race.RegionRace, "_judged", take_all)
+    monkeypatch.setattr(region_race, "slower_elsewhere", lambda *given: None)
     for name in ("_TOO_SHORT_US", "_NO_ROOM", "WIN"):
         monkeypatch.setattr(region_race, name, 0.0)
     monkeypatch.setattr(region_race, "_GRAPHS", {"quick": 1})

@@ -52,7 +52,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found = search(region.traced.program, options=SearchOptions(weights=weights, max_graphs=4)).regions
         parts = []
         for one in found:
-            best = schedules(one.goal, one.found, target, graphs=1, weights=weights).candidates[0]
+            ways = schedules(one.goal, one.found, target, graphs=4, weights=weights).candidates
+            best = next((way for way in ways if "joined" in way.graph.sizes), ways[0])
             parts.append(RegionCandidates(one.goal, (best.ended("choose", Kind.CHOSEN),)))
         chosen = {one.goal.name: one.chosen for one in parts if one.chosen is not None}
         plan = kept_plan(RegionPlan(region.goal, target.name, chosen))
@@ -188,3 +189,84 @@ def test_frozen_weights_go_to_a_file_layer_by_layer(plans, warnings_logged) -> N
             close(run(x), module(x))
     assert len(host.graphs) == compiled
     assert not troubles(warnings_logged)
+
+
+class Heads(nn.Module):
+    """Layers of projections of one tensor, which are joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList(nn.Linear(32, outer, bias=outer == 48) for outer in (48, 16, 24)) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for q, k, v in self.layers:
+            x = x + torch.cat([q(x)[:, :32], k(x), v(x)], 1).sort(-1).values[:, :32]
+        return x
+
+
+@torch.no_grad()
+def test_projections_of_one_tensor_are_joined_layer_by_layer(plans, warnings_logged) -> None:
+    torch.manual_seed(0)
+    module, host, x = Heads().eval(), Host(), torch.randn(8, 32)
+    run = torch.compile(module, backend=host)
+    for _ in range(9):
+        close(run(x), module(x))
+    assert any("joined" in plan and kept(plan) for plan in plans)
+    for change in (
+        lambda: module.layers[0][1].weight.mul_(2),
+        lambda: module.layers[1][2].weight.data[3, 5].fill_(100),
+        lambda: module.load_state_dict({name: one * 3 for name, one in module.state_dict().items()}),
+        lambda: setattr(module.layers[0][0], "weight", nn.Parameter(torch.randn(48, 32))),
+    ):
+        before = run(x)
+        change()
+        for _ in range(3):
+            close(run(x), module(x))
+        assert not torch.allclose(before, run(x))
+    assert not troubles(warnings_logged)
+
+
+class Few(nn.Module):
+    """Weights of four bits in pairs, or of eight bits, whose groups are seen before they become floats."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.bits = bits
+        kind = torch.uint8 if bits == 4 else torch.int8
+        least, most = (0, 256) if bits == 4 else (-128, 128)
+        self.register_buffer("w", torch.randint(least, most, (48, 64 * bits // 8), dtype=kind))
+        self.register_buffer("s", torch.rand(48, 4) / 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = self.w
+        if self.bits == 4:
+            w = torch.stack([w & 15, w >> 4], -1).view(48, 64).to(torch.int8) - 8
+        whole = w.view(48, 4, 16).to(x.dtype) * self.s[..., None]
+        return nn.functional.linear(x, whole.view(48, 64)).sort(-1).values
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_region_reads_weights_of_few_bits_as_they_lie(bits: int, plans, warnings_logged) -> None:
+    torch.manual_seed(0)
+    module, host, x = Few(bits).eval(), Host(), torch.randn(5, 64)
+    run = torch.compile(module, backend=host)
+    close(run(x), module(x))
+    assert host.calls == 1
+    [plan] = plans
+    assert f": {'u8' if bits == 4 else 'i8'}[" in plan
+    module.w.add_(1)
+    close(run(x), module(x))
+    assert not troubles(warnings_logged)
+
+
+@torch.no_grad()
+def test_bytes_that_wrap_around_are_left_to_pytorch(plans) -> None:
+    class Wrapping(Few):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, ((self.w & 15) - 8).view(24, 64).to(x.dtype)).sort(-1).values
+
+    module, x = Wrapping(4).eval(), torch.randn(5, 64)
+    close(torch.compile(module, backend=Host())(x), module(x))

@@ -30,8 +30,8 @@ def record(case: Case, ratio: float) -> dict[str, Any]:
     }
 
 
-def test_every_workload_has_cases_in_both_dtypes() -> None:
-    for dtype in ("f32", "bf16"):
+def test_every_workload_has_cases_in_all_dtypes() -> None:
+    for dtype in ("f32", "bf16", "f16"):
         assert {case.workload for case in CASES if case.dtype == dtype} == set(WORKLOADS)
     assert len({case.name for case in CASES}) == len(CASES)
     for case in CASES:
@@ -50,7 +50,7 @@ def test_suites() -> None:
 
 
 def test_losses_count_and_what_is_returned_is_never_slower() -> None:
-    one, two = (case for case in CASES if case.suite == "squares" and case.case == "512")
+    one, two, _ = (case for case in CASES if case.suite == "squares" and case.case == "512")
     means = cpu.means([record(one, 0.5), record(two, 2.0), {**record(one, 1.0), "ratio": None}])
     assert means["all"]["best peer"] == {"mean": pytest.approx(1.0), "cases": 2}
     assert means["all"]["returned"]["mean"] == pytest.approx(2**0.5)

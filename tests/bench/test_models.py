@@ -1,6 +1,7 @@
 """Models: the peers that are raced, and what a case says of those that are not."""
 
 import argparse
+import copy
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from superopt.bench.models import case, command
 from superopt.bench.models.case import Case, child
+from superopt.bench.models.int8 import with_int8_weights, with_whole_weights
 from superopt.bench.models.peers import PEERS, peers_of
 from superopt.errors import InputError
 from superopt.funnel import warm_up
@@ -70,6 +72,8 @@ def test_without_peers_none_is_absent() -> None:
     record = child(Case("resnet"), options())
     assert list(record["measured"]) == ["eager", "inductor", "superopt"]
     assert "absent" not in record
+    assert record["weights"]["times"] >= 1.0
+    assert record["weights"]["bytes"] > 1000
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -92,6 +96,19 @@ def test_the_projections_of_an_int8_model_have_eight_bits() -> None:
     assert "Linear" not in kinds
     with torch.no_grad():
         assert bool(step(model)().isfinite().all())
+
+
+@torch.no_grad()
+def test_the_model_that_torchao_rounds_has_the_same_numbers() -> None:
+    model = with_int8_weights(
+        torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.Linear(48, 8, bias=False))
+    )
+    x = torch.randn(3, 64)
+    wanted, whole = model(x), with_whole_weights(copy.deepcopy(model))
+    assert {type(one) for one in whole} == {torch.nn.Linear}
+    torch.testing.assert_close(whole(x), wanted)
+    with pytest.raises(InputError, match="no weights of eight bits"):
+        with_whole_weights(whole)
 
 
 def timed(speedup: float, eager: float, **more: Any) -> dict[str, Any]:
@@ -130,3 +147,56 @@ def test_a_line_tells_of_peers() -> None:
     assert own.split()[:5] == ["bert", "3.0", "2.0", "1.0", "2.00"]
     assert raced.strip() == "freezing 1.5"
     assert absent.strip() == "no openvino: No module named 'openvino'"
+
+
+def test_a_case_may_say_its_tokens() -> None:
+    assert Case("bert:512:bf16").tokens == 512
+    assert Case("bert").tokens is None
+    for text in ("bert:0", "bert:many"):
+        with pytest.raises(InputError, match="is neither"):
+            Case(text)
+
+
+def test_the_tokens_of_a_case_are_those_of_its_model() -> None:
+    read: list[Any] = []
+
+    def program(**inputs: Any) -> tuple[Any]:
+        read.append(next(iter(inputs.values())))
+        return (None,)
+
+    for text in ("convnext:64", "convnext", "resnet:16"):
+        _, step = case._built(Case(text), options())
+        step(program)()
+    assert [list(one.shape[2:]) for one in read] == [[128, 128], [128, 128], [64, 64]]
+
+
+def test_the_table_has_ten_families() -> None:
+    cases = [Case(text) for text in command.TABLE]
+    assert len({one.model for one in cases}) == 10
+    assert {one.tokens for one in cases} == {64, 128, 512, None}
+    assert {one.dtype for one in cases} == {"fp32", "bf16"}
+    assert len({one.text for one in cases}) == len(cases) == 68
+
+
+def test_peers_are_told_beside_the_step_that_they_raced() -> None:
+    """With deferred work they race once, when it is done."""
+    us = {"eager": 3.0, "inductor": 2.0, "superopt": 1.5}
+    later = {**us, "superopt": 1.0, "openvino": 1.25}
+    ratios = {"eager": 3.0, "inductor": 2.0, "openvino": 1.25}
+    both = {"superopt": 4.0, "inductor": 2.0}
+    record = {
+        "speedup": 1.33,
+        "ratios": {"eager": 2.0, "inductor": 1.33},
+        "measured": {name: {"median_us": one} for name, one in us.items()},
+        "cold_s": both,
+        "warm_s": both,
+        "flops": 0.5,
+        "bytes": 0.25,
+        "tuned": {
+            "speedup": 2.0,
+            "ratios": ratios,
+            "measured": {name: {"median_us": one} for name, one in later.items()},
+        },
+    }
+    assert "openvino 1.2, superopt tuned 1.0" in command._line("bert", record)
+    assert "all, tuned: 1.250 times openvino, ahead in 1 of 1" in command._means({"bert": record})

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from superopt.backend.deferred import helper as work
 from superopt.backend.deferred.live import helper_at_work
 from superopt.backend.deferred.priority import descendants
 from superopt.bench import helper
@@ -42,6 +44,55 @@ def until(done: Callable[[], bool]) -> None:
     while not done():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("lump_s", [0.0, 5.0])
+def test_a_helper_takes_its_share_of_the_time(lump_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it computes itself counts at once, what compilers took once they have ended."""
+    now = used = known = rested = 0.0
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now, used, known
+        now, used = now + seconds, used + seconds
+        known = used if used - known >= lump_s else known
+
+    def hold_still(seconds: float) -> None:
+        nonlocal now, rested
+        now, rested = now + seconds, rested + seconds
+
+    monkeypatch.setattr(work, "_processor_s", lambda: known)
+    monkeypatch.setattr(work, "_hold_still", hold_still)
+    monkeypatch.setattr(work.time, "monotonic", lambda: now)
+    rests = work.Rests()
+    while now < 200:
+        if not rests.taken():
+            pass_time(0.25)
+    assert used / now == pytest.approx(work._SHARE, abs=0.03)
+    assert used + rested == pytest.approx(now)
+    now += 60  # it was stopped: no rest is saved up
+    while not rests.taken():
+        pass_time(0.25)
+        assert now < 280
+
+
+def test_no_other_thread_goes_on_during_a_rest() -> None:
+    count, done = 0, threading.Event()
+
+    def run() -> None:
+        nonlocal count
+        while not done.is_set():
+            count += 1
+
+    other = threading.Thread(target=run)
+    other.start()
+    before = count
+    work._hold_still(0.3)
+    during = count - before
+    time.sleep(0.3)
+    after = count - before - during
+    done.set()
+    other.join()
+    assert during <= after / 2
 
 
 def test_calls_beside_a_process_are_told_from_calls_alone() -> None:

@@ -190,7 +190,7 @@ def test_actors_of_ray_find_the_same(tmp_path: Path) -> None:
             """
         )
     )
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     made = subprocess.run(
         [sys.executable, str(script)], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
     )

@@ -41,6 +41,36 @@ def norm_mlp(x: Tensor, g: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
     return x + torch.nn.functional.silu(norm(x, g) @ w1) @ w2
 
 
+def loss(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(x @ w, target)
+
+
+def experts(x: Tensor, gate: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+    """All experts on all tokens, weighed by their gates."""
+    hidden = torch.relu(torch.einsum("td,edf->etf", x, w1))
+    return torch.einsum("te,etd->td", torch.softmax(x @ gate, -1), torch.einsum("etf,efd->etd", hidden, w2))
+
+
+def routed(x: Tensor, dispatch: Tensor, combine: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+    """Each group of tokens sends some to the slots of each expert, and takes back what these make of them."""
+    sent = torch.einsum("gtes,gtd->egsd", dispatch, x)
+    hidden = torch.relu(torch.einsum("egsd,edf->egsf", sent, w1))
+    return torch.einsum("gtes,egsd->gtd", combine, torch.einsum("egsf,efd->egsd", hidden, w2))
+
+
+def gradients(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return the function's result and the gradients of all inputs that are floats."""
+
+    def made(*inputs: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            own = [one.detach().requires_grad_() if one.is_floating_point() else one for one in inputs]
+            result = function(*own)
+            found = torch.autograd.grad(result.square().sum(), [one for one in own if one.requires_grad])
+        return (result.detach(), *found)
+
+    return made
+
+
 def gradient(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
     with torch.enable_grad():
         weight = w.detach().requires_grad_()
@@ -90,5 +120,7 @@ LARGE: dict[Callable[..., Any], tuple[tuple[int, ...], ...]] = {
     norm_mlp: ((1024, 4096), (4096,), (4096, 16384), (16384, 4096)),
     gradient: ((8192, 1024), (1024, 1024), (8192, 1024)),
     causal: ((64, 16), (64, 16), (64, 16)),
+    experts: ((1024, 512), (512, 8), (8, 512, 2048), (8, 2048, 512)),
+    routed: ((4, 256, 512), (4, 256, 8, 64), (4, 256, 8, 64), (8, 512, 2048), (8, 2048, 512)),
 }
 """Programs, each at sizes at which a machine of several devices is worth its while."""

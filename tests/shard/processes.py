@@ -2,8 +2,10 @@
 
 import importlib.util
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,8 +27,8 @@ Case = tuple[Path, dict[str, Tensor], dict[str, Tensor]]
 """A module, the whole tensors that enter, and those that should leave."""
 
 
-def worst_errors(cases: list[Case], devices: int) -> list[float]:
-    """Return for each case the largest error of any process, in shares of the largest number."""
+def on_processes(devices: int, work: Callable[[int], Any]) -> list[Any]:
+    """Return what each process of a job of gloo makes of its rank, in any order."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -34,7 +36,7 @@ def worst_errors(cases: list[Case], devices: int) -> list[float]:
     context = mp.get_context("fork")
     found = context.SimpleQueue()
     workers = [
-        context.Process(target=_run, args=(rank, devices, port, cases, found)) for rank in range(devices)
+        context.Process(target=_run, args=(rank, devices, port, work, found)) for rank in range(devices)
     ]
     for worker in workers:
         worker.start()
@@ -43,13 +45,26 @@ def worst_errors(cases: list[Case], devices: int) -> list[float]:
         if worker.is_alive():
             worker.kill()
     assert [worker.exitcode for worker in workers] == [0] * devices
-    errors = [found.get() for _ in workers]
+    return [found.get() for _ in workers]
+
+
+def _run(
+    rank: int, devices: int, port: int, work: Callable[[int], Any], found: "mp.SimpleQueue[Any]"
+) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=devices)
+    found.put(work(rank))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def worst_errors(cases: list[Case], devices: int) -> list[float]:
+    """Return for each case the largest error of any process, in shares of the largest number."""
+    errors = on_processes(devices, lambda rank: _errors(cases))
     return [max(own) for own in zip(*errors, strict=True)]
 
 
-def _run(rank: int, devices: int, port: int, cases: list[Case], found: "mp.SimpleQueue[list[float]]") -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=devices)
+def _errors(cases: list[Case]) -> list[float]:
     worst = []
     for path, inputs, outputs in cases:
         module = loaded(path)
@@ -62,6 +77,4 @@ def _run(rank: int, devices: int, port: int, cases: list[Case], found: "mp.Simpl
             assert own.shape == wanted.shape
             error = max(error, float((own - wanted).abs().max() / whole.abs().max()))
         worst.append(error)
-    found.put(worst)
-    dist.barrier()
-    dist.destroy_process_group()
+    return worst

@@ -48,11 +48,15 @@ def test_a_program_is_sharded_proven_and_written(
         "--pin",
         "x=whole, out=whole, w1=n:gpu, w2=n:gpu",
     ]
-    assert main([*command, "-o", str(out)]) == 0
+    page = tmp_path / "out.html"
+    assert main([*command, "-o", str(out), "--html", str(page)]) == 0
     printed = capsys.readouterr().out
     assert "all-reduce[gpu]" in printed
     assert "equal:" in printed
     compile(out.read_text(), str(out), "exec")
+    shown = page.read_text()
+    assert shown.count("<svg") == shown.count("</svg>") == 2
+    assert "all-reduce over gpu" in shown
 
 
 @pytest.mark.parametrize(
@@ -63,6 +67,10 @@ def test_a_program_is_sharded_proven_and_written(
         (("--mesh", "gpu=4", "--pin", "x"), "cannot read 'x'"),
         (("--mesh", "gpu=4", "--memory", "1e-6"), "the nearest choice that works"),
         (("--mesh", "gpu", "--pin", "x=whole"), "cannot read 'gpu'"),
+        (("--mesh", "gpu=4", "--measure"), "only --mesh goes with it"),
+        (("--mesh", "gpu=4", "--html", "/nowhere/out.html"), "/nowhere"),
+        (("--mesh", "gpu=4", "--memory", "nan"), "give gigabytes above 0"),
+        (("--mesh", "gpu=0"), "give a count of at least 1"),
         (("--mesh", "gpu=4", "--axes", "data=4"), "either a function to shard, or --axes"),
     ],
 )

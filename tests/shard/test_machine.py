@@ -3,9 +3,11 @@
 from math import prod
 
 import pytest
+from shard.processes import on_processes
 
 from superopt.errors import InputError
 from superopt.shard.machine import parse_machine
+from superopt.shard.measure import measure_job, measured_machine
 from superopt.shard.placements import grid_of, parse_axes, placements
 
 SMALL = "node=2 @ 10 GB/s, gpu=4 @ 200 GB/s"
@@ -76,3 +78,29 @@ def test_axes_that_do_not_fit_name_what_would(axes: str, said: str) -> None:
 def test_axes_that_cannot_be_read(text: str) -> None:
     with pytest.raises(InputError):
         parse_axes(text)
+
+
+def test_links_of_a_job_are_measured() -> None:
+    texts = on_processes(4, lambda rank: str(measured_machine(parse_machine("node=2, gpu=2"))))
+    assert len(set(texts)) == 1
+    machine = parse_machine(texts[0])
+    assert machine.counts == (2, 2)
+    for level in machine.levels:
+        assert 1e6 < level.bytes_per_s < 1e12
+        assert 0 < level.latency_s < 1
+    assert machine.device.flops_per_s > 1e6
+
+
+def test_a_job_of_another_size_is_one_line() -> None:
+    def refused(rank: int) -> str:
+        with pytest.raises(InputError) as error:
+            measured_machine(parse_machine("gpu=4"))
+        return str(error.value)
+
+    assert "4 devices and the job has 2 processes" in on_processes(2, refused)[0]
+
+
+def test_no_job_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(InputError, match="torchrun --nproc-per-node 8"):
+        measure_job("node=2, gpu=4")

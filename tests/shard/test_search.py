@@ -7,7 +7,9 @@ import pytest
 from shard.cases import (
     LARGE,
     attention,
+    experts,
     gradient,
+    gradients,
     graph_of,
     layer,
     log_softmax,
@@ -15,9 +17,11 @@ from shard.cases import (
     mlp,
     norm,
     norm_mlp,
+    routed,
 )
 
 from superopt.errors import InputError
+from superopt.shard.costs import Costs
 from superopt.shard.machine import parse_machine
 from superopt.shard.proof import prove_sharded
 from superopt.shard.search import plan_shardings
@@ -49,6 +53,15 @@ FOUND: tuple[tuple[Callable[..., Any], Pins, dict[str, str | None], tuple[str, .
     (gradient, {"x": ("m",), "out": (None,)}, {"w": None, "target": "m"}, ("all-reduce",)),
     # The same with the gradients of a share of the weights on each device.
     (gradient, {"x": ("m",), "out": ("k",)}, {"w": None, "target": "m"}, ("reduce-scatter",)),
+    # Experts in shares, all on all tokens: one reduction adds up what they give.
+    (experts, {"x": (None,), "out": (None,)}, {"w1": "n", "w2": "n"}, ("all-reduce",)),
+    # Groups of tokens and experts in shares: tokens go to their experts and come back.
+    (
+        routed,
+        {"x": ("b",), "dispatch": ("b",), "combine": ("b",), "out": ("b",)},
+        {"w1": "s", "w2": "s"},
+        ("all-to-all", "all-to-all"),
+    ),
     # A vocabulary in shares: the maximum and the sum over all of it.
     (log_softmax, {"x": (None,), "out": ("n",)}, {"w": "n"}, ("all-reduce", "all-reduce")),
     # Long contexts in shares: maximum, denominator and numerator are merged.
@@ -66,7 +79,8 @@ def test_shardings_found_by_hand_are_found_unaided(
     function: Callable[..., Any], pins: Pins, placed: dict[str, str | None], moves: tuple[str, ...]
 ) -> None:
     graph = graph_of(function, *LARGE[function])
-    memory = 200e6 if function is norm_mlp else None  # else each device would have all weights
+    # Else each device would have all weights.
+    memory = {norm_mlp: 200e6, experts: 60e6, routed: 40e6}.get(function)
     best = plan_shardings(graph, parse_machine(FOUR), pins=pins, memory=memory).best.sharded
     assert {name: best.placement_of(name)[0] for name in placed} == placed, str(best)
     assert tuple(one.kind for one in best.moves) == moves, str(best)
@@ -124,3 +138,65 @@ def test_pins_that_cannot_be_kept_name_what_can(pins: Pins, said: str) -> None:
     graph = graph_of(mlp, (6, 16), (16, 32), (32, 16))
     with pytest.raises(InputError, match=said):
         plan_shardings(graph, parse_machine(FOUR), pins=pins)
+
+
+LAYER = ((256, 512), (512,), *((512, 512),) * 4, (512,), (512, 1024), (512, 1024), (1024, 512))
+
+
+def test_no_plan_by_hand_is_faster() -> None:
+    """Where some ends of a layer are fixed by hand, the search never does better than without."""
+    graph = graph_of(layer, *LAYER)
+    machine = parse_machine("node=2 @ 20 GB/s, gpu=4 @ 200 GB/s")
+    free = plan_shardings(graph, machine).best.seconds
+    by_hand: tuple[Pins, ...] = (
+        # Megatron's: heads and hidden features over gpu, the batch over node.
+        {"x": ("m", None)}
+        | dict.fromkeys(("wq", "wk", "wv", "wo"), (None, "h"))
+        | dict.fromkeys(("w1", "w3", "w2"), (None, "n")),
+        {"x": ("m", "m"), "wq": (None, None), "w1": (None, None)},  # tokens alone
+        {"wq": ("h", "h"), "wo": ("h", "h")},
+    )
+    for pins in by_hand:
+        assert free <= plan_shardings(graph, machine, pins=pins).best.seconds * (1 + 1e-9), pins
+
+
+def test_moves_beside_computing_take_less_time_and_no_more_memory_than_given() -> None:
+    graph = graph_of(gradients(mlp), (4096, 1024), (1024, 4096), (4096, 1024))
+    machine = parse_machine("gpu=4 @ 20 GB/s, device 20 TFLOP/s 1 TB/s")
+    best = plan_shardings(graph, machine, pins={"inputs_0": ("m",)}).best
+    costs = Costs(best.sharded.layout, machine)
+    spans = costs.timed(best.sharded).spans
+    steps = sum(
+        end - start
+        for one, (start, end) in zip(best.sharded.instructions, spans, strict=True)
+        if not one.moves
+    )
+    assert best.moving_s > 0
+    assert max(steps, best.moving_s) <= best.seconds < 0.95 * (steps + best.moving_s)
+    assert costs.peak(best.sharded) <= best.bytes
+    assert prove_sharded(best.sharded, original=graph)
+
+
+def test_tensors_that_enter_late_count_from_the_beginning() -> None:
+    """The large product is gone when the last weights are read, but they lay there all along."""
+
+    def narrowing(x: Any, w: Any, late: Any) -> Any:
+        return (x @ w).sum(-1, keepdim=True) * late
+
+    graph = graph_of(narrowing, (1024, 64), (64, 4096), (1024, 1024))
+    plan = plan_shardings(graph, parse_machine("gpu=1"), alternatives=1).best
+    assert plan.bytes >= 4 * (1024 * 4096 + 1024 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        ("gpu=5", "gpu=5 divides no axis .* 'n' of size 32; .* works: gpu=4"),
+        ("node=64, gpu=2", "works: node=16"),
+    ],
+)
+def test_a_mesh_that_divides_nothing_names_the_nearest_that_does(machine: str, said: str) -> None:
+    graph = graph_of(mlp, (8, 16), (16, 32), (32, 16))
+    with pytest.raises(InputError, match=said) as error:
+        plan_shardings(graph, parse_machine(machine))
+    assert "\n" not in str(error.value)

@@ -129,3 +129,40 @@ def test_integers_that_wrap_around_at_a_few_bits_are_no_numbers(function: Callab
     i, k = torch.tensor([200, 100, 1], dtype=torch.uint8), torch.tensor([1, 2])
     traced = trace(function, i, k, for_proof=True)
     assert traced.program.opaque
+
+
+def _gradients(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    def made(x: Tensor, *others: Tensor) -> Any:
+        with torch.enable_grad():
+            own = x.detach().requires_grad_()
+            return torch.autograd.grad(function(own, *others).square().sum(), own)[0]
+
+    return made
+
+
+_BACKWARD: dict[str, Callable[..., Tensor]] = {
+    "softmax": lambda x, j: x.softmax(-1),
+    "log softmax": lambda x, j: x.log_softmax(0),
+    "gelu": lambda x, j: F.gelu(x) + F.gelu(x, approximate="tanh"),
+    "silu": lambda x, j: F.silu(x),
+    "sigmoid": lambda x, j: x.sigmoid() + x.tanh(),
+    "relu": lambda x, j: F.relu(x - 0.1),
+    "hardswish": lambda x, j: F.hardswish(4 * x),
+    "elu": lambda x, j: F.elu(x),
+    "layer norm": lambda x, j: F.layer_norm(x, (4,)),
+    "cross entropy": lambda x, j: F.cross_entropy(x, j),
+    "cross entropy, summed": lambda x, j: F.cross_entropy(x, j, reduction="sum"),
+    "cross entropy of rows": lambda x, j: F.cross_entropy(x, j, reduction="none"),
+    "a class ignored": lambda x, j: F.cross_entropy(x, j, ignore_index=3),
+}
+
+
+@pytest.mark.parametrize("for_proof", [False, True])
+@pytest.mark.parametrize("name", _BACKWARD)
+def test_gradients_are_algebra(name: str, for_proof: bool) -> None:
+    function = _gradients(_BACKWARD[name])
+    x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    inputs = (x, torch.tensor([3, 0, 1, 2, 3]))
+    traced = trace(function, *inputs, for_proof=for_proof)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(*inputs), function(*inputs), rtol=1e-9, atol=1e-12)

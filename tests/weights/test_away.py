@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from superopt.ir import parse_graph
-from superopt.weights.away import put_away
+from superopt.weights.away import bytes_away, put_away
 from superopt.weights.division import Divided, divided
-from superopt.weights.kept import Kept
+from superopt.weights.kept import Kept, bytes_kept
 
 
 def fresh(dtype: torch.dtype = torch.float32) -> nn.Parameter:
@@ -110,7 +110,7 @@ def test_only_large_weights_that_no_call_reads_go() -> None:
 
 @torch.no_grad()
 def test_weights_go_after_some_calls_and_changes_are_seen() -> None:
-    kept = Kept(parts().once, ["w"])
+    kept, before, away = Kept(parts().once, ["w"]), bytes_kept(), bytes_away()
     g, w = nn.Parameter(torch.rand(512)), nn.Parameter(torch.randn(256, 512))
     place = w.data_ptr()
     for _ in range(20):
@@ -123,6 +123,7 @@ def test_weights_go_after_some_calls_and_changes_are_seen() -> None:
         [made] = kept.of([g, w]) or ()
         assert (w.data_ptr() == place) is (turn < 8)
         torch.testing.assert_close(made, g * w)
+    assert (bytes_kept() - before, bytes_away() - away) == (w.nbytes, w.nbytes)
     changes: list[Callable[[], object]] = [
         lambda: w.mul_(3),
         lambda: w.data.mul_(3),
@@ -135,6 +136,9 @@ def test_weights_go_after_some_calls_and_changes_are_seen() -> None:
         for _ in range(9):
             [made] = kept.of([g, w]) or ()
             torch.testing.assert_close(made, g * w)
+    del kept
+    gc.collect()
+    assert bytes_kept() == before
 
 
 SCRIPT = """

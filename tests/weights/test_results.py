@@ -29,12 +29,14 @@ class Score(nn.Module):
         return self.l(x).sum(-1)
 
 
-def planned(module: nn.Module, weights: str = "default", x: Tensor | None = None) -> superopt.Optimized:
+def planned(
+    module: nn.Module, weights: str = "default", x: Tensor | None = None, graphs: int = 2
+) -> superopt.Optimized:
     options = OptimizeOptions(
         target="cpu",
         measure=False,
         cache=False,
-        graphs=2,
+        graphs=graphs,
         weights=weights,
         search=SearchOptions(max_graphs=4),
     )
@@ -151,6 +153,44 @@ def test_what_is_made_once_is_exported_with_its_tensors(module: Score, file: Pat
         "assert kernel.check() < 1",
     )
     run_alone(tmp_path, "\n".join(code))
+
+
+class Three(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(64, outer, bias=outer == 32) for outer in (48, 32, 16))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.q(x).view(-1, 3, 16).transpose(0, 1), self.k(x), self.v(x).relu()
+
+
+def test_weights_side_by_side_are_exported(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, place, x = Three().eval(), tmp_path / "three.json", torch.randn(256, 64)
+    data = planned(module, x=x, graphs=8).to_json()
+    place.write_text(json.dumps(data | {"winner": "superopt"}))
+    result = read_result(place)
+    [region] = result.regions
+    one = next(one for one in region.candidates if "joined" in one.graph.sizes)
+    (tmp_path / "kernel.py").write_text(export_module(result, candidate=one.id))
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(tensors_as_bytes(module.state_dict()))
+    made = prepared_tensors(result, weights, candidate=one.id)
+    (tmp_path / "made.safetensors").write_bytes(made)
+    names = [port.name for port in one.run.inputs]
+    [whole] = (output.port.name for output in one.parts.once.outputs)
+    torch.save([x, [one.detach() for one in module(x)]], tmp_path / "x.pt")
+    code = f"""
+import inspect
+x, wanted = torch.load({str(tmp_path / "x.pt")!r})
+whole = kernel.load_prepared({str(tmp_path / "made.safetensors")!r})
+known = {{"x": x, "k_bias": torch.tensor({module.k.bias.tolist()}), "{whole}": whole}}
+found = kernel.Three(*[known[name] for name in {names}])
+for one, other in zip(found, wanted):
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+assert kernel.check() < 1
+"""
+    run_alone(tmp_path, code)
 
 
 def test_weights_of_another_module_are_refused(module: Score, file: Path, tmp_path: Path) -> None:

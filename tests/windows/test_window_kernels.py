@@ -94,5 +94,5 @@ def test_windows_fix_the_sizes_of_their_axes() -> None:
     kernels, given = _kernels(case)
     more = [torch.randn(5, 3, 6, 6), given[1]]
     torch.testing.assert_close(kernels.in_order(more)[0], _depthwise(*more))
-    with pytest.raises(InputError, match="windows read along axis"):
+    with pytest.raises(InputError, match="are read apart"):
         kernels.in_order([torch.randn(2, 3, 8, 6), given[1]])

@@ -17,9 +17,14 @@ struct Matrix {
 };
 
 // Keeps a value in a register, so that the compiler does not load it again for each product.
-INLINE inline Vec held(Vec value) {
-#if defined(__x86_64__)
+template <class T>
+INLINE inline T held(T value) {
+#if defined(__AVX512F__)
+    asm("" : "+v"(value));
+#elif defined(__x86_64__)
     asm("" : "+x"(value));
+#elif defined(__aarch64__)
+    asm("" : "+w"(value));
 #endif
     return value;
 }

@@ -83,15 +83,21 @@ INLINE inline Vec load(const float* from) {
     return value;
 }
 
-INLINE inline Vec load(const bf16* from) {
-    Shorts shorts;
-    memcpy(&shorts, from, sizeof shorts);
-#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
+INLINE inline Vec from_bf16(Shorts shorts) {
+#if defined(__AVX512F__) && !defined(__clang__)
+    const Bits wide = (Bits)__builtin_ia32_pmovzxwd512_mask((short __attribute__((vector_size(32))))shorts, Int{}, 0xffff);
+#elif defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
     const Bits wide = (Bits)__builtin_ia32_pmovzxwd256((short __attribute__((vector_size(16))))shorts);
 #else
     const Bits wide = __builtin_convertvector(shorts, Bits);
 #endif
     return floats(wide << 16);
+}
+
+INLINE inline Vec load(const bf16* from) {
+    Shorts shorts;
+    memcpy(&shorts, from, sizeof shorts);
+    return from_bf16(shorts);
 }
 
 // GCC takes bytes one by one where it is not told the instruction.
@@ -157,7 +163,15 @@ inline Vec load(const T* from) {
 }
 
 #if defined(__F16C__)
-// The one conversion that the portable vectors do not reach, eight at a time.
+// The one conversion that the portable vectors do not reach, eight or sixteen at a time.
+#if defined(__AVX512F__) && !defined(__clang__)
+typedef short Halves __attribute__((vector_size(32)));
+inline Vec load(const f16* from) {
+    Halves halves;
+    memcpy(&halves, from, sizeof halves);
+    return (Vec)__builtin_ia32_vcvtph2ps512_mask(halves, Vec{}, 0xffff, 4);
+}
+#else
 inline Vec load(const f16* from) {
     typedef short Eight __attribute__((vector_size(16)));
     Vec value;
@@ -169,6 +183,7 @@ inline Vec load(const f16* from) {
     }
     return value;
 }
+#endif
 #endif
 
 // The first `count` elements, `stride` apart; the other lanes are 0.
@@ -199,14 +214,41 @@ INLINE inline Vec load(const float* from, index_t stride, index_t count) {
     return count >= lanes ? load(from) : load_masked(from, mask_of(count));
 }
 #endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+INLINE inline Shorts load_masked(const bf16* from, uint32_t mask) {
+    typedef short Whole __attribute__((vector_size(2 * lanes)));
+    return (Shorts)__builtin_ia32_loaddquhi256_mask((const short*)from, Whole{}, uint16_t(mask));
+}
+
+INLINE inline Vec load(const bf16* from, index_t stride, index_t count) {
+    if (stride != 1) return load_apart(from, stride, count);
+    return count >= lanes ? load(from) : from_bf16(load_masked(from, mask_of(count)));
+}
+#endif
 
 INLINE inline void store(float* to, Vec value) { memcpy(to, &value, sizeof value); }
 
-INLINE inline void store(bf16* to, Vec value) {
+inline Shorts rounded_to_bf16(Vec value) {
     const Bits from = bits(value);
     const Bits rounded = (from + 0x7fff + ((from >> 16) & 1)) >> 16;
     const Bits nan = (from >> 16) | 0x40;
-    const Shorts shorts = __builtin_convertvector((Bits)(value == value ? rounded : nan), Shorts);
+    return __builtin_convertvector((Bits)(value == value ? rounded : nan), Shorts);
+}
+
+INLINE inline Shorts to_bf16(Vec value) {
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    Shorts shorts;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(shorts) : "v"(value));
+    uint16_t subnormal;  // the instruction makes 0 of these
+    asm("vfpclassps $0x20, %1, %0" : "=k"(subnormal) : "v"(value));
+    return __builtin_expect(subnormal != 0, 0) ? rounded_to_bf16(value) : shorts;
+#else
+    return rounded_to_bf16(value);
+#endif
+}
+
+INLINE inline void store(bf16* to, Vec value) {
+    const Shorts shorts = to_bf16(value);
     memcpy(to, &shorts, sizeof shorts);
 }
 
@@ -215,7 +257,12 @@ inline void store(T* to, Vec value) {
     for (int lane = 0; lane < lanes; ++lane) to[lane] = write<T>(value[lane]);
 }
 
-#if defined(__F16C__)
+#if defined(__AVX512F__) && !defined(__clang__)
+inline void store(f16* to, Vec value) {
+    const auto halves = __builtin_ia32_vcvtps2ph512_mask(value, 0, Halves{}, 0xffff);  // ties to even
+    memcpy(to, &halves, sizeof halves);
+}
+#elif defined(__F16C__)
 inline void store(f16* to, Vec value) {
     for (int lane = 0; lane < lanes; lane += 8) {
         float __attribute__((vector_size(32))) part;
@@ -243,6 +290,14 @@ INLINE inline void store(float* to, index_t stride, index_t count, Vec value) {
     if (stride != 1) return store_apart(to, stride, count, value);
     if (count >= lanes) return store(to, value);
     __builtin_ia32_storeups512_mask(to, value, uint16_t(mask_of(count)));
+}
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+INLINE inline void store(bf16* to, index_t stride, index_t count, Vec value) {
+    typedef short Whole __attribute__((vector_size(2 * lanes)));
+    if (stride != 1) return store_apart(to, stride, count, value);
+    if (count >= lanes) return store(to, value);
+    __builtin_ia32_storedquhi256_mask((short*)to, (Whole)to_bf16(value), uint16_t(mask_of(count)));
 }
 #endif
 

@@ -6,21 +6,29 @@ inline Vec truth(Int condition) { return condition ? splat(1.0f) : Vec{}; }
 inline Vec where(Vec mask, Vec a, Vec b) { return mask != 0.0f ? a : b; }
 inline Vec keep(Vec mask, Vec a) { return mask != 0.0f ? a : Vec{}; }  // 0 even where a is infinite
 
-inline Vec maximum(Vec a, Vec b) {  // NaN wins
-#if defined(__AVX__) && !defined(__AVX512F__)
-    const Vec larger = __builtin_ia32_maxps256(a, b);  // b where either is NaN
+// The larger, or the smaller, of two numbers; b where either is NaN.
+#if defined(__AVX512F__) && !defined(__clang__)
+inline Vec larger(Vec a, Vec b) { return (Vec)__builtin_ia32_maxps512_mask(a, b, a, 0xffff, 4); }
+inline Vec smaller(Vec a, Vec b) { return (Vec)__builtin_ia32_minps512_mask(a, b, a, 0xffff, 4); }
+#elif defined(__AVX__) && !defined(__AVX512F__)
+inline Vec larger(Vec a, Vec b) { return __builtin_ia32_maxps256(a, b); }
+inline Vec smaller(Vec a, Vec b) { return __builtin_ia32_minps256(a, b); }
 #else
-    const Vec larger = a > b ? a : b;
+inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec smaller(Vec a, Vec b) { return a < b ? a : b; }
 #endif
-    return a == a ? larger : a;
-}
-inline Vec minimum(Vec a, Vec b) {
-    const Vec smaller = a < b ? a : b;
-    return a == a ? smaller : a;
-}
+
+inline Vec maximum(Vec a, Vec b) { return a == a ? larger(a, b) : a; }  // NaN wins
+inline Vec minimum(Vec a, Vec b) { return a == a ? smaller(a, b) : a; }
 inline Vec absolute(Vec a) { return floats(bits(a) & 0x7fffffff); }
 inline Vec copy_sign(Vec size, Vec sign) {
     return floats((bits(size) & 0x7fffffff) | (bits(sign) & 0x80000000));
+}
+
+inline Vec floor(Vec x) {
+    const Vec cut = __builtin_convertvector(__builtin_convertvector(x, Int), Vec);
+    const Vec down = cut > x ? cut - 1.0f : cut;
+    return absolute(x) < 8388608.0f ? down : x;  // from 2^23 on all numbers are whole
 }
 
 template <float (*FUNCTION)(float)>
@@ -40,18 +48,24 @@ inline Vec pow(Vec x, Vec y) {
 }
 
 // The number nearest to x within limits; NaN stays.
-inline Vec clamped(Vec x, float low, float high) {
-#if defined(__AVX__) && !defined(__AVX512F__)
-    return __builtin_ia32_maxps256(splat(low), __builtin_ia32_minps256(splat(high), x));
-#else
-    x = x > high ? splat(high) : x;
-    return x < low ? splat(low) : x;
-#endif
-}
+inline Vec clamped(Vec x, float low, float high) { return larger(splat(low), smaller(splat(high), x)); }
 
 // Within 2 ulp everywhere, denormal results included.
 inline Vec exp(Vec x) {
     x = clamped(x, -105.0f, 89.0f);
+#if defined(__AVX512F__) && !defined(__clang__)
+    // exp(x) = 2^whole exp(rest): one instruction multiplies with any power of two.
+    const Vec shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23
+    const Vec whole = shifted - 12582912.0f;
+    const Vec rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;  // log 2 in two parts
+    Vec power = rest * 1.38145986e-3f + 8.36871698e-3f;
+    power = power * rest + 4.16683881e-2f;
+    power = power * rest + 1.66665206e-1f;
+    power = power * rest + 4.99999934e-1f;
+    power = power * rest + 1.0f;
+    power = power * rest + 1.0f;
+    return (Vec)__builtin_ia32_scalefps512_mask(power, whole, power, 0xffff, 4);
+#else
     // exp(x) = 4^whole exp(rest): 2^whole can be held, and one product with it rounds to a denormal.
     const Vec shifted = x * 0.721347520f + 12583039.0f;  // 1.5 * 2^23 + 127: a whole number, as an exponent
     const Vec whole = shifted - 12583039.0f;
@@ -64,6 +78,7 @@ inline Vec exp(Vec x) {
     power = power * (rest * rest) + rest + 1.0f;
     const Vec root = floats(bits(shifted) << 23);
     return power * root * root;
+#endif
 }
 
 // Within 3 ulp.
@@ -132,6 +147,20 @@ inline Vec log(Vec x) {
 inline Vec log2(Vec x) { return each<log2f>(x); }
 inline Vec log1p(Vec x) { return each<log1pf>(x); }
 
+// A number by which vectors are divided whose quotients are rounded to a half type: its reciprocal is taken once.
+struct Divisor {
+    float value, inverse;
+    bool is_normal;  // and so is the reciprocal
+
+    Divisor(float value) : value(value), inverse(1.0f / value) {
+        const float size = fabsf(value);
+        is_normal = size >= 0x1p-126f && size <= 0x1p126f;
+    }
+    operator float() const { return value; }
+};
+
+inline Vec operator/(Vec a, const Divisor& b) { return b.is_normal ? a * b.inverse : a / b.value; }
+
 // The same on one number, where a step has no axis to run along.
 inline float truth(bool condition) { return condition ? 1.0f : 0.0f; }
 inline float where(float mask, float a, float b) { return mask != 0.0f ? a : b; }
@@ -139,6 +168,7 @@ inline float keep(float mask, float a) { return mask != 0.0f ? a : 0.0f; }
 inline float maximum(float a, float b) { return a > b || a != a ? a : b; }
 inline float minimum(float a, float b) { return a < b || a != a ? a : b; }
 inline float absolute(float a) { return fabsf(a); }
+inline float floor(float x) { return floorf(x); }
 inline float sqrt(float x) { return sqrtf(x); }
 inline float sin(float x) { return sinf(x); }
 inline float cos(float x) { return cosf(x); }

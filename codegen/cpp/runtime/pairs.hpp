@@ -17,7 +17,8 @@ constexpr index_t pair_step = 1;
 #endif
 
 constexpr int pair_vectors = 4;                     // of a panel
-constexpr int pair_rows = registers == 32 ? 6 : 2;  // that meet a panel at a time
+// Rows that meet a panel at a time. On ARM each of them needs a register for its factor.
+constexpr int pair_rows = registers == 16 ? 2 : lanes == 4 ? 5 : 6;
 constexpr index_t pair_width = pair_vectors * lanes;  // columns of a panel
 constexpr index_t pair_depth = 256;  // elements of a sum for which copied rows and panels meet at a time
 
@@ -63,6 +64,9 @@ __attribute__((noinline)) inline Shorts halves_apart(const bf16* from, index_t s
 }
 
 INLINE inline Shorts halves(const bf16* from, index_t stride, index_t count) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    if (count < lanes && stride == 1) return load_masked(from, mask_of(count));
+#endif
     if (count < lanes || stride != 1) return halves_apart(from, stride, count);
     Shorts numbers;
     memcpy(&numbers, from, sizeof numbers);
@@ -94,7 +98,13 @@ INLINE inline Bits joined(Vec first, Vec second) {
 template <class T>
 INLINE inline Bits pairs_along(const T* from, index_t stride, index_t count) {
     if constexpr (__is_same(T, bf16))
-        if (count >= 2 * lanes && stride == 1) return pairs_at(from);
+        if (stride == 1) {
+            if (count >= 2 * lanes) return pairs_at(from);
+#if defined(__AVX512BW__)
+            typedef short Whole __attribute__((vector_size(4 * lanes)));
+            return (Bits)__builtin_ia32_loaddquhi512_mask((const short*)from, Whole{}, mask_of(count));
+#endif
+        }
     return joined(load(from, stride, count), load(from + lanes * stride, stride, count - lanes));
 }
 
@@ -111,8 +121,6 @@ INLINE inline Bits splat_pair(const bf16* from) {
     memcpy(&pair, from, sizeof pair);
     return pair - Bits{};
 }
-
-INLINE inline Bits held(Bits value) { return bits(held(floats(value))); }
 
 // Memory for bf16; it is counted in pairs.
 inline bf16* scratch_halves(Scratch& scratch, index_t pairs) { return reinterpret_cast<bf16*>(scratch.floats(pairs)); }
@@ -269,14 +277,14 @@ inline index_t panels_room(index_t rows, index_t columns) {
 }
 
 #if !defined(__clang__)
-template <int HALF>
-INLINE inline void fold_lanes(Vec (&vectors)[lanes], Int number) {
-    const Int low = (number & HALF) == 0 ? number : number + lanes - HALF;
+// Two vectors whose numbers differ in one bit become one: lanes `low` of both, plus those `more` further on.
+template <int BIT, int DONE>
+INLINE inline void fold_lanes(Vec (&vectors)[lanes], Int low, int more) {
 #pragma GCC unroll 16
-    for (int row = 0; row < HALF; ++row)
-        vectors[row] = __builtin_shuffle(vectors[row], vectors[row + HALF], low) +
-                       __builtin_shuffle(vectors[row], vectors[row + HALF], low + HALF);
-    if constexpr (HALF > 1) fold_lanes<HALF / 2>(vectors, number);
+    for (int one = 0; one < lanes; ++one)
+        if ((one & (BIT | DONE)) == 0)
+            vectors[one] = __builtin_shuffle(vectors[one], vectors[one | BIT], low) +
+                           __builtin_shuffle(vectors[one], vectors[one | BIT], low + more);
 }
 #endif
 
@@ -287,21 +295,50 @@ INLINE inline Vec sums_of_lanes(Vec (&vectors)[lanes]) {
     for (int lane = 0; lane < lanes; ++lane) result[lane] = sum(vectors[lane]);
     return result;
 #else
-    fold_lanes<lanes / 2>(vectors, lane_numbers());
+    // In this order of the bits, all shuffles are cheap ones: of halves, then inside four lanes.
+    const Int number = lane_numbers(), four = number & ~3, odd = number & 1, other = (number & 2) * (lanes / 2);
+    if constexpr (lanes > 4)
+        fold_lanes<4, 0>(vectors, number + (number & (lanes / 2)), lanes / 2);
+    if constexpr (lanes > 8) fold_lanes<8, 4>(vectors, four + number, 4);
+    fold_lanes<1, lanes - 4>(vectors, four + odd + other, 2);
+    fold_lanes<2, lanes - 3>(vectors, four + 2 * odd + other, 1);
     return vectors[0];
+#endif
+}
+
+// The lanes from one on.
+INLINE inline Vec from_lane(Vec value, int first) {
+#if defined(__clang__)
+    Vec result{};
+    for (int lane = first; lane < lanes; ++lane) result[lane - first] = value[lane];
+    return result;
+#else
+    return __builtin_shuffle(value, lane_numbers() + first);
 #endif
 }
 
 // ROWS x COLUMNS dot products at a time, where both operands lie along the sum.
 template <int ROWS, int COLUMNS, class B>
 inline void pairs_dots(index_t k_count, const bf16* a, index_t a_row, Matrix<B> b, float* c, index_t c_row) {
-    Vec sums[ROWS][COLUMNS] = {};
+    constexpr int groups = (ROWS * COLUMNS + lanes - 1) / lanes;
+    constexpr bool by_rows = lanes == 16 ? groups == 1 : COLUMNS == lanes;  // each row is part of one vector
+    Vec sums[groups][lanes];
+#pragma GCC unroll 16
+    for (Vec(&group)[lanes] : sums)
+#pragma GCC unroll 16
+        for (Vec& sum : group) sum = Vec{};
     const auto add = [&](index_t k, index_t count) INLINE {
-        Bits values[COLUMNS];
-        for (int n = 0; n < COLUMNS; ++n) values[n] = held(pairs_along(b.data + n * b.column + k, 1, count));
-        for (int m = 0; m < ROWS; ++m) {
-            const Bits factor = held(pairs_at(a + m * a_row + k));
-            for (int n = 0; n < COLUMNS; ++n) sums[m][n] = add_products(sums[m][n], factor, values[n]);
+        Bits factors[ROWS];
+#pragma GCC unroll 16
+        for (int m = 0; m < ROWS; ++m) factors[m] = held(pairs_at(a + m * a_row + k));
+#pragma GCC unroll 16
+        for (int n = 0; n < COLUMNS; ++n) {
+            const Bits value = held(pairs_along(b.data + n * b.column + k, 1, count));
+#pragma GCC unroll 16
+            for (int m = 0; m < ROWS; ++m) {
+                Vec& sum = sums[(m * COLUMNS + n) / lanes][(m * COLUMNS + n) % lanes];
+                sum = add_products(sum, factors[m], value);
+            }
         }
     };
     index_t k = 0;
@@ -310,16 +347,18 @@ inline void pairs_dots(index_t k_count, const bf16* a, index_t a_row, Matrix<B> 
         add(k, 2 * lanes);
     }
     if (k < k_count) add(k, k_count - k);
-    constexpr int groups = (ROWS * COLUMNS + lanes - 1) / lanes;
 #pragma GCC unroll 8
     for (int group = 0; group < groups; ++group) {
-        Vec vectors[lanes];
+        const Vec found = sums_of_lanes(sums[group]);
+        if constexpr (by_rows) {
 #pragma GCC unroll 16
-        for (int lane = 0; lane < lanes; ++lane) {
-            const int one = group * lanes + lane;
-            vectors[lane] = one < ROWS * COLUMNS ? sums[one / COLUMNS][one % COLUMNS] : Vec{};
+            for (int m = group * lanes / COLUMNS; m < least((group + 1) * lanes / COLUMNS, ROWS); ++m) {
+                float* const to = c + m * c_row;
+                const Vec row = m == 0 || COLUMNS == lanes ? found : from_lane(found, m * COLUMNS);
+                store(to, 1, COLUMNS, load(to, 1, COLUMNS) + row);
+            }
+            continue;
         }
-        const Vec found = sums_of_lanes(vectors);
 #pragma GCC unroll 16
         for (int lane = 0; lane < lanes; ++lane) {
             const int one = group * lanes + lane;

@@ -43,7 +43,8 @@ void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a
 // Few rows, and columns of B that lie along the sum: nothing of B is copied.
 template <class A, class B>
 void pairs_few(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index_t c_row) {
-    constexpr int tall = registers == 32 ? 8 : 4, wide = registers == 32 ? 3 : 2, alone = 8;
+    // So many dot products at a time that vectors of their sums are full.
+    constexpr int tall = 4, wide = registers == 16 ? 2 : 4, alone = 8;
     const index_t row = least(deeper, k_count + 31) / 32 * 32 + 32;
     Scratch scratch;
     bf16* const rows = scratch_halves(scratch, m_count * row / 2);
@@ -67,14 +68,22 @@ void pairs_few(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, M
 }
 #endif
 
+#if defined(HAS_PAIRS)
+// Whether a sum is so short that turning columns around takes less time than adding up the lanes of dot products.
+inline bool is_turned_sooner(index_t m_count, index_t k_count) {
+    return lanes == 16 && m_count > 4 && k_count <= 24 * m_count;
+}
+#endif
+
 // What `contract` computes, with operands in bf16 where the processor multiplies them.
 template <class A, class B>
 void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                     index_t c_row) {
 #if defined(HAS_PAIRS)
-    if (b.row == 1 && b.column != 1 && m_count <= few) return pairs_few(m_count, n_count, k_count, a, b, c, c_row);
+    if (b.row == 1 && b.column != 1 && m_count <= few && !is_turned_sooner(m_count, k_count))
+        return pairs_few(m_count, n_count, k_count, a, b, c, c_row);
 #if !defined(HAS_TILES)
-    if (is_turned_in_place(m_count, k_count, a, b))
+    if (m_count > few && is_turned_in_place(m_count, k_count, a, b))
         return pairs_turned(m_count, n_count, k_count, a, b, c, c_row);
     if constexpr (__is_same(B, bf16))
         if (b.column == 1)

@@ -58,15 +58,18 @@ CONSTANTS = MappingProxyType(
         for one in (
             Constant("eye", 2, lambda sizes: np.eye(*sizes, dtype=np.int64), square=True),
             Constant("ones", 2, lambda sizes: np.ones(sizes, dtype=np.int64)),
+            Constant("zeros", 2, lambda sizes: np.zeros(sizes, dtype=np.int64)),
             Constant("dirac", 4, _centred, square=True),
             Constant("full", 4, lambda sizes: np.ones(sizes, dtype=np.int64)),
+            Constant("blank", 4, lambda sizes: np.zeros(sizes, dtype=np.int64)),
             Constant("box", 4, _boxes, square=True, window=True, share=_POOL_SHARE),
             Constant("boxes", 4, _boxes_apart, depth=True, window=True, share=_POOL_SHARE),
         )
     }
 )
-"""The identity matrix; ones; the convolution that leaves an image as it is; an image of ones; and the weights
-that make a convolution `avg_pool`, of all channels and of each channel apart.
+"""The identity matrix; ones; zeros; the convolution that leaves an image as it is; an image of ones; an image
+or weight of zeros; and the weights that make a convolution `avg_pool`, of all channels and of each channel
+apart.
 
 A number may follow the name, so that a rule can have several of one kind: `ones`, `ones2`.
 """

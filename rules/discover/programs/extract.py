@@ -76,8 +76,7 @@ class _Model:
         self._first_run = len(nodes)
         self._first_place = len(nodes) + len(self._runs)
         self._step = 1.0 / (len(self._classes) + 1)
-        self._model: Any = highspy.Highs()
-        self._model.silent()
+        self._model = _silent_solver(highspy)
         for at in range(self._first_place + len(self._classes)):
             self._model.addVar(0.0, 1.0)
             if at < self._first_run:
@@ -135,6 +134,17 @@ class _Model:
                 values[at] = values[self._first_run + self._runs[_run_of(node)]] = 1.0
                 values[self._first_place + self._classes[node.made]] = place(node.made) * self._step
         return values
+
+
+def _silent_solver(highspy: Any) -> Any:
+    """Return a solver that prints nothing; one that is told to be silent has printed its version before."""
+
+    class Silent(highspy.Highs):  # type: ignore[misc]
+        def enableCallbacks(self) -> None:  # noqa: N802, the first thing that a new solver does
+            self.silent()
+            super().enableCallbacks()
+
+    return Silent()
 
 
 def _circles(nodes: Sequence[Node]) -> dict[int, int]:

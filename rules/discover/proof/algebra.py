@@ -93,10 +93,34 @@ identity-times         a[m, n] eye[m, m]: matmul(eye, a) = a
 identity-transposed    eye[m, m]: transpose(eye) = eye
 identity-squared       eye[m, m]: mul(eye, eye) = eye
 diagonal-transposed    a[m, m] eye[m, m]: transpose(mul(a, eye)) = mul(a, eye)
+scaled-by-diagonal     a[m, k] b[m, k] e[k, k] eye[k, k]: matmul(mul(a, b), mul(e, eye)) =
+  mul(a, matmul(b, mul(e, eye)))
+diagonal-scales        a[k, n] b[k, n] e[k, k] eye[k, k]: matmul(mul(e, eye), mul(a, b)) =
+  mul(a, matmul(mul(e, eye), b))
+scaled-by-diagonals    a[m, k] b[m, k] e[k, k] f[k, k] eye[k, k]: matmul(mul(a, b), mul(e, mul(f, eye))) =
+  mul(matmul(a, mul(e, eye)), matmul(b, mul(f, eye)))
+diagonals-scale        a[k, n] b[k, n] e[k, k] f[k, k] eye[k, k]: matmul(mul(e, mul(f, eye)), mul(a, b)) =
+  mul(matmul(mul(e, eye), a), matmul(mul(f, eye), b))
 times-ones             a[m, n] ones[m, n]: mul(a, ones) = a
 ones-transposed        ones[m, n] ones2[n, m]: transpose(ones) = ones2
 ones-joined-rows       ones[m, n] ones2[p, n] ones3[m+p, n]: concat_rows(ones, ones2) = ones3
 ones-joined-cols       ones[m, n] ones2[m, p] ones3[m, n+p]: concat_cols(ones, ones2) = ones3
+plus-zeros             a[m, n] zeros[m, n]: add(a, zeros) = a
+times-zeros            a[m, n] zeros[m, n]: mul(a, zeros) = zeros
+zeros-scaled           s[] zeros[m, n]: scale(s, zeros) = zeros
+zeros-transposed       zeros[m, n] zeros2[n, m]: transpose(zeros) = zeros2
+matmul-of-zeros        a[m, k] zeros[k, n] zeros2[m, n]: matmul(a, zeros) = zeros2
+zeros-times-matrix     zeros[m, k] a[k, n] zeros2[m, n]: matmul(zeros, a) = zeros2
+zeros-joined-rows      zeros[m, n] zeros2[p, n] zeros3[m+p, n]: concat_rows(zeros, zeros2) = zeros3
+zeros-joined-cols      zeros[m, n] zeros2[m, p] zeros3[m, n+p]: concat_cols(zeros, zeros2) = zeros3
+zeros-rows-0           zeros3[m+p, n] zeros[m, n]: split_rows(zeros3, m)[0] = zeros
+zeros-rows-1           zeros3[m+p, n] zeros[p, n]: split_rows(zeros3, m)[1] = zeros
+zeros-cols-0           zeros3[m, n+p] zeros[m, n]: split_cols(zeros3, n)[0] = zeros
+zeros-cols-1           zeros3[m, n+p] zeros[m, p]: split_cols(zeros3, n)[1] = zeros
+eye-rows-0             eye3[m+p, m+p] eye[m, m] zeros[m, p]: split_rows(eye3, m)[0] = concat_cols(eye, zeros)
+eye-rows-1             eye3[m+p, m+p] eye[p, p] zeros[p, m]: split_rows(eye3, m)[1] = concat_cols(zeros, eye)
+eye-cols-0             eye3[m+p, m+p] eye[m, m] zeros[p, m]: split_cols(eye3, m)[0] = concat_rows(eye, zeros)
+eye-cols-1             eye3[m+p, m+p] eye[p, p] zeros[m, p]: split_cols(eye3, m)[1] = concat_rows(zeros, eye)
 over-ones              a[m, n] ones[m, n]: div(a, ones) = a
 exponential-of-root    a[m, n] ones[m, n]: mul(sqrt(exp(a)), sqrt(exp(a))) = exp(a)
 """

@@ -93,12 +93,20 @@ class Deriver:
         self._run("\n".join(lines))
         found = [False] * len(rules)
         for _ in range(effort.rounds):
-            self._run("(run-schedule (saturate (run shapes)))")
+            if not self._shaped(effort.nodes * len(rules)):  # the next round makes several times as many
+                break
             changed = self._run("(run all 1)")
             found = [known or self._holds(goal) for known, goal in zip(found, goals, strict=True)]
-            if all(found) or not changed or self._nodes() > effort.nodes * len(rules):
+            if all(found) or not changed:
                 break
         return found
+
+    def _shaped(self, most: int) -> bool:
+        """Find out the shapes of all terms; return whether the e-graph stays below so many nodes."""
+        while self._nodes() <= most:
+            if not self._run("(run shapes 1)"):
+                return True
+        return False
 
     def _run(self, text: str) -> bool:
         """Run a program; return whether its last command changed the e-graph."""
@@ -107,7 +115,11 @@ class Deriver:
         return bool(getattr(report, "updated", False))
 
     def _nodes(self) -> int:
-        return sum(len(one.rows) for one in self._egraph.freeze().functions.values())
+        from egglog.bindings import PrintAllFunctionsSize
+
+        [found] = self._egraph.run_program(*self._egraph.parse_program("(print-size)"))
+        assert isinstance(found, PrintAllFunctionsSize)
+        return sum(count for _, count in found.sizes)
 
     def _holds(self, goal: str) -> bool:
         from egglog.bindings import EggSmolError

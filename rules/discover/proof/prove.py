@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 from superopt.rules.discover.language.constants import constant_named
+from superopt.rules.discover.language.expressions import inputs_of
 from superopt.rules.discover.language.images import CONVOLUTIONS
 from superopt.rules.discover.language.operators import OPERATORS
 from superopt.rules.discover.language.rule import Rule
@@ -16,12 +17,17 @@ from superopt.rules.discover.proof.check import counterexample
 from superopt.rules.discover.proof.derive import Deriver, Effort
 from superopt.rules.discover.proof.symbolic import holds_at_small_sizes
 
-__all__ = ["STATUSES", "Proof", "Status", "check_axioms", "prove"]
+__all__ = ["STATUSES", "Proof", "Status", "check_axioms", "prove", "prove_each"]
 
 Status = Literal["proven", "unknown", "refuted"]
 STATUSES: tuple[Status, ...] = ("proven", "unknown", "refuted")
 
-_EFFORTS = (Effort(rounds=4, nodes=3_000), Effort(rounds=7, nodes=12_000))
+# How far derivations go, and how many rules are derived at once: small e-graphs take less time together.
+_EFFORTS = (
+    (Effort(rounds=3, nodes=1_500), 16),
+    (Effort(rounds=5, nodes=6_000), 4),
+    (Effort(rounds=7, nodes=12_000), 1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +38,9 @@ class Proof:
     detail: str
 
 
-def _deriver(rule: Rule) -> Deriver:
-    """Return what derives from the axioms that a proof of this rule may need."""
-    return _deriver_of(_kind(rule))
-
-
 @cache
 def _deriver_of(kind: _Kind) -> Deriver:
+    """Return what derives from the axioms that a proof of such a rule may need."""
     return Deriver(_axioms_of(kind), names=kind.names, signs=True)
 
 
@@ -48,6 +50,7 @@ class _Kind:
 
     images: bool
     names: frozenset[str]
+    partial: bool = False  # whether a tensor may be undefined, so that zero times it is not zero
 
 
 def _kind(rule: Rule) -> _Kind:
@@ -64,7 +67,8 @@ def _kind(rule: Rule) -> _Kind:
         pools = {"avg_pool_half" if "half" in name else "avg_pool" for name in rule.names if "conv" in name}
         names |= pools.union(*map(_beside, pools))
     rank = 4 if images else 2
-    return _Kind(images, frozenset(name for name in names if rank in OPERATORS[name].ranks))
+    partial = "where" in rule.names or any(OPERATORS[name].partial for name in rule.names)
+    return _Kind(images, frozenset(name for name in names if rank in OPERATORS[name].ranks), partial)
 
 
 def _beside(name: str) -> set[str]:
@@ -87,16 +91,56 @@ def _axioms_of(kind: _Kind) -> list[Rule]:
         axiom
         for axiom in axioms()
         if axiom.names <= kind.names and other not in {len(shape) for _, shape in axiom.inputs}
+        if not (kind.partial and _is_product_with_zero(axiom))
     ]
+
+
+def _is_product_with_zero(axiom: Rule) -> bool:
+    """Return whether one side of an axiom is zero whatever some input of the other side is."""
+    one, other = (
+        {name for name in inputs_of(*side) if constant_named(name) is None}
+        for side in (axiom.left, axiom.right)
+    )
+    zero = any(
+        constant is not None and constant.name in ("zeros", "blank")
+        for constant in (constant_named(name) for name, _ in axiom.inputs)
+    )
+    return zero and one != other
 
 
 def prove(rule: Rule, seed: int) -> Proof:
     """Return the status of a rule; its counterexample is looked for with numbers drawn by the seed."""
-    found = counterexample(rule, seed)
-    if found is not None:
-        return Proof("refuted", found.text())
-    if any(_deriver(rule).derives(rule, effort) for effort in _EFFORTS):
-        return Proof("proven", "follows from the axioms")
+    [proof] = prove_each([rule], seed)
+    return proof
+
+
+def prove_each(
+    rules: Sequence[Rule], seed: int, tell: Callable[[int], None] = lambda done: None
+) -> list[Proof]:
+    """Return the status of each rule, in order; tell how many have one."""
+    proofs = dict[int, Proof]()
+    kinds = dict[_Kind, list[int]]()
+    for at, rule in enumerate(rules):
+        found = counterexample(rule, seed)
+        if found is not None:
+            proofs[at] = Proof("refuted", found.text())
+        else:
+            kinds.setdefault(_kind(rule), []).append(at)
+    for effort, together in _EFFORTS:
+        for kind, places in kinds.items():
+            waiting = [at for at in places if at not in proofs]
+            for start in range(0, len(waiting), together):
+                tell(len(proofs))
+                some = waiting[start : start + together]
+                answers = _deriver_of(kind).derives_each([rules[at] for at in some], effort)
+                for at, follows in zip(some, answers, strict=True):
+                    if follows:
+                        proofs[at] = Proof("proven", "follows from the axioms")
+    return [proofs[at] if at in proofs else _decided(rule) for at, rule in enumerate(rules)]
+
+
+def _decided(rule: Rule) -> Proof:
+    """Return what z3 says of a rule that was not derived."""
     answer = holds_at_small_sizes(rule)
     if answer == "fails":
         return Proof("refuted", "z3 has a counterexample at sizes of 1 and 2")

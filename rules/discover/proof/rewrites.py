@@ -162,6 +162,8 @@ def _sign_facts() -> list[str]:
         facts.append(f"(rule ((= e {term}) {known}) ((nonnegative e)) :ruleset shapes)")
     for term, known in NEVER_OPPOSITE:
         facts.append(f"(rule ((= e {term}) {known}) ((alike x e)) :ruleset shapes)")
+    # What is never negative and multiplied by a scalar is negative where the scalar is: relu then goes to the
+    # scalar, as a term that no rule has.
     return [
         *facts,
         "(rule ((= e (Relu (Add a b)))) ((alike a a) (alike b b)) :ruleset shapes)",
@@ -170,6 +172,12 @@ def _sign_facts() -> list[str]:
         "(rule ((= e (Relu a)) (nonnegative a)) ((union e a)) :ruleset laws)",
         "(rule ((= e (Relu (Mul a b))) (nonnegative a)) ((union e (Mul a (Relu b)))) :ruleset laws)",
         "(rule ((= e (Mul a (Relu b))) (nonnegative a)) ((union e (Relu (Mul a b)))) :ruleset laws)",
+        "(rule ((= e (Relu (Scale s a))) (nonnegative a)) ((union e (Scale (Relu s) a))) :ruleset laws)",
+        "(rule ((= e (Scale (Relu s) a)) (nonnegative a)) ((union e (Relu (Scale s a)))) :ruleset laws)",
+        "(rule ((= e (Relu s)) (= 0 (rank s))) ((set (rank e) 0)) :ruleset shapes)",
+        "(rule ((= e (Relu (Scale s a))) (nonnegative s)) ((union e (Scale s (Relu a)))) :ruleset laws)",
+        "(rule ((= e (Scale (Relu s) (Scale s a)))) "
+        "((union e (Scale (Relu s) (Scale (Relu s) a)))) :ruleset laws)",
         "(rule ((= e (Abs a)) (nonnegative a)) ((union e a)) :ruleset laws)",
         "(rule ((= e (Mul c (Max a b))) (nonnegative c)) "
         "((union e (Max (Mul c a) (Mul c b)))) :ruleset laws)",

@@ -152,6 +152,83 @@ full-joined-cols       full[n, c, h, w] full2[n, d, h, w] full3[n, c+d, h, w]:
   concat_cols(full, full2) = full3
 """
 
+# The parts of constants: of the identity they are an identity beside zeros.
+_CONSTANTS = """
+identity-rows-0        dirac3[c+d, c+d, r, s] dirac[c, c, r, s] blank[c, d, r, s]: split_rows(dirac3, c)[0] =
+  concat_cols(dirac, blank)
+identity-rows-1        dirac3[c+d, c+d, r, s] dirac[d, d, r, s] blank[d, c, r, s]: split_rows(dirac3, c)[1] =
+  concat_cols(blank, dirac)
+identity-cols-0        dirac3[c+d, c+d, r, s] dirac[c, c, r, s] blank[d, c, r, s]: split_cols(dirac3, c)[0] =
+  concat_rows(dirac, blank)
+identity-cols-1        dirac3[c+d, c+d, r, s] dirac[d, d, r, s] blank[c, d, r, s]: split_cols(dirac3, c)[1] =
+  concat_rows(blank, dirac)
+full-rows-0            full3[n+m, c, h, w] full[n, c, h, w]: split_rows(full3, n)[0] = full
+full-rows-1            full3[n+m, c, h, w] full[m, c, h, w]: split_rows(full3, n)[1] = full
+full-cols-0            full3[n, c+d, h, w] full[n, c, h, w]: split_cols(full3, c)[0] = full
+full-cols-1            full3[n, c+d, h, w] full[n, d, h, w]: split_cols(full3, c)[1] = full
+pools-0                boxes3[c+d, 1, 3, 3] boxes[c, 1, 3, 3]: split_rows(boxes3, c)[0] = boxes
+pools-1                boxes3[c+d, 1, 3, 3] boxes[d, 1, 3, 3]: split_rows(boxes3, c)[1] = boxes
+pools-squared          boxes[c, 1, 3, 3]: mul(add(boxes, add(boxes, boxes)), add(boxes, add(boxes, boxes))) =
+  boxes
+pools-as-factors       x[n, c, h, w] v[c, 1, 3, 3] u[c, 1, 3, 3] boxes[c, 1, 3, 3]:
+  conv_depth(conv_depth(x, mul(v, boxes)), u) = conv_depth(conv_depth(x, v), mul(u, boxes))
+plus-blank             x[n, c, h, w] blank[n, c, h, w]: add(x, blank) = x
+times-blank            x[n, c, h, w] blank[n, c, h, w]: mul(x, blank) = blank
+blank-scaled           t[] blank[n, c, h, w]: scale(t, blank) = blank
+blank-joined-rows      blank[n, c, h, w] blank2[m, c, h, w] blank3[n+m, c, h, w]: concat_rows(blank, blank2) =
+  blank3
+blank-joined-cols      blank[n, c, h, w] blank2[n, d, h, w] blank3[n, c+d, h, w]: concat_cols(blank, blank2) =
+  blank3
+blank-rows-0           blank3[n+m, c, h, w] blank[n, c, h, w]: split_rows(blank3, n)[0] = blank
+blank-rows-1           blank3[n+m, c, h, w] blank[m, c, h, w]: split_rows(blank3, n)[1] = blank
+blank-cols-0           blank3[n, c+d, h, w] blank[n, c, h, w]: split_cols(blank3, c)[0] = blank
+blank-cols-1           blank3[n, c+d, h, w] blank[n, d, h, w]: split_cols(blank3, c)[1] = blank
+blank-average          blank[n, c, h, w]: avg_pool(blank) = blank
+blank-largest          blank[n, c, h, w]: max_pool(blank) = blank
+blank-enlarged         blank[o, c, r, s] blank2[o, c, wide(r), wide(s)]: enlarge(blank) = blank2
+blank-high             blank[o, c, r, s] blank2[o, c, wide(r), s]: enlarge_high(blank) = blank2
+blank-wide             blank[o, c, r, s] blank2[o, c, r, wide(s)]: enlarge_wide(blank) = blank2
+blank-weights          x[n, c, h, w] blank[o, c, r, s] blank2[n, o, h, w]: conv_same(x, blank) = blank2
+blank-image            blank[n, c, h, w] v[o, c, r, s] blank2[n, o, h, w]: conv_same(blank, v) = blank2
+blank-groups           x[n, c+c, h, w] blank[o+o, c, r, s] blank2[n, o+o, h, w]:
+  conv_groups(x, blank) = blank2
+blank-image-in-groups  blank[n, c+c, h, w] v[o+o, c, r, s] blank2[n, o+o, h, w]:
+  conv_groups(blank, v) = blank2
+blank-depth            x[n, c, h, w] blank[c, 1, r, s] blank2[n, c, h, w]: conv_depth(x, blank) = blank2
+blank-image-in-depth   blank[n, c, h, w] v[c, 1, r, s]: conv_depth(blank, v) = blank
+"""
+
+# A weight that is zero but on the diagonal of the identity multiplies each channel by a number.
+_CHANNELS = """
+channels-scaled        x[n, c, h, w] u[c, c, r, s] dirac[c, c, r, s] full[n, c, h, w]:
+  conv_same(x, mul(u, dirac)) = mul(x, conv_same(full, mul(u, dirac)))
+channels-of-product    a[c, c, r, s] b[c, c, r, s] dirac[c, c, r, s] full[n, c, h, w]:
+  conv_same(full, mul(a, mul(b, dirac))) =
+  mul(conv_same(full, mul(a, dirac)), conv_same(full, mul(b, dirac)))
+channels-above-zero    u[c, c, r, s] dirac[c, c, r, s] full[n, c, h, w]:
+  relu(conv_same(full, mul(u, dirac))) = conv_same(full, mul(relu(u), dirac))
+channels-are-even      u[c, c, r, s] dirac[c, c, r, s] full[n, c, h, w]:
+  max_pool(conv_same(full, mul(u, dirac))) = conv_same(full, mul(u, dirac))
+channels-apart         x[n, c, h, w] u[c, c, r, s] dirac[c, c, r, s] v[c, 1, p, q]:
+  conv_depth(conv_same(x, mul(u, dirac)), v) = conv_same(conv_depth(x, v), mul(u, dirac))
+"""
+
+_GROWING = """
+largest-of-full        full[n, c, h, w]: max_pool(full) = full
+largest-of-one-number  t[] full[n, c, h, w]: max_pool(scale(t, full)) = scale(t, full)
+largest-beside-full    x[n, c, h, w] full[n, c, h, w]: max_pool(add(x, full)) = add(max_pool(x), full)
+largest-beside-number  t[] x[n, c, h, w] full[n, c, h, w]: max_pool(add(x, scale(t, full))) =
+  add(max_pool(x), scale(t, full))
+largest-tripled        x[n, c, h, w]: max_pool(add(x, add(x, x))) =
+  add(max_pool(x), add(max_pool(x), max_pool(x)))
+largest-cube           x[n, c, h, w]: max_pool(mul(x, mul(x, x))) =
+  mul(max_pool(x), mul(max_pool(x), max_pool(x)))
+largest-with-relu      x[n, c, h, w]: max_pool(add(x, relu(x))) = add(max_pool(x), relu(max_pool(x)))
+largest-times-relu     x[n, c, h, w]: max_pool(mul(x, relu(x))) = mul(max_pool(x), relu(max_pool(x)))
+relu-times-largest     x[n, c, h, w]: mul(relu(x), relu(max_pool(x))) = mul(relu(x), max_pool(x))
+high-and-wide          v[o, c, r, s]: enlarge_high(enlarge_wide(v)) = enlarge_wide(enlarge_high(v))
+"""
+
 _SHAPES = {
     "": "x[n, c, h, w] v[o, c, r, s]",
     "groups": "x[n, c+c, h, w] v[o+o, c, r, s]",
@@ -161,7 +238,7 @@ _SHAPES = {
 
 def _lines() -> str:
     """Return the axioms of every kind of operator."""
-    found = [_OTHERS]
+    found = [_OTHERS, _CONSTANTS, _CHANNELS, _GROWING]
     found += [_AVERAGES.format(f=name) for name in ("avg_pool", "avg_pool_half")]
     found += [_LARGEST.format(f=name) for name in ("max_pool", "max_pool_half")]
     found += [_BORDERS.format(f=name) for name in ("enlarge", "enlarge_high", "enlarge_wide")]

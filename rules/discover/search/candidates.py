@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +13,11 @@ from superopt.rules.discover.language.constants import constant_named
 from superopt.rules.discover.language.rule import rule_of
 from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, unpack
 
-__all__ = ["Candidates", "candidates_of"]
+__all__ = ["Candidates", "candidates_of", "distinct_renamed", "of_operands", "of_terms"]
 
 Index = NDArray[np.int64]
+
+_BLOCK = 1 << 18  # pairs that are renamed at once: more would not fit into memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,12 @@ def candidates_of(terms: Terms) -> Candidates:
     _, firsts, classes = np.unique(terms.fingerprint_of, return_index=True, return_inverse=True)
     lead = firsts[classes]
     others = np.flatnonzero(lead != np.arange(len(terms)))
-    follows = _follows(terms, others, _replaceable(terms, others, lead))
+    del classes
+    replaceable = _replaceable(terms, others, lead)
+    blocks = [others[start : start + _BLOCK] for start in range(0, len(others), _BLOCK)]
+    follows = np.concatenate([others[:0] != 0, *(_follows(terms, block, replaceable) for block in blocks)])
     lefts = others[~follows]
-    pairs = np.stack(_renamed(terms, lefts, lead[lefts]), axis=1)
-    distinct = np.unique(pairs, axis=0)
+    distinct, _ = distinct_renamed(terms, lefts, lead[lefts])
     order = _generality(terms, distinct)
     return Candidates(
         lefts=distinct[order, 0],
@@ -50,15 +55,14 @@ def candidates_of(terms: Terms) -> Candidates:
 def _replaceable(terms: Terms, members: Index, lead: Index) -> Index:
     """Return for each term the one that may replace it in larger terms, which allows the same shapes."""
     parts = members[terms.size_of[members] < terms.size_of.max()]
-    pairs = np.stack(_renamed(terms, parts, lead[parts]), axis=1)
-    distinct, places = np.unique(pairs, axis=0, return_inverse=True)
+    distinct, places = distinct_renamed(terms, parts, lead[parts])
     sizes = dict(terms.setting.inputs)
     narrow = np.zeros(len(distinct), dtype=bool)
     for at, (left, right) in enumerate(distinct.tolist()):
         rule = rule_of("", [terms.expression(left)], [terms.expression(right)], sizes)
         narrow[at] = rule is None or rule.narrow
     found = lead.copy()
-    kept = parts[narrow[places.reshape(-1)]]
+    kept = parts[narrow[places]]
     found[kept] = kept
     return found
 
@@ -83,24 +87,37 @@ def _application(terms: Terms, ops: Index, left: Index, right: Index) -> Index:
     return pack(ops, low, high)
 
 
-def _renamed(terms: Terms, lefts: Index, rights: Index) -> tuple[Index, Index]:
-    """Return both sides of each pair with inputs named in the order in which they first occur."""
+def distinct_renamed(terms: Terms, lefts: Index, rights: Index) -> tuple[Index, Index]:
+    """Return the different pairs once inputs are named in the order in which they first occur.
+
+    Beside them, for each given pair, its place among these.
+    """
     kinds: list[object] = [
         sizes if constant_named(name) is None else name for name, sizes in terms.setting.inputs
     ]
     orders = _Orders(len(kinds), int(terms.size_of.max()) + 1)
-    of_terms = orders.of(terms)
-    met = orders.appended(of_terms[lefts], of_terms[rights])
-    names = np.tile(np.arange(len(kinds)), (len(lefts), 1))
+    codes = np.empty(len(lefts), dtype=np.int64)  # both terms of each pair as one number
+    for start in range(0, len(lefts), _BLOCK):
+        left, right = lefts[start : start + _BLOCK], rights[start : start + _BLOCK]
+        names = _names(kinds, orders, orders.appended(orders.of(terms, left), orders.of(terms, right)))
+        one, other = _substituted(terms, left, names), _substituted(terms, right, names)
+        codes[start : start + _BLOCK] = one * len(terms) + other
+    distinct, places = np.unique(codes, return_inverse=True)
+    return np.stack(np.divmod(distinct, len(terms)), axis=1), places
+
+
+def _names(kinds: Sequence[object], orders: _Orders, met: Index) -> Index:
+    """Return for each order in which inputs are met the new input of each input."""
+    names = np.tile(np.arange(len(kinds)), (len(met), 1))
     for kind in dict.fromkeys(kinds):
         pool = np.array([at for at, other in enumerate(kinds) if other == kind])
-        used = np.zeros(len(lefts), dtype=np.int64)
+        used = np.zeros(len(met), dtype=np.int64)
         for place in range(2 * orders.most):
             digit = orders.digit(met, place)
             here = np.flatnonzero((digit != 0) & np.isin(digit - 1, pool))
             names[here, digit[here] - 1] = pool[used[here]]
             used[here] += 1
-    return _substituted(terms, lefts, names), _substituted(terms, rights, names)
+    return names
 
 
 class _Orders:
@@ -110,17 +127,18 @@ class _Orders:
         self.most = most  # inputs of one term
         self._inputs = inputs
         self._bits = inputs.bit_length()
+        self._known: Index | None = None
         if 2 * most * self._bits > 63:
             raise InputError(f"{inputs} inputs are too many for graphs of {most - 1} operators; take fewer")
 
-    def of(self, terms: Terms) -> Index:
-        """Return the order of each term."""
-        orders = np.zeros(len(terms), dtype=np.int64)
-        orders[: self._inputs] = np.arange(1, self._inputs + 1)
-        for members, left, right in _by_size(terms):
-            second = np.where(right == NOTHING, 0, orders[right])
-            orders[members] = self.appended(orders[left], second)
-        return orders
+    def of(self, terms: Terms, asked: Index) -> Index:
+        """Return the orders of some terms."""
+        if self._known is None:
+            self._known = of_operands(terms, np.arange(1, self._inputs + 1), self._joined)
+        return of_terms(terms, asked, self._known, self._joined)
+
+    def _joined(self, codes: Index, left: Index, right: Index) -> Index:
+        return self.appended(left, right)
 
     def digit(self, orders: Index, place: int) -> Index:
         """Return the digits at a place, 0 where an order has ended."""
@@ -141,14 +159,32 @@ class _Orders:
         return found
 
 
-def _by_size(terms: Terms) -> list[tuple[Index, Index, Index]]:
-    """Return terms with their operands; terms of fewer operators come first."""
-    found = []
-    for size in range(1, int(terms.size_of.max()) + 1):
-        members = np.flatnonzero(terms.size_of == size)
-        _, left, right = unpack(terms.code_of[members])
-        found.append((members, left, right))
+Joined = Callable[[Index, Index, Index], Index]
+"""What terms have, given their codes and what both operands have; that is 0 where there is no second one."""
+
+
+def of_operands(terms: Terms, of_inputs: Index, joined: Joined) -> Index:
+    """Return what all terms but those of the most operators have, given what inputs have."""
+    sizes = terms.size_of[: int((terms.size_of < terms.size_of.max()).sum())]
+    found = np.zeros(max(len(sizes), len(of_inputs)), dtype=of_inputs.dtype)
+    found[: len(of_inputs)] = of_inputs
+    for size in range(1, int(terms.size_of.max())):
+        members = np.flatnonzero(sizes == size)
+        found[members] = _joined(terms.code_of[members], found, joined)
     return found
+
+
+def of_terms(terms: Terms, asked: Index, known: Index, joined: Joined) -> Index:
+    """Return what some terms have, given what all terms but those of the most operators have."""
+    large = np.flatnonzero(asked >= len(known))
+    found = known[np.where(asked < len(known), asked, 0)]
+    found[large] = _joined(terms.code_of[asked[large]], known, joined)
+    return found
+
+
+def _joined(codes: Index, known: Index, joined: Joined) -> Index:
+    _, left, right = unpack(codes)
+    return joined(codes, known[left], np.where(right == NOTHING, known.dtype.type(0), known[right]))
 
 
 def _substituted(terms: Terms, members: Index, names: Index) -> Index:
@@ -171,16 +207,21 @@ def _substituted(terms: Terms, members: Index, names: Index) -> Index:
 
 
 def _generality(terms: Terms, pairs: Index) -> Index:
-    """Return the order of pairs: small trees first, then sides of like size, then pairs with many inputs."""
-    trees = np.zeros(len(terms), dtype=np.int64)
-    masks = np.zeros(len(terms), dtype=np.int64)
-    count = len(terms.setting.inputs)
-    masks[:count] = 1 << np.arange(count)
-    for members, left, right in _by_size(terms):
-        second = np.where(right == NOTHING, 0, trees[right])
-        trees[members] = 1 + trees[left] + second
-        masks[members] = masks[left] | np.where(right == NOTHING, 0, masks[right])
-    size, larger = trees[pairs].sum(axis=1), trees[pairs].max(axis=1)
-    together = masks[pairs[:, 0]] | masks[pairs[:, 1]]
-    inputs = sum((together >> at) & 1 for at in range(count))
-    return np.lexsort((pairs[:, 0], pairs[:, 1], -np.asarray(inputs), larger, size))
+    """Return the order of pairs: small trees first, then sides of like size, then pairs with many inputs.
+
+    Pairs with constants come after all others: their rules are of no use where these constants are not.
+    """
+    names = [name for name, _ in terms.setting.inputs]
+    trees, masks = (
+        of_terms(terms, pairs.reshape(-1), of_operands(terms, first, joined), joined).reshape(pairs.shape)
+        for first, joined in (
+            (np.zeros(len(names), dtype=np.int64), lambda codes, left, right: 1 + left + right),
+            (1 << np.arange(len(names)), lambda codes, left, right: left | right),
+        )
+    )
+    size, larger = trees.sum(axis=1), trees.max(axis=1)
+    together = masks[:, 0] | masks[:, 1]
+    counts = {True: np.zeros(len(pairs), dtype=np.int64), False: np.zeros(len(pairs), dtype=np.int64)}
+    for at, name in enumerate(names):
+        counts[constant_named(name) is not None] += (together >> at) & 1
+    return np.lexsort((pairs[:, 0], pairs[:, 1], -counts[False], larger, size, counts[True]))

@@ -21,7 +21,7 @@ Index = NDArray[np.int64]
 Columns = dict[str, Index]
 
 _MOST_MATCHES = 20_000_000  # matches of one side of a rule; more would not fit into memory
-_SECOND_BITS = 25
+_SECOND_BITS = 29
 
 
 class _Applications:
@@ -88,11 +88,21 @@ class Congruence:
     """Classes of terms of up to so many operators, closed under what was joined so far.
 
     A class is named by its smallest member. Terms of the most operators are no operands, so most joins leave
-    the operands of all applications as they are.
+    the operands of all applications as they are, and those that nothing is asked of can be left out.
     """
 
-    def __init__(self, terms: Terms, size: int | None = None, known: Congruence | None = None) -> None:
-        """Begin with what is known of the terms of fewer operators."""
+    def __init__(
+        self,
+        terms: Terms,
+        size: int | None = None,
+        known: Congruence | None = None,
+        asked: Index | None = None,
+    ) -> None:
+        """Begin with what is known of the terms of fewer operators.
+
+        Where it is said which terms are asked for, terms of the most operators that equal none of them are
+        left out.
+        """
         self.terms = terms
         most = int(terms.size_of.max()) if size is None else size
         count = int((terms.size_of <= most).sum())
@@ -107,14 +117,21 @@ class Congruence:
         # A rule of matrices says nothing of images and scalars.
         self._rank = {name: len(sizes) for name, sizes in terms.setting.inputs}
         self._rank_of = np.array([len(sizes) for sizes in terms.shapes.sizes])[terms.shape_of]
-        self._applications = self._by_symbol(count)
+        self._applications = self._by_symbol(self._needed(count, asked))
         self._by_result: dict[int, tuple[Index, Index, Index]] = {}
         self.close()
 
-    def _by_symbol(self, count: int) -> list[_Applications]:
+    def _needed(self, count: int, asked: Index | None) -> Index:
+        """Return the terms of this many whose applications matter."""
+        made = self.terms.code_of[:count] != NOTHING
+        if asked is not None:
+            prints = self.terms.fingerprint_of
+            made[self._operands :] &= np.isin(prints[self._operands : count], prints[asked])
+        return np.flatnonzero(made)
+
+    def _by_symbol(self, made: Index) -> list[_Applications]:
         """Return the applications of each operator and part."""
         terms = self.terms
-        made = np.flatnonzero(terms.code_of[:count] != NOTHING)
         ops, left, right = unpack(terms.code_of[made])
         symbols = ops * 2 + terms.part_of[made]
         order = np.argsort(symbols, kind="stable")

@@ -1,7 +1,8 @@
 """The space of graphs: every graph of up to so many operators, once, in canonical order.
 
 A row is a graph: the codes of its applications in ascending order, padded. A graph is made from exactly one
-smaller graph, the one without its largest unused application, so no graph is made twice.
+smaller graph, the one without its largest unused application, so no graph is made twice. So the graphs of the
+most operators, nearly all of them, can be made in parts: from some of the smaller ones at a time.
 
 **Which graphs are left out.** Graphs are equal if all their outputs are. A graph with several separate
 outputs is therefore equal to another exactly if each output, a graph of its own and no larger, is. So only
@@ -10,13 +11,16 @@ graphs whose outputs the operators that are left can still join are made.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from hashlib import sha256
+
 import numpy as np
 from numpy.typing import NDArray
 
 from superopt.rules.discover.language.values import mixed
 from superopt.rules.discover.search.terms import NOTHING, UNARY, Terms, pack, unpack
 
-__all__ = ["Graphs", "last_applications"]
+__all__ = ["Graphs", "Part", "graphs_of", "last_applications"]
 
 Rows = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -26,24 +30,49 @@ _PAD = np.int64((1 << 62) - 1)  # sorts after every code
 _SALTS = (np.uint64(0x243F6A8885A308D3), np.uint64(0x13198A2E03707344))
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the graphs of one operator less, from which others are made: their rows, and a number."""
+
+    number: int
+    rows: Rows
+
+
 class Graphs:
-    """All graphs of up to `size` operators, made of the terms of up to `size - 1` operators."""
+    """All graphs of up to `size` operators, made of the terms of up to `size - 1` operators.
+
+    They end with `until` operators where that is less, or begin with the graphs of a part.
+    """
 
     name = "graphs"
     shared = False
 
-    def __init__(self, terms: Terms, size: int) -> None:
+    def __init__(
+        self, terms: Terms, size: int, *, until: int | None = None, part: Part | None = None
+    ) -> None:
         self.terms = terms
         self.size = size
         self.width = size
+        self._until = size if until is None else until
+        self._part = part
+
+    @property
+    def label(self) -> str:
+        """The space as the name of a file."""
+        if self._part is not None:
+            return f"{self.size}-part-{self._part.number}"
+        return f"{self.size}" if self._until == self.size else f"{self.size}-until-{self._until}"
 
     def fingerprint(self) -> str:
         """Return the space and all its parameters as text."""
-        return f"graphs of up to {self.size} operators of {self.terms.setting.text()}"
+        text = f"graphs of up to {self.size} operators of {self.terms.setting.text()}"
+        if self._part is not None:
+            return f"{text}, from {sha256(self._part.rows.tobytes()).hexdigest()}"
+        return text if self._until == self.size else f"{text}, ended with {self._until}"
 
     def roots(self) -> Rows:
-        """Return the graph without an operator."""
-        return np.full((1, self.width), _PAD)
+        """Return the graph without an operator, or the graphs of the part."""
+        return np.full((1, self.width), _PAD) if self._part is None else self._part.rows
 
     def keys(self, rows: Rows) -> Keys:
         """Return 128 bits for the applications of each graph."""
@@ -63,7 +92,7 @@ class Graphs:
         made = [
             self._expanded(np.ascontiguousarray(rows[lengths == length, :length]), int(length))
             for length in np.unique(lengths)
-            if length < self.size
+            if length < self._until
         ]
         return np.concatenate(made) if made else np.empty((0, self.width), dtype=np.int64)
 
@@ -143,10 +172,16 @@ def _uses(left: Index, right: Index, first: Index, second: Index) -> NDArray[np.
     return used
 
 
+def graphs_of(rows: Rows, length: int) -> Rows:
+    """Return the graphs of so many operators."""
+    found: Rows = rows[(rows != _PAD).sum(axis=1) == length]
+    return found
+
+
 def last_applications(terms: Terms, rows: Rows, length: int) -> Index:
     """Return the last application of each graph of so many operators that has one which all others feed."""
     size = rows.shape[1]
-    codes = rows[(rows != _PAD).sum(axis=1) == length, :length]
+    codes = graphs_of(rows, length)[:, :length]
     assert 0 < length <= size
     first, second = terms.results(codes)
     _, left, right = unpack(codes)

@@ -7,15 +7,19 @@ once instead of twice. The parts of a split are the only tensors that one operat
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from superopt.rules.discover.language.constants import constant_named
-from superopt.rules.discover.language.expressions import Apply, Expression, inputs_of, renamed
+from superopt.rules.discover.language.expressions import inputs_of, renamed
 from superopt.rules.discover.language.match import special_case_of
 from superopt.rules.discover.language.rule import Rule, rule_of, rule_text
 from superopt.rules.discover.proof.check import counterexample
+from superopt.rules.discover.search.candidates import distinct_renamed, of_operands, of_terms
 from superopt.rules.discover.search.terms import NOTHING, Terms, unpack
 
 __all__ = ["joint_rules"]
+
+Index = NDArray[np.int64]
 
 
 def joint_rules(terms: Terms, seed: int) -> list[Rule]:
@@ -23,32 +27,46 @@ def joint_rules(terms: Terms, seed: int) -> list[Rule]:
     sizes = dict(terms.setting.inputs)
     _, firsts, classes = np.unique(terms.fingerprint_of, return_index=True, return_inverse=True)
     lead = firsts[classes]
-    two = np.flatnonzero((terms.code_of != NOTHING) & (terms.part_of == 0) & terms.two_results(terms.code_of))
-    _, whole, _ = unpack(terms.code_of[two])
-    # The tensor that is split is the first of its value, and both of its parts are made by another way.
-    good = (lead[whole] == whole) & (lead[two] != two) & (lead[two + 1] != two + 1)
     found: dict[str, Rule] = {}
-    for first, source in zip(two[good], whole[good], strict=True):
+    for first in _gaining(terms, lead).tolist():
         parts = terms.expression(int(lead[first])), terms.expression(int(lead[first + 1]))
-        halves = terms.expression(int(first)), terms.expression(int(first + 1))
-        if not _gains(parts, terms.expression(int(source))):
-            continue
+        halves = terms.expression(first), terms.expression(first + 1)
         rule = rule_of("", parts, halves, sizes)
-        if rule is None or counterexample(rule, seed) is not None:
+        if rule is None or _pattern(rule) in found or counterexample(rule, seed) is not None:
             continue
-        found.setdefault(_pattern(rule), rule)
+        found[_pattern(rule)] = rule
     return _most_general(list(found.values()))
 
 
-def _gains(parts: tuple[Expression, Expression], source: Expression) -> bool:
-    """Return whether both parts run the operator that the whole runs once, on other inputs."""
-    return (
-        isinstance(source, Apply)
-        and not source.op.startswith("concat")
-        and all(isinstance(part, Apply) and part.op == source.op for part in parts)
-        and parts[0] != parts[1]
-        and not any("split" in text for text in map(repr, parts))
-    )
+def _gaining(terms: Terms, lead: Index) -> Index:
+    """Return the first parts of splits of which both parts run the operator that the whole runs once.
+
+    The whole is the first term of its value and joins nothing, and its parts are made otherwise without a
+    split. Of those with other names for the same inputs there is one.
+    """
+
+    def terms_split(codes: Index, left: Index, right: Index) -> Index:
+        """Return which terms have a split among their operators."""
+        return terms.two_results(codes).astype(np.int64) | left | right
+
+    operators = terms.setting.operators
+    two = np.flatnonzero((terms.code_of != NOTHING) & (terms.part_of == 0) & terms.two_results(terms.code_of))
+    _, whole, _ = unpack(terms.code_of[two])
+    one, other = lead[two], lead[two + 1]
+    good = (lead[whole] == whole) & (one != two) & (other != two + 1) & (one != other)
+    joins = np.array([operator.joins is not None for operator in operators])
+    ops = [
+        np.where(terms.code_of[some] == NOTHING, NOTHING, unpack(terms.code_of[some])[0])
+        for some in (whole, one, other)
+    ]
+    good &= (ops[0] != NOTHING) & ~joins[ops[0]] & (ops[1] == ops[0]) & (ops[2] == ops[0])
+    two, one, other = two[good], one[good], other[good]
+    known = of_operands(terms, np.zeros(len(terms.setting.inputs), dtype=np.int64), terms_split)
+    split = of_terms(terms, one, known, terms_split) | of_terms(terms, other, known, terms_split)
+    chosen = two[split == 0]
+    distinct, _ = distinct_renamed(terms, chosen, chosen)
+    named: Index = distinct[np.isin(distinct[:, 0], chosen), 0]
+    return named
 
 
 def _pattern(rule: Rule) -> str:

@@ -26,7 +26,7 @@ __all__ = ["NOTHING", "UNARY", "Setting", "Terms", "Units", "first_terms", "pack
 Index = NDArray[np.int64]
 
 NOTHING = -1
-_BITS = 24  # the bits of a term's number in a code
+_BITS = 28  # the bits of a term's number in a code
 _MASK = (1 << _BITS) - 1
 
 
@@ -80,6 +80,8 @@ def length(word: Word) -> int:
 
 
 _CHUNK = 1 << 11  # applications evaluated at once
+_BLOCK = 1 << 20  # applications that are looked at together: more would not fit into memory
+_MOST_TERMS = (1 << 29) - 1
 
 UNARY = _MASK
 """Stands in a code for the operand that a unary operator lacks."""
@@ -175,14 +177,14 @@ class Terms:
     setting: Setting
     shapes: Shapes
     codes: Index  # the codes of the applications, sorted
-    firsts: Index  # the first result of each application
+    firsts: NDArray[np.int32]  # the first result of each application
     code_of: Index  # the application of each term, NOTHING for inputs
-    part_of: Index
-    size_of: Index  # the number of operators of each term
-    shape_of: Index
+    part_of: NDArray[np.int8]
+    size_of: NDArray[np.int8]  # the number of operators of each term
+    shape_of: NDArray[np.int32]
     fingerprint_of: NDArray[np.uint64]
     values: Mapping[int, Any]  # the values of the terms of each shape
-    slot_of: Index  # the place of each term in the values of its shape
+    slot_of: NDArray[np.int32]  # the place of each term in the values of its shape
 
     def __len__(self) -> int:
         return len(self.code_of)
@@ -209,7 +211,7 @@ class Terms:
         """Return the first and second results of applications, NOTHING where they are no terms."""
         at = np.searchsorted(self.codes, codes).clip(max=max(len(self.codes) - 1, 0))
         known = self.codes[at] == codes if len(self.codes) else np.zeros(codes.shape, dtype=bool)
-        first = np.where(known, self.firsts[at] if len(self.codes) else NOTHING, NOTHING)
+        first = np.where(known, self.firsts[at] if len(self.codes) else NOTHING, NOTHING).astype(np.int64)
         two = self.two_results(codes) & known
         return first, np.where(two, first + 1, NOTHING)
 
@@ -247,14 +249,13 @@ class Terms:
             at = 0 if operator.cuts is None else length(self.shapes.sizes[made[0]][operator.cuts])
             yield members, operator.meaning([self.of(operand) for operand in operands], at), made
 
-    def prints(self, codes: Index) -> NDArray[np.uint64]:
+    def _prints(self, codes: Index, lead: Index) -> NDArray[np.uint64]:
         """Return the fingerprints of both results of each application, 0 for a result that is not there.
 
-        Operands of equal value give equal results, so each combination of values is evaluated once.
+        Operands of equal value give equal results, so each combination of values is evaluated once. `lead` is
+        the first term of the same value for each term.
         """
         ops, left, right = unpack(codes)
-        same = np.unique(self.fingerprint_of, return_index=True, return_inverse=True)
-        lead = same[1][same[2]]  # the first term of the same value
         stand_in = pack(ops, lead[left], np.where(right == NOTHING, UNARY, lead[right]))
         distinct, places = np.unique(stand_in, return_inverse=True)
         found = np.zeros((len(distinct), 2), dtype=np.uint64)
@@ -274,25 +275,30 @@ class Terms:
     def extended(self, codes: Index, size: int, *, valued: bool = True) -> Terms:
         """Return the terms with all results of further applications, each of so many operators.
 
-        Without their values nothing more can be applied to the further terms, but they take little memory.
+        Without values nothing more can be applied to any of them, but they take little memory.
         """
         codes = np.sort(codes)
         two = self.two_results(codes)
-        firsts = len(self) + np.arange(len(codes)) + np.cumsum(two) - two
+        firsts = (len(self) + np.arange(len(codes)) + np.cumsum(two) - two).astype(np.int32)
         total = len(self) + len(codes) + int(two.sum())
-        if total > _MASK:
-            raise InputError(f"{total:,} terms are more than {_MASK:,}; take fewer operators or inputs")
+        most = _MASK if valued else _MOST_TERMS
+        if total > most:
+            raise InputError(f"{total:,} terms are more than {most:,}; take fewer operators or inputs")
         code_of, part_of = _grown(self.code_of, total, NOTHING), _grown(self.part_of, total, 0)
         shape_of, size_of = _grown(self.shape_of, total, 0), _grown(self.size_of, total, size)
-        code_of[firsts] = codes
-        code_of[firsts[two] + 1], part_of[firsts[two] + 1] = codes[two], 1
-        for members, _, _, made in self.alike(codes):
-            for part, shape in enumerate(made):
-                shape_of[firsts[members] + part] = shape
-        found = self.prints(codes)
         prints = _grown(self.fingerprint_of, total, 0)
-        prints[firsts], prints[firsts[two] + 1] = found[:, 0], found[two, 1]
-        values, slot_of = self._more_values(codes, firsts, total) if valued else (self.values, self.slot_of)
+        same = np.unique(self.fingerprint_of, return_index=True, return_inverse=True)
+        lead = same[1][same[2]]
+        for start in range(0, len(codes), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            some, first, second = codes[block], firsts[block], firsts[block][two[block]] + 1
+            code_of[first], code_of[second], part_of[second] = some, some[two[block]], 1
+            for members, _, _, made in self.alike(some):
+                for part, shape in enumerate(made):
+                    shape_of[first[members] + part] = shape
+            found = self._prints(some, lead)
+            prints[first], prints[second] = found[:, 0], found[two[block], 1]
+        values, slot_of = self._more_values(codes, firsts, total) if valued else ({}, self.slot_of)
         order = np.argsort(np.concatenate((self.codes, codes)), kind="stable")
         return Terms(
             setting=self.setting,
@@ -308,7 +314,9 @@ class Terms:
             slot_of=slot_of,
         )
 
-    def _more_values(self, codes: Index, firsts: Index, total: int) -> tuple[dict[int, Any], Index]:
+    def _more_values(
+        self, codes: Index, firsts: NDArray[np.int32], total: int
+    ) -> tuple[dict[int, Any], NDArray[np.int32]]:
         """Return the values of all terms and of further applications, by shape, and their places."""
         slot_of = _grown(self.slot_of, total, 0)
         parts = {shape: [numbers] for shape, numbers in self.values.items()}
@@ -319,7 +327,10 @@ class Terms:
                 slot_of[firsts[members] + part] = np.arange(start, start + len(members))
                 filled[shape] = start + len(members)
                 parts.setdefault(shape, []).append(numbers)
-        joined = {shape: some[0].each(lambda *x: np.concatenate(x), *some) for shape, some in parts.items()}
+        joined = {}
+        for shape in list(parts):
+            some = parts.pop(shape)  # the parts are let go of one shape after the other
+            joined[shape] = some[0].each(lambda *x: np.concatenate(x), *some)
         return joined, slot_of
 
 
@@ -350,12 +361,12 @@ def first_terms(setting: Setting) -> Terms:
         setting=setting,
         shapes=shapes,
         codes=empty,
-        firsts=empty,
+        firsts=empty.astype(np.int32),
         code_of=np.full(count, NOTHING),
-        part_of=np.zeros(count, dtype=np.int64),
-        size_of=np.zeros(count, dtype=np.int64),
-        shape_of=np.array(shape_of, dtype=np.int64),
+        part_of=np.zeros(count, dtype=np.int8),
+        size_of=np.zeros(count, dtype=np.int8),
+        shape_of=np.array(shape_of, dtype=np.int32),
         fingerprint_of=np.array(prints, dtype=np.uint64),
         values={shape: kind.each(lambda *x: np.concatenate(x), *some) for shape, some in numbers.items()},
-        slot_of=np.array(slot_of, dtype=np.int64),
+        slot_of=np.array(slot_of, dtype=np.int32),
     )

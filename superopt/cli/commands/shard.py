@@ -23,7 +23,8 @@ examples:
   superopt shard mlp.py:mlp --mesh "gpu=4 @ 200 GB/s" \\
       --inputs "f32[64,4096] f32[4096,16384] f32[16384,4096]"
   superopt shard mlp.py:mlp --mesh "node=2, gpu=4" --pin "x=whole" \\
-      --inputs "f32[8,64] f32[64,64]" -o out.py
+      --inputs "f32[8,64] f32[64,64]" -o out.py --html out.html
+  torchrun --nproc-per-node 4 --no-python superopt shard --measure --mesh "node=2, gpu=2"
 
 Exit code 0: found and proven. Exit code 1: no proof of the fastest plan. Exit code 2: bad input.
 """
@@ -49,6 +50,9 @@ def add_command(commands: Any) -> None:
         metavar="TEXT",
         help='levels with their links, outermost first: "node=2 @ 10 GB/s, gpu=4 @ 200 GB/s, device 80 GB"',
     )
+    parser.add_argument(
+        "--measure", action="store_true", help="measure the links of this torchrun job, and print the mesh"
+    )
     parser.add_argument("--pin", default="", metavar="TEXT", help='how tensors lie: "x=whole, w=n:gpu"')
     parser.add_argument("--memory", type=float, metavar="GB", help="on each device (default: the mesh says)")
     parser.add_argument("--axes", metavar="TEXT", help='parallel axes of a reduction: "data=4, tensor=2"')
@@ -57,16 +61,20 @@ def add_command(commands: Any) -> None:
         "--bytes", type=float, default=100e6, metavar="B", help="of the tensor to reduce (default 1e8)"
     )
     parser.add_argument("-o", "--out", metavar="FILE", help="where the program goes, as a Python module")
+    parser.add_argument("--html", metavar="FILE", help="where a page about the plans goes")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.measure:
+        return _measured(arguments)
     if (arguments.target is None) == (arguments.axes is None):
         raise InputError("give either a function to shard, or --axes of a reduction")
     if arguments.axes is not None:
         return _reduction(arguments)
     place = check_place(arguments.out) if arguments.out is not None else None
+    page = check_place(arguments.html) if arguments.html is not None else None
     target = load_target(arguments.target)
     inputs = target.inputs(arguments)
     from superopt.shard import shard_program
@@ -79,6 +87,8 @@ def _run(arguments: argparse.Namespace) -> int:
             target.program, *inputs, machine=arguments.mesh, pins=arguments.pin, memory=memory
         )
         source = result.source if place is not None and result.verdict else None
+    if page is not None:
+        replace_text(Path(arguments.html), result.page)
     if source is not None:
         replace_text(Path(arguments.out), source)
     if arguments.json:
@@ -86,6 +96,20 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         print_blocks(_blocks(result))
     return 0 if result.verdict else 1
+
+
+def _measured(arguments: argparse.Namespace) -> int:
+    if arguments.target is not None or arguments.axes is not None:
+        raise InputError("--measure: only --mesh goes with it; shard with the mesh that it prints")
+    from superopt.shard.measure import measure_job
+
+    with to_stderr():
+        machine = measure_job(arguments.mesh)
+    if machine is not None and arguments.json:
+        print_json({"schema": "superopt.machine/1", "mesh": str(machine)})
+    elif machine is not None:
+        print_blocks([Code(f"{machine}\n")])
+    return 0
 
 
 def _reduction(arguments: argparse.Namespace) -> int:
@@ -149,8 +173,8 @@ def _blocks(result: "ShardResult") -> list[Block]:
         Table(("tensor", "lies", "DTensor"), rows),
         Code(str(sharded)),
         Text(
-            f"simulated: {best.seconds * 1e6:.1f} µs, of which {best.moving_s * 1e6:.1f} µs move data;"
-            f" {best.bytes / 1e6:.1f} MB on each device"
+            f"simulated: {best.seconds * 1e6:.1f} µs; moves take {best.moving_s * 1e6:.1f} µs, beside"
+            f" computing where they can; {best.bytes / 1e6:.1f} MB on each device"
         ),
         Text("" if result.plans.complete else "not all states were kept: a faster plan may exist"),
         Text(str(verdict.verdict).splitlines()[0], "bold green" if verdict else "bold red"),

@@ -10,6 +10,17 @@ __all__ = ["DECOMPOSED", "decomposition_of"]
 
 DECOMPOSED = frozenset(
     {
+        "_fused_rms_norm_backward",
+        "_log_softmax_backward_data",
+        "_softmax_backward_data",
+        "elu_backward",
+        "gelu_backward",
+        "hardswish_backward",
+        "native_layer_norm_backward",
+        "sigmoid_backward",
+        "silu_backward",
+        "tanh_backward",
+        "threshold_backward",
         "_native_multi_head_attention",
         "_native_batch_norm_legit",
         "_native_batch_norm_legit_no_training",

@@ -13,7 +13,7 @@ from superopt.ir import COMPARISONS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import slice_dim
 from superopt.trace.lowering.masks import add, choose, exp, pointwise, scale, sub
-from superopt.trace.lowering.table import as_sym, flat, held, lower, lower_all
+from superopt.trace.lowering.table import as_sym, flat, held, lower, lower_all, takes_integers
 
 __all__: list[str] = []
 
@@ -149,8 +149,35 @@ def _logical(b: Builder, op: str, x: Sym, y: Any) -> Sym:
     return pointwise(b, op, truth(b, x), truth(b, as_sym(b, y, x)))
 
 
+takes_integers("bitwise_and", "__and__", "bitwise_right_shift", "__rshift__")
+
+_BITS = (torch.int8, torch.uint8)  # integers whose bits are algebra: all floats hold them, and their parts
+
+
+@lower("bitwise_right_shift", "__rshift__")
+def _shifted(b: Builder, x: Sym, y: Any) -> Sym:
+    """Return the upper bits of integers: a shift keeps the sign, so it rounds down."""
+    by = b.constant(y.value) if isinstance(y, Sym) else y
+    if x.dtype not in _BITS or not isinstance(by, int | Fraction) or not 0 <= by < 8 or by != int(by):
+        raise UnsupportedError("works on the bits of integers")
+    return pointwise(b, "floor", scale(b, "mul", x, b.scalar(0.5 ** int(by), torch.float32)))
+
+
+def _lower_bits(b: Builder, x: Sym, y: Sym) -> Sym:
+    """Return the lower bits of integers, where a number of 2^n - 1 picks them."""
+    mask = b.constant(y.value)
+    if x.dtype not in _BITS or mask is None or mask not in (1, 3, 7, 15, 31, 63, 127):
+        raise UnsupportedError("works on the bits of integers")
+    upper = _shifted(b, x, int(mask).bit_length())
+    made = sub(b, x, scale(b, "mul", upper, b.scalar(int(mask) + 1, torch.float32)))
+    b.spans[made.value] = 0, int(mask)
+    return made
+
+
 def _bitwise(op: str, b: Builder, x: Sym, y: Any) -> Sym:
     y = as_sym(b, y, x)
+    if op == "and" and not x.dtype.is_floating_point and x.dtype != torch.bool:
+        return _lower_bits(b, x, y)
     if x.dtype != torch.bool or y.dtype != torch.bool:
         raise UnsupportedError("works on the bits of integers")
     return pointwise(b, op, x, y)

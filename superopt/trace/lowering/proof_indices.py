@@ -168,3 +168,28 @@ def _nll_loss(
         return rows, count
     whole = total(b, rows)
     return (whole if reduction == _SUM else scale(b, "div", whole, count)), count
+
+
+@lower("nll_loss_backward", for_proof=True)
+def _nll_loss_backward(
+    b: Builder,
+    grad: Sym,
+    x: Sym,
+    target: Sym,
+    weight: Sym | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Sym,
+) -> Sym:
+    """Return the gradient at the targets; one that is neither a class nor ignored raises."""
+    hit = one_hot(b, target, x.dims[-1])
+    counted = pointwise(b, "ne", target, as_sym(b, ignore_index, target))
+    weights = required(b, pointwise(b, "or", total(b, hit, -1), pointwise(b, "not", counted)))
+    weights = replace(scale(b, "mul", weights, counted), dtype=x.dtype)
+    if weight is not None:
+        own = product(b, hit, "nc"[2 - len(hit.dims) :], b.settle(weight), "c", "n"[2 - len(hit.dims) :])
+        weights = scale(b, "mul", weights, own)
+    if reduction not in (_NO_REDUCTION, _SUM):
+        grad = scale(b, "div", grad, total_weight)
+    weights = pointwise(b, "neg", scale(b, "mul", weights, grad))
+    return scale(b, "mul", replace(weights, dims=(*weights.dims, ())), hit)

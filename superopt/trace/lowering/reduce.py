@@ -206,7 +206,7 @@ def _log_softmax(b: Builder, x: Sym, dim: int, half_to_float: bool = False, dtyp
     return sub(b, x, pointwise(b, "log", total(b, exp(b, x), dim, keepdim=True)))
 
 
-takes_integers("nll_loss_forward", "_weight_int8pack_mm")
+takes_integers("nll_loss_forward", "nll_loss_backward", "_weight_int8pack_mm")
 
 
 @lower("nll_loss_forward")
@@ -227,6 +227,30 @@ def _nll_loss(
         return rows, count
     whole = total(b, rows, None, False)
     return (whole if reduction == _SUM else scale(b, "div", whole, count)), count
+
+
+@lower("nll_loss_backward")
+def _nll_loss_backward(
+    b: Builder,
+    grad: Sym,
+    x: Sym,
+    target: Sym,
+    weight: Sym | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Sym,
+) -> Sym:
+    if weight is not None:
+        raise UnsupportedError("weighs classes by the data of an index tensor")
+    classes = Sym(b.index(x.dims[-1]), (x.dims[-1],), torch.int64)
+    chosen = pointwise(b, "eq", classes, replace(target, dims=(*target.dims, ())))
+    grad = replace(grad, dims=(*grad.dims, ())) if reduction == _NO_REDUCTION else grad
+    grad = grad if reduction in (_NO_REDUCTION, _SUM) else scale(b, "div", grad, total_weight)
+    made = pointwise(b, "neg", scale(b, "mul", grad, replace(chosen, dtype=torch.bool)))
+    if ignore_index >= 0:
+        counted = pointwise(b, "ne", target, b.scalar(ignore_index, torch.int64))
+        made = scale(b, "mul", made, replace(counted, dims=(*target.dims, ()), dtype=torch.bool))
+    return replace(made, dtype=x.dtype)
 
 
 @lower("mse_loss")

@@ -21,6 +21,7 @@ __all__ = [
     "held",
     "lower",
     "lower_all",
+    "moves",
     "normal_dims",
     "takes_integers",
     "unsupported",
@@ -44,6 +45,7 @@ PROOF_INTEGERS: set[str] = set()
 WIDENING = frozenset({"_to_copy", "to", "mul", "div", "add", "sub"})
 """Operators that first turn integers into the floats of their result."""
 
+_MOVING = frozenset({"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze"})
 _EXACT = (torch.int8, torch.uint8)  # integers that every half precision holds exactly
 
 REASONS: dict[str, str] = {}
@@ -80,6 +82,11 @@ def takes_integers(*names: str, for_proof: bool = False) -> None:
 def widens(name: str, read: torch.dtype, made: Iterable[torch.dtype]) -> bool:
     """Whether an operator turns the integers that it reads into floats without rounding them."""
     return name in WIDENING and read in _EXACT and all(one.is_floating_point for one in made)
+
+
+def moves(name: str, read: torch.dtype) -> bool:
+    """Whether an operator only gives integers other dimensions, which stay what they are."""
+    return name in _MOVING and read in _EXACT
 
 
 def unsupported(reason: str, *names: str) -> None:

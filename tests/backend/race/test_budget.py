@@ -65,9 +65,9 @@ def test_a_budget_is_as_told_or_follows_inductor() -> None:
     for one in (told, free):
         one.inductor_s = 2.0
     assert told.budget_s == 9.0
-    assert free.budget_s == pytest.approx(1.4)
+    assert free.budget_s == pytest.approx(1.7)
     free.saved_s = 0.5
-    assert free.budget_s == pytest.approx(1.9)
+    assert free.budget_s == pytest.approx(2.2)
     free.inductor_s = 1e6
     assert free.budget_s == 60.0
     assert ledger().budget_s == 0.0

@@ -92,7 +92,7 @@ struct gqa_decode_0 {
             }
             bf16* const out_tile = out_data + h * out_stride_h + g_base * out_stride_g;
             for (index_t g = 0; g < g_count; ++g) {
-                const float t8 = read(t8_tile[g]);
+                const Divisor t8 = read(t8_tile[g]);
                 along(e_size, [&](index_t e, auto e_lanes, int) INLINE {
                     const Vec t7 = load(t7_tile + g * e_size + e, 1, e_lanes);
                     // t9 = div(t7, t8)

@@ -3,6 +3,7 @@
 A cross compiler is `aarch64-linux-gnu-g++`, or zig, which pip installs as `ziglang`; the emulator is QEMU's.
 """
 
+import re
 import shutil
 import struct
 import subprocess
@@ -29,10 +30,12 @@ from .test_vector_math import FLOAT64, ULP, every_float
 
 pytestmark = pytest.mark.slow
 
-PROCESSORS = {  # what GCC, and what zig calls them
-    "NEON": ("-march=armv8-a", "-mcpu=generic"),
-    "NEON, products of bf16": ("-march=armv8.6-a+bf16", "-mcpu=generic+bf16"),
+PLAIN, PAIRS = PROCESSORS = ("NEON", "NEON, products of bf16")
+NAMED = {  # what GCC, zig and QEMU call them
+    PLAIN: ("-march=armv8-a", "-mcpu=generic", "cortex-a72"),
+    PAIRS: ("-march=armv8.6-a+bf16", "-mcpu=generic+bf16", "max"),
 }
+GOLDEN = Path(__file__).parent.with_name("golden")
 SIZES = {
     "rmsnorm-linear": {"M": 8, "K": 96, "N": 70},
     "gated-mlp": {"M": 20, "K": 96, "N": 70},
@@ -77,7 +80,7 @@ class Program:
             flags += [
                 "-O1",
                 "-fno-exceptions",
-                PROCESSORS[self.processor]["c++" in compiler],
+                NAMED[self.processor]["c++" in compiler],
                 f"-DKERNEL={self.name}",
             ]
             built = []
@@ -89,7 +92,7 @@ class Program:
         tensors = [as_bytes(one) for one in (*read, made)]
         numbers = [len(read), 1, len(fields), *map(len, tensors), *fields]
         data.write_bytes(struct.pack(f"<{len(numbers)}q", *numbers) + b"".join(tensors))
-        run([emulator, "-cpu", "max", str(program), str(data)])
+        run([emulator, "-cpu", NAMED[self.processor][2], str(program), str(data)])
         last = bytearray(data.read_bytes()[-len(tensors[-1]) :])
         return torch.frombuffer(last, dtype=made.dtype).view(made.shape)
 
@@ -122,6 +125,33 @@ def test_golden_kernels(name: str, processor: str, tmp_path: Path) -> None:
     program = Program(kernel.program.name, kernel.source.code, processor)
     made = program.run(tmp_path, numbers, inputs, torch.zeros(expected.shape, dtype=torch.bfloat16))
     torch.testing.assert_close(made.double(), expected, rtol=0.02, atol=0.02 * float(expected.abs().max()))
+
+
+def assembly(name: str, processor: str, folder: Path) -> str:
+    """Return the assembly of a golden kernel, with all that it calls."""
+    compiler, _ = tools()
+    (folder / "runtime.hpp").write_text(runtime_text())
+    flags = [one for one in FLAGS if one not in ("-march=native", "-fopenmp")]
+    flags += ["-fno-exceptions", NAMED[processor]["c++" in compiler], f"-I{folder}"]
+    made = folder / "kernel.s"
+    run([*compiler, *flags, "-S", str(GOLDEN / f"{name}.cpp"), "-o", str(made)])
+    return made.read_text()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_golden_kernels_multiply_pairs_in_registers(name: str, tmp_path: Path) -> None:
+    loops = re.findall(
+        r"^(\.L\w+):.*\n((?:(?!\.L).*\n)*?)\tb\S*\s+(?:\w+, )*\1$", assembly(name, PAIRS, tmp_path), re.M
+    )
+    found = {body.count("bfdot"): body for _, body in loops if "bfdot" in body}
+    assert max(found) == 20
+    for body in found.values():
+        assert not re.search(r"\b[qv]\d+.*\[sp", body)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_golden_kernels_need_no_instructions_for_bf16(name: str, tmp_path: Path) -> None:
+    assert not re.search(r"\bbf(dot|mmla|cvt)", assembly(name, PLAIN, tmp_path))
 
 
 FORMATS = {"bf16": torch.bfloat16, "f16": torch.float16}

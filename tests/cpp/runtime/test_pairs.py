@@ -183,7 +183,8 @@ def test_sums_of_products_stay_in_registers(tmp_path: Path) -> None:
     made = assembly("cooperlake", tmp_path)
     loops = re.findall(r"^(\.L\d+):\n((?:(?!\.L).*\n)*?)\tj\w+\t\1$", made, re.MULTILINE)
     loops = [body for _, body in loops if "vdpbf16ps" in body]
-    assert sum(body.count("vdpbf16ps") == 24 for body in loops) >= 2  # rows with a panel, and dot products
+    counts = {body.count("vdpbf16ps") for body in loops}
+    assert counts >= {24, 16}  # rows with a panel, and dot products
     for loop in loops:
         assert not re.search(r"zmm.*\(%r[sb]p\)|\(%r[sb]p\).*zmm|\bcall\b", loop)
 

@@ -20,6 +20,7 @@ from superopt.rules.discover.proof.axioms import axioms
 from superopt.rules.discover.proof.derive import Deriver
 from superopt.rules.discover.proof.prove import prove
 from superopt.rules.discover.proof.symbolic import holds_at_small_sizes
+from superopt.rules.discover.why import why
 
 IMAGE, WEIGHT = (1, 1, 2, 4, 5, 6), (1, 1, 6, 4, 3, 3)
 
@@ -204,18 +205,18 @@ def test_shapes_that_an_operator_or_a_constant_cannot_have_are_refused(text: str
     ("names", "constants", "expected"),
     [
         pytest.param(
-            ("add", "conv_valid", "concat_rows"),
-            (),
-            "conv_valid(x, add(u, u)) = add(conv_valid(x, u), conv_valid(x, u))",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
             ("conv_same", "enlarge", "avg_pool"),
             ("dirac", "box"),
             "avg_pool(x) = conv_same(x, box)",
             marks=pytest.mark.slow,
         ),
         (("conv_same", "enlarge"), (), "conv_same(x, enlarge(u)) = conv_same(x, u)"),
+        # A rule without constants, though one with an identity implies it wherever that is.
+        (
+            ("relu", "conv_same", "conv_same_relu"),
+            ("dirac",),
+            "relu(conv_same(x, u)) = conv_same_relu(x, u)",
+        ),
         (("relu", "max_pool"), (), "max_pool(relu(x)) = relu(max_pool(x))"),
         (("exp", "log", "add", "mul"), (), "log(exp(a)) = a"),
         (("matmul", "scale_rows"), (), "scale_rows(v, matmul(a, b)) = matmul(scale_rows(v, a), b)"),
@@ -228,6 +229,17 @@ def test_known_rules_are_found(names: tuple[str, ...], constants: tuple[str, ...
     texts = [rule_text(rule).partition(": ")[2] for rule, _ in found.rules]
     assert expected in texts
     assert {proof.status for _, proof in found.rules} <= {"proven", "unknown"}
+
+
+@pytest.mark.slow
+def test_convolutions_without_padding_are_linear() -> None:
+    names = ("add", "conv_valid", "concat_rows")
+    rules = [rule for rule, _ in discover(default_setting(2, names), 2, explore).rules]
+    twice = "x[n, c, h, w] u[o, c, r, s]: add(conv_valid(x, u), conv_valid(x, u)) = conv_valid"
+    for side in ("(x, add(u, u))", "(add(x, x), u)"):
+        reason = why(parse_rule(twice + side), rules, 4)
+        assert "special case" in reason or "follows" in reason, reason
+    assert "it is wrong" in why(parse_rule(f"{twice}(add(x, x), add(u, u))"), rules, 4)
 
 
 def test_matrices_and_images_share_one_universe() -> None:

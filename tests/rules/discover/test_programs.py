@@ -199,13 +199,13 @@ def file_of(path: Path, *rules: str) -> str:
 
 
 def test_the_command_line_prints_the_cheapest_program(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rules = file_of(tmp_path / "rules.json", "a[m, n]: transpose(transpose(a)) = a")
     apply = ["rules", "apply", rules, "--cheapest", "--rounds", "3"]
     text = "a[64, 64] w[64, 64]: matmul(transpose(transpose(relu(a))), w)"
     assert main([*apply, "--weights", "w", "--json", text]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(capfd.readouterr().out)
     assert document["program"] == "a[64, 64] w[64, 64]: matmul(relu(a), w)"
     assert document["optimal"]
     assert document["complete"]
@@ -214,7 +214,7 @@ def test_the_command_line_prints_the_cheapest_program(
     program = tmp_path / "program.txt"
     program.write_text(text.replace(": ", ":\n  "))
     assert main([*apply, str(program)]) == 0
-    assert "matmul(relu(a), w)" in capsys.readouterr().out
+    assert "matmul(relu(a), w)" in capfd.readouterr().out
     assert main([*apply, "a[64, 64]: relu(a)"]) == 1  # nothing is cheaper
 
 

@@ -1,0 +1,87 @@
+"""Quotients that are rounded to a half type are products with a reciprocal, where that is a normal number."""
+
+import math
+
+import pytest
+import torch
+
+from superopt.codegen.cpp import CppMuGraph
+from superopt.ir import fuse, parse_graph
+
+QUOTIENT = """
+graph quotient
+axes m={m} n=37
+in x: {read}[m, n]
+in d: {read}[m]
+t2 = div(x, d)
+out y: {made}[m, n] = t2
+"""
+COMPARED = """
+graph compared
+axes m={m} n=37
+in x: bf16[m, n]
+in d: bf16[m]
+t2 = div(x, d)
+t3 = const[1]()
+t4 = ge(t2, t3)
+out y: bf16[m, n] = t4
+"""
+SIZES = (
+    0.0,
+    1.0,
+    3.0,
+    49.0,
+    1e-3,
+    2.0**-133,
+    2.0**-127,
+    2.0**-126,
+    2.0**126,
+    2.0**127,
+    3e38,
+    math.inf,
+    math.nan,
+)
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+
+
+def divisors() -> torch.Tensor:
+    return torch.tensor([sign * size for size in SIZES for sign in (1, -1)])
+
+
+def numerators(rows: int) -> torch.Tensor:
+    torch.manual_seed(0)
+    special = torch.tensor([*SIZES, -0.0, 98.0, 147.0])
+    scales = 10.0 ** torch.linspace(-38, 38, 37 - len(special))
+    return torch.cat([special.expand(rows, -1), torch.randn(rows, len(scales)) * scales], 1)
+
+
+@pytest.mark.parametrize(("read", "made"), [("bf16", "bf16"), ("f16", "f16"), ("f32", "bf16")])
+def test_quotients_are_those_of_pytorch(read: str, made: str) -> None:
+    d = divisors().to(DTYPES[read])
+    x = numerators(len(d)).to(DTYPES[read])
+    kernel = CppMuGraph(fuse(parse_graph(QUOTIENT.format(m=len(d), read=read, made=made))))
+    assert "const Divisor d" in kernel.sources[0]
+    found = kernel(x=x, d=d)["y"]
+    # A reciprocal is off by half a unit of fp32, which tips a tie of the half type at most.
+    exact = (x.float() / d.float()[:, None]).to(DTYPES[made])
+    assert torch.equal(found.isnan(), exact.isnan())
+    one, other = (result.float().nan_to_num(nan=0.0) for result in (found, exact))
+    above, below = (
+        torch.nextafter(exact, torch.tensor(end, dtype=exact.dtype)).float() for end in (math.inf, -math.inf)
+    )
+    near = (one == other) | (one == above) | (one == below)
+    assert near.all()
+    assert (one == other).float().mean() > 0.99
+
+
+def test_quotients_that_are_used_further_are_exact() -> None:
+    d = torch.arange(1, 257).float()  # 49 times the reciprocal of 49 is less than 1
+    x = d[:, None].expand(-1, 37).contiguous()
+    kernel = CppMuGraph(fuse(parse_graph(COMPARED.format(m=len(d)))))
+    assert "Divisor" not in kernel.sources[0]
+    assert (kernel(x=x.bfloat16(), d=d.bfloat16())["y"] == 1).all()
+
+
+def test_quotients_in_fp32_are_exact() -> None:
+    kernel = CppMuGraph(fuse(parse_graph(QUOTIENT.format(m=6, read="f32", made="f32"))))
+    assert "Divisor" not in kernel.sources[0]
