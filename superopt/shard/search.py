@@ -24,6 +24,7 @@ from superopt.shard.sharded import (
     Placement,
     Rule,
     Sharded,
+    check_mesh,
     checked_pins,
     is_partial,
     layout_of,
@@ -113,6 +114,7 @@ def plan_shardings(
     """
     layout = layout_of(stabilize(graph), mesh_of(machine))
     search = _Search(layout, machine, pins or {}, machine.device.bytes if memory is None else memory, states)
+    check_mesh(layout)
     return Plans(graph, machine, search.run(alternatives), search.complete)
 
 

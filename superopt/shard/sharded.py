@@ -12,7 +12,7 @@ Dimensions are independent of each other: a step may take another rule along eac
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
@@ -28,6 +28,7 @@ __all__ = [
     "Placement",
     "Rule",
     "Sharded",
+    "check_mesh",
     "checked_pins",
     "is_partial",
     "layout_of",
@@ -212,6 +213,28 @@ def placement_text(placement: Sequence[str | None], mesh: Mesh) -> str:
         if tag is not None
     ]
     return ", ".join(found) or "whole"
+
+
+def check_mesh(layout: Layout) -> None:
+    """Raise InputError where a dimension of the mesh can split no axis at all."""
+    sizes = layout.graph.sizes
+    for dim, (name, many) in enumerate(zip(layout.mesh.names, layout.mesh.sizes, strict=True)):
+        if many == 1 or any(dim in dims for dims in layout.splits.values()):
+            continue
+        longest = max(sizes, key=sizes.__getitem__)
+        near = next(one for one in range(many - 1, 0, -1) if one == 1 or _splits(layout, dim, one))
+        raise InputError(
+            f"mesh: {name}={many} divides no axis of the program beside the deeper levels, not even"
+            f" {longest!r} of size {sizes[longest]}; the nearest choice that works: {name}={near}"
+        )
+
+
+def _splits(layout: Layout, dim: int, many: int) -> bool:
+    """Return whether a dimension of the mesh could split an axis if it had so many devices."""
+    sizes = (*layout.mesh.sizes[:dim], many, *layout.mesh.sizes[dim + 1 :])
+    return any(
+        dim in dims for dims in layout_of(layout.graph, replace(layout.mesh, sizes=sizes)).splits.values()
+    )
 
 
 def checked_pins(layout: Layout, pins: Mapping[str, Placement]) -> dict[int, Placement]:

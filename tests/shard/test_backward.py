@@ -56,7 +56,7 @@ def case_of(function: Callable[..., Any], inputs: list[Tensor], machine: str, pa
 @pytest.mark.parametrize(
     ("mesh", "functions"),
     [
-        ("2x2", (norm, loss)),
+        ("2x2", (loss,)),
         pytest.param("2x2", tuple(SHAPES), marks=pytest.mark.slow),
         pytest.param("2x4", tuple(SHAPES), marks=pytest.mark.slow),
     ],

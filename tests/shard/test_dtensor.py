@@ -72,7 +72,7 @@ def rows_of(module: nn.Module, plan: dict[str, Any], rows: int | None) -> list[f
     [
         (SLOW_TO_START, "x=whole, out=whole", None, "Replicate()"),
         # The sequence is shared out between the blocks: gathered before, scattered after.
-        (FAST_TO_START, "x=m:gpu, out=m:gpu", 4, "Shard(0)"),
+        pytest.param(FAST_TO_START, "x=m:gpu, out=m:gpu", 4, "Shard(0)", marks=pytest.mark.slow),
     ],
 )
 def test_a_plan_for_parallelize_module_runs(machine: str, pins: str, rows: int | None, ends: str) -> None:

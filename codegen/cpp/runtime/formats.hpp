@@ -83,9 +83,7 @@ INLINE inline Vec load(const float* from) {
     return value;
 }
 
-INLINE inline Vec load(const bf16* from) {
-    Shorts shorts;
-    memcpy(&shorts, from, sizeof shorts);
+INLINE inline Vec from_bf16(Shorts shorts) {
 #if defined(__AVX512F__) && !defined(__clang__)
     const Bits wide = (Bits)__builtin_ia32_pmovzxwd512_mask((short __attribute__((vector_size(32))))shorts, Int{}, 0xffff);
 #elif defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)
@@ -94,6 +92,12 @@ INLINE inline Vec load(const bf16* from) {
     const Bits wide = __builtin_convertvector(shorts, Bits);
 #endif
     return floats(wide << 16);
+}
+
+INLINE inline Vec load(const bf16* from) {
+    Shorts shorts;
+    memcpy(&shorts, from, sizeof shorts);
+    return from_bf16(shorts);
 }
 
 // GCC takes bytes one by one where it is not told the instruction.
@@ -210,6 +214,17 @@ INLINE inline Vec load(const float* from, index_t stride, index_t count) {
     return count >= lanes ? load(from) : load_masked(from, mask_of(count));
 }
 #endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+INLINE inline Shorts load_masked(const bf16* from, uint32_t mask) {
+    typedef short Whole __attribute__((vector_size(2 * lanes)));
+    return (Shorts)__builtin_ia32_loaddquhi256_mask((const short*)from, Whole{}, uint16_t(mask));
+}
+
+INLINE inline Vec load(const bf16* from, index_t stride, index_t count) {
+    if (stride != 1) return load_apart(from, stride, count);
+    return count >= lanes ? load(from) : from_bf16(load_masked(from, mask_of(count)));
+}
+#endif
 
 INLINE inline void store(float* to, Vec value) { memcpy(to, &value, sizeof value); }
 
@@ -220,16 +235,20 @@ inline Shorts rounded_to_bf16(Vec value) {
     return __builtin_convertvector((Bits)(value == value ? rounded : nan), Shorts);
 }
 
-INLINE inline void store(bf16* to, Vec value) {
+INLINE inline Shorts to_bf16(Vec value) {
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
     Shorts shorts;
     asm("vcvtneps2bf16 %1, %0" : "=v"(shorts) : "v"(value));
     uint16_t subnormal;  // the instruction makes 0 of these
     asm("vfpclassps $0x20, %1, %0" : "=k"(subnormal) : "v"(value));
-    if (__builtin_expect(subnormal != 0, 0)) shorts = rounded_to_bf16(value);
+    return __builtin_expect(subnormal != 0, 0) ? rounded_to_bf16(value) : shorts;
 #else
-    const Shorts shorts = rounded_to_bf16(value);
+    return rounded_to_bf16(value);
 #endif
+}
+
+INLINE inline void store(bf16* to, Vec value) {
+    const Shorts shorts = to_bf16(value);
     memcpy(to, &shorts, sizeof shorts);
 }
 
@@ -271,6 +290,14 @@ INLINE inline void store(float* to, index_t stride, index_t count, Vec value) {
     if (stride != 1) return store_apart(to, stride, count, value);
     if (count >= lanes) return store(to, value);
     __builtin_ia32_storeups512_mask(to, value, uint16_t(mask_of(count)));
+}
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+INLINE inline void store(bf16* to, index_t stride, index_t count, Vec value) {
+    typedef short Whole __attribute__((vector_size(2 * lanes)));
+    if (stride != 1) return store_apart(to, stride, count, value);
+    if (count >= lanes) return store(to, value);
+    __builtin_ia32_storedquhi256_mask((short*)to, (Whole)to_bf16(value), uint16_t(mask_of(count)));
 }
 #endif
 

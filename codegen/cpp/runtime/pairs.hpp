@@ -64,6 +64,9 @@ __attribute__((noinline)) inline Shorts halves_apart(const bf16* from, index_t s
 }
 
 INLINE inline Shorts halves(const bf16* from, index_t stride, index_t count) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    if (count < lanes && stride == 1) return load_masked(from, mask_of(count));
+#endif
     if (count < lanes || stride != 1) return halves_apart(from, stride, count);
     Shorts numbers;
     memcpy(&numbers, from, sizeof numbers);
