@@ -16,6 +16,7 @@ the cases that it has, and then races those that did not meet max-autotune.
     python -m bench.gpu --dry-run [--check]                        all but launching; kernels run once, small
     python -m bench.gpu --kernel rmsnorm-linear --case decode-8 --profile
                                                                    every candidate of one case
+    python -m bench.gpu --smoke                                    what the device does at most
     python -m bench.gpu --audit [--json OUT --resume]              what the compiler makes of the best kernels
 """
 
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.bench.harness.command import Parser, check_names, check_out, listed
 from superopt.bench.harness.records import Means, Record, failed, first_line, geometric_means, line
-from superopt.bench.harness.results import Results, begin, machine, resumed, tell, write_results
+from superopt.bench.harness.results import Results, begin, machine, resumed, tell
 from superopt.bench.kernels.cases import Case, chosen
 from superopt.bench.kernels.gpu_cases import DTYPES, PEERS, SUITES, of_suite
 from superopt.bench.kernels.table import best_peer, show, times_over_ours
@@ -51,7 +52,6 @@ _SLOWLY = 0.6  # the share of the time in which cases are begun that meet max-au
 _SLOW_S = 6.0  # seconds to compile max-autotune for a case on all cores, beside its other rivals and kernels
 _AGAIN = 8  # cases that are raced once more, and whose max-autotune is compiled together
 _AGAIN_S = 20.0  # seconds that such a case may take, as long as none was timed
-_AUDITED = "cuda:90"  # the device whose audited cases have no more than their names
 _TRIALS = (8, 48)
 
 
@@ -264,6 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--check", action="store_true", help="run every kernel once at small sizes")
     add("--kernel", metavar="NAME", default="", help="measure all candidates of one workload")
     add("--profile", action="store_true", help="with --kernel: registers, and each kernel's time")
+    add("--smoke", action="store_true", help="bandwidths, products and the start of a graph, nothing else")
     add("--audit", action="store_true", help="compile the best kernels without a GPU, and read their code")
     add("--device", default="h200", help="with --audit: for which device (default: h200)")
     add("--best", type=int, default=5, help="with --audit: candidates of a region (default: 5)")
@@ -292,6 +293,8 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
         ("eager", *(name for name in listed(options.peers) if name != "eager")),
         options.seed,
     )
+    if options.smoke:
+        return _smoke()
     if options.audit:
         return _audit(cases, settings, options)
     if options.dry_run or options.check:
@@ -308,51 +311,35 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
     return _measure(cases, settings, options, arguments)
 
 
+def _smoke() -> int:
+    """Print what the device reaches."""
+    from superopt.bench.planned.smoke import smoke
+
+    if not _has_cuda():
+        raise InputError("--smoke measures a CUDA device, and none is here")
+    for name, value in smoke().items():
+        print(f"{name:32} {value if isinstance(value, dict) else f'{value:,.1f}'}")
+    return 0
+
+
 def _audit(cases: list[Case], settings: "Settings", options: argparse.Namespace) -> int:
     """Audit the kernels of all cases that have a plan; return 1 where there is a finding."""
-    from superopt.bench.planned.audit import EXCEPTIONS, FINDINGS, audit, summary
+    from superopt.bench.planned.audits import Audits
     from superopt.bench.planned.loaded import load_case
-    from superopt.targets import pick_target
-    from superopt.targets.cuda import CudaTarget
 
-    target = pick_target(options.device)
-    if not isinstance(target, CudaTarget):
-        raise InputError(f"--device {options.device!r} is no CUDA device; give h200 or a100")
+    audits = Audits(options.json, options.device, best=options.best, resume=options.resume)
     settings = replace(settings, trials=options.trials or options.best)
-    check_out(options.json, resume=options.resume)
-    found = resumed(options.json, resume=options.resume)["cases"]
-    about = {**machine(), "device": target.device_name, "target": target.name}
-    document = begin("gpu-audit", {"best": options.best}, about, found)
-    document |= {"findings": FINDINGS, "exceptions": EXCEPTIONS}
-    suffix = _audited_for(settings.dtype, target.name)
-    asked = {case.name + suffix: case for case in cases}
-    for name, case in asked.items():
+    done = []
+    for case in cases:
         try:
-            loaded = load_case(case, settings)
+            audits.audit(load_case(case, settings))
         except InputError as error:
-            tell(f"{name}: {first_line(str(error))}")
+            tell(f"{case.name}: {first_line(str(error))}")
             continue
-        found[name] = audit(
-            loaded,
-            target,
-            best=options.best,
-            workers=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2,
-            known=found.get(name),
-            tell=tell,
-        )
-        if options.json is not None:
-            write_results(document, options.json)
-    if not any(name in found for name in asked):
+        done.append(case.name)
+    if not done:
         raise InputError(f"no case has a plan in {str(settings.folder)!r}; `python -m bench.plans` makes it")
-    text = summary({name: found[name] for name in asked if name in found})
-    print(text, end="")
-    return 0 if text.endswith("fine\n") else 1
-
-
-def _audited_for(dtype: str, target: str) -> str:
-    """Return what an audited case has behind its name, where it is not of fp16 and for an H200."""
-    words = ([] if dtype == "f16" else [dtype]) + ([] if target == _AUDITED else [f"for {target}"])
-    return f" ({', '.join(words)})" if words else ""
+    return audits.told(done)
 
 
 def _measure(

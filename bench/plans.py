@@ -1,6 +1,7 @@
 """Plans for the cases of `bench.gpu`, made without a GPU: searched, scheduled, compiled ahead of time.
 
     python -m bench.plans [--suite all|decode|prefill] [--workloads A,B] [--dtype f16] [--out bench/plans]
+    python -m bench.plans --mend OUT            plans without the faults of an audit, which is written to OUT
 
 Each plan is a result file that `superopt tune` takes, too. It holds muGraphs and configurations, no
 sources: kernels are written anew where they run. Beside its configuration a candidate has the `others`
@@ -18,9 +19,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from superopt.bench.harness.command import Parser, check_names
+from superopt.bench.harness.results import tell
 from superopt.bench.kernels.cases import Case, chosen
 from superopt.bench.kernels.gpu_cases import DTYPES, SUITES, of_suite, plan_of
+from superopt.bench.planned.audits import Audits
+from superopt.bench.planned.loaded import Loaded, Settings, load_case, plan_data
+from superopt.bench.planned.mend import Changes
 from superopt.candidates import Candidate
+from superopt.candidates.alike import alike_last
 from superopt.candidates.candidate import SCHEDULED
 from superopt.candidates.codec import candidate_json
 from superopt.candidates.order import ConfigurationOrder, likely
@@ -39,6 +45,9 @@ _COMPILED = 5  # of these, compiled in their own configurations
 _FAR = 2.0  # times the least predicted time: what should take longer is not worth the time of a GPU
 _WIDE = 4  # candidates whose other configurations are kept as well
 _OTHERS = 8  # configurations of each kernel
+_ALL = 1 << 16  # more candidates than a plan has
+_CHOSEN = {"stage": "choose", "kind": "chosen", "reason": ""}
+_SLOWER = {"stage": "choose", "kind": "slower", "reason": "predicted to be slower"}
 
 
 def make_plan(case: Case, dtype: str, target: str, preset: Preset = "quick") -> dict[str, Any]:
@@ -68,7 +77,8 @@ def make_plan(case: Case, dtype: str, target: str, preset: Preset = "quick") -> 
 def _worth_racing(candidates: Sequence[Candidate], target: Any, order: ConfigurationOrder) -> list[Candidate]:
     """Return the candidates of a plan, the first of which the compiler has seen whole."""
     fates = {one.id: one.fate for one in candidates if one.fate.is_sound}
-    sound = [replace(one, fate=SCHEDULED) for one in candidates if one.id in fates][:_CANDIDATES]
+    different, alike = alike_last(replace(one, fate=SCHEDULED) for one in candidates if one.id in fates)
+    sound = [*different, *alike][:_CANDIDATES]
     found = [one for one in assured(sound, target, order, _COMPILED) if one.is_kept]
     least = min((one.us for one in found), default=0.0)
     chosen = [one for one in found if fates[one.id].kind is Kind.CHOSEN]
@@ -138,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--out", type=Path, default=FOLDER, metavar="FOLDER", help=f"default: {FOLDER.name}")
     add("--preset", choices=("quick", "full"), default="full", help="how many kernels are compiled ahead")
     add("--missing", action="store_true", help="make only the plans that are not there yet")
+    add("--mend", type=Path, metavar="AUDIT", help="mend the plans that are there, and write their audit")
     add("--list", action="store_true", help="print the cases")
     return parser.run(arguments, _make_all)
 
@@ -152,6 +163,8 @@ def _make_all(options: argparse.Namespace) -> int:
         return 0
     pick_target(options.target)
     _make_folder(options.out)
+    if options.mend is not None:
+        return _mend_all(cases, options)
     failed = 0
     for case in cases:
         place = plan_of(case, options.out, options.dtype)
@@ -171,6 +184,52 @@ def _make_all(options: argparse.Namespace) -> int:
         predicted = "" if us is None else f"{us:9.1f} µs predicted, {data['floor_us'] or 0:.1f} at least"
         print(f"{case.name:36} {count:3} candidates {predicted}  {seconds:.1f} s", flush=True)
     return 1 if failed else 0
+
+
+def _mend_all(cases: Sequence[Case], options: argparse.Namespace) -> int:
+    """Mend the plans of all cases that have one; return 1 where a fault is left."""
+    audits = Audits(options.mend, options.target, best=_COMPILED, resume=True)
+    settings = Settings(options.out, options.dtype, trials=_ALL)
+    done = []
+
+    def changed(loaded: Loaded, changes: Changes) -> Loaded:
+        place = plan_of(loaded.case, options.out, options.dtype)
+        write_plan(_with_changes(plan_data(loaded.case, settings), changes), place)
+        return load_case(loaded.case, settings)
+
+    for case in cases:
+        try:
+            audits.mend(load_case(case, settings), changed)
+        except InputError as error:
+            tell(f"{case.name}: {error}")
+            continue
+        done.append(case.name)
+    return audits.told(done)
+
+
+def _with_changes(data: dict[str, Any], changes: Changes) -> dict[str, Any]:
+    """Return a plan with candidates changed or left out; a variant is one of the `others` of a candidate."""
+    for at, region in enumerate(data["regions"]):
+        kept = []
+        for saved in region["candidates"]:
+            one = changes.get((at, saved["id"]), saved)
+            if one is None:
+                continue
+            others = [
+                [
+                    config
+                    for turn, config in enumerate(several)
+                    if (at, f"{saved['id']}.{n}.{turn}") not in changes
+                ]
+                for n, several in enumerate(saved.get("others") or [])
+            ]
+            kept.append({**saved, **({} if one is saved else _bare(one)), "others": others})
+        kept.sort(key=lambda one: one["predicted_us"])
+        for place, one in enumerate(kept):
+            one["fate"] = _SLOWER if place else _CHOSEN
+        region |= {"candidates": kept, "chosen": kept[0]["id"]}
+    data["predicted_us"] = sum(region["candidates"][0]["predicted_us"] for region in data["regions"])
+    return data
 
 
 def _make_folder(folder: Path) -> None:

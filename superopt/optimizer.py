@@ -8,6 +8,7 @@ is. For a device that is not here, a plan comes back: kernels compiled ahead of 
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from superopt.errors import InputError
 from superopt.funnel import Limits, State, run_regions
 from superopt.funnel.assembly import assemble, in_parts
 from superopt.funnel.race import copies_for
+from superopt.funnel.warm_up import WarmUp
 from superopt.ir import Program
 from superopt.live.optimized import Optimized
 from superopt.live.recalled import ResultCache
@@ -34,8 +36,9 @@ from superopt.live.saved import proven_regions, traced_again
 from superopt.options import OptimizeOptions
 from superopt.result.codec import read_result, returned
 from superopt.result.result import Result
+from superopt.rivals.ahead import Ahead
 from superopt.rivals.final import FinalRace, final_race, withdrawn
-from superopt.rivals.rivals import load_compilers
+from superopt.rivals.rivals import products_of
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.trace.traced import Traced
@@ -88,24 +91,38 @@ def optimize(
         return known
     with clock.phase("recall"):
         regions, found = plans.recall(traced.program), None
-    if regions is None:
-        regions, found = candidates_of(traced.program, target, options, clock, plans.cache)
-    best = race(
-        function,
-        traced,
-        regions,
-        inputs,
-        target,
-        options,
-        clock=clock,
-        tell=tell,
-        source=source,
-        search=found,
-    )
+    with WarmUp() as warm_up:
+        if options.measure and target.available:
+            _begin(warm_up, traced.program, inputs, target, options)
+        if regions is None:
+            regions, found = candidates_of(traced.program, target, options, clock, plans.cache)
+        best = race(
+            function,
+            traced,
+            regions,
+            inputs,
+            target,
+            options,
+            clock=clock,
+            tell=tell,
+            source=source,
+            search=found,
+            warm_up=warm_up,
+        )
     if not best.interrupted:
         plans.keep(traced.program, best.regions)
         results.keep(best)
     return best
+
+
+def _begin(
+    warm_up: WarmUp, program: Program, inputs: tuple[Any, ...], target: Target, options: OptimizeOptions
+) -> None:
+    """Begin, before there are candidates, what all of them need; on a GPU other programs have its memory."""
+    if target.torch_device == "cpu" and options.guarded:
+        if products_of(program):
+            warm_up.share(target, tensors_of(inputs))
+        warm_up.first_runs(target, options.limit_seconds)
 
 
 def candidates_of(
@@ -153,6 +170,7 @@ def race(
     source: Mapping[str, Any] | None = None,
     search: Search | None = None,
     open_axes: frozenset[str] | None = None,
+    warm_up: WarmUp | None = None,
 ) -> Optimized:
     """Return the program that comes of candidates for each region: what passes the funnel races PyTorch."""
     traced = in_parts(traced, [one.goal for one in regions])
@@ -162,11 +180,18 @@ def race(
     state = State(
         original, traced, inputs, target, options, limits, clock=clock, tell=tell, interrupted=stopped
     )
-    state.meanwhile = load_compilers if options.torch_compile else None
     if stopped and state.measures:
         log.warning("interrupted: nothing was compiled yet, so PyTorch's own program is what comes back")
-    regions = run_regions(regions, state)
-    last = final_race(state, regions, known=function is not None) if state.measures else None
+    if warm_up is not None and target.torch_device == "cpu" and options.guarded and state.measures:
+        state.first_runs = warm_up.first_runs(target, options.limit_seconds)
+    if not state.measures:
+        regions, last = run_regions(regions, state), None
+    else:
+        with Ahead(known=function is not None) if options.torch_compile else nullcontext() as ahead:
+            state.meanwhile = ahead
+            regions = run_regions(regions, state)
+            rivals = ahead.rivals if ahead else None
+            last = final_race(state, regions, known=function is not None, made=rivals)
     return _program(function, state, regions, last, inputs, source, search, open_axes)
 
 

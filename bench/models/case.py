@@ -63,7 +63,7 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     if options.child == "inductor":
         return {"compile_s": seconds_of(inductor)}
     from superopt.backend.entry import ledger_of
-    from superopt.backend.warm_up import prepare_machine
+    from superopt.funnel.warm_up import prepare_machine
 
     once_s = seconds_of(prepare_machine)
     ours = step(torch.compile(model, backend="superopt", options=settings))

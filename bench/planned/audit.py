@@ -4,76 +4,38 @@ Every kernel of the best candidates of each plan is compiled for a named device,
 its instructions are read. What the best kernels written by hand would not do is a finding, of a closed set.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
-from superopt.bench.harness.records import Record, first_line
+from superopt.bench.harness.records import Record
 from superopt.bench.kernels.cases import Case
+from superopt.bench.planned.judge import FINDINGS, AuditedKernel, job_of, judged, mark_of, reasoned
 from superopt.bench.planned.loaded import Loaded
-from superopt.cache.keys import canonical_json, versions
 from superopt.candidates import Candidate
-from superopt.codegen.statements import Compute, KernelProgram, Load, Tensor, lower_block
-from superopt.codegen.triton.choices import exact_axes
-from superopt.codegen.triton.plan import inner_turns
-from superopt.codegen.triton.run.machine_code import MachineCode, read_machine_code
-from superopt.cost import Device
-from superopt.dtypes import DTYPES, HALVES
-from superopt.errors import SuperoptError
-from superopt.ir import Call, Graph, value_axes
+from superopt.ir import Call, Graph
 from superopt.precision import half_of
-from superopt.targets import config_json
 from superopt.targets.cuda import CudaTarget
-from superopt.tune.pool import Outcome, TritonJob, compile_all
+from superopt.tune.pool import TritonJob, compile_all
 
-__all__ = ["EXCEPTIONS", "FINDINGS", "audit", "summary"]
-
-FINDINGS = {
-    "wide": "matrix instructions of tf32 in a program in half precision",
-    "library": "a library's product of fp32 in a program in half precision",
-    "vectors": "a product of matrices without matrix instructions",
-    "old": "a product of many rows without wgmma",
-    "waits": "a product of many rows with neither tensor copies nor three stages of copies",
-    "synchronous": "the hot loop of few rows waits for its loads",
-    "instructions": "more than 60 instructions of a warp for each KB of weights in a loop of few rows",
-    "spills": "registers that do not fit",
-    "fails": "the compiler refuses it, or a program needs more memory than it has on chip",
-}
-"""What is wrong with a kernel, by the word for it."""
+__all__ = [
+    "EXCEPTIONS",
+    "FINDINGS",
+    "audit",
+    "distinct",
+    "is_fine",
+    "judged_all",
+    "known_kernels",
+    "summary",
+    "unexcused",
+]
 
 EXCEPTIONS = {
     "arithmetic": "at most 60 beside the arithmetic on vectors that the program asks for in that loop: the"
     " product of one row, which has no matrix instruction, or the norm of what is read",
-    "alternative": "the candidate is predicted to take longer than the first one, which has no such finding:"
-    " it races in case a prediction is wrong",
 }
 """Why a kernel may have a finding all the same, by the word for it."""
 
-_FOR_ALTERNATIVES = frozenset({"waits", "instructions", "spills"})  # findings that alternatives may have
-
-_MOST_INSTRUCTIONS = 60.0  # of a warp for each KB
-_LEAST_ROWS = 8  # of a tile, from which on there are matrix instructions
-_MANY_ROWS = 64  # of a tile, from which on wgmma has its shape
-_STAGES = 3
-_SMALL = 1 << 20  # bytes of weights and caches
-_WGMMA_FROM = 90
-_REGISTERS = 65536  # of a multiprocessor
 _JOB_S = 120.0
-_WAY = 2  # of judging kernels: raised where a record of the same kernels changes
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """A kernel of a candidate that is compiled."""
-
-    case: Case
-    region: int
-    place: int  # of the candidate
-    number: int
-    candidate: Candidate
-    config: Any
 
 
 def audit(
@@ -82,85 +44,60 @@ def audit(
     *,
     best: int,
     workers: int,
-    known: Record | None = None,
+    known: dict[str, Record] | None = None,
     tell: Callable[[str], None] = lambda message: None,
 ) -> Record:
     """Return the record of a case: its floor, its best kernels, and what is wrong with them.
 
-    `known` is what an earlier audit said of the case: where its kernels are still the same, they are not
-    compiled again.
+    `known` has the records of kernels by what stands for them: these are not compiled again. It gets those of
+    this case.
     """
     regions = []
-    jobs: list[tuple[TritonJob | str, _Kernel]] = []
+    jobs: list[tuple[TritonJob | str, AuditedKernel]] = []
     for at, work in enumerate(loaded.work):
-        kept = _distinct(work.candidates)[:best]
+        kept = distinct(work.candidates)[:best]
         regions.append([_candidate_record(candidate, target) for candidate in kept])
-        jobs += [(_job(kernel, target), kernel) for kernel in _kernels(loaded.case, at, kept, target)]
+        jobs += [(job_of(kernel, target), kernel) for kernel in _kernels(loaded.case, at, kept, target)]
+    found = judged_all(jobs, target, workers, {} if known is None else known, tell)
+    for (_, kernel), record in zip(jobs, found, strict=True):
+        regions[kernel.region][kernel.place]["kernels"][kernel.number] |= reasoned(kernel, record)
     floors = [target.floor_us(work.goal) for work in loaded.work]
     total = None if None in floors else sum(us for us in floors if us is not None)
-    record: Record = {"kernels": _digest(jobs, target), "floor_us": total, "regions": regions}
-    if known is not None and known.get("kernels") == record["kernels"]:
-        record["regions"] = regions = _predicted_anew(known["regions"], regions)
-    else:
-        _compile(jobs, regions, target, workers, tell)
-    for _, kernel in jobs:
-        found = regions[kernel.region][kernel.place]["kernels"][kernel.number]
-        found |= _exceptions(kernel, found)
-    for candidates in regions:
-        _except_alternatives(candidates)
-    return record
+    return {"floor_us": total, "regions": regions}
 
 
-def _compile(
-    jobs: Sequence[tuple[TritonJob | str, _Kernel]],
-    regions: Sequence[Any],
+def judged_all(
+    jobs: Sequence[tuple[TritonJob | str, AuditedKernel]],
     target: CudaTarget,
     workers: int,
+    known: dict[str, Record],
     tell: Callable[[str], None],
-) -> None:
-    """Note what the compiler makes of each kernel."""
-    different = {_text(job): job for job, _ in jobs if not isinstance(job, str)}
-    name = jobs[0][1].case.name if jobs else "nothing"
-    tell(f"{name}: compiling {len(different)} of {len(jobs)} kernels for {target.name}")
-    outcomes = compile_all(list(different.values()), workers=workers, limit_seconds=_JOB_S)
-    made = dict(zip(different, outcomes, strict=True))
-    for job, kernel in jobs:
-        outcome = job if isinstance(job, str) else made[_text(job)]
-        found = _kernel_record(kernel, outcome, target)
-        regions[kernel.region][kernel.place]["kernels"][kernel.number] |= found
+) -> list[Record]:
+    """Return what the compiler makes of each kernel; `known` gets those that it did not have."""
+    marks = [mark_of(kernel, job, target) for job, kernel in jobs]
+    new = {mark: one for mark, one in zip(marks, jobs, strict=True) if mark not in known}
+    if new:
+        name = jobs[0][1].case.name
+        tell(f"{name}: compiling {len(new)} of {len(jobs)} kernels for {target.name}")
+    waiting = [job for job, _ in new.values() if not isinstance(job, str)]
+    outcomes = iter(compile_all(waiting, workers=workers, limit_seconds=_JOB_S) if waiting else ())
+    for mark, (job, kernel) in new.items():
+        outcome = job if isinstance(job, str) else next(outcomes)
+        known[mark] = {"mark": mark, **judged(kernel, outcome, target)}
+    return [known[mark] for mark in marks]
 
 
-def _digest(jobs: Sequence[tuple[TritonJob | str, _Kernel]], target: CudaTarget) -> str:
-    """Return what stands for all kernels of a case, their compiler, and the way they are judged."""
-    parts = [f"{_WAY}", target.name, versions()["compiler"]]
-    for job, kernel in jobs:
-        turns = inner_turns(lower_block(kernel.candidate.mugraph, kernel.number), kernel.config.blocks)
-        parts += [job if isinstance(job, str) else _text(job), *([f"{turns} inner turns"] if turns else [])]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _predicted_anew(known: Sequence[Any], regions: Sequence[Any]) -> list[list[Record]]:
-    """Return what was known of the same kernels, with the times that are predicted now."""
-    return [
-        [
-            now
-            | {
-                "kernels": [
-                    kernel | {"predicted_us": one["predicted_us"]}
-                    for kernel, one in zip(before["kernels"], now["kernels"], strict=True)
-                ]
-            }
-            for before, now in zip(candidates, found, strict=True)
-        ]
-        for candidates, found in zip(known, regions, strict=True)
-    ]
-
-
-def _text(job: TritonJob) -> str:
-    """Return all that a compiled kernel depends on: several candidates share kernels."""
-    source = job.source
-    config = canonical_json(config_json(source.config))
-    return f"{source.text}\n{config}\n{sorted((job.numbers or {}).items())}"
+def known_kernels(cases: Mapping[str, Record]) -> dict[str, Record]:
+    """Return the records of all kernels of some cases that the compiler made, by what stands for them."""
+    of_candidate = ("predicted_us", "arithmetic_per_kib", "exceptions")
+    return {
+        kernel["mark"]: {name: value for name, value in kernel.items() if name not in of_candidate}
+        for case in cases.values()
+        for region in case["regions"]
+        for candidate in region
+        for kernel in candidate["kernels"]
+        if "mark" in kernel
+    }
 
 
 def summary(cases: Mapping[str, Record]) -> str:
@@ -172,7 +109,7 @@ def summary(cases: Mapping[str, Record]) -> str:
         kernels = [
             kernel for region in case["regions"] for candidate in region for kernel in candidate["kernels"]
         ]
-        found = Counter(word for kernel in kernels for word in _unexcused(kernel))
+        found = Counter(word for kernel in kernels for word in unexcused(kernel))
         found["excepted"] = sum(len(kernel.get("exceptions", ())) for kernel in kernels)
         total += found
         count += len(kernels)
@@ -181,10 +118,22 @@ def summary(cases: Mapping[str, Record]) -> str:
 
 
 def _listed(found: Counter[str]) -> str:
-    return ", ".join(f"{found[word]} {word}" for word in (*FINDINGS, "excepted") if found[word]) or "fine"
+    faults = [f"{found[word]} {word}" for word in FINDINGS if found[word]] or ["fine"]
+    return ", ".join([*faults, *([f"{found['excepted']} excepted"] if found["excepted"] else [])])
 
 
-def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+def is_fine(cases: Iterable[Record]) -> bool:
+    """Return whether no kernel has a finding without a reason."""
+    return not any(
+        unexcused(kernel)
+        for case in cases
+        for region in case["regions"]
+        for candidate in region
+        for kernel in candidate["kernels"]
+    )
+
+
+def distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return candidates, of those with the same kernels the first."""
     seen = {(one.mugraph, one.configs): one for one in reversed(candidates)}
     kept = {id(one) for one in seen.values()}
@@ -214,226 +163,15 @@ def _library(graph: Graph, call: Call, rounded: Mapping[int, str]) -> list[str]:
     return sorted({graph.inputs[i].dtype if i < first else rounded.get(i, "f32") for i in operands})
 
 
-def _kernels(case: Case, region: int, kept: Sequence[Candidate], target: CudaTarget) -> Iterable[_Kernel]:
+def _kernels(
+    case: Case, region: int, kept: Sequence[Candidate], target: CudaTarget
+) -> Iterable[AuditedKernel]:
     for place, candidate in enumerate(kept):
         for number, config in enumerate(candidate.configs):
             if config is not None:
-                if target.capability < _WGMMA_FROM:
-                    config = replace(config, descriptors=False)
-                yield _Kernel(case, region, place, number, candidate, config)
+                yield AuditedKernel(case, region, place, number, candidate, config)
 
 
-def _job(kernel: _Kernel, target: CudaTarget) -> TritonJob | str:
-    try:
-        return target.job(
-            kernel.case.name, kernel.candidate.mugraph, kernel.number, kernel.config, texts=True
-        )
-    except SuperoptError as error:
-        return first_line(str(error))
-
-
-def _kernel_record(kernel: _Kernel, outcome: Outcome | str, target: CudaTarget) -> Record:
-    mugraph, config = kernel.candidate.mugraph, kernel.config
-    tiles = {"tiles": dict(config.tiles), "warps": config.num_warps, "stages": config.num_stages}
-    failure = outcome if isinstance(outcome, str) else outcome.failure or target.unfit(outcome.made)
-    if isinstance(outcome, str) or failure is not None:
-        return {**tiles, "failure": failure, "findings": ["fails"]}
-    made = outcome.made
-    program = lower_block(mugraph, kernel.number)
-    code = read_machine_code(made.ptx, made.sass, inner_turns=inner_turns(program, config.blocks))
-    device = target.cost_device()
-    exact = exact_axes(config, mugraph.graph.sizes, program.splits)
-    turn, own = _turn_bytes(program, config), _own_bytes(program, config)
-    copied = code.loop_copies or code.loop_tensor_copies
-    ahead = max(config.num_stages - 1, 1) if copied else 1
-    resident = _resident(made.registers, made.shared_bytes, config.num_warps, device)
-    instructions = code.loop * config.num_warps / (own / 1024) if own and code.loop else None
-    record = {
-        **tiles,
-        "matrix": code.matrix,
-        "registers": made.registers,
-        "spill_bytes": made.spill_bytes,
-        "shared_kib": made.shared_bytes >> 10,
-        "loop": code.loop,
-        "loop_matrix": code.loop_matrix,
-        "copies": code.loop_copies,
-        "tensor_copies": code.loop_tensor_copies,
-        "loads": code.loop_loads,
-        "barriers": code.loop_barriers,
-        "shuffles": code.loop_shuffles,
-        "divides": code.loop_divides,
-        "masked": sorted(set(program.looped) & set(config.blocks) - exact),
-        "instructions_per_kib": None if instructions is None else round(instructions, 1),
-        "in_flight_kib": round(resident * ahead * turn / 1024, 1),
-    }
-    counted = kernel.case.suite == "decode" and _streamed_bytes(program, config) >= _SMALL
-    return record | {"findings": _findings(program, config, code, record, target, counted=counted)}
-
-
-def _findings(
-    program: KernelProgram,
-    config: Any,
-    code: MachineCode,
-    record: Record,
-    target: CudaTarget,
-    *,
-    counted: bool,
-) -> list[str]:
-    """Return what is wrong with a kernel, in the order of `FINDINGS`.
-
-    The instructions of a loop, and what it waits for, count where few rows meet much that is read.
-    """
-    found = set()
-    rows = _rows(program, config)
-    is_half = half_of(program.graph) in HALVES
-    if is_half and "tf32" in code.types:
-        found.add("wide")
-    if is_half and rows and not code.matrix:
-        found.add("vectors")
-    many = rows is not None and rows >= _MANY_ROWS
-    if is_half and many and code.matrix:
-        if target.capability >= _WGMMA_FROM and not any(name.startswith("wgmma") for name in code.matrix):
-            found.add("old")
-        if not (record["tensor_copies"] or (record["copies"] and config.num_stages >= _STAGES)):
-            found.add("waits")
-    if program.looped and not many and code.loop and counted:
-        if not (record["copies"] or record["tensor_copies"]) and config.num_stages > 1:
-            found.add("synchronous")
-        if (record["instructions_per_kib"] or 0) > _MOST_INSTRUCTIONS:
-            found.add("instructions")
-    if record["spill_bytes"]:
-        found.add("spills")
-    return [word for word in FINDINGS if word in found]
-
-
-def _exceptions(kernel: _Kernel, record: Record) -> Record:
-    """Return the reasons for findings of a kernel, by their word, and what they follow from."""
-    if "instructions" not in record["findings"]:
-        return {"exceptions": {}}
-    program = lower_block(kernel.candidate.mugraph, kernel.number)
-    asked = _arithmetic(program, kernel.config) / (_own_bytes(program, kernel.config) / 1024)
-    excepted = record["instructions_per_kib"] - asked <= _MOST_INSTRUCTIONS
-    reasons = {"instructions": "arithmetic"} if excepted else {}
-    return {"arithmetic_per_kib": round(asked, 1), "exceptions": reasons}
-
-
-def _except_alternatives(candidates: Sequence[Record]) -> None:
-    """Note which findings candidates may have because the first one is better and has none like them."""
-    first, *others = candidates
-    shared = {word for kernel in first["kernels"] for word in _unexcused(kernel)}
-    for kernel in (
-        one for other in others if _total_us(other) > _total_us(first) for one in other["kernels"]
-    ):
-        for word in _FOR_ALTERNATIVES.intersection(_unexcused(kernel)) - shared:
-            kernel["exceptions"][word] = "alternative"
-
-
-def _unexcused(kernel: Record) -> list[str]:
+def unexcused(kernel: Record) -> list[str]:
     """Return the findings of a kernel that have no reason."""
     return [word for word in kernel["findings"] if word not in kernel.get("exceptions", ())]
-
-
-def _total_us(candidate: Record) -> float:
-    return sum(kernel["predicted_us"] or 0.0 for kernel in candidate["kernels"])
-
-
-def _arithmetic(program: KernelProgram, config: Any) -> float:
-    """Return the instructions of warps that the arithmetic on vectors takes at least, in a turn of the loops.
-
-    Those are one for each operation on 32 numbers, and one that makes 32 numbers in half precision wider.
-    """
-    axes, tensors = value_axes(program.graph), {tensor.value: tensor for tensor in program.loads}
-    numbers = 0.0
-    wider: set[int] = set()
-    for one, loops in program.flat():
-        if not isinstance(one, Compute) or not loops or one.step.mapping or not one.step.inputs:
-            continue
-        met = axes[one.value].union(*(axes[i] for i in one.step.inputs))
-        sides = [_volume(config.blocks.get(axis, 1) for axis in side) for side in _sides(axes, one)]
-        if one.step.op == "contract" and min(sides) >= _LEAST_ROWS:
-            continue
-        numbers += _volume(config.blocks.get(axis, 1) for axis in met)
-        wider |= {i for i in one.step.inputs if i in tensors and tensors[i].dtype in HALVES}
-    for value in wider:
-        numbers += _volume(config.blocks.get(axis, 1) for axis in tensors[value].axes)
-    return numbers / 32
-
-
-def _sides(axes: Sequence[frozenset[str]], one: Compute) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the axes that each operand of a product has for itself; those of others are none."""
-    if len(one.step.inputs) != 2:
-        return frozenset(), frozenset()
-    a, b = (axes[i] for i in one.step.inputs)
-    return a - b, b - a
-
-
-def _rows(program: KernelProgram, config: Any) -> int | None:
-    """Return the rows of the smallest tile of a matrix product; None where there is no product."""
-    axes, blocks = value_axes(program.graph), config.blocks
-    rows = []
-    for one, _ in program.flat():
-        if isinstance(one, Compute) and one.step.op == "contract":
-            a, b = (axes[i] for i in one.step.inputs)
-            if a - b and b - a:
-                sides = [_volume(blocks.get(axis, 1) for axis in side) for side in (a - b, b - a)]
-                if min(sides) > 1:
-                    rows.append(max(sides) if min(sides) >= _MANY_ROWS else min(sides))
-    return min(rows, default=None)
-
-
-def _volume(lengths: Iterable[int]) -> int:
-    found = 1
-    for length in lengths:
-        found *= length
-    return found
-
-
-def _turn_bytes(program: KernelProgram, config: Any) -> int:
-    """Return the bytes that a turn of each loop reads from memory."""
-    return sum(_loop_bytes(program, config, inner_turns=1).values())
-
-
-def _own_bytes(program: KernelProgram, config: Any) -> int:
-    """Return the bytes of weights and caches that a turn reads."""
-    sizes = _loop_bytes(program, config, inner_turns=inner_turns(program, config.blocks))
-    return sum(sizes.get(one.value, 0) for one in _streamed(program, config))
-
-
-def _streamed_bytes(program: KernelProgram, config: Any) -> int:
-    """Return the bytes of all weights and caches that loops read."""
-    looped, sizes = _loop_bytes(program, config, inner_turns=1), program.graph.sizes
-    return sum(
-        _volume(sizes[axis] for axis in one.axes) * DTYPES[one.dtype].bytes
-        for one in _streamed(program, config)
-        if one.value in looped
-    )
-
-
-def _streamed(program: KernelProgram, config: Any) -> list[Tensor]:
-    """Return weights and caches: the inputs whose tiles no two programs read."""
-    spread = {
-        axis
-        for axis in program.grid
-        if config.blocks[axis] < program.graph.sizes[axis] and axis not in config.whole
-    }
-    return [one for one in program.loads if one.port is not None and spread <= set(one.axes)]
-
-
-def _loop_bytes(program: KernelProgram, config: Any, *, inner_turns: int) -> dict[int, int]:
-    """Return the bytes of each tensor that a turn of the outer loops reads, with all turns of inner ones."""
-    tensors = {tensor.value: tensor for tensor in program.loads}
-    return {
-        one.value: _volume(config.blocks.get(axis, 1) for axis in tensors[one.value].axes)
-        * DTYPES[tensors[one.value].dtype].bytes
-        * (inner_turns if loops[1:] else 1)
-        for one, loops in program.flat()
-        if isinstance(one, Load) and loops
-    }
-
-
-def _resident(registers: int, shared_bytes: int, warps: int, device: Device) -> int:
-    """Return how many programs a multiprocessor holds at a time."""
-    found = [_REGISTERS // (registers * 32 * warps), device.warps_per_core // warps]
-    if shared_bytes:
-        found.append(device.shared_per_core // (shared_bytes + 1024))
-    return max(min(found), 1)

@@ -1,6 +1,7 @@
 """One case of `bench.gpu` with its plan: the candidates that the plan gives, on a device that is here."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -10,13 +11,17 @@ from typing import Any, Literal
 from superopt.bench.kernels.cases import Case
 from superopt.bench.kernels.gpu_cases import PEERS, plan_of
 from superopt.candidates import Candidate, RegionCandidates
+from superopt.candidates.alike import alike_last
 from superopt.candidates.candidate import SCHEDULED
 from superopt.errors import InputError
 from superopt.live.saved import traced_again
-from superopt.result import Result, read_result
+from superopt.result import Result, result_from_json
+from superopt.result.codec import read_json
 from superopt.targets import Target, pick_target
 
-__all__ = ["Loaded", "Settings", "check_device", "load_case"]
+__all__ = ["Loaded", "Settings", "check_device", "load_case", "plan_data"]
+
+_SHARED, _SHARING = "f16", "bf16"  # plans in the one dtype serve the other one as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Loaded:
 
 def check_device(cases: Sequence[Case], settings: Settings) -> None:
     """Raise InputError before any case is tried if the plans are for a device that is not here."""
-    places = [plan_of(case, settings.folder, settings.dtype) for case in cases]
+    places = [_place(case, settings) for case in cases]
     for name in dict.fromkeys(_planned_for(place) for place in places if place.exists()):
         if not pick_target(name).available:
             raise InputError(f"the plans in {str(settings.folder)!r} are for {name}; {_here()}")
@@ -94,11 +99,8 @@ def _here() -> str:
 
 def load_case(case: Case, settings: Settings) -> Loaded:
     """Return a case with the candidates that its plan gives; InputError where there is no good plan."""
-    place = plan_of(case, settings.folder, settings.dtype)
-    if not place.exists():
-        raise InputError(f"{case.name} has no plan in {settings.folder}; `python -m bench.plans` makes it")
-    result = read_result(place)
-    saved = json.loads(place.read_text(encoding="utf-8"))["regions"]
+    data, place = plan_data(case, settings), _place(case, settings)
+    result, saved = result_from_json(data, str(place)), data["regions"]
     work = tuple(
         RegionCandidates(
             plan.goal, tuple(_trials(plan, data["candidates"], result.target, settings.trials)), recalled=True
@@ -110,19 +112,50 @@ def load_case(case: Case, settings: Settings) -> Loaded:
     return Loaded(case, result, traced_again(result, case.function, str(place)), work)
 
 
+def plan_data(case: Case, settings: Settings) -> Any:
+    """Return the plan of a case as plain data; InputError where there is none.
+
+    A case in bf16 that has no plan of its own has the one in fp16, with bf16 in its place.
+    """
+    place = _place(case, settings)
+    if not place.exists():
+        raise InputError(f"{case.name} has no plan in {settings.folder}; `python -m bench.plans` makes it")
+    data = read_json(place)
+    is_own = place == plan_of(case, settings.folder, settings.dtype)
+    return data if is_own else _in_dtype(data, settings.dtype)
+
+
+def _place(case: Case, settings: Settings) -> Path:
+    """Return the plan of a case, or the one in fp16 that it shares."""
+    own = plan_of(case, settings.folder, settings.dtype)
+    return own if settings.dtype != _SHARING or own.exists() else plan_of(case, settings.folder, _SHARED)
+
+
+def _in_dtype(data: Any, dtype: str) -> Any:
+    """Return a plan with another dtype in the place of fp16: in its programs, graphs and ports."""
+    if isinstance(data, str):
+        return re.sub(rf"\b{_SHARED}\b", dtype, data)
+    if isinstance(data, dict):
+        return {name: _in_dtype(one, dtype) for name, one in data.items()}
+    return [_in_dtype(one, dtype) for one in data] if isinstance(data, list) else data
+
+
 def _trials(
     plan: RegionCandidates, data: Sequence[Mapping[str, Any]], target: Target, count: int
 ) -> list[Candidate]:
-    """Return the candidates of a plan, then the best of them in other configurations, kernel by kernel."""
-    found = [replace(one, fate=SCHEDULED) for one in plan.candidates if one.fate.is_sound]
+    """Return the candidates of a plan, then the best of them in other configurations, kernel by kernel.
+
+    Candidates that are like an earlier one come last.
+    """
+    found, alike = alike_last(replace(one, fate=SCHEDULED) for one in plan.candidates if one.fate.is_sound)
     variants = [
         list(_variants(replace(one, fate=SCHEDULED), saved.get("others") or [], target))
         for one, saved in zip(plan.candidates, data, strict=True)
-        if one.fate.is_sound
+        if any(one.id == other.id for other in found)
     ]
     for turn in range(max(map(len, variants), default=0)):
         found += [several[turn] for several in variants if turn < len(several)]
-    return found[:count]
+    return [*found, *alike][:count]
 
 
 def _variants(candidate: Candidate, others: Sequence[Sequence[Any]], target: Target) -> Iterator[Candidate]:

@@ -16,15 +16,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from superopt.bench.harness.command import Parser, above_zero, check_out, from_one
 from superopt.bench.harness.records import Record
 from superopt.bench.harness.results import begin, machine, resumed, tell, write_results
-from superopt.rivals.final import FinalRace
-from superopt.tune import confirm, measure_together
+from superopt.rivals.final import FinalRace, alone, together
+from superopt.tune.measure import times_together
 
 __all__ = ["PLANTED", "main", "outcome", "race"]
 
@@ -54,13 +53,8 @@ def race(more: float, seconds: float) -> FinalRace:
 
     copies = [(torch.randn(_SIZE, _SIZE),) for _ in range(4)]
     contenders = {"eager": workload(_CALLS), "superopt": workload(round(_CALLS * (1 + more)))}
-    found = FinalRace(contenders, measure_together(contenders, copies, seconds=seconds * 0.7))
-    if not found.ahead:
-        return found
-    confirmed = confirm(
-        contenders, "superopt", found.best_rival, copies, seconds=seconds * 0.3, most_seconds=seconds * 0.9
-    )
-    return replace(found, confirmed=confirmed)
+    found = together(contenders, copies, seconds=seconds, times=times_together)
+    return alone(found, copies, seconds=seconds, times=times_together) if found.ahead else found
 
 
 def outcome(found: FinalRace, more: float) -> Record:

@@ -32,6 +32,7 @@ __all__ = [
     "Compiler",
     "compile_shared",
     "compile_source",
+    "compiler_ends",
     "compiler_hangs",
     "find_compiler",
     "load_kernel",
@@ -139,6 +140,16 @@ def find_compiler() -> Compiler:
 def compiler_hangs() -> bool:
     """Whether the compiler did not end in time, and has never ended in this process."""
     return find_compiler() in _HANGING
+
+
+def compiler_ends(children: Children, *, limit_seconds: float) -> bool:
+    """Whether the compiler ends in time: it is given an empty program, unless that is known."""
+    compiler = find_compiler()
+    if not {compiler} & (_ENDED | _HANGING):
+        with tempfile.TemporaryDirectory() as scratch, contextlib.suppress(CompileError):
+            build = _Build(compiler, (), limit_seconds, Path(scratch))
+            build._run("nothing", ["-x", "c++", "-fsyntax-only", os.devnull], children, Path(scratch))
+    return not compiler_hangs()
 
 
 def _words(command: str) -> list[str]:

@@ -16,6 +16,7 @@ from superopt.codegen.triton.footprint import LANE_REGISTERS, SHARED_BYTES, foot
 from superopt.codegen.triton.plan import (
     FEW_ROWS,
     contractions,
+    inner_turns,
     kept_axes,
     kept_splits,
     scaled_products,
@@ -31,6 +32,9 @@ GROUP = 8  # tiles of columns whose programs run together
 USUAL_STAGES = 3
 FEWEST_ROWS = 8  # columns of an instruction that multiplies matrices in half precision
 MANY_PROGRAMS = 512  # more than any device runs at a time
+MANY_ROWS = 64  # of both sides of a product: so many keep the matrix units busy
+MORE_PROGRAMS = 128  # registers of a thread with which 16 warps share a processor
+WARPS_TOGETHER = 4  # warps that multiply so many rows together
 FLAT_TILE = 1024  # elements of a tile where there is no matrix product
 
 # Rows, columns, warps, stages: the first that fits is the default.
@@ -106,12 +110,33 @@ def configs(
     tf32: bool = False,
     shared_bytes: int = SHARED_BYTES,
 ) -> tuple[TritonConfig, ...]:
-    """Return the configurations worth measuring, the default first; `tf32` allows products of fp32 in it."""
+    """Return the configurations worth measuring, the default first; `tf32` allows products of fp32 in it.
+
+    Loops ask for what they read ahead, and half-precision products of many rows have enough warps and stages,
+    as far as any such configuration fits.
+    """
     found = {default_config(program, sizes, shared_bytes=shared_bytes): None}
     for config in _enumerated(program, sizes, tf32=tf32):
         if footprint(program, config).fits(config, shared_bytes):
             found.setdefault(config)
-    return tuple(found)
+    half = is_half(program)
+    fed = [one for one in found if not (_hides_loads(program, one) or (half and _starves(program, one)))]
+    return tuple(fed or found)
+
+
+def _hides_loads(program: KernelProgram, config: TritonConfig) -> bool:
+    """Return whether a loop within a loop makes too few turns for its loads to be asked for ahead."""
+    return 0 < inner_turns(program, config.blocks) <= config.num_stages
+
+
+def _starves(program: KernelProgram, config: TritonConfig) -> bool:
+    """Return whether matrix units wait: for copies that are asked for too late, or for more warps."""
+    if config.num_stages >= USUAL_STAGES and config.num_warps >= WARPS_TOGETHER:
+        return False
+    return any(
+        all(prod(config.blocks.get(axis, 1) for axis in side) >= MANY_ROWS for side in (rows, columns))
+        for rows, columns, _ in contractions(program)
+    )
 
 
 def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool) -> Iterator[TritonConfig]:
@@ -131,6 +156,7 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
         config = _config(program, sizes, rows, columns, inner, warps, stages)
         yield config
         if stages == USUAL_STAGES:
+            yield replace(config, most_registers=MORE_PROGRAMS)
             if _programs(program, config, sizes) >= MANY_PROGRAMS:
                 yield from (replace(config, persistent=count) for count in (1, 2))
             if not is_half(program):  # also products on tensor cores that are nearly as accurate as fp32

@@ -36,6 +36,8 @@ class TritonConfig:
     precision: Literal["ieee", "tf32", "tf32x3"] = "ieee"  # how fp32 numbers are multiplied
     # Computed operands of fp16 products are rounded to fp16, which may overflow; else their rows are scaled.
     half_products: bool = False
+    early: bool = False  # starts while the kernel before it ends, and waits for that kernel's results
+    most_registers: int = 0  # of a thread; 0 for as many as the compiler likes
 
     def tile(self, axis: str) -> int:
         """Return the positions of an axis in a tile."""
@@ -55,6 +57,16 @@ class TritonConfig:
     def rounding(self) -> tuple[str, bool]:
         """What decides how products are rounded: kernels that agree in it err alike."""
         return self.precision, self.half_products
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The options of Triton's compiler and of the launch."""
+        found: dict[str, int] = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        if self.most_registers:
+            found["maxnreg"] = self.most_registers
+        if self.early:
+            found["launch_pdl"] = True
+        return found
 
     @property
     def blocks(self) -> Mapping[str, int]:

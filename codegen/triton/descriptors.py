@@ -110,7 +110,7 @@ def described(program: KernelProgram, config: TritonConfig, sizes: Mapping[str, 
     That is where a loop waits for large tiles, several turns ahead, and the tensors allow it at these sizes.
     """
     ahead = config.num_stages in STAGES and config.num_warps in WARPS
-    if not ahead or config.persistent or _largest_loop_tile(program, config, sizes) < LARGE_BYTES:
+    if not ahead or _largest_loop_tile(program, config, sizes) < LARGE_BYTES:
         return None
     return replace(config, descriptors=True)
 

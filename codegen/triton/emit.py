@@ -33,9 +33,14 @@ from superopt.dtypes import FP8, INTEGERS
 from superopt.ir import REDUCTIONS, Step, format_constant
 from superopt.ops import OPS
 
-__all__ = ["emit"]
+__all__ = ["EARLY_IMPORT", "emit"]
 
 FLOATS = FP8.union(TYPES)
+EARLY_IMPORT = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
+_EARLY = (
+    "gdc_wait()  # nothing is read or written before the kernel before this one has ended",
+    "gdc_launch_dependents()",
+)
 
 
 def emit(program: KernelProgram, config: TritonConfig, plain: frozenset[str] = frozenset()) -> TritonSource:
@@ -55,7 +60,7 @@ class _Emitter(Frame, Reductions):
 
     def source(self) -> TritonSource:
         body = self._statements(self.program.statements)
-        body = self.repeated([*self.head(), *body])
+        body = [*(_EARLY if self.config.early else []), *self.repeated([*self.head(), *body])]
         grid = tuple(
             (axis, 1 if self.plan.roles[axis] == "single" else self.config.tile(axis))
             for axis in self.grid_order()
@@ -65,7 +70,9 @@ class _Emitter(Frame, Reductions):
             OPS[step.op].triton.partition("(")[0] for step in self.program.steps() if step.op in OPS
         }
         helpers = [text for name, text in HELPERS.items() if name in self.helpers]
-        lines = ["import triton", "import triton.language as tl", "", ""]
+        lines = ["import triton", "import triton.language as tl"]
+        lines += [EARLY_IMPORT] if self.config.early else []
+        lines += ["", ""]
         for text in helpers:
             lines += [*text.splitlines(), "", ""]
         lines += ["@triton.jit", *self.signature(arguments), *self.docstring()]

@@ -9,10 +9,11 @@ from superopt.codegen.triton.plan import FEW_ROWS, contractions, scaled_products
 from superopt.dtypes import DTYPES, FP8, HALVES
 from superopt.ir import selects, value_axes
 
-__all__ = ["LANE_REGISTERS", "SHARED_BYTES", "Footprint", "footprint", "is_half"]
+__all__ = ["LANE_REGISTERS", "MOST_REGISTERS", "SHARED_BYTES", "Footprint", "footprint", "is_half"]
 
 SHARED_BYTES = 227 << 10  # shared memory that one program may have on sm_90
-LANE_REGISTERS = 196  # registers of a thread, of 255, that tiles may take
+MOST_REGISTERS = 255  # of a thread
+LANE_REGISTERS = 196  # of these, what tiles may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Footprint:
     def fits(self, config: TritonConfig, shared_bytes: int = SHARED_BYTES) -> bool:
         """Return whether it can run without spilling, as far as an estimate can say."""
         lanes = config.num_warps * 32
-        return self.shared_bytes <= shared_bytes and self.register_bytes <= lanes * 4 * LANE_REGISTERS
+        registers = LANE_REGISTERS - (MOST_REGISTERS - (config.most_registers or MOST_REGISTERS))
+        return self.shared_bytes <= shared_bytes and self.register_bytes <= lanes * 4 * registers
 
 
 def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:

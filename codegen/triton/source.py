@@ -8,9 +8,10 @@ from typing import Literal
 from superopt.codegen.statements import KernelProgram, traced_strides
 from superopt.codegen.triton.config import TritonConfig
 
-__all__ = ["DESCRIPTORS_FROM", "Argument", "TritonSource"]
+__all__ = ["DESCRIPTORS_FROM", "EARLY_FROM", "Argument", "TritonSource"]
 
 DESCRIPTORS_FROM = 90  # the compute capability, 9.0, from which on devices have tensor descriptors
+EARLY_FROM = 90  # likewise for programmatic dependent launches
 E4M3_FROM = 89
 
 
@@ -44,6 +45,8 @@ class TritonSource:
 
     def refusal(self, capability: int) -> str | None:
         """Return why devices of a compute capability cannot run it; None where they can, for all we know."""
+        if self.config.early and capability < EARLY_FROM:
+            return f"it starts before the kernel before it ends, for cuda:{EARLY_FROM} and later"
         for one in self.arguments:
             if one.kind == "descriptor" and capability < DESCRIPTORS_FROM:
                 return f"{one.name} is a tensor descriptor, for cuda:{DESCRIPTORS_FROM} and later"

@@ -12,8 +12,8 @@ from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer
 from superopt.backend.region import Region
 from superopt.backend.region_race import RegionRace
-from superopt.backend.warm_up import WarmUp
 from superopt.errors import kind_and_line
+from superopt.funnel.warm_up import WarmUp
 from superopt.targets import Target
 
 __all__ = ["FIRST_S", "decisions_of"]

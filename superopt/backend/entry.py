@@ -20,15 +20,18 @@ from superopt.backend.deferred.live import Waiting, place_of_compilation, with_t
 from superopt.backend.deferred.mode import Mode, mode_of
 from superopt.backend.graphpass import RegionPass, passes_of
 from superopt.backend.options import BackendOptions, mode_options, read_options
-from superopt.backend.warm_up import WarmUp, multiplies
 from superopt.cache import Key
 from superopt.errors import first_line, kind_and_line
+from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import PASS, with_inductor
 from superopt.targets import pick_target
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
 
 log = logging.getLogger("superopt")
+
+# Parts of the names of operators that multiply matrices.
+_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,12 @@ def _begin(warm_up: WarmUp, module: fx.GraphModule, inputs: Sequence[Any], optio
             warm_up.first_runs(target)
     except Exception as error:  # regions that need it fail with the same error, and are left to Inductor
         log.info("nothing is made ahead: %s", first_line(error))
+
+
+def multiplies(module: fx.GraphModule) -> bool:
+    """Whether a module of dynamo's calls for a product of matrices."""
+    called = [str(node.target) for node in module.graph.nodes if node.op.startswith("call")]
+    return any(name in target for target in called for name in _PRODUCTS)
 
 
 def ledger_of(options: Mapping[str, Any]) -> Ledger:

@@ -22,9 +22,9 @@ from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import OpaqueError, Region, region_of
 from superopt.backend.region_plan import REGION, plan_of
 from superopt.backend.subgraph import NumberError, Subgraph, masks_leaving, subgraph_of
-from superopt.backend.warm_up import WarmUp
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
+from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.aten import bytes_of, flops_of, listed, operator_name, tensors_in, value_of
 from superopt.rivals.kinds import Kind, kinds_of, reasons_of
 from superopt.targets import Target, pick_target

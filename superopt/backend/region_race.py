@@ -18,7 +18,6 @@ from superopt.backend.operators import eager_module, operators_of
 from superopt.backend.pieces import SOON, mostly_attention
 from superopt.backend.region import Region, blank_of, cheapest_us
 from superopt.backend.region_plan import RegionPlan, calling, kept_plan
-from superopt.backend.warm_up import WarmUp
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.candidate import all_summed, fastest_us, why_none
 from superopt.clock import Clock
@@ -26,13 +25,14 @@ from superopt.driver import SearchOptions
 from superopt.errors import first_line, kind_and_line
 from superopt.funnel import Limits, State, run_regions, written_regions
 from superopt.funnel.assembly import in_parts
-from superopt.funnel.first_runs import FirstRuns
+from superopt.funnel.warm_up import WarmUp
 from superopt.optimizer import candidates_of
 from superopt.options import OptimizeOptions
 from superopt.rivals.inductor import alone
 from superopt.rivals.opponents import Opponents
 from superopt.rivals.rivals import EAGER, INDUCTOR, LIBRARY_CALLS, Function, Rival
 from superopt.targets import Target
+from superopt.tune.first_runs import FirstRuns
 from superopt.tune.measure import HeadToHead
 
 __all__ = ["WIN", "RegionRace", "even"]

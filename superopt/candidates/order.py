@@ -225,11 +225,17 @@ def _race(configs: Configs, number: int) -> dict[str, Any]:
     return {"number": number, "others": others}
 
 
-def likely(base: Candidate, number: int, order: ConfigurationOrder, count: int) -> list[Any]:
-    """Return the configurations of one kernel worth compiling, the likeliest first."""
+def likely(
+    base: Candidate, number: int, order: ConfigurationOrder, count: int, *, apart: bool = False
+) -> list[Any]:
+    """Return the configurations of a kernel worth compiling, the likeliest first; `apart`: in other tiles."""
     current = base.configs[number]
     ranked = order.ranked(base.mugraph, base.configs, number)
-    return [config for config, _ in ranked if config != current and _is_allowed(base, number, config)][:count]
+    found = [config for config, _ in ranked if config != current and _is_allowed(base, number, config)]
+    if apart:
+        first = {one.tiles: one for one in reversed(found) if one.tiles != current.tiles}
+        found = [one for one in found if first.get(one.tiles) is one]
+    return found[:count]
 
 
 def _is_allowed(base: Candidate, number: int, config: Any) -> bool:

@@ -66,7 +66,7 @@ def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
             continue
         program = compiled.programs[at]
         assert program is not None
-        source = compiled.source(at, sizes)
+        source = compiled.source(at, sizes, waits=True)
         if not _follows_sizes(program, source):
             source = emit(program, replace(source.config, descriptors=False))
         plain = None
@@ -173,7 +173,7 @@ class _TritonLauncher(Launcher):
             else:
                 raise InputError(f"{name}: argument {one.name!r} is of a kind that export does not know")
         groups.setdefault("blocks", [])
-        groups["blocks"] += [f"num_warps={config.num_warps}", f"num_stages={config.num_stages}"]
+        groups["blocks"] += [f"{name}={value}" for name, value in config.options.items()]
         programs = [
             self.sizes[axis] if tile == 1 else f"triton.cdiv({self.sizes[axis]}, {tile})"
             for axis, tile in source.grid

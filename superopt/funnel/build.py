@@ -40,12 +40,20 @@ def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
 
 @contextmanager
 def _beside(state: State) -> Iterator[None]:
-    """Do in another thread what waits for such a moment; it is done when the block ends."""
+    """Begin, the first time, what is done beside our compilers; it is done when the block ends."""
     work, state.meanwhile = state.meanwhile, None
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    yield
-    thread.join()
+    if work is None:
+        yield
+        return
+    work.begin(state)
+    try:
+        yield
+        state.tell("torch.compile")
+        with state.clock.phase("torch.compile"):
+            work.wait()
+    except BaseException:  # Ctrl-C
+        work.end()
+        raise
 
 
 def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | None]:

@@ -74,7 +74,7 @@ def _seen(
     for one in candidates:
         defaults = target.default_configs(one.mugraph) if others else one.configs
         for number in _unsure(one):
-            more = likely(one, number, order, others) if others else []
+            more = likely(one, number, order, others, apart=True) if others else []
             jobs += [(one, number, config) for config in dict.fromkeys((*more, defaults[number]))]
     done = _compiled_jobs(jobs, target, _ASSURED_S) if jobs else {}
     return [done.get(one.id, one) for one in candidates]

@@ -30,7 +30,7 @@ _TOGETHER = 6  # candidates measured in turns
 _HALVED = 0.6  # share of the time before the last few are compared
 _LEFT = 3  # candidates that are compared at last
 _LEAST_ROUNDS = 3
-_LAST_ROUNDS = 100  # more rounds than that rarely change which of them is the fastest
+_LAST_ROUNDS, _LAST_S = 100, 1.5  # more rounds, or seconds, rarely change which of them is the fastest
 
 
 def race(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
@@ -112,6 +112,7 @@ def _times(
     elif len(found) > 1:
         last = tuple(one.trial for one in halved.standings[:_LEFT])
         try:
+            deadline = min(deadline, time.monotonic() + _LAST_S)
             found |= measure(last, _LAST_ROUNDS)
         except Exception as error:  # earlier measurements stay valid
             names = ", ".join(candidates[id].name for id in last)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,18 +22,18 @@ from superopt.errors import InputError, SuperoptError, first_line, kind_and_line
 from superopt.fate import Kind
 from superopt.funnel.assembly import known_tensors
 from superopt.funnel.domain import TRIED, Domain, domain_of, failure, positive_domain
-from superopt.funnel.first_runs import FirstRuns
 from superopt.ir import Graph
 from superopt.options import OptimizeOptions
 from superopt.targets import Kernel, Target
 from superopt.trace.traced import Traced
 from superopt.tune.errors import DeviceLostError
+from superopt.tune.first_runs import FirstRuns
 from superopt.tune.measure import bytes_of
 from superopt.verify.floats.compare import sample, tensors_of, typical
 from superopt.verify.floats.report import FloatReport
 from superopt.verify.floats.samples import SMALL_INTEGERS
 
-__all__ = ["LOST", "Context", "Limits", "State", "failed", "said"]
+__all__ = ["LOST", "Context", "Limits", "Meanwhile", "State", "failed", "said"]
 
 log = logging.getLogger("superopt")
 
@@ -55,6 +55,19 @@ class Limits:
     tune: bool = True  # try other configurations of the best
 
 
+class Meanwhile(Protocol):
+    """Work beside our compilers."""
+
+    def begin(self, state: "State") -> None:
+        """Begin the work, once there are inputs."""
+
+    def wait(self) -> None:
+        """Wait until it is done."""
+
+    def end(self) -> None:
+        """End it, done or not."""
+
+
 @dataclass(slots=True)
 class State:
     """A program whose regions go through the funnel: its settings, inputs and time, and what was chosen."""
@@ -67,7 +80,7 @@ class State:
     limits: Limits
     clock: Clock = field(default_factory=Clock)
     tell: Callable[[str], None] = lambda message: None
-    meanwhile: Callable[[], None] | None = None  # work to be done once, while compilers run
+    meanwhile: "Meanwhile | None" = None  # work to be done once, while compilers run
     first_runs: FirstRuns | None = None  # processes for first runs, where they are wanted
     builders: int = _BUILDERS
     order: ConfigurationOrder = field(init=False)

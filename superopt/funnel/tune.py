@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from superopt.candidates.alike import alike_last
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.order import likely
 from superopt.funnel.build import build
@@ -27,7 +28,8 @@ def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     preset = PRESETS[state.options.preset]
     deadline = time.monotonic() + min(context.seconds / 2, state.seconds_left)
     ranked = {one.id: one for one in candidates}
-    fastest = [one for one in candidates if one.is_kept and one.measurement is not None][: preset.tuned]
+    different, _ = alike_last(one for one in candidates if one.is_kept and one.measurement is not None)
+    fastest = different[: preset.tuned]
     hopeless = not fastest or fastest[0].us > _HOPELESS * limits.beat_us
     if context.recalled or hopeless or not limits.tune:
         return list(candidates)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "inputs_json",
+    "read_json",
     "read_result",
     "result_from_json",
     "result_json",
@@ -127,17 +128,21 @@ def write_json(data: Mapping[str, Any], path: Path) -> None:
 
 def read_result(path: str | Path) -> Result:
     """Return the result in a file, or raise InputError."""
+    return result_from_json(read_json(path), str(path))
+
+
+def read_json(path: str | Path) -> Any:
+    """Return the plain data in a file, its numbers all finite; or raise InputError."""
     place = str(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
-        data = json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
+        return json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except FileNotFoundError:
         raise InputError(f"{place!r} does not exist") from None
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is not JSON"
         said = str(error) if isinstance(error, _NumberError) else said
         raise InputError(f"cannot read {place!r}: {said}") from error
-    return result_from_json(data, place)
 
 
 class _NumberError(ValueError):

@@ -13,22 +13,25 @@ from superopt.fate import Kind
 from superopt.funnel.assembly import assemble
 from superopt.funnel.race import copies_for
 from superopt.funnel.state import LOST, State
-from superopt.ir import Program
-from superopt.rivals.rivals import EAGER, PEERS, rivals_of
+from superopt.rivals.rivals import EAGER, PEERS, products_of, rivals_of
 from superopt.rivals.stand_in import stand_in
 from superopt.tune import Measurement, confirm, measure_together
 from superopt.tune.errors import MeasurementError
-from superopt.tune.measure import HeadToHead
+from superopt.tune.measure import HeadToHead, Times
 from superopt.verify.floats.compare import tensors_of
 
-__all__ = ["FinalRace", "final_race", "withdrawn"]
+__all__ = ["FinalRace", "alone", "final_race", "together", "withdrawn"]
 
 log = logging.getLogger("superopt")
+
+Timer = Callable[..., Mapping[str, Times]]
+"""Takes the times of functions call by call, as `Target.times` does."""
 
 _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
 _UNSTEADY = 2.0  # on a busy machine, slow calls take this many times as long as fast ones
 _LONGER = 3.0  # an undecided race goes on for up to this many times its planned time
-_ROUNDS = 100  # rounds of all, which say whom ours must beat; how sure that is, the race of two says
+_TOGETHER = 0.7  # the share of the time that the race of all may take
+_ROUNDS = 40  # rounds of all, which say whom ours must beat; how sure that is, the race of two says
 _HASTE_S = 1.0  # seconds of the last race, once Ctrl-C asked to stop
 
 
@@ -74,28 +77,36 @@ class FinalRace:
         return f"times vary {won.spread:.0f} times, which leaves the race undecided: {advice}"
 
 
-def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool) -> FinalRace:
+def final_race(
+    state: State,
+    regions: Sequence[RegionCandidates],
+    *,
+    known: bool,
+    made: Mapping[str, Callable[..., Any]] | None = None,
+) -> FinalRace:
     """Measure all contenders; any error leaves the original as the winner.
 
-    `known` says whether the function is the original, not the program as it was traced.
+    `known` says whether the function is the original, not the program as it was traced. `made` are the rivals
+    where they are made.
     """
     if state.lost:
         return FinalRace(fault=LOST)
     options = state.options
     with torch.no_grad():
         copies = _copies(state)
-        contenders = {EAGER.name: state.function}
+        contenders = dict(made or {EAGER.name: state.function})
         with state.clock.phase("torch.compile"), state.stoppable():
             wanted = options.torch_compile and not state.interrupted
             raced = state.function if known else _stand_in(state, copies[0])
-            contenders = rivals_of(
-                raced,
-                copies[0],
-                state.target,
-                compiled=wanted,
-                products=_multiplies(state.traced.program),
-                tell=state.tell,
-            )
+            if made is None:
+                contenders = rivals_of(
+                    raced,
+                    copies[0],
+                    state.target,
+                    compiled=wanted,
+                    products=products_of(state.traced.program),
+                    tell=state.tell,
+                )
         if state.kernels:
             contenders["superopt"] = assemble(state.traced, state.kernels)
         elif state.interrupted:
@@ -106,23 +117,11 @@ def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool
         floor = _floor_us(state, regions)
         with state.clock.phase("race"), state.stoppable():
             try:
-                together = measure_together(
-                    contenders, copies, seconds=seconds * 0.7, most_rounds=_ROUNDS, times=times
-                )
-                found = replace(found, measurements=together)
+                found = together(contenders, copies, seconds=seconds, times=times)
                 _check_floor(found, floor)
-                if found.ahead:  # ours once more against the best of PyTorch
+                if found.ahead:
                     state.tell(f"racing against {found.best_rival} alone")
-                    confirmed = confirm(
-                        contenders,
-                        "superopt",
-                        found.best_rival,
-                        copies,
-                        seconds=seconds * 0.3,
-                        most_seconds=0.0 if state.interrupted else seconds * 0.3 * _LONGER,
-                        times=times,
-                    )
-                    found = replace(found, confirmed=confirmed)
+                    found = alone(found, copies, seconds=seconds, patient=not state.interrupted, times=times)
                     _check_floor(found, floor)
             except Exception as error:  # a program or the device may raise anything; the original computes
                 why = f"the race against PyTorch failed: {state.fault(error)}"
@@ -133,6 +132,38 @@ def final_race(state: State, regions: Sequence[RegionCandidates], *, known: bool
     return found
 
 
+def together(
+    contenders: Mapping[str, Callable[..., Any]],
+    copies: Sequence[tuple[Any, ...]],
+    *,
+    seconds: float,
+    times: Timer,
+) -> FinalRace:
+    """Return the race of all contenders, in at most some of the seconds that the whole takes."""
+    measured = measure_together(
+        contenders, copies, seconds=seconds * _TOGETHER, most_rounds=_ROUNDS, times=times
+    )
+    return FinalRace(contenders, measured)
+
+
+def alone(
+    race: FinalRace, copies: Sequence[tuple[Any, ...]], *, seconds: float, patient: bool = True, times: Timer
+) -> FinalRace:
+    """Return a race with ours once more against the best of PyTorch alone, until that is decided."""
+    spent = seconds * (1 - _TOGETHER)
+    confirmed = confirm(
+        race.contenders,
+        "superopt",
+        race.best_rival,
+        copies,
+        seconds=spent,
+        most_seconds=spent * _LONGER if patient else 0.0,
+        level=_WIN,
+        times=times,
+    )
+    return replace(race, confirmed=confirmed)
+
+
 def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
     """Return a region whose chosen candidate is refused after all."""
     candidates = tuple(
@@ -140,12 +171,6 @@ def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
         for one in region.candidates
     )
     return replace(region, candidates=candidates)
-
-
-def _multiplies(program: Program) -> bool:
-    """Whether a program may multiply matrices, as what is opaque in it may."""
-    steps = (step for region in program.regions for step in region.graph.steps)
-    return bool(program.opaque) or any(step.op == "contract" for step in steps)
 
 
 def _copies(state: State) -> list[tuple[Any, ...]]:

@@ -1,8 +1,5 @@
 """Inductor: the compiler that hosts superopt's regions, with patches of its settings."""
 
-import ctypes
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
@@ -10,6 +7,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.trace.capture.encoders import ENCODERS
+from superopt.tune.background import Background
 
 __all__ = ["PASS", "alone", "compiled_by_inductor", "table_for", "with_inductor"]
 
@@ -18,9 +16,6 @@ T = TypeVar("T")
 PASS = "post_grad_custom_pre_pass"
 """Inductor's setting for a pass over the graph: ours; a user's own pass changes no region by itself."""
 
-_PATIENCE_S = 15.0  # seconds in which a thread must end that is interrupted,
-_INTERRUPT_S = 1.0  # once in so many seconds
-_LOOK_S = 0.2  # a thread that waits for another one looks so often whether it is interrupted
 _ALONE = {PASS: None, "fx_graph_cache": False, "cpp_wrapper": False}
 
 
@@ -68,44 +63,14 @@ def compiled_by_inductor(
         return with_inductor(copy, inputs, {**patches, **_ALONE})
 
 
-def _end(thread: threading.Thread, done: threading.Event) -> None:
-    """Interrupt a thread until it is done, since the code it runs may catch an interrupt, or wait in C."""
-    end = time.monotonic() + _PATIENCE_S
-    while not done.is_set() and thread.is_alive() and time.monotonic() < end:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
-        )
-        done.wait(_INTERRUPT_S)
-
-
 def alone(work: Callable[[], T]) -> T:
     """Return what some work returns, done in a thread that knows nothing of the compilation under way.
 
     A pass runs amid modes and contexts that belong to the thread, and Inductor cannot be entered twice.
     """
-    made: list[T] = []
-    raised: list[BaseException] = []
-    done = threading.Event()
 
-    def run() -> None:
-        try:
-            with torch.no_grad():
-                made.append(work())
-        except BaseException as error:  # handed over to the thread that waits
-            raised.append(error)
-        finally:
-            done.set()
+    def without_gradients() -> T:
+        with torch.no_grad():
+            return work()
 
-    # No daemon: PyTorch aborts a process that ends while a thread is in its code. It is not joined, since
-    # Python 3.11 takes a thread for ended whose `join` was interrupted.
-    thread = threading.Thread(target=run, name="superopt", daemon=False)
-    try:
-        thread.start()
-        while not done.wait(_LOOK_S):  # a longer wait of a thread that is not the main one is not interrupted
-            pass
-    except BaseException:  # Ctrl-C, or the end of a thread that waits for this one
-        _end(thread, done)
-        raise
-    if raised:
-        raise raised[0]
-    return made[0]
+    return Background(without_gradients).result()

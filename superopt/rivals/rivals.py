@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from superopt.errors import first_line
+from superopt.ir import Program
 from superopt.targets import Target
 
 __all__ = [
@@ -23,12 +24,16 @@ __all__ = [
     "Function",
     "Rival",
     "load_compilers",
+    "products_of",
     "rivals_of",
 ]
 
 log = logging.getLogger("superopt")
 
 Function = Callable[..., Any]
+
+_COMPILER_FAILED = "C++ compile error"  # what Inductor says then
+_FEW_PRODUCTS = 3  # a program has about one kernel of Inductor's more than products of matrices
 
 Maker = Callable[[Any, Sequence[tuple[Any, ...]], Mapping[str, Any]], Function]
 """Makes a contender of a function, for inputs several times over, with some options of Inductor's."""
@@ -94,6 +99,45 @@ def load_compilers() -> None:
             import_module(name)
 
 
+def _trust_processor() -> None:
+    """Let Inductor believe what the processor says of its vector instructions.
+
+    Else it would compile programs for 5 to 10 seconds to see whether the compiler knows them as well. Where
+    it does not, no kernel compiles, and Inductor looks after all.
+    """
+    from torch._inductor import config, cpu_vec_isa
+
+    if config.cpp.vec_isa_ok is None and not cpu_vec_isa.valid_vec_isa_list.cache_info().currsize:
+        with config.patch({"cpp.vec_isa_ok": True}):
+            cpu_vec_isa.valid_vec_isa_list()
+
+
+def _doubt_processor() -> None:
+    """Let Inductor see for itself again which vector instructions there are."""
+    with suppress(Exception):  # nothing of it is PyTorch's promise
+        from torch._inductor import cpu_vec_isa
+
+        cpu_vec_isa.valid_vec_isa_list.cache_clear()
+        for one in (cpu_vec_isa.VecAVX512, cpu_vec_isa.VecAVX512VNNI, cpu_vec_isa.VecAMX):
+            one.__bool__.cache_clear()
+
+
+@contextmanager
+def _without_header(products: int) -> Iterator[None]:
+    """Let Inductor not compile its header for a few kernels alone; where there is a compiled one, it serves.
+
+    Compiling the header takes as long as compiling five kernels that read it.
+    """
+    from torch._inductor import config
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    if products > _FEW_PRODUCTS or Path(default_cache_dir(), "precompiled_headers").exists():
+        yield
+    else:
+        with config.patch({"cpp_cache_precompile_headers": False}):
+            yield
+
+
 def _hangs() -> bool:
     from superopt.codegen.cpp.compile import compiler_hangs
     from superopt.codegen.errors import NoCompilerError
@@ -137,12 +181,12 @@ def rivals_of(
     target: Target,
     *,
     compiled: bool,
-    products: bool,
+    products: int,
     tell: Callable[[str], None],
 ) -> dict[str, Function]:
     """Return the contenders that race on a target, each called once; with `compiled`, compilers too.
 
-    `products` says whether the function may multiply matrices.
+    `products` says how many products of matrices the function may have.
     """
     found: dict[str, Function] = {}
     for one in RIVALS:
@@ -156,12 +200,38 @@ def rivals_of(
         if one.compiles:
             tell(one.name)
         try:
-            contender = one.make(function, [tuple(inputs)], {})
-            if one.compiles:
-                with _same_compiler(target):
-                    contender(*inputs)
+            contender = _made(one, function, tuple(inputs), target, products)
         except Exception as error:  # no fault of a compiler may stop the race
             log.warning("%s does not race: %s", one.name, first_line(error))
             continue
         found[one.name] = contender
     return found
+
+
+def _made(
+    rival: Rival, function: Function, inputs: tuple[Any, ...], target: Target, products: int
+) -> Function:
+    """Return a contender that was called once."""
+    contender = rival.make(function, [inputs], {})
+    if not rival.compiles:
+        return contender
+    if target.torch_device != "cpu":
+        contender(*inputs)
+        return contender
+    with _same_compiler(target), _without_header(products):
+        with suppress(Exception):  # nothing of it is PyTorch's promise
+            _trust_processor()
+        try:
+            contender(*inputs)
+        except Exception as error:
+            if _COMPILER_FAILED not in str(error):
+                raise
+            _doubt_processor()
+            contender(*inputs)
+    return contender
+
+
+def products_of(program: Program) -> int:
+    """Return how many products of matrices a program may have, as what is opaque in it may."""
+    steps = [step for region in program.regions for step in region.graph.steps]
+    return len(program.opaque) + sum(step.op == "contract" for step in steps)

@@ -111,6 +111,9 @@ def moves_from(
         matmuls = matmuls_of(graph)
         if matmuls:
             yield replace(recipe, called=matmuls)
+        projections = _projections(graph, matmuls)
+        if projections and projections != matmuls:
+            yield replace(recipe, called=projections)  # attention to what they make stays fused
         for value in sorted(matmuls) if len(matmuls) > 1 else ():
             yield replace(recipe, called=frozenset({value}))
     for value in _cuts(graph, mugraph):
@@ -121,6 +124,15 @@ def moves_from(
         yield replace(recipe, whole=recipe.whole | {axis}, looped=recipe.looped - {axis})
     for axis in sorted(_unlooped(graph, mugraph, cost, device)):
         yield replace(recipe, looped=recipe.looped | {axis}, whole=recipe.whole - {axis})
+
+
+def _projections(graph: Graph, matmuls: frozenset[int]) -> frozenset[int]:
+    """Return the products with an input of the graph that depend on no product of two computed values."""
+    first = len(graph.inputs)
+    late = [False] * first
+    for value, step in graph.numbered:
+        late.append((value in matmuls and min(step.inputs) >= first) or any(late[i] for i in step.inputs))
+    return frozenset(value for value in matmuls if not late[value])
 
 
 def _reduced(graph: Graph, value: int) -> tuple[str, ...]:

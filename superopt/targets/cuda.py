@@ -26,8 +26,8 @@ from superopt.codegen.triton import (
 )
 from superopt.codegen.triton.choices import exact_axes, misfit
 from superopt.codegen.triton.descriptors import described
-from superopt.codegen.triton.footprint import footprint
-from superopt.codegen.triton.plan import inner_turns
+from superopt.codegen.triton.footprint import MOST_REGISTERS, footprint
+from superopt.codegen.triton.plan import contractions, inner_turns
 from superopt.codegen.triton.run.machine_code import read_machine_code
 from superopt.codegen.triton.source import DESCRIPTORS_FROM
 from superopt.cost import Device, TileConfig, config_us, device_named, device_of
@@ -47,6 +47,7 @@ _CONTEXT_BYTES = 1 << 30  # device memory that a process takes before it has a t
 # Memory of a process, in sizes of its inputs: they are drawn in fp32, and there are results as well.
 _TENSORS = 8
 _PROCESS_BYTES = 4 << 30  # main memory that a process takes
+_LEAST_REGISTERS = 32  # of a thread: with fewer, kernels do not compile
 _WORD = 4  # bytes: Triton counts spilled words
 
 
@@ -105,14 +106,22 @@ class CudaTarget(Target):
     def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
         """Yield the configurations of one kernel, in tf32 where torch's own products may be.
 
-        Those with large tiles come with tensor descriptors too, where the device has them.
+        Those with large tiles come with tensor descriptors too, where the device has them; a kernel without
+        products may start while the one before it ends, where the device can do that.
         """
         program, sizes = lower_block(mugraph, number), mugraph.graph.sizes
+        early = (
+            number
+            and self._is_hopper
+            and not any(rows and columns for rows, columns, _ in contractions(program))
+        )
         for one in configs(program, sizes, tf32=_is_tf32(), shared_bytes=self._shared_bytes):
             yield one
-            other = described(program, one, sizes) if self._has_descriptors else None
+            other = described(program, one, sizes) if self._is_hopper else None
             if other is not None:
                 yield other
+            if early:
+                yield replace(one, early=True)
 
     def config_from_json(self, data: Any) -> Any:
         """Return a configuration from plain data."""
@@ -120,7 +129,11 @@ class CudaTarget(Target):
         warps = config.num_warps in (1, 2, 4, 8, 16, 32)
         if not (warps and 0 < config.num_stages <= 16 and 0 <= config.persistent <= 32):
             raise InputError(f"a configuration for CUDA is wrong: {data!r}")
-        if config.descriptors and not self._has_descriptors:
+        if config.most_registers and not _LEAST_REGISTERS <= config.most_registers <= MOST_REGISTERS:
+            raise InputError(f"a configuration for CUDA is wrong: {data!r}")
+        if config.early and not self._is_hopper:
+            raise InputError(f"a configuration starts early; {self.name} cannot do that, cuda:90 can")
+        if config.descriptors and not self._is_hopper:
             raise InputError(f"a configuration has tensor descriptors; {self.name} has none, cuda:90 has")
         return config
 
@@ -260,7 +273,8 @@ class CudaTarget(Target):
         return self.cost_device().shared_bytes
 
     @property
-    def _has_descriptors(self) -> bool:
+    def _is_hopper(self) -> bool:
+        """Whether it is an H100 or later, with tensor descriptors and kernels that start early."""
         return self.capability >= DESCRIPTORS_FROM
 
     def _source(self, mugraph: MuGraph, number: int, config: Any) -> Any:

@@ -12,7 +12,7 @@ from superopt.backend import entry
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.options import BackendOptions
-from superopt.backend.warm_up import WarmUp
+from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import PASS
 
 from .conftest import close

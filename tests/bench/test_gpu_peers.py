@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from superopt.bench.gpu import main
 from superopt.bench.harness.rivals import copies_like
 from superopt.bench.kernels.cases import Case
 from superopt.bench.kernels.gpu_cases import plan_of
-from superopt.bench.planned import race
+from superopt.bench.planned import race, smoke
 from superopt.bench.planned.compiler import LATE, CompileJob
 from superopt.bench.plans import make_plan, write_plan
 from superopt.tune.pool import compile_all
@@ -99,3 +100,41 @@ def test_so_many_copies_that_no_cache_holds_them(least: int, copies: int) -> Non
 def test_the_share_of_a_copy() -> None:
     assert race.copy_share(10.0, 20.0, 4800.0, 4000.0) == pytest.approx(0.6)
     assert race.copy_share(10.0, 20.0, 4800.0, None) is None
+
+
+class Clock:
+    """A device on which each call takes 100 µs."""
+
+    l2_bytes = 1000
+    captured = 0
+
+    def clear_cache(self, size: int) -> None:
+        """There is none."""
+
+    def mark(self) -> None:
+        """Note nothing."""
+
+    wait = release = mark
+
+    def elapsed_us(self, start: None, end: None) -> float:
+        return 100.0
+
+    def capture(self, call):
+        self.captured += 1
+        return call
+
+
+def test_what_a_device_does_at_most(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = Clock()
+    monkeypatch.setattr(smoke, "_SECONDS", 0.0)
+    found = smoke.smoke(place="cpu", device=device, size=1 << 20)
+    assert found["copy_gbs"] == pytest.approx(2 * (1 << 20) / 100e3)
+    assert found["read_gbs"] == pytest.approx((1 << 20) / 100e3)
+    assert found["f16_8192x8192x8192_tflops"] == pytest.approx(2 * 64**3 / 100e6)
+    assert (found["graph_us"], device.captured) == (100.0, 1)
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit, match="2"):
+            main(["--smoke"])
+        assert "none is here" in capsys.readouterr().err

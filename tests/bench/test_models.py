@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from superopt.backend import warm_up
 from superopt.bench.models import case, command
 from superopt.bench.models.case import Case, child
 from superopt.bench.models.int8 import with_int8_weights, with_whole_weights
 from superopt.bench.models.peers import PEERS, peers_of
 from superopt.errors import InputError
+from superopt.funnel import warm_up
 
 
 def options(**changed: Any) -> argparse.Namespace:

@@ -17,10 +17,10 @@ from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer, pending_items, pending_key, put_back, remove
 from superopt.backend.options import BackendOptions, read_options
 from superopt.backend.region import Region, blank_of
-from superopt.backend.warm_up import WarmUp
 from superopt.cache import Cache, Record
 from superopt.cache.records import _sum
 from superopt.errors import InputError
+from superopt.funnel.warm_up import WarmUp
 from superopt.targets import pick_target
 
 from .conftest import MLP, Regions, ledger, mlp

@@ -45,7 +45,7 @@ def races(monkeypatch: pytest.MonkeyPatch) -> Race:
 
         monkeypatch.setattr(RegionRace, "measure", lambda self: None)
         monkeypatch.setattr(RegionRace, "tried", tried)
-        monkeypatch.setattr("superopt.backend.warm_up.WarmUp.first_runs", lambda self, target: None)
+        monkeypatch.setattr("superopt.funnel.warm_up.WarmUp.first_runs", lambda self, target: None)
 
     return ending
 

@@ -14,6 +14,16 @@ from superopt.targets import KernelReport, pick_target
 MUGRAPH = fuse(parse_graph("graph g\naxes m=4\nin x: f32[m]\nt1 = exp(x)\nout o: f32[m] = t1\n"))
 
 
+class Config(str):
+    """A configuration that is no more than its name; no two have the same tiles."""
+
+    __slots__ = ()
+
+    @property
+    def tiles(self) -> str:
+        return str(self)
+
+
 @dataclass
 class Compiler:
     """A target whose kernels spill in some configurations, or fail in them."""
@@ -52,12 +62,12 @@ class Order:
     """The order in which a compiler's configurations are likely."""
 
     def ranked(self, mugraph: Any, configs: Any, number: int) -> tuple[tuple[str, float], ...]:
-        return (("best", 1.0), ("next", 2.0), ("default", 3.0))
+        return (Config("best"), 1.0), (Config("next"), 2.0), (Config("default"), 3.0)
 
 
 def candidate(id: str, config: str = "best", spill_bytes: int | None = None) -> Candidate:
     kernels = (KernelReport("k", 1.0, spill_bytes=spill_bytes),)
-    return Candidate(id, MUGRAPH.graph, MUGRAPH, configs=(config,), kernels=kernels, predicted_us=1.0)
+    return Candidate(id, MUGRAPH.graph, MUGRAPH, configs=(Config(config),), kernels=kernels, predicted_us=1.0)
 
 
 def ordered(compiler: Compiler, given: list[Candidate], count: int) -> list[tuple[str, str]]:

@@ -13,12 +13,12 @@ from superopt import OptimizeOptions
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.fate import Fate, Kind
 from superopt.funnel import Limits, State, run_regions
-from superopt.funnel.first_runs import FirstRuns
 from superopt.ir import fuse
 from superopt.targets import KernelReport, cuda
 from superopt.targets.cpu import CpuTarget
 from superopt.targets.cuda import CudaTarget
 from superopt.trace import trace
+from superopt.tune.first_runs import FirstRuns
 from superopt.tune.halving import halve
 from superopt.verify.floats.compare import compare_floats as real
 
@@ -170,9 +170,16 @@ def test_what_is_beaten_already_is_not_checked(
 def test_other_work_is_done_once_and_before_anything_is_timed(quick: OptimizeOptions, monkeypatch) -> None:
     ended: list[str] = []
 
-    def slow() -> None:
-        time.sleep(0.3)
-        ended.append("work")
+    class Slow:
+        def begin(self, state: State) -> None:
+            ended.append(f"{len(state.typical)} inputs")
+
+        def wait(self) -> None:
+            time.sleep(0.1)
+            ended.append("work")
+
+        def end(self) -> None:
+            ended.append("end")
 
     def noted(*arguments: object, **named: object):
         ended.append("race")
@@ -180,10 +187,10 @@ def test_other_work_is_done_once_and_before_anything_is_timed(quick: OptimizeOpt
 
     monkeypatch.setattr("superopt.funnel.race.halve", noted)
     state = state_of(replace(quick, guarded=False))
-    state.meanwhile = slow
+    state.meanwhile = Slow()
     goal = state.traced.graph
     several = [Candidate(name, goal, fuse(goal)) for name in ("a", "b")]
     run_regions([RegionCandidates(goal, tuple(several), recalled=True)], state)
-    assert ended.count("work") == 1
-    assert ended[0] == "work"
+    assert ended[:2] == [f"{len(state.inputs)} inputs", "work"]
+    assert set(ended[2:]) == {"race"}
     assert state.meanwhile is None

@@ -172,6 +172,32 @@ def test_libraries_compute_all_matmuls_or_one() -> None:
     assert not any(one.library for one in alone.kept)
 
 
+PROJECTED = parse_graph("""
+graph projected
+axes m=2048 t=2048 k=512 d=64 e=64
+in x: f16[m, k]
+in y: f16[t, k]
+in wq: f16[k, d]
+in wk: f16[k, d]
+in v: f16[t, e]
+t5 = contract[k](x, wq)
+t6 = contract[k](y, wk)
+t7 = contract[d](t5, t6)
+t8 = exp(t7)
+t9 = contract[t](t8, v)
+out o: f16[m, e] = t9
+""")
+
+
+def test_a_library_projects_what_a_fused_kernel_attends_to() -> None:
+    found = everything(PROJECTED)
+    mugraph = found["graph + library for t5, t6"]
+    calls = [isinstance(kernel, Call) for kernel in mugraph.kernels]
+    assert calls == [True, True, False]
+    scores = next(at for at, step in PROJECTED.numbered if step.op == "exp")
+    assert scores not in {value for kernel in mugraph.kernels for value in mugraph.stores(kernel)}
+
+
 def test_kernels_end_where_a_value_is_worth_its_place() -> None:
     found = schedules(best("qknorm-attention"), H200, keep=ALL).kept
     cut = [one for one in found if "cut after" in one.name and len(one.recipe.cuts) == 1]

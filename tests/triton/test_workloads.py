@@ -43,6 +43,20 @@ def test_found(agrees, name, dtype):
     run(agrees, name, "found", dtype=dtype)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("rmsnorm-linear", "lora", "gqa-decode") else pytest.mark.slow)
+        for name in WORKLOADS
+    ],
+)
+@pytest.mark.parametrize(
+    "dtype", ["f16", *(pytest.param(one, marks=pytest.mark.slow) for one in ("bf16", "f32"))]
+)
+def test_rows_of_sizes_far_apart(agrees, name, dtype):
+    run(agrees, name, "original" if name == "llama-layer" else "found", dtype=dtype, layout="rows")
+
+
 @pytest.mark.parametrize("name", ["softmax", "rmsnorm-linear", "gated-mlp", "gqa", "gqa-decode", "mla"])
 def test_bf16(agrees, name):
     run(agrees, name, "found", dtype="bf16")

@@ -126,12 +126,11 @@ def _request(source: TritonSource, aligned: bool, numbers: Mapping[str, int] | N
             exact = one.axis in source.config.exact and source.config.tile(one.axis) % 16 == 0
             if (one.kind == "stride" and aligned) or (one.kind == "extent" and exact):
                 divisible.append(at)
-    options = {"num_warps": source.config.num_warps, "num_stages": source.config.num_stages}
     return {
         "text": source.text,
         "name": source.name,
         "signature": signature,
         "constants": constants,
         "divisible": divisible,
-        "options": options,
+        "options": source.config.options,
     }

@@ -85,7 +85,7 @@ class TritonMuGraph:
             raise InputError(
                 f"{self.graph.name}: {len(self.configs)} configurations for {len(self.programs)} kernels"
             )
-        self._sources: dict[tuple[int, bool, frozenset[str], tuple[int, ...]], TritonSource] = {}
+        self._sources: dict[tuple[int, bool, frozenset[str], bool, tuple[int, ...]], TritonSource] = {}
         self._extents: dict[tuple[int, ...], dict[str, int]] = {}
         self._prepared: dict[object, Prepared] = {}
         self._preparing = threading.Lock()
@@ -97,15 +97,17 @@ class TritonMuGraph:
         *,
         wide: bool = False,
         plain: frozenset[str] = frozenset(),
+        waits: bool = False,
     ) -> TritonSource:
         """Return the source that runs one kernel at these sizes, with masks only where they need them.
 
-        Tensors in `plain` have no descriptors, whatever the kernel's configuration says.
+        Tensors in `plain` have no descriptors, and a kernel that `waits` does not start before the one before
+        it has ended, whatever the kernel's configuration says.
         """
         sizes = self.extents(sizes)
-        key = kernel, wide, plain, tuple(sizes[axis.name] for axis in self.graph.axes)
+        key = kernel, wide, plain, waits, tuple(sizes[axis.name] for axis in self.graph.axes)
         if key not in self._sources:
-            self._sources[key] = self._emitted(kernel, sizes, wide, plain)
+            self._sources[key] = self._emitted(kernel, sizes, wide, plain, waits)
         return self._sources[key]
 
     @property
@@ -142,7 +144,7 @@ class TritonMuGraph:
         return self._extents[key]
 
     def _emitted(
-        self, kernel: int, sizes: Mapping[str, int], wide: bool, plain: frozenset[str]
+        self, kernel: int, sizes: Mapping[str, int], wide: bool, plain: frozenset[str], waits: bool
     ) -> TritonSource:
         program = self.programs[kernel]
         if program is None:
@@ -157,6 +159,7 @@ class TritonMuGraph:
                 config,
                 exact=exact_axes(config, sizes, program.splits),
                 wide=wide or config.wide or largest >= WIDE_FROM,
+                early=config.early and not waits,
             ),
             plain,
         )
@@ -245,7 +248,8 @@ class _Preparation:
         return self.slots - 1
 
     def _launch(self, number: int, program: KernelProgram) -> None:
-        source = self.built.source(number, self.sizes, wide=self.wide)
+        waits = not _is_hopper(self.device)
+        source = self.built.source(number, self.sizes, wide=self.wide, waits=waits)
         written = {tensor.name: self._allocate(tensor) for tensor in program.stores}
         grid = source.launched(self.sizes, _processors(self.device))
         for tensor in program.stores:
@@ -256,7 +260,7 @@ class _Preparation:
             held = {tensor.name: self.memory[tensor.value] for tensor in program.loads} | written
             plain = self._plain(source, held)
             if plain:
-                source = self.built.source(number, self.sizes, wide=self.wide, plain=plain)
+                source = self.built.source(number, self.sizes, wide=self.wide, plain=plain, waits=waits)
             refused = source.refusal(_capability(self.device)) if self.device.type == "cuda" else None
             if refused is not None:
                 raise UnsupportedError(f"{source.name}: not for {self.device}: {refused}")
@@ -301,9 +305,10 @@ class _Preparation:
             else:
                 sized = self.sizes if one.kind == "extent" else source.config.blocks
                 arguments.append(sized[one.axis or ""])
-        options = {"num_warps": source.config.num_warps, "num_stages": source.config.num_stages}
         kernel = load_kernel(source.text, source.name)
-        return Launch(number, kernel, grid, arguments, tuple(places), options, tuple(descriptors))
+        return Launch(
+            number, kernel, grid, arguments, tuple(places), source.config.options, tuple(descriptors)
+        )
 
     def _seen_by(self, descriptor: Argument, held: _Memory) -> Seen:
         axes = [axis for axis, _ in descriptor.seen]
@@ -377,9 +382,12 @@ def _processors(device: torch.device) -> int:
 
 def _has_descriptors(device: torch.device) -> bool:
     """Return whether a device copies tiles by tensor descriptors; Triton's interpreter does."""
-    if device.type != "cuda":
-        return True
-    return torch.version.hip is None and _capability(device) >= DESCRIPTORS_FROM
+    return device.type != "cuda" or _is_hopper(device)
+
+
+def _is_hopper(device: torch.device) -> bool:
+    """Return whether a device is one of NVIDIA's since the H100, which starts kernels early, too."""
+    return device.type == "cuda" and torch.version.hip is None and _capability(device) >= DESCRIPTORS_FROM
 
 
 def _capability(device: torch.device) -> int:

@@ -207,16 +207,21 @@ def _substituted(terms: Terms, members: Index, names: Index) -> Index:
 
 
 def _generality(terms: Terms, pairs: Index) -> Index:
-    """Return the order of pairs: small trees first, then sides of like size, then pairs with many inputs."""
-    count = len(terms.setting.inputs)
+    """Return the order of pairs: small trees first, then sides of like size, then pairs with many inputs.
+
+    Pairs with constants come after all others: their rules are of no use where these constants are not.
+    """
+    names = [name for name, _ in terms.setting.inputs]
     trees, masks = (
         of_terms(terms, pairs.reshape(-1), of_operands(terms, first, joined), joined).reshape(pairs.shape)
         for first, joined in (
-            (np.zeros(count, dtype=np.int64), lambda codes, left, right: 1 + left + right),
-            (1 << np.arange(count), lambda codes, left, right: left | right),
+            (np.zeros(len(names), dtype=np.int64), lambda codes, left, right: 1 + left + right),
+            (1 << np.arange(len(names)), lambda codes, left, right: left | right),
         )
     )
     size, larger = trees.sum(axis=1), trees.max(axis=1)
     together = masks[:, 0] | masks[:, 1]
-    inputs = sum((together >> at) & 1 for at in range(count))
-    return np.lexsort((pairs[:, 0], pairs[:, 1], -np.asarray(inputs), larger, size))
+    counts = {True: np.zeros(len(pairs), dtype=np.int64), False: np.zeros(len(pairs), dtype=np.int64)}
+    for at, name in enumerate(names):
+        counts[constant_named(name) is not None] += (together >> at) & 1
+    return np.lexsort((pairs[:, 0], pairs[:, 1], -counts[False], larger, size, counts[True]))

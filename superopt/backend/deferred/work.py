@@ -15,9 +15,9 @@ from superopt.backend.deferred.queue import LARGE_S, Pending, pending_items, pen
 from superopt.backend.region import Region
 from superopt.backend.region_plan import calling
 from superopt.backend.region_race import RegionRace
-from superopt.backend.warm_up import WarmUp
 from superopt.cache import Cache, Record, key_of
 from superopt.errors import CheckpointError, first_line
+from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
 from superopt.tune import confirm

@@ -8,11 +8,11 @@ import pytest
 
 from superopt.backend import budget
 from superopt.backend.region_race import RegionRace
-from superopt.backend.warm_up import WarmUp
 from superopt.candidates import Candidate, RegionCandidates
-from superopt.funnel.first_runs import FirstRuns
+from superopt.funnel.warm_up import WarmUp
 from superopt.ir import fuse
 from superopt.targets import Target, pick_target
+from superopt.tune.first_runs import FirstRuns
 
 from .test_budget import Slow, ledger, regions_of_sizes
 

@@ -17,19 +17,19 @@ from superopt.backend.pieces import pieces_of
 from superopt.backend.region import Region, region_of
 from superopt.backend.region_race import RegionRace
 from superopt.backend.subgraph import subgraph_of
-from superopt.backend.warm_up import WarmUp
 from superopt.candidates import RegionCandidates
 from superopt.candidates.schedules import schedules
 from superopt.codegen.cpp import find_compiler
 from superopt.driver import search as searched
 from superopt.funnel import Limits, State, run_regions
-from superopt.funnel.first_runs import FirstRuns
+from superopt.funnel.warm_up import WarmUp
 from superopt.options import OptimizeOptions
 from superopt.rivals import inductor as inductors
 from superopt.rivals.kinds import kinds_of
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.tune import Measurement
+from superopt.tune.first_runs import FirstRuns
 from superopt.tune.measure import HeadToHead
 
 from ..conftest import plan_of

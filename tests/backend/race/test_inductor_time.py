@@ -8,10 +8,11 @@ import torch
 from torch import fx, nn
 
 from superopt.backend.decision import Ledger
+from superopt.backend.entry import multiplies
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.inductor_time import NODES, kernels_of, node_seconds
 from superopt.backend.options import BackendOptions
-from superopt.backend.warm_up import WarmUp, multiplies
+from superopt.funnel.warm_up import WarmUp
 from superopt.targets import Target, pick_target
 
 from ..conftest import Host

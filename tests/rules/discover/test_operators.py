@@ -211,6 +211,12 @@ def test_shapes_that_an_operator_or_a_constant_cannot_have_are_refused(text: str
             marks=pytest.mark.slow,
         ),
         (("conv_same", "enlarge"), (), "conv_same(x, enlarge(u)) = conv_same(x, u)"),
+        # A rule without constants, though one with an identity implies it wherever that is.
+        (
+            ("relu", "conv_same", "conv_same_relu"),
+            ("dirac",),
+            "relu(conv_same(x, u)) = conv_same_relu(x, u)",
+        ),
         (("relu", "max_pool"), (), "max_pool(relu(x)) = relu(max_pool(x))"),
         (("exp", "log", "add", "mul"), (), "log(exp(a)) = a"),
         (("matmul", "scale_rows"), (), "scale_rows(v, matmul(a, b)) = matmul(scale_rows(v, a), b)"),

@@ -6,23 +6,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, Self
 
-from torch import Tensor, fx
+from torch import Tensor
 
 from superopt.codegen.children import Children
-from superopt.funnel.first_runs import FirstRuns
 from superopt.ir import MuGraph
 from superopt.targets import Target, pick_target
 from superopt.trace.run import TORCH_DTYPES
+from superopt.tune.first_runs import FirstRuns
 
-__all__ = ["WarmUp", "multiplies", "prepare_machine"]
+__all__ = ["WarmUp", "prepare_machine"]
 
+_CLEANING_S = 5.0  # seconds in which files of compilers that were ended go
 _FIRST_RUN_S = 60.0  # the most seconds that compiling a kernel and its first run may take
 _BESIDE_COMPILERS, _BESIDE_A_PROCESS = (
     0.6,
     0.8,
 )  # the speed of this thread while compilers, or a process, share the processors
-# Parts of the names of operators that multiply matrices.
-_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")
 
 
 class WarmUp:
@@ -40,6 +39,8 @@ class WarmUp:
 
     def __exit__(self, *raised: object) -> None:
         self._begun.close()
+        if self._work is not None:
+            self._work.join(_CLEANING_S)
 
     def share(self, target: Target, tensors: Iterable[Any]) -> None:
         """Begin to compile what kernels share that read tensors like some."""
@@ -59,10 +60,10 @@ class WarmUp:
         """The share of the elapsed time that this thread would need without the background work."""
         return _BESIDE_COMPILERS if self.busy else _BESIDE_A_PROCESS if self._first_runs is not None else 1.0
 
-    def first_runs(self, target: Target) -> FirstRuns:
+    def first_runs(self, target: Target, limit_seconds: float = _FIRST_RUN_S) -> FirstRuns:
         """Return the processes for first runs, one of which starts at the first call."""
         if self._first_runs is None:
-            runs = FirstRuns(target.builders(0), target.torch_device, _FIRST_RUN_S)
+            runs = FirstRuns(target.builders(0), target.torch_device, limit_seconds)
             self._first_runs = self._begun.enter_context(runs)
             self._first_runs.start()
         return self._first_runs
@@ -87,9 +88,3 @@ def prepare_machine() -> None:
     target.cost_device()
     with Children() as children:
         target.prepare_shared(set(TORCH_DTYPES), children)
-
-
-def multiplies(module: fx.GraphModule) -> bool:
-    """Whether a module of dynamo's calls for a product of matrices."""
-    called = [str(node.target) for node in module.graph.nodes if node.op.startswith("call")]
-    return any(name in target for target in called for name in _PRODUCTS)

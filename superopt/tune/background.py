@@ -1,0 +1,63 @@
+"""Background: work in a thread of its own, which can be waited for, and which an interrupt ends."""
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["Background"]
+
+T = TypeVar("T")
+
+_PATIENCE_S = 15.0  # seconds in which a thread must end that is interrupted,
+_INTERRUPT_S = 1.0  # once in so many seconds
+_LOOK_S = 0.2  # a thread that waits for another one looks so often whether it is interrupted
+
+
+class Background(Generic[T]):
+    """Work that has begun in a thread of its own, which knows nothing of what the others have under way."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._made: list[T] = []
+        self._raised: list[BaseException] = []
+        self._done = threading.Event()
+        # No daemon: PyTorch aborts a process that ends while a thread is in its code. It is not joined, since
+        # Python 3.11 takes a thread for ended whose `join` was interrupted.
+        self._thread = threading.Thread(target=self._run, name="superopt", daemon=False)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._made.append(self._work())
+        except BaseException as error:  # handed over to the thread that waits
+            self._raised.append(error)
+        finally:
+            self._done.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the work goes on."""
+        return not self._done.is_set()
+
+    def result(self) -> T:
+        """Wait for the work and return its result, or raise its error; an interrupt ends it."""
+        try:
+            while not self._done.wait(_LOOK_S):  # longer waits are not interrupted but in the main thread
+                pass
+        except BaseException:  # Ctrl-C, or the end of a thread that waits for this one
+            self.end()
+            raise
+        if self._raised:
+            raise self._raised[0]
+        return self._made[0]
+
+    def end(self) -> None:
+        """Interrupt the work until it ends, since it may catch an interrupt, or wait in C."""
+        end = time.monotonic() + _PATIENCE_S
+        while self.busy and self._thread.is_alive() and time.monotonic() < end:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+            )
+            self._done.wait(_INTERRUPT_S)
