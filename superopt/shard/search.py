@@ -326,24 +326,27 @@ class _Search:
                     own = _Way(way.seconds + moving, way.moving + moving, way.entered, way.peak, way.choice)
                     ends.append((own, placed))
         ends.sort(key=lambda end: (end[0].seconds, end[0].entered + end[0].peak))
-        plans = [
-            self._in_order(self._written(way.choice, placed), way) for way, placed in ends[:alternatives]
-        ]
+        plans: list[Plan] = []
+        self.least = 0
+        for way, placed in ends:
+            plans += self._in_order(self._written(way.choice, placed), way.moving)
+            if len(plans) == alternatives:
+                break
+        if not plans:
+            raise InputError(self._too_little(self.graph.outputs[-1].value))
         return tuple(sorted(plans, key=lambda plan: plan.seconds))
 
-    def _in_order(self, sharded: Sharded, way: _Way) -> Plan:
-        """Return a program in the order of instructions that hides most of what its moves take."""
-        found = [(self.costs.timed(one).seconds, one, held) for one, held in self._orders(sharded, way)]
-        seconds, best, held = min(found, key=lambda one: one[0])
-        return Plan(best, seconds, way.moving, held)
+    def _in_order(self, sharded: Sharded, moving: float) -> list[Plan]:
+        """Return a program in the order that hides most of what its moves take, if one fits the memory.
 
-    def _orders(self, sharded: Sharded, way: _Way) -> Iterator[tuple[Sharded, int]]:
-        yield sharded, way.entered + way.peak
-        for inputs in (False, True):
-            early = with_moves_early(sharded, inputs=inputs)
-            held = self.costs.peak(early)
-            if held <= self.memory:
-                yield early, held
+        The states know nothing of what moves hold on their way, nor of those that make the outputs.
+        """
+        orders = (sharded, *(with_moves_early(sharded, inputs=inputs) for inputs in (False, True)))
+        plans = [Plan(one, self.costs.timed(one).seconds, moving, self.costs.peak(one)) for one in orders]
+        least = min(plan.bytes for plan in plans)
+        self.least = min(self.least or least, least)
+        fits = [plan for plan in plans if plan.bytes <= self.memory]
+        return [min(fits, key=lambda plan: plan.seconds)] if fits else []
 
     def _final(self, value: int, known: frozenset[Placement]) -> list[Placement]:
         """Return placements in which an output may leave: as it lies, with partial values put together."""

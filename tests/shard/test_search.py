@@ -188,6 +188,15 @@ def test_tensors_that_enter_late_count_from_the_beginning() -> None:
     assert plan.bytes >= 4 * (1024 * 4096 + 1024 * 1024)
 
 
+def test_outputs_count_where_they_are_gathered() -> None:
+    graph = graph_of(norm, *LARGE[norm])
+    pins: Pins = {"x": ("m",), "out": (None,)}
+    best = plan_shardings(graph, parse_machine(FOUR), pins=pins).best
+    assert best.bytes >= 4 * 4096 * 4096 * (1 + 1 / 4)
+    with pytest.raises(InputError, match="the nearest choice that works"):
+        plan_shardings(graph, parse_machine(FOUR), pins=pins, memory=60e6)
+
+
 @pytest.mark.parametrize(
     ("machine", "said"),
     [
