@@ -52,7 +52,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found = search(region.traced.program, options=SearchOptions(weights=weights, max_graphs=4)).regions
         parts = []
         for one in found:
-            ways = schedules(one.goal, one.found, target, graphs=4, weights=weights).candidates
+            ways = schedules(one.goal, one.found, target, graphs=16, weights=weights).candidates
             best = next((way for way in ways if "joined" in way.graph.sizes), ways[0])
             parts.append(RegionCandidates(one.goal, (best.ended("choose", Kind.CHOSEN),)))
         chosen = {one.goal.name: one.chosen for one in parts if one.chosen is not None}
@@ -202,12 +202,15 @@ class Heads(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for q, k, v in self.layers:
-            x = x + torch.cat([q(x)[:, :32], k(x), v(x)], 1).sort(-1).values[:, :32]
+            q, k, v = (one(x).sort(-1).values for one in (q, k, v))
+            x = x + q[:, :32] + k.mean(-1, keepdim=True) * v.sum(-1, keepdim=True)
         return x
 
 
 @torch.no_grad()
-def test_projections_of_one_tensor_are_joined_layer_by_layer(plans, warnings_logged) -> None:
+def test_projections_of_one_tensor_are_joined_layer_by_layer(plans, warnings_logged, monkeypatch) -> None:
+    # So small products say little about the time: a joined one may be estimated to be slow.
+    monkeypatch.setattr("superopt.schedule.search._FAR_TIMED", 100.0)
     torch.manual_seed(0)
     module, host, x = Heads().eval(), Host(), torch.randn(8, 32)
     run = torch.compile(module, backend=host)

@@ -221,7 +221,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def timed(**times_us: float) -> dict[str, Times]:
-    return {name: Times([us] * 9) for name, us in times_us.items()}
+    return {name: Times([us] * 16) for name, us in times_us.items()}
 
 
 def stand(monkeypatch: pytest.MonkeyPatch, *last: Callable) -> None:
@@ -339,7 +339,7 @@ def test_a_last_race_that_noise_leaves_undecided(one, random, monkeypatch, tmp_p
 
 
 def test_a_ratio_comes_with_its_interval(one, random, monkeypatch, tmp_path: Path) -> None:
-    last = {"eager": Times([98.0, 100.0, 102.0] * 5), "superopt": Times([50.0] * 15)}
+    last = {"eager": Times([98.0, 100.0, 102.0] * 6), "superopt": Times([50.0] * 18)}
     stand(monkeypatch, lambda: last, lambda: last)
     best = superopt.optimize(norm, *random((6, 32), (32,)), options=one)
     assert best.winner == "superopt"

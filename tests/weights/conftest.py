@@ -5,6 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 
+@pytest.fixture
+def every_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps schedules that are estimated to be slow: so small programs say little about joined weights."""
+    monkeypatch.setattr("superopt.schedule.search._FAR_TIMED", 100.0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Leaves the user's cache alone."""

@@ -22,6 +22,8 @@ from superopt.verify.graphs.equality import equal_graphs
 from superopt.weights.division import divided, once_values
 from superopt.weights.joined import joined
 
+pytestmark = pytest.mark.usefixtures("every_schedule")
+
 D = 96
 
 
@@ -79,7 +81,7 @@ def matrices(graph: Graph) -> int:
 
 def candidates(graph: Graph, weights: str = "frozen") -> list[Candidate]:
     found = Found(graph, None, equal_graphs(graph, graph), is_original=True)
-    return list(schedules(graph, [found], pick_target("cpu"), graphs=8, weights=weights).candidates)
+    return list(schedules(graph, [found], pick_target("cpu"), graphs=16, weights=weights).candidates)
 
 
 def has_joined(one: Candidate) -> bool:

@@ -164,10 +164,11 @@ class Three(nn.Module):
         return self.q(x).view(-1, 3, 16).transpose(0, 1), self.k(x), self.v(x).relu()
 
 
+@pytest.mark.usefixtures("every_schedule")
 def test_weights_side_by_side_are_exported(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, place, x = Three().eval(), tmp_path / "three.json", torch.randn(256, 64)
-    data = planned(module, x=x, graphs=8).to_json()
+    data = planned(module, x=x, graphs=16).to_json()
     place.write_text(json.dumps(data | {"winner": "superopt"}))
     result = read_result(place)
     [region] = result.regions
