@@ -24,7 +24,8 @@ examples:
       --inputs "f32[64,4096] f32[4096,16384] f32[16384,4096]"
   superopt shard mlp.py:mlp --mesh "node=2, gpu=4" --pin "x=whole" \\
       --inputs "f32[8,64] f32[64,64]" -o out.py --html out.html
-  torchrun --nproc-per-node 4 --no-python superopt shard --measure --mesh "node=2, gpu=2"
+  torchrun --nproc-per-node 4 --no-python \\
+      superopt shard --measure --mesh "node=2, gpu=2"
 
 Exit code 0: found and proven. Exit code 1: no proof of the fastest plan. Exit code 2: bad input.
 """
