@@ -1,4 +1,8 @@
-"""TASO's file of rules: what is read of it, and what discovered rules say of each."""
+"""TASO's file of rules: what is read of it, and what rules say of each; discovery is measured."""
+
+import json
+import subprocess
+import sys
 
 import pytest
 
@@ -75,3 +79,15 @@ def test_each_published_rule_has_an_answer(known: str, data: bytes, answer: str)
     rule = _Reader().rule(given)
     assert rule is not None
     assert answers_for([rule], rules, Deriver(rules), seed=0) == [answer]
+
+
+def test_a_case_is_measured(tmp_path):
+    out = tmp_path / "discover.json"
+    rules = tmp_path / "rules.json"
+    command = [sys.executable, "-m", "superopt.bench.discover", "all-2", "--repeats", "1", "--json", str(out)]
+    done = subprocess.run([*command, "--rules", str(rules)], capture_output=True, text=True)
+    assert not done.returncode, done.stderr[-2000:]
+    [record] = json.loads(out.read_text())["cases"].values()
+    assert record["proven"] > 0
+    assert record["refuted"] == 0
+    assert rules.exists()
