@@ -28,6 +28,7 @@ __all__ = [
     "Output",
     "Port",
     "Step",
+    "StepWriter",
     "fixed_axes",
     "format_constant",
     "live_graph",
@@ -318,6 +319,23 @@ def live_graph(graph: Graph) -> Graph:
         position[value] = seen[step]
     outputs = tuple(replace(output, value=position[output.value]) for output in graph.outputs)
     return replace(graph, steps=tuple(steps), outputs=outputs)
+
+
+class StepWriter:
+    """The steps of a graph that is written anew, equal ones once, and the axes of each of its values."""
+
+    def __init__(self, inputs: Iterable[frozenset[str]]) -> None:
+        self.axes = list(inputs)
+        self.steps: list[Step] = []
+        self._known: dict[Step, int] = {}
+
+    def add(self, step: Step) -> int:
+        """Add a step, unless it is known, and return its value."""
+        if step not in self._known:
+            self._known[step] = len(self.axes)
+            self.steps.append(step)
+            self.axes.append(step_axes(step, tuple(self.axes[i] for i in step.inputs)))
+        return self._known[step]
 
 
 def print_graph(graph: Graph) -> str:

@@ -13,8 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from superopt.errors import GraphError
-from superopt.ir import Graph, Step, check_graph, live_graph, value_axes
-from superopt.ir.graph import step_axes
+from superopt.ir import Graph, Step, StepWriter, check_graph, live_graph, value_axes
 
 __all__ = ["unrolled"]
 
@@ -61,9 +60,8 @@ class _Unrolled:
     def __init__(self, graph: Graph, axis: str) -> None:
         self.graph, self.axis = graph, axis
         self.count = graph.sizes[axis]
-        self.axes = list(value_axes(graph)[: len(graph.inputs)])
-        self.steps: list[Step] = []
-        self.known: dict[Step, int] = {}
+        self.first = len(graph.inputs)
+        self.written = StepWriter(value_axes(graph)[: self.first])
 
     def made(self) -> Graph:
         """Return the graph."""
@@ -75,7 +73,7 @@ class _Unrolled:
         for step in self.graph.steps:
             versions.append(self._step(step, [versions[i] for i in step.inputs]))
         outputs = tuple(replace(one, value=versions[one.value][0]) for one in self.graph.outputs)
-        return check_graph(live_graph(replace(self.graph, steps=tuple(self.steps), outputs=outputs)))
+        return check_graph(live_graph(replace(self.graph, steps=tuple(self.written.steps), outputs=outputs)))
 
     def _step(self, step: Step, inputs: Sequence[Sequence[int]]) -> list[int]:
         """Emit a step at each position; one value stands for all where they are the same."""
@@ -103,8 +101,7 @@ class _Unrolled:
         return self._emit(Step("const", value=number))
 
     def _number(self, value: int) -> Fraction | None:
-        first = len(self.graph.inputs)
-        return None if value < first else self.steps[value - first].value
+        return None if value < self.first else self.written.steps[value - self.first].value
 
     def _emit(self, step: Step) -> int:
         """Add a step, or return what is equal to it where some operands are numbers."""
@@ -118,8 +115,4 @@ class _Unrolled:
                     return other
                 if self._number(one) == 0 and step.op in ("mul", "and"):
                     return one
-        if step not in self.known:
-            self.known[step] = len(self.graph.inputs) + len(self.steps)
-            self.steps.append(step)
-            self.axes.append(step_axes(step, tuple(self.axes[i] for i in step.inputs)))
-        return self.known[step]
+        return self.written.add(step)

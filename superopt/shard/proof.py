@@ -22,10 +22,10 @@ from superopt.ir import (
     Output,
     Port,
     Step,
+    StepWriter,
     check_graph,
     live_graph,
     mask_values,
-    step_axes,
     value_names,
 )
 from superopt.shard.sharded import SUM, Instruction, Layout, Placement, Sharded, is_partial
@@ -189,8 +189,8 @@ class _Devices:
         self.mesh_axes = [layout.mesh_axis(dim) for dim in range(len(layout.mesh.sizes))]
         devices = zip(self.mesh_axes, layout.mesh.sizes, strict=True)
         self.axes = (*layout.refined().axes, *(Axis(name, size) for name, size in devices))
-        self.steps: list[Step] = []
-        self.held: list[frozenset[str]] = [frozenset(port.axes) for port in inputs]
+        self.written = StepWriter(frozenset(port.axes) for port in inputs)
+        self.held = self.written.axes
 
     def whole(self, value: int, placement: Placement) -> int:
         """Return a value with its parts on the devices put together."""
@@ -202,10 +202,7 @@ class _Devices:
 
     def emit(self, op: str, *inputs: int, axes: tuple[str, ...] = (), **more: Any) -> int:
         """Add a step and return its value."""
-        step = Step(op, inputs, axes, **more)
-        self.steps.append(step)
-        self.held.append(step_axes(step, tuple(self.held[i] for i in inputs)))
-        return len(self.held) - 1
+        return self.written.add(Step(op, inputs, axes, **more))
 
     def onto(self, placement: Placement) -> dict[str, str]:
         """Return the chunks that a placement leaves to the devices, each with its axis of the mesh."""
@@ -336,7 +333,7 @@ class _Devices:
 
         from superopt.trace import run_graph
 
-        selected = {axis for step in self.steps if step.op == "select" for axis, _ in step.mapping}
+        selected = {axis for step in self.written.steps if step.op == "select" for axis, _ in step.mapping}
         fixed = {*selected, *self.mesh_axes} | {
             self.layout.chunk(axis, dim) for axis, dims in self.layout.splits.items() for dim in dims
         }
@@ -372,7 +369,7 @@ class _Devices:
                         self.layout.graph.name,
                         self.axes,
                         self.inputs,
-                        tuple(self.steps),
+                        tuple(self.written.steps),
                         tuple(Output(port, pair[side]) for port, pair in zip(ports, pairs, strict=True)),
                     )
                 )

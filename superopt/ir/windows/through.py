@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import prod
 
 from superopt.ir.check import check_graph
-from superopt.ir.graph import Graph, Step, live_graph, step_axes, value_axes
+from superopt.ir.graph import Graph, Step, StepWriter, live_graph, step_axes, value_axes
 from superopt.ir.windows.place import Place, reads_outside
 
 __all__ = ["windows_through"]
@@ -24,7 +24,7 @@ _PASSED = _SUMS | {"mul", "neg", "contract", "sum"}
 
 def windows_through(graph: Graph) -> Graph:
     """Return the graph with each window as near to what enters as it can be."""
-    written = _Written(graph)
+    written = _Through(graph)
     position = list(range(len(graph.inputs)))
     for step in graph.steps:
         own = step.reading(position[i] for i in step.inputs)
@@ -33,50 +33,44 @@ def windows_through(graph: Graph) -> Graph:
             found = written.window(own.inputs[0], own.places[0])
             if written.axes[found] != step_axes(own, (written.axes[own.inputs[0]],)):
                 found = None  # a 0 has no axes
-        position.append(written.emit(own) if found is None else found)
+        position.append(written.add(own) if found is None else found)
     outputs = tuple(replace(one, value=position[one.value]) for one in graph.outputs)
     return check_graph(live_graph(replace(graph, steps=tuple(written.steps), outputs=outputs)))
 
 
-class _Written:
-    """The steps of a graph that is written anew."""
+class _Through(StepWriter):
+    """Writes windows as near to what enters as they can be."""
 
     def __init__(self, graph: Graph) -> None:
         self.sizes = graph.sizes
         self.first = len(graph.inputs)
-        self.axes = list(value_axes(graph)[: self.first])
-        self.steps: list[Step] = []
-        self.known: dict[Step, int] = {}
+        super().__init__(value_axes(graph)[: self.first])
 
-    def emit(self, step: Step) -> int:
+    def add(self, step: Step) -> int:
         """Add a step, unless it is known, or adds 0 to what has all of its axes."""
         if step.op == "add":
             for one, other in (step.inputs, step.inputs[::-1]):
                 if self._is_zero(one) and self.axes[one] <= self.axes[other]:
                     return other
-        if step not in self.known:
-            self.known[step] = self.first + len(self.steps)
-            self.steps.append(step)
-            self.axes.append(step_axes(step, tuple(self.axes[i] for i in step.inputs)))
-        return self.known[step]
+        return super().add(step)
 
     def window(self, value: int, place: Place) -> int:
         """Add a window of a value, or what is equal to it."""
         if self._is_whole(place):
             pairs = zip(place.axes, place.terms, strict=True)
             renamed = tuple((old, new) for old, (new, _) in pairs if old != new)
-            return self.emit(Step("rename", (value,), mapping=renamed)) if renamed else value
+            return self.add(Step("rename", (value,), mapping=renamed)) if renamed else value
         step = None if value < self.first else self.steps[value - self.first]
         if step is not None and step.op in _PASSED and self._passes(step, place):
             read = frozenset(place.axes)
-            return self.emit(
+            return self.add(
                 step.reading(self.window(i, place) if self.axes[i] & read else i for i in step.inputs)
             )
         both = None if step is None or step.op != "window" else self._composed(step, place)
         if step is None or both is None:
-            return self.emit(Step("window", (value,), places=(place,)))
+            return self.add(Step("window", (value,), places=(place,)))
         if self._is_outside(both):
-            return self.emit(Step("const", value=Fraction(0)))
+            return self.add(Step("const", value=Fraction(0)))
         return self.window(step.inputs[0], both)
 
     def _is_zero(self, value: int) -> bool:

@@ -16,9 +16,9 @@ from superopt.ir import (
     STRUCTURAL,
     Graph,
     Step,
+    StepWriter,
     check_graph,
     live_graph,
-    step_axes,
     tensorless_values,
     value_axes,
 )
@@ -44,7 +44,7 @@ def decide_orders(graph: Graph, *, narrow: bool) -> Graph | None:
     if not rewriter.fits:
         return None
     outputs = tuple(replace(one, value=rewriter.moved[one.value]) for one in graph.outputs)
-    return check_graph(live_graph(replace(graph, steps=tuple(rewriter.steps), outputs=outputs)))
+    return check_graph(live_graph(replace(graph, steps=tuple(rewriter.written.steps), outputs=outputs)))
 
 
 class _Rewriter:
@@ -58,8 +58,7 @@ class _Rewriter:
         self.ranges = ranges_of(graph, self.known)
         self.forms = linear_forms(graph, exact=True)
         self.axes = value_axes(graph)
-        self.steps: list[Step] = []
-        self.new_axes = list(self.axes[: self.first])
+        self.written = StepWriter(self.axes[: self.first])
         self.moved = list(range(self.first))
         self.changed = False
         self.widths_kept = True  # whether no reduction or view reads a value that lacks an axis now
@@ -67,7 +66,9 @@ class _Rewriter:
     @property
     def fits(self) -> bool:
         """Whether every value that an output, a reduction or a view reads still has its axes."""
-        kept = [self.new_axes[self.moved[one.value]] == self.axes[one.value] for one in self.graph.outputs]
+        kept = [
+            self.written.axes[self.moved[one.value]] == self.axes[one.value] for one in self.graph.outputs
+        ]
         return self.widths_kept and all(kept)
 
     def take(self, value: int) -> None:
@@ -77,9 +78,9 @@ class _Rewriter:
         if made is None:
             if step.op in STRUCTURAL:
                 before = frozenset[str]().union(*(self.axes[i] for i in step.inputs))
-                after = frozenset[str]().union(*(self.new_axes[self.moved[i]] for i in step.inputs))
+                after = frozenset[str]().union(*(self.written.axes[self.moved[i]] for i in step.inputs))
                 self.widths_kept &= before == after
-            made = self._add(step.reading(self.moved[i] for i in step.inputs))
+            made = self.written.add(step.reading(self.moved[i] for i in step.inputs))
         else:
             self.changed = True
         self.moved.append(made)
@@ -135,7 +136,7 @@ class _Rewriter:
         if left is None:
             return None
         if right is not None and left.op == right.op and left.op in _RISING:
-            return self._add(Step(op, (self.moved[left.inputs[0]], self.moved[right.inputs[0]])))
+            return self.written.add(Step(op, (self.moved[left.inputs[0]], self.moved[right.inputs[0]])))
         return self._solved(op, one, self.known[other]) if other in self.known else None
 
     def _solved(self, op: str, value: int, number: Fraction) -> int | None:
@@ -164,20 +165,17 @@ class _Rewriter:
     def _with(self, op: str, value: int, number: Fraction) -> int:
         """Return the comparison of an old value with a number, solved as far as possible."""
         solved = self._solved(op, value, number)
-        return self._add(Step(op, (self.moved[value], self._const(number)))) if solved is None else solved
+        return (
+            self.written.add(Step(op, (self.moved[value], self._const(number)))) if solved is None else solved
+        )
 
     def _beside(self, op: str, value: int, number: Fraction) -> int:
         """Return a comparison of an absolute value with a positive number as two comparisons of the value."""
         sides = self._with(op, value, number), self._with(_SWAPPED[op], value, -number)
-        return self._add(Step("or" if op in ("gt", "ge", "eq") else "and", sides))
+        return self.written.add(Step("or" if op in ("gt", "ge", "eq") else "and", sides))
 
     def _const(self, value: Fraction | int) -> int:
-        return self._add(Step("const", (), value=Fraction(value)))
-
-    def _add(self, step: Step) -> int:
-        self.new_axes.append(step_axes(step, tuple(self.new_axes[i] for i in step.inputs)))
-        self.steps.append(step)
-        return self.first + len(self.steps) - 1
+        return self.written.add(Step("const", (), value=Fraction(value)))
 
 
 def _root(number: Fraction) -> Fraction | None:
