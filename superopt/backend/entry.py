@@ -19,11 +19,12 @@ from superopt.backend.decision import Ledger
 from superopt.backend.deferred.live import Waiting, place_of_compilation, with_take_up
 from superopt.backend.deferred.mode import Mode, mode_of
 from superopt.backend.graphpass import RegionPass, passes_of
+from superopt.backend.joint.joint_pass import JointPass
 from superopt.backend.options import BackendOptions, mode_options, read_options
 from superopt.cache import Key
 from superopt.errors import first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
-from superopt.rivals.inductor import PASS, with_inductor
+from superopt.rivals.inductor import JOINT_PASS, PASS, with_inductor
 from superopt.targets import pick_target
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
@@ -154,6 +155,8 @@ def _compiled(
         with ledger.spending():
             _begin(warm_up, module, inputs, ledger.options)
         ours = patches[PASS] = RegionPass(ledger, passes_of(theirs), warm_up)
+        before = patches.get(JOINT_PASS, getattr(torch._inductor.config, JOINT_PASS))
+        patches[JOINT_PASS] = JointPass(ledger, ours, passes_of(before))
         ledger.entered = time.thread_time()
         try:
             return with_inductor(module, inputs, patches), ours

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
+from superopt.backend.joint.tiles import Tiles
 from superopt.backend.operators import Operators
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
@@ -48,7 +49,7 @@ class RegionPlan:
         parts: Mapping[str, Candidate] | None,
         kernels: Mapping[str, Kernel] | None = None,
         data: Any = None,
-        operators: Operators | None = None,
+        operators: Operators | Tiles | None = None,
     ) -> None:
         self.goal = goal
         self.inputs = tuple(port.name for port in goal.inputs)
@@ -70,8 +71,8 @@ class RegionPlan:
         return cls(goal, target.name, chosen, kernels)
 
     @classmethod
-    def of_operators(cls, goal: Graph, target: str, operators: Operators) -> "RegionPlan":
-        """Return the plan of a region that operators of PyTorch compute."""
+    def of_operators(cls, goal: Graph, target: str, operators: Operators | Tiles) -> "RegionPlan":
+        """Return the plan of a region that operators of PyTorch compute, or that is computed in turns."""
         return cls(goal, target, {}, operators=operators)
 
     @classmethod
@@ -84,6 +85,8 @@ class RegionPlan:
         target = member(data, "target", str, "a plan")
         if "operators" in data:
             return cls.of_operators(goal, target, Operators.read(data["operators"]))
+        if "tiles" in data:
+            return cls.of_operators(goal, target, Tiles.read(goal, data["tiles"]))
         return cls(goal, target, None, data=member(data, "parts", list, "a plan"))
 
     @property
@@ -95,7 +98,8 @@ class RegionPlan:
             "goal": print_graph(self.goal),
         }
         if self._operators is not None:
-            data["operators"] = self._operators.to_json()
+            kind = "tiles" if isinstance(self._operators, Tiles) else "operators"
+            data[kind] = self._operators.to_json()
         else:
             data["parts"] = [{"name": name, **runnable_json(one)} for name, one in self._parts.items()]
         return json.dumps(data, sort_keys=True, separators=(",", ":"))
@@ -114,7 +118,7 @@ class RegionPlan:
                 if self._only is not None:
                     return list(self._only.in_order(tensors))
                 return self.by_kernels(dict(zip(self.inputs, tensors, strict=True)))
-            except torch.OutOfMemoryError:
+            except (torch.OutOfMemoryError, IndexError):  # which PyTorch raises too
                 raise
             except Exception as error:  # compilers and drivers may raise anything; torch can compute the goal
                 self._failed = True

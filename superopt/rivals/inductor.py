@@ -9,14 +9,17 @@ from torch import Tensor, fx
 from superopt.trace.capture.encoders import ENCODERS
 from superopt.tune.background import Background
 
-__all__ = ["PASS", "alone", "compiled_by_inductor", "table_for", "with_inductor"]
+__all__ = ["JOINT_PASS", "PASS", "alone", "compiled_by_inductor", "table_for", "with_inductor"]
 
 T = TypeVar("T")
 
 PASS = "post_grad_custom_pre_pass"
 """Inductor's setting for a pass over the graph: ours; a user's own pass changes no region by itself."""
 
-_ALONE = {PASS: None, "fx_graph_cache": False, "cpp_wrapper": False}
+JOINT_PASS = "joint_custom_post_pass"
+"""Inductor's setting for a pass over forward and backward pass as one graph."""
+
+_ALONE = {PASS: None, JOINT_PASS: None, "fx_graph_cache": False, "cpp_wrapper": False}
 
 
 def with_inductor(

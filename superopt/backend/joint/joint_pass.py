@@ -1,0 +1,264 @@
+"""Joint pass: the part of a training step around its largest values, in turns where that is no slower.
+
+The loss of a language model is the example: its logits are larger than all that enters and leaves the step.
+Forward and backward pass are one graph here, so that both are computed for a few rows at a time, and what is
+kept between the passes are the gradients themselves. They are those of a loss that counts once; the backward
+pass multiplies them by what it really counts.
+"""
+
+import logging
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.graphpass import RegionPass
+from superopt.backend.joint.factored import factored
+from superopt.backend.joint.piece import is_tangent, large_bytes, largest_component, piece_around
+from superopt.backend.joint.tiles import Tiles
+from superopt.backend.joint.tiling import largest_bytes, tiled, with_undefined
+from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
+from superopt.backend.region_race import even
+from superopt.backend.subgraph import Subgraph
+from superopt.cache import Cache, Record, key_of, program_text, versions
+from superopt.candidates.sizes import resized
+from superopt.errors import SuperoptError, first_line, kind_and_line
+from superopt.ir import Graph
+from superopt.rivals.aten import listed, value_of
+from superopt.rivals.inductor import alone, compiled_by_inductor
+from superopt.targets import Target, pick_target
+from superopt.trace import trace
+from superopt.trace.run import TORCH_DTYPES, run_graph
+from superopt.tune import confirm
+from superopt.verify.floats.compare import compare_floats, typical
+
+__all__ = ["JointPass"]
+
+log = logging.getLogger("superopt")
+
+_LEAST_BYTES = 8 << 20  # of a value that is worth turns
+_TURN_BYTES = 16 << 20  # of the largest value of a turn
+_LEAST_S = 3.0  # seconds below which no race begins
+_RACE_S, _MOST_RACE_S = 1.0, 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A piece in turns: its plan, the results that the gradient of the loss multiplies, and what it reads."""
+
+    subgraph: Subgraph
+    plan: RegionPlan
+    names: tuple[str, ...]  # of each result
+    scaled: frozenset[str]
+    tangent: fx.Node
+    inputs: Mapping[str, fx.Node]
+    tiles: Tiles
+
+    def given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the inputs of the piece in the order of the plan."""
+        known = dict(zip(self.subgraph.inputs, tensors, strict=True))
+        return [known[self.inputs[name]] for name in self.plan.inputs]
+
+
+class JointPass(CustomGraphPass):
+    """Replaces a part of a joint graph by a call of a plan that computes it in turns."""
+
+    def __init__(self, ledger: Ledger, regions: RegionPass, before: Sequence[Any] = ()) -> None:
+        self.ledger, self.regions = ledger, regions
+        self.before = tuple(one for one in before if not isinstance(one, JointPass))
+
+    def uuid(self) -> Any:
+        """Return what the pass depends on, or None where no graph may come from a cache."""
+        known = self.regions.uuid()
+        before = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
+        return None if known is None or not all(before) else (b"joint", known, *before)
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Run the user's passes, and replace a part; a fault of ours leaves the graph as it is."""
+        for one in self.before:
+            one(graph)
+        try:
+            self._run(graph)
+        except SuperoptError as error:
+            log.info("no part of a joint graph is computed in turns: %s", first_line(error))
+        except Exception as error:  # Inductor compiles the graph without us
+            log.warning("a joint graph is left as it is: %s", kind_and_line(error))
+
+    def _run(self, graph: fx.Graph) -> None:
+        seeds = largest_component(graph, _LEAST_BYTES)
+        if not seeds or not any(map(is_tangent, graph.nodes)) or _devices(seeds) != {"cpu"}:
+            return
+        target = pick_target("cpu")
+        found = _found(piece_around(graph, seeds), target, large_bytes(graph, _LEAST_BYTES))
+        if found is None:
+            return
+        decision = self._decided(found, target)
+        self.ledger.note(decision, "joint graph")
+        if decision.taken:
+            _put_in(graph, found)
+
+    def _decided(self, found: _Found, target: Target) -> Decision:
+        """Return whether the piece is computed in turns, as it was decided before or by a race."""
+        nodes = found.subgraph.piece.nodes
+        goal = found.plan.goal
+        inputs = ", ".join(f"{port.dtype}{list(goal.shape(port))}".replace(" ", "") for port in goal.inputs)
+        blank = Decision(listed(nodes), inputs, False, "")
+        options = {"backend": "joint", **found.tiles.to_json(), "results": list(found.names)}
+        parts = {**versions(), **target.key_parts()}
+        key = key_of("plan", program=program_text(goal), options=options, **parts)
+        ledger = self.ledger
+        record = Cache.open().get(key) if ledger.options.cache else None
+        if record is not None and isinstance(record.data.get("taken"), bool):
+            return replace(blank, taken=record.data["taken"], why=str(record.data.get("why")), recalled=True)
+        if ledger.left_s < _LEAST_S:
+            return replace(blank, why="no time to race it in turns", open=True)
+        with ledger.spending():
+            taken, why = alone(lambda: _judged(found, target, ledger.options.inductor))
+        if ledger.options.cache:
+            Cache.open().put(key, Record({"taken": taken, "why": why}, "backend"))
+        return replace(blank, taken=taken, why=why)
+
+
+def _devices(nodes: Iterable[fx.Node]) -> set[str]:
+    return {value.device.type for value in map(value_of, nodes) if isinstance(value, Tensor)}
+
+
+def _found(subgraph: Subgraph, target: Target, limit_bytes: int) -> _Found | None:
+    """Return a piece in turns, or None where no axis serves, or it is no multiple of the loss's gradient."""
+    tangents = [node for node in subgraph.inputs if is_tangent(node)]
+    results = [value_of(one.node) for one in subgraph.results]
+    floats = [value for value in (*map(value_of, subgraph.inputs), *results) if value.dtype.is_floating_point]
+    if len(tangents) != 1 or {value.dtype for value in floats} != {torch.float32} or subgraph.symbols:
+        return None
+    if not all(value.dtype.is_floating_point for value in results):
+        return None
+    traced = alone(lambda: trace(subgraph.module, *subgraph.example(), name="step", for_proof=True))
+    if traced.program.opaque or len(traced.program.regions) != 1:
+        return None
+    nodes = dict(zip(traced.input_names, subgraph.inputs, strict=True))
+    [name] = [name for name, node in nodes.items() if node is tangents[0]]
+    made = {one.port.name for one in traced.graph.outputs}
+    without = factored(traced.graph, name) if name in {one.name for one in traced.graph.inputs} else None
+    if without is None or not made.issuperset(traced.program.outputs):
+        return None
+    goal, scaled = without
+    tiles = _tiles_of(goal, limit_bytes)
+    if tiles is None:
+        return None
+    plan = RegionPlan.of_operators(goal, target.name, tiles)
+    return _Found(subgraph, plan, traced.program.outputs, scaled, tangents[0], nodes, tiles)
+
+
+def _tiles_of(goal: Graph, limit_bytes: int) -> Tiles | None:
+    """Return the tiles of a goal along its longest axis that serves."""
+    checked = with_undefined(goal)
+    for axis in sorted(goal.axes, key=lambda one: -one.size):
+        tiling = tiled(checked, axis.name, limit_bytes)
+        if tiling is not None:
+            rows = axis.size * _TURN_BYTES // largest_bytes(goal)
+            return Tiles(goal, axis.name, min(max(rows, 1), axis.size), limit_bytes)
+    return None
+
+
+def _judged(found: _Found, target: Target, patches: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether turns are accurate and no slower than Inductor's code of the whole piece, and why."""
+    if not _is_accurate(found):
+        return False, "in turns it is not as accurate as PyTorch"
+    inputs = _drawn(found.subgraph.example())
+    text = kept_plan(found.plan)
+    given = found.given(inputs)
+    whole = compiled_by_inductor(found.subgraph.module, inputs, patches)
+    raced = confirm(
+        {"turns": lambda: REGION(text, given), "whole": lambda: whole(*inputs)},
+        "turns",
+        "whole",
+        [()],
+        seconds=_RACE_S,
+        most_seconds=_MOST_RACE_S,
+        times=target.times,
+    )
+    speed = raced.speed_of("turns")
+    goal, tiles = found.plan.goal, found.tiles
+    size = largest_bytes(goal) / (1 << 20)
+    turn = size * tiles.rows / goal.sizes[tiles.axis]
+    why = f"in turns it has {speed:.2f} times Inductor's speed, and {turn:.0f} MB in place of {size:.0f}"
+    return speed >= even(), why
+
+
+def _is_accurate(found: _Found) -> bool:
+    """Whether turns err no more than PyTorch does, of two whole turns and a part of one."""
+    tiles, goal = found.tiles, found.plan.goal
+    size = min(goal.sizes[tiles.axis], 2 * tiles.rows + (tiles.rows + 1) // 2)
+    small = resized(goal, {tiles.axis: size})
+    part = Tiles(small, tiles.axis, min(tiles.rows, size), largest_bytes(small) // 2)
+    names = [port.name for port in small.inputs]
+    results = [one.port.name for one in small.outputs]
+
+    def theirs(*tensors: Tensor) -> list[Tensor]:
+        dtype = next(one.dtype for one in tensors if one.dtype.is_floating_point)
+        made = run_graph(small, dict(zip(names, tensors, strict=True)), dtype)
+        return [made[name] for name in results]
+
+    def ours(*tensors: Tensor) -> list[Tensor]:
+        made = part(dict(zip(names, tensors, strict=True)))
+        return [made[name] for name in results]
+
+    blank = [
+        torch.empty(small.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in small.inputs
+    ]
+    return compare_floats(theirs, ours, _drawn(tuple(blank)), seed=1, distributions=("normal",)).ok
+
+
+def _drawn(example: tuple[Tensor, ...]) -> list[Tensor]:
+    """Return random tensors like an example; integers are 0 or 1, which are valid as indices and labels."""
+    return [
+        made if one.dtype.is_floating_point else torch.randint(0, 2, one.shape).to(one.dtype)
+        for one, made in zip(example, typical(example), strict=True)
+    ]
+
+
+def _put_in(graph: fx.Graph, found: _Found) -> None:
+    """Replace the piece by a call of its plan, and what is multiplied by the gradient of the loss."""
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
+    text = kept_plan(found.plan)
+    results = found.subgraph.results
+    place = {name: at for at, name in enumerate(found.plan.outputs)}
+    given = [found.inputs[name] for name in found.plan.inputs]
+    first = found.subgraph.piece.nodes[0]
+    with graph.inserting_before(first):
+        call = graph.call_function(REGION, (text, given))
+    mode = torch._guards.detect_fake_mode([value_of(node) for node in given])
+    assert mode is not None
+    with mode:
+        call.meta["val"] = REGION(text, [value_of(node) for node in given])
+    call.meta["partitioner_tag"] = "is_forward"
+    point = call
+    for result, name in zip(results, found.names, strict=True):
+        with graph.inserting_after(point):
+            made = graph.call_function(operator.getitem, (call, place[name]))
+        made.meta["val"] = call.meta["val"][place[name]]
+        made.meta["partitioner_tag"] = "is_forward"
+        point = made
+        if name in found.scaled:
+            made = _after(graph, made, torch.ops.aten.mul.Tensor, (made, found.tangent))
+        if result.back is not None:
+            made = _after(graph, made, torch.ops.aten.permute.default, (made, list(result.back)))
+        made.meta = {**result.node.meta}
+        result.node.replace_all_uses_with(made)
+    stable_topological_sort(graph)
+    graph.eliminate_dead_code()
+    graph.lint()
+
+
+def _after(graph: fx.Graph, node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
+    with graph.inserting_after(node):
+        made = graph.call_function(target, args)
+    made.meta["val"] = value_of(node)
+    made.meta["partitioner_tag"] = "is_backward"
+    return made

@@ -1,0 +1,115 @@
+"""Piece: the part of a joint graph around values that are larger than all that enters and leaves it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+
+from torch import Tensor, fx
+
+from superopt.backend.pieces import Piece
+from superopt.backend.subgraph import Subgraph, subgraph_of
+from superopt.rivals.aten import tensors_in, value_of
+from superopt.rivals.kinds import Kind
+
+__all__ = ["is_tangent", "large_bytes", "largest_component", "piece_around"]
+
+
+def _bytes(node: fx.Node) -> int:
+    """Return the bytes of a node's tensor, 0 where it makes no single tensor of a known size."""
+    value = value_of(node)
+    if not isinstance(value, Tensor) or not all(isinstance(size, int) for size in value.shape):
+        return 0
+    return prod(value.shape) * value.element_size()
+
+
+def is_tangent(node: fx.Node) -> bool:
+    """Whether a node is the gradient of one of the program's results."""
+    return node.op == "placeholder" and node.name.startswith("tangents")
+
+
+def large_bytes(graph: fx.Graph, least_bytes: int) -> int:
+    """Return the bytes above which a value is larger than all that enters and leaves a graph."""
+    [output] = graph.find_nodes(op="output")
+    outside = [*graph.find_nodes(op="placeholder"), *output.all_input_nodes]
+    return max(least_bytes, *map(_bytes, outside))
+
+
+def largest_component(graph: fx.Graph, least_bytes: int) -> list[fx.Node]:
+    """Return nodes with values larger than all that enters and leaves, those that read one another."""
+    limit = large_bytes(graph, least_bytes)
+    large = [node for node in graph.nodes if node.op == "call_function" and _bytes(node) > limit]
+    if not large:
+        return []
+    group, left = {large[0]}, [large[0]]
+    members = set(large)
+    while left:
+        node = left.pop()
+        for near in {*node.all_input_nodes, *node.users} & members - group:
+            group.add(near)
+            left.append(near)
+    return [node for node in large if node in group]
+
+
+def piece_around(graph: fx.Graph, seeds: Iterable[fx.Node]) -> Subgraph:
+    """Return the piece around some nodes, with what is made for it alone and of it alone.
+
+    Raise InputError where it cannot stand alone.
+    """
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    members = set(seeds)
+    members |= {user for node in members for user in node.users if user.op == "call_function"}
+    late = _reach((node for node in graph.nodes if is_tangent(node)), lambda node: node.users)
+    while True:
+        after = _reach(members, lambda node: node.users)
+        before = _reach(members, lambda node: node.all_input_nodes)
+        more = (after & before) | (before & late)  # what is made of gradients for the piece belongs to it
+        more |= {node for node in before if _is_cheap(node)}
+        more = {node for node in more if node.op == "call_function"} - members
+        if not more:
+            break
+        members |= more
+    _follow(members, order)
+    kinds: dict[fx.Node, Kind] = dict.fromkeys(graph.nodes, "outside")
+    kinds.update(dict.fromkeys(members, "compute"))
+    return subgraph_of(Piece(tuple(sorted(members, key=order.__getitem__))), kinds)
+
+
+def _reach(start: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
+    found = set(start)
+    left = list(found)
+    while left:
+        for near in step(left.pop()):
+            if near not in found:
+                found.add(near)
+                left.append(near)
+    return found
+
+
+def _is_cheap(node: fx.Node) -> bool:
+    """Whether a node is made of integers, masks and constants alone."""
+    if node.op == "placeholder":
+        return False
+    value = value_of(node)
+    floats = [
+        one
+        for read in node.all_input_nodes
+        for one in tensors_in(value_of(read))
+        if one.dtype.is_floating_point
+    ]
+    return isinstance(value, Tensor) and not floats
+
+
+def _follow(members: set[fx.Node], order: Mapping[fx.Node, int]) -> None:
+    """Add what is computed of the piece's results, of constants, and of nothing else."""
+    pending = sorted({user for one in members for user in one.users} - members, key=order.__getitem__)
+    while pending:
+        node = pending.pop(0)
+        constants = {
+            one for one in node.all_input_nodes if one.op == "call_function" and not one.all_input_nodes
+        }
+        if (
+            node.op == "call_function"
+            and node not in members
+            and members | constants >= set(node.all_input_nodes)
+        ):
+            members |= {node, *constants}
+            pending += sorted(node.users, key=order.__getitem__)
