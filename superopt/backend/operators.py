@@ -14,7 +14,7 @@ from superopt.ir import Graph
 from superopt.rivals.composites import recomposed
 from superopt.verify.graphs.equality import equal_graphs
 
-__all__ = ["Operators", "eager_module", "operators_of"]
+__all__ = ["Operators", "eager_module", "in_own_memory", "operators_of"]
 
 
 @dataclass(slots=True)
@@ -55,15 +55,7 @@ class Operators:
             self._module = subgraph_from(self.data, self.device).module
         with torch.no_grad():
             made = self._module(*[known[name] for name in self.inputs])
-        held = {one.untyped_storage().data_ptr() for one in known.values()}
-        found = {}
-        for name, tensor in zip(self.results, made, strict=True):
-            whole = tensor.contiguous()
-            if whole.untyped_storage().data_ptr() in held:
-                whole = whole.clone()
-            held.add(whole.untyped_storage().data_ptr())
-            found[name] = whole
-        return found
+        return in_own_memory(dict(zip(self.results, made, strict=True)), known)
 
     def prove(self, goal: Graph) -> None:
         """Raise InputError unless the operators compute a goal, by its algebra."""
@@ -77,6 +69,19 @@ class Operators:
         known = [port.name for port in goal.inputs], [one.port.name for one in goal.outputs]
         if (ports, made) != known or not equal_graphs(goal, found).equal:
             raise InputError(f"{goal.name}: the operators of a plan compute something else")
+
+
+def in_own_memory(made: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return results contiguous, none of which shares memory with another or with what is known."""
+    held = {one.untyped_storage().data_ptr() for one in known.values()}
+    found = {}
+    for name, tensor in made.items():
+        whole = tensor.contiguous()
+        if whole.untyped_storage().data_ptr() in held:
+            whole = whole.clone()
+        held.add(whole.untyped_storage().data_ptr())
+        found[name] = whole
+    return found
 
 
 def eager_module(region: Region) -> tuple[fx.GraphModule, bool]:

@@ -91,6 +91,8 @@ class JointPass(CustomGraphPass):
 
     def _run(self, graph: fx.Graph) -> None:
         seeds = largest_component(graph, _LEAST_BYTES)
+        if torch._inductor.config.cpp_wrapper:  # it makes wrong code of a call of a plan
+            return
         if not seeds or not any(map(is_tangent, graph.nodes)) or _devices(seeds) != {"cpu"}:
             return
         target = pick_target("cpu")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from superopt.backend.joint.run import TiledKernel
 from superopt.backend.joint.tiling import UNDEFINED, tiled, with_undefined
+from superopt.backend.operators import in_own_memory
 from superopt.errors import InputError
 from superopt.ir import Graph
 
@@ -46,7 +47,7 @@ class Tiles:
         made = self._kernel(known)
         if UNDEFINED in made and float(made.pop(UNDEFINED)):
             raise IndexError("an index or a label is out of range")
-        return made
+        return in_own_memory(made, known)
 
     def prove(self, goal: Graph) -> None:
         """Raise InputError unless a goal can be computed so: what the turns do follows from its algebra."""
