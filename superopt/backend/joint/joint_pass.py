@@ -36,6 +36,7 @@ from superopt.trace import trace
 from superopt.trace.run import TORCH_DTYPES, run_graph
 from superopt.tune import confirm
 from superopt.verify.floats.compare import compare_floats, typical
+from superopt.verify.floats.report import FloatReport
 
 __all__ = ["JointPass"]
 
@@ -116,14 +117,16 @@ class JointPass(CustomGraphPass):
         ledger = self.ledger
         record = Cache.open().get(key) if ledger.options.cache else None
         if record is not None and isinstance(record.data.get("taken"), bool):
-            return replace(blank, taken=record.data["taken"], why=str(record.data.get("why")), recalled=True)
+            why, verdict = (str(record.data.get(name, "")) for name in ("why", "verdict"))
+            return replace(blank, taken=record.data["taken"], why=why, verdict=verdict, recalled=True)
         if ledger.left_s < _LEAST_S:
             return replace(blank, why="no time to race it in turns", open=True)
         with ledger.spending():
-            taken, why = alone(lambda: _judged(found, target, ledger.options.inductor))
+            made = alone(lambda: _judged(blank, found, target, ledger.options.inductor))
         if ledger.options.cache:
-            Cache.open().put(key, Record({"taken": taken, "why": why}, "backend"))
-        return replace(blank, taken=taken, why=why)
+            kept = {"taken": made.taken, "why": made.why, "verdict": made.verdict}
+            Cache.open().put(key, Record(kept, made.operators))
+        return made
 
 
 def _devices(nodes: Iterable[fx.Node]) -> set[str]:
@@ -167,10 +170,12 @@ def _tiles_of(goal: Graph, limit_bytes: int) -> Tiles | None:
     return None
 
 
-def _judged(found: _Found, target: Target, patches: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return whether turns are accurate and no slower than Inductor's code of the whole piece, and why."""
-    if not _is_accurate(found):
-        return False, "in turns it is not as accurate as PyTorch"
+def _judged(blank: Decision, found: _Found, target: Target, patches: Mapping[str, Any]) -> Decision:
+    """Decide for turns where they are accurate, and no slower than Inductor's code of the whole piece."""
+    report = _compared(found)
+    blank = replace(blank, verdict=str(report))
+    if not report.ok:
+        return replace(blank, why="not as accurate as PyTorch in turns")
     inputs = _drawn(found.subgraph.example())
     text = kept_plan(found.plan)
     given = found.given(inputs)
@@ -189,11 +194,15 @@ def _judged(found: _Found, target: Target, patches: Mapping[str, Any]) -> tuple[
     size = largest_bytes(goal) / (1 << 20)
     turn = size * tiles.rows / goal.sizes[tiles.axis]
     why = f"in turns it has {speed:.2f} times Inductor's speed, and {turn:.0f} MB in place of {size:.0f}"
-    return speed >= even(), why
+    times = {
+        one: raced.measurements[name].median_us
+        for name, one in (("whole", "before_us"), ("turns", "after_us"))
+    }
+    return replace(blank, taken=speed >= even(), why=why, **times)
 
 
-def _is_accurate(found: _Found) -> bool:
-    """Whether turns err no more than PyTorch does, of two whole turns and a part of one."""
+def _compared(found: _Found) -> FloatReport:
+    """Return how the errors of turns compare with PyTorch's, of two whole turns and a part of one."""
     tiles, goal = found.tiles, found.plan.goal
     size = min(goal.sizes[tiles.axis], 2 * tiles.rows + (tiles.rows + 1) // 2)
     small = resized(goal, {tiles.axis: size})
@@ -213,7 +222,7 @@ def _is_accurate(found: _Found) -> bool:
     blank = [
         torch.empty(small.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in small.inputs
     ]
-    return compare_floats(theirs, ours, _drawn(tuple(blank)), seed=1, distributions=("normal",)).ok
+    return compare_floats(theirs, ours, _drawn(tuple(blank)), seed=1, distributions=("normal",))
 
 
 def _drawn(example: tuple[Tensor, ...]) -> list[Tensor]:
