@@ -16,6 +16,7 @@ from superopt.backend.joint import joint_pass
 
 with warnings.catch_warnings():  # Inductor warns of parts of PyTorch as it is imported
     warnings.simplefilter("ignore")
+    import torch._functorch.config
     import torch._inductor.compile_fx
 
 WORDS, WIDTH = 90, 12

@@ -44,7 +44,7 @@ log = logging.getLogger("superopt")
 
 _LEAST_BYTES = 8 << 20  # of a value that is worth turns
 _TURN_BYTES = 16 << 20  # of the largest value of a turn
-_LEAST_S = 3.0  # seconds below which no race begins
+_LEAST_S = 3.0  # seconds of a budget that was told, below which no race begins
 _RACE_S, _MOST_RACE_S = 1.0, 6.0
 
 
@@ -119,7 +119,7 @@ class JointPass(CustomGraphPass):
         if record is not None and isinstance(record.data.get("taken"), bool):
             why, verdict = (str(record.data.get(name, "")) for name in ("why", "verdict"))
             return replace(blank, taken=record.data["taken"], why=why, verdict=verdict, recalled=True)
-        if ledger.left_s < _LEAST_S:
+        if ledger.options.budget_s is not None and ledger.left_s < _LEAST_S:
             return replace(blank, why="no time to race it in turns", open=True)
         with ledger.spending():
             made = alone(lambda: _judged(blank, found, target, ledger.options.inductor))
@@ -179,9 +179,9 @@ def _judged(blank: Decision, found: _Found, target: Target, patches: Mapping[str
     inputs = _drawn(found.subgraph.example())
     text = kept_plan(found.plan)
     given = found.given(inputs)
-    whole = compiled_by_inductor(found.subgraph.module, inputs, patches)
+    inductor = compiled_by_inductor(found.subgraph.module, inputs, patches)
     raced = confirm(
-        {"turns": lambda: REGION(text, given), "whole": lambda: whole(*inputs)},
+        {"turns": lambda: REGION(text, given), "whole": lambda: inductor(*inputs)},
         "turns",
         "whole",
         [()],
@@ -194,11 +194,8 @@ def _judged(blank: Decision, found: _Found, target: Target, patches: Mapping[str
     size = largest_bytes(goal) / (1 << 20)
     turn = size * tiles.rows / goal.sizes[tiles.axis]
     why = f"in turns it has {speed:.2f} times Inductor's speed, and {turn:.0f} MB in place of {size:.0f}"
-    times = {
-        one: raced.measurements[name].median_us
-        for name, one in (("whole", "before_us"), ("turns", "after_us"))
-    }
-    return replace(blank, taken=speed >= even(), why=why, **times)
+    whole_us, turns_us = (raced.measurements[name].median_us for name in ("whole", "turns"))
+    return replace(blank, taken=speed >= even(), why=why, before_us=whole_us, after_us=turns_us)
 
 
 def _compared(found: _Found) -> FloatReport:

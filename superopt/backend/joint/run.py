@@ -111,4 +111,5 @@ def _computed(graph: Graph, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _empty(graph: Graph, port: Port, given: Mapping[str, Tensor]) -> Tensor:
     one = next(iter(given.values()))
-    return one.new_empty(graph.shape(port), dtype=TORCH_DTYPES[port.dtype])
+    dtype = torch.float32 if port.dtype == "bool" else TORCH_DTYPES[port.dtype]
+    return one.new_empty(graph.shape(port), dtype=dtype)

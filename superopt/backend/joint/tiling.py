@@ -182,7 +182,8 @@ class _Tiler:
 
     def _sides(self, step: Step) -> tuple[str, ...]:
         """Return the axes of a sum's two sides where it is a large product of matrices, else nothing."""
-        if step.op != "contract" or step.axes != (self.axis,):
+        selects = step.op == "contract" and self.masks[step.inputs[0]] != self.masks[step.inputs[1]]
+        if step.op != "contract" or step.axes != (self.axis,) or selects:
             return ()
         left, right = (self._sorted(self.axes[one] - {self.axis}) for one in step.inputs)
         sizes = self.graph.sizes
