@@ -42,10 +42,13 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Deci
     monkeypatch.setattr(joint_pass, "_RACE_S", 0.05)
     monkeypatch.setattr(joint_pass, "_MOST_RACE_S", 0.05)
     monkeypatch.setattr(joint_pass, "even", lambda: 0.0)
-    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)  # each test compiles its graph
-    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
     torch._dynamo.reset()
-    yield made
+    # Each test compiles its graph.
+    with (
+        torch._inductor.config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        yield made
     torch._dynamo.reset()
 
 
