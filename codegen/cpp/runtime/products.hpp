@@ -82,6 +82,9 @@ void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
 #if defined(HAS_PAIRS)
     if (b.row == 1 && b.column != 1 && m_count <= few && !is_turned_sooner(m_count, k_count))
         return pairs_few(m_count, n_count, k_count, a, b, c, c_row);
+#if defined(HAS_SQUARES)
+    if (m_count > few) return contract_squares(m_count, n_count, k_count, a, b, c, c_row);
+#endif
 #if !defined(HAS_TILES)
     if (m_count > few && is_turned_in_place(m_count, k_count, a, b))
         return pairs_turned(m_count, n_count, k_count, a, b, c, c_row);
