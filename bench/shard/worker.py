@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from superopt.shard.machine import parse_machine
 from superopt.shard.measure import measured_machine
-from superopt.shard.runtime import ProcessMesh, ReductionStep
+from superopt.shard.output.runtime import ProcessMesh, ReductionStep
 
 _LONG_ENOUGH_S, _MOST_REPEATS = 0.1, 10  # of a program in a turn
 

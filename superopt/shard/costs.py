@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -19,6 +20,7 @@ __all__ = ["Costs", "Move", "Timeline", "mesh_of", "with_moves_early"]
 Move = tuple[str, tuple[int, ...], str, str, str]
 """A move: its kind, the dimensions, the axis, the axis of the new chunks, and how it reduces."""
 
+_NULLARY = frozenset({"const", "infinity", "size"})
 _FREE = frozenset({"rename", "select", "const", "infinity", "size", "index"})
 
 
@@ -46,7 +48,7 @@ def with_moves_early(sharded: Sharded, *, inputs: bool) -> Sharded:
     """
     follow: dict[int, list[int]] = {}
     for at, one in enumerate(sharded.instructions):
-        if one.kind not in ("enter", "step") and (
+        if (one.moves or one.kind == "slice") and (
             inputs or sharded.instructions[one.inputs[0]].kind != "enter"
         ):
             follow.setdefault(one.inputs[0], []).append(at)
@@ -88,7 +90,10 @@ class Costs:
             (DTYPES[port.dtype].bytes for port in (*graph.inputs, *(one.port for one in graph.outputs))),
             default=4,
         )
+        self.whole: Placement = (None,) * len(layout.mesh.sizes)
+        self.nullary = {at for at, step in graph.numbered if step.op in _NULLARY}
         self.bytes = lru_cache(maxsize=None)(self._bytes)
+        self.cheapest = lru_cache(maxsize=None)(self._cheapest)
         self.changed = lru_cache(maxsize=None)(self._changed)
         self.reduction = lru_cache(maxsize=None)(self._reduction)
         self._single = lru_cache(maxsize=None)(self._collective)
@@ -120,6 +125,12 @@ class Costs:
             # An elementwise step is fused with what makes its operands.
             traffic += own if step.op == "contract" else 0
         return max(2 * work / device.flops_per_s, traffic / device.bytes_per_s)
+
+    def call_seconds(
+        self, reads: Sequence[tuple[int, Placement]], makes: Sequence[tuple[int, Placement]]
+    ) -> float:
+        """Return the seconds of a call: of its traffic, as nothing is known of what it computes."""
+        return sum(self.bytes(*one) for one in (*reads, *makes)) / self.machine.device.bytes_per_s
 
     def _reduction(self, dims: tuple[int, ...], size: int) -> tuple[float, Program]:
         """Return the seconds and the best program of an all-reduce along some dimensions."""
@@ -175,6 +186,11 @@ class Costs:
             if one.kind == "step":
                 operands = tuple(sharded.instructions[i].placement for i in one.inputs)
                 seconds = self.step_seconds(one.value, operands, one.placement)
+            elif one.kind == "call":
+                seconds = self.call_seconds(
+                    [(sharded.instructions[i].value, sharded.instructions[i].placement) for i in one.inputs],
+                    [(one.value, one.placement)],
+                )
             if seconds:
                 computing = start + seconds
             spans.append((start, start + seconds))
@@ -196,6 +212,17 @@ class Costs:
                 if last.get(i, at) == at and sharded.instructions[i].kind != "enter":
                     held -= sizes[i]
         return entered + most
+
+    def _cheapest(
+        self, value: int, known: frozenset[Placement], wanted: Placement
+    ) -> tuple[float, Placement] | None:
+        """Return the least seconds of a change of placement, and where it starts."""
+        found = [
+            (change[0], start)
+            for start in sorted(known, key=str)
+            if (change := self.changed(value, start, wanted)) is not None
+        ]
+        return min(found, key=lambda one: one[0], default=None)
 
     def _changed(
         self, value: int, start: Placement, end: Placement

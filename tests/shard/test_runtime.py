@@ -1,4 +1,4 @@
-"""The collectives of a mesh of processes: each reduction program leaves the sum, or the maximum, everywhere."""
+"""Collectives between processes: each reduction program leaves the sum, or the maximum, everywhere."""
 
 from math import prod
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from shard.processes import on_processes
 
+from superopt.shard.output.runtime import ProcessMesh, ReductionStep
 from superopt.shard.reductions import programs
-from superopt.shard.runtime import ProcessMesh, ReductionStep
 
 
 def steps_of(levels: int, own: tuple[int, ...]) -> list[list[ReductionStep]]:
