@@ -104,15 +104,12 @@ def _checked(sharded: Sharded, at: int, seed: int) -> tuple[Verdict, Fault | Non
     """Return the verdict on one instruction, given operands that lie as they should, and what is wrong."""
     one = sharded.instructions[at]
     tensor = value_names(sharded.layout.graph)[one.value]
-    call = sharded.layout.made_by.get(one.value) if one.kind in ("enter", "call") else None
-    if one.kind == "call" or call is not None:
-        if one.kind == "call" and call is not None and _call_fits(sharded, one):
-            note = f"{call[0].target} is trusted to make the same of the same"
-            if any(one.placement):
-                note += ", and to take each place along the split axes by itself"
-            return Verdict(
-                "equal", error_bound=0.0, oracles=(call[0].target,), notes=(note,), seed=seed
-            ), None
+    if _is_call(sharded, one):
+        if _call_fits(sharded, one):
+            target = sharded.layout.made_by[one.value][0].target
+            note = f"{target} is trusted to take each place along the split axes by itself"
+            notes = (note,) if any(one.placement) else ()
+            return Verdict("equal", error_bound=0.0, oracles=(target,), notes=notes, seed=seed), None
         note = f"{tensor} is not made by its operator, of what that reads"
         return Verdict("different", notes=(note,), seed=seed), Fault((0,) * len(one.placement), tensor, at)
     try:
@@ -131,11 +128,16 @@ def _checked(sharded: Sharded, at: int, seed: int) -> tuple[Verdict, Fault | Non
     return verdict, None
 
 
+def _is_call(sharded: Sharded, one: Instruction) -> bool:
+    """Return whether an instruction is a call, or stands where only a call may stand."""
+    return one.kind == "call" or (one.kind == "enter" and one.value in sharded.layout.made_by)
+
+
 def _call_fits(sharded: Sharded, one: Instruction) -> bool:
     """Return whether a call reads its own arguments, and all of them and its result lie as they may."""
     layout = sharded.layout
     made_by = layout.made_by
-    if one.value not in made_by:
+    if one.kind != "call" or one.value not in made_by:
         return False
     call, place = made_by[one.value]
     operands = [sharded.instructions[i] for i in one.inputs]
@@ -200,9 +202,9 @@ def _differs(sharded: Sharded, seed: int) -> bool:
     try:
         for one in sharded.instructions:
             inputs = tuple(made[i] for i in one.inputs)
-            if one.kind == "call" and not _call_fits(sharded, one):
-                return True  # the operator would make something else of what it reads
             if one.kind in ("enter", "call"):
+                if _is_call(sharded, one) and not _call_fits(sharded, one):
+                    return True  # the operator would make something else of what it reads
                 made.append(devices.rename(one.value, devices.onto(one.placement)))
             elif one.kind == "step":
                 made.append(devices.step(layout.graph.step_at(one.value), inputs, one.placement))

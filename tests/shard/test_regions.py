@@ -12,7 +12,7 @@ from shard.processes import Case, worst_errors
 from torch import Tensor
 
 from superopt.errors import InputError
-from superopt.shard import ShardResult, shard_program
+from superopt.shard import shard_program
 from superopt.shard.proof import prove_sharded
 from superopt.shard.sharded import Instruction, Sharded
 
@@ -23,8 +23,8 @@ FOUR = f"node=2 @ 1 GB/s 2 us own, gpu=2 @ 10 GB/s 1 us, {SLOW}"
 
 
 def running(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-    """A sum along the tokens needs all of them, and a sort of each token's features needs all of these."""
-    first = torch.cumsum(torch.relu(x @ w), 0)
+    """A maximum along the tokens needs all of them, and a sort of features needs all of these."""
+    first = torch.cummax(torch.relu(x @ w), 0).values
     return torch.sort(first @ v, -1).values * 2
 
 
@@ -33,7 +33,7 @@ def routed(ids: Tensor, table: Tensor, w: Tensor, gate: Tensor, out: Tensor) -> 
     hidden = torch.relu(torch.nn.functional.embedding(ids, table) @ w)
     best, which = torch.topk(torch.softmax(hidden @ gate, -1), 2, dim=-1)
     gates = torch.zeros(hidden.shape[0], gate.shape[1]).scatter(1, which, best)
-    return (torch.cumsum(hidden, 0) * gates.square().sum(-1, keepdim=True)) @ out, which
+    return (torch.cummax(hidden, 0).values * gates.square().sum(-1, keepdim=True)) @ out, which
 
 
 def written(x: Tensor, at: Tensor, w: Tensor) -> Tensor:
@@ -51,42 +51,39 @@ def made_of(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
-def placed(result: ShardResult, kind: str) -> list[Instruction]:
-    return [one for one in result.plans.best.sharded.instructions if one.kind == kind]
-
-
 def test_regions_that_want_different_shardings_are_redistributed_between() -> None:
     result = shard_program(running, *made_of(*RUNNING), machine=TWO)
     assert result.verdict, str(result.verdict.verdict)
-    assert result.verdict.verdict.oracles == ("cumsum", "sort")
-    by_name = {one[0].name: one[1] for one in _calls(result.plans.best.sharded)}
-    features, tokens = by_name["cumsum_1"], by_name["sort_1"]
-    # Features are shared out before the running sum, tokens before the sort; in between, data move.
-    ports = result.plans.best.sharded.layout.graph.inputs
-    assert [one.placement[0] in ports[one.value].dims[1] for one in features] == [True]
-    assert {one.placement[0] in ports[one.value].dims[0] for one in tokens} == {True}
-    assert result.plans.best.sharded.moves
+    assert result.verdict.verdict.oracles == ("aten.cummax.default", "aten.sort.default")
+    sharded = result.plans.best.sharded
+    ports, made_by = sharded.layout.graph.inputs, sharded.layout.made_by
+    # Features are shared out before the running maximum, tokens before the sort; in between, data move.
+    split = {
+        (made_by[one.value][0].name, [one.placement[0] in dim for dim in ports[one.value].dims].index(True))
+        for one in sharded.instructions
+        if one.kind == "call"
+    }
+    assert split == {("cummax_1", 1), ("sort_1", 0)}
+    assert sharded.moves
 
 
-def _calls(sharded: Sharded) -> list[tuple[Any, list[Instruction]]]:
-    made_by = sharded.layout.made_by
-    found: dict[str, tuple[Any, list[Instruction]]] = {}
-    for one in sharded.instructions:
-        if one.kind == "call":
-            call, _ = made_by[one.value]
-            found.setdefault(call.name, (call, []))[1].append(one)
-    return list(found.values())
+def looked_up(ids: Tensor, table: Tensor, w: Tensor) -> Tensor:
+    return torch.relu(torch.nn.functional.embedding(ids, table)) @ w
 
 
 def test_the_limit_of_memory_holds_across_regions() -> None:
-    inputs = made_of((64, 64), (64, 256), (256, 64))
-    free = shard_program(running, *inputs, machine=TWO, pins="x=whole, out=whole").plans.best
-    memory = free.bytes - 1
-    tight = shard_program(running, *inputs, machine=TWO, pins="x=whole, out=whole", memory=memory).plans.best
-    assert tight.bytes < free.bytes
-    assert tight.seconds >= free.seconds
+    inputs = [torch.arange(8), *made_of((4096, 64), (64, 16))]
+    machine = "gpu=4 @ 1 GB/s 100 us"
+    free, tight = (
+        shard_program(looked_up, *inputs, machine=machine, pins="ids=whole, out=whole", memory=memory)
+        for memory in (None, 0.5e6)
+    )
+    assert not any(free.plans.best.sharded.placement_of("table"))
+    assert tight.placements["table"] == ("Shard(1)",)
+    assert tight.plans.best.bytes <= 0.5e6 < free.plans.best.bytes
+    assert free.plans.best.seconds < tight.plans.best.seconds
     with pytest.raises(InputError, match="the nearest choice that works"):
-        shard_program(running, *inputs, machine=TWO, memory=1e4)
+        shard_program(looked_up, *inputs, machine=machine, memory=1e5)
 
 
 def planted(sharded: Sharded) -> dict[str, Sharded]:
@@ -174,15 +171,15 @@ PIECES: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda x, w: torch.relu(x @ w),
     lambda x, w: torch.softmax(x, -1) + x @ w,
     lambda x, w: x - x.mean(0, keepdim=True),
-    lambda x, w: torch.cumsum(x, 0) / 8,
-    lambda x, w: torch.cumsum(x, 1) / 8,
+    lambda x, w: torch.logcumsumexp(x, 0),
+    lambda x, w: torch.cummin(x, 1).values,
     lambda x, w: torch.sort(x, 0).values,
     lambda x, w: torch.sort(x, -1, descending=True).values,
     lambda x, w: torch.topk(x, 4, dim=1).values @ w[:4],
     lambda x, w: torch.nn.functional.embedding(torch.argmax(x, 1), w) + x,
     lambda x, w: x.kthvalue(2, 1, keepdim=True).values * x,
     lambda x, w: torch.cummax(x, 0).values * torch.median(x, 1, keepdim=True).values,
-    lambda x, w: x.t().contiguous().view(-1, 4).cumsum(0).view(8, 8) / 8,
+    lambda x, w: x.t().contiguous().view(-1, 4).logcumsumexp(0).view(8, 8),
 )
 
 
