@@ -106,10 +106,10 @@ def _checked(sharded: Sharded, at: int, seed: int) -> tuple[Verdict, Fault | Non
     tensor = value_names(sharded.layout.graph)[one.value]
     if _is_call(sharded, one):
         if _call_fits(sharded, one):
-            target = sharded.layout.made_by[one.value][0].target
-            note = f"{target} is trusted to take each place along the split axes by itself"
+            call, _ = sharded.layout.made_by[one.value]
+            note = f"{call.target} is trusted to take each place along the split axes by itself"
             notes = (note,) if any(one.placement) else ()
-            return Verdict("equal", error_bound=0.0, oracles=(target,), notes=notes, seed=seed), None
+            return Verdict("equal", error_bound=0.0, oracles=(call.target,), notes=notes, seed=seed), None
         note = f"{tensor} is not made by its operator, of what that reads"
         return Verdict("different", notes=(note,), seed=seed), Fault((0,) * len(one.placement), tensor, at)
     try:
