@@ -60,6 +60,7 @@ def test_what_is_elsewhere_is_not_timed() -> None:
         still_wins(kept(never, never, 1.0), (torch.empty(4, device="meta"),))
 
 
+@pytest.mark.slow
 def test_a_kept_result_that_lost_is_not_recalled(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
     options = superopt.OptimizeOptions(
