@@ -228,7 +228,7 @@ class _Model:
         return times * contraction_time(shape, self.core)
 
     def _by_pairs(self, item: Contraction) -> bool:
-        """Return whether a contraction is one of pairs in bf16, where the processor has instructions for them."""
+        """Return whether a contraction multiplies pairs in bf16, where the processor can."""
         return product_dtype(self.graph, item.compute.step, self.dtypes) == "bf16"
 
     def _nest(self, nest: Nest) -> float:
