@@ -54,6 +54,7 @@ _PARTS = (
     "sums",
     "contraction",
     "pairs",
+    "squares",
     "tiles",
     "in_place",
     "products",
