@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -97,6 +98,7 @@ class Kept:
         self.why = ""  # why no tensors are kept any more
         self._on_end: Callable[[str], None] | None = None
         self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
+        self._latest: dict[int, _Made] = {}  # what served last, by the identity of the first weight
         self._short = 0  # times in a row that tensors served a few calls only
         _all_kept.add(self)
 
@@ -114,13 +116,16 @@ class Kept:
 
     def of(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """Return the tensors that are made of these weights; None where nothing is kept."""
-        made = self._made.get(tuple(map(id, given)))
-        if made is not None and made.sources.same(given):
-            made.calls += 1
-            if made.calls in _TURNS:
-                self._rest(made, given)
-            return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
-        return None if self.why else self._make(given)
+        made = self._latest.get(id(given[0]))
+        if made is None or not made.sources.same(given):
+            made = self._made.get(tuple(map(id, given)))
+            if made is None or not made.sources.same(given):
+                return None if self.why else self._make(given)
+            self._latest[id(given[0])] = made
+        made.calls += 1
+        if made.calls in _TURNS:
+            self._rest(made, given)
+        return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
 
     def _make(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         key = tuple(map(id, given))
@@ -160,12 +165,14 @@ class Kept:
 
     def _drop(self, key: tuple[int, ...]) -> None:
         made = self._made.pop(key, None)
+        self._latest.pop(key[0], None)
         if made is not None:
             self._short = self._short + 1 if made.calls < _RESTLESS else 0
 
     def _ended(self, why: str) -> None:
         self.why = why
         self._made.clear()
+        self._latest.clear()
         if self._on_end is not None:
             self._on_end(why)
 
@@ -184,8 +191,8 @@ class KeptKernel:
         self.reads = tuple(port.name for port in parts.run.inputs)
         self._whole = whole
         known = (*self.inputs, *self.kept.names)
-        self._from = tuple(known.index(name) for name in self.kept.sources)
-        self._order = tuple(known.index(name) for name in self.reads)
+        self._sources = _picking([known.index(name) for name in self.kept.sources])
+        self._arranged = _picking([known.index(name) for name in self.reads])
 
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Compute the region."""
@@ -199,34 +206,37 @@ class KeptKernel:
 
     def in_order(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
         """Compute the region from tensors in the order of its inputs."""
-        kept = self.kept.of([given[at] for at in self._from])
+        kept = self.kept.of(self._sources(given))
         if kept is None:
             return self._computed_whole(given)
-        found: Sequence[Tensor] = self.kernel.in_order(self._arranged(given, kept))
+        found: Sequence[Tensor] = self.kernel.in_order(self._arranged((*given, *kept)))
         return found
 
     def prepared(self, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
         """Return what computes the region from tensors of these shapes, strides and dtypes."""
-        taken, order, of = self._from, self._order, self.kept.of
-        kept = of([given[at] for at in taken])
+        sources, arranged, of = self._sources, self._arranged, self.kept.of
+        kept = of(sources(given))
         if kept is None:
             return self.in_order
-        run = self.kernel.prepared(self._arranged(given, kept))
+        run = self.kernel.prepared(arranged((*given, *kept)))
 
         def run_with_kept(given: Sequence[Tensor]) -> Sequence[Tensor]:
-            kept = of([given[at] for at in taken])
+            kept = of(sources(given))
             if kept is None:
                 return self._computed_whole(given)
-            known = (*given, *kept)
-            found: Sequence[Tensor] = run([known[at] for at in order])
+            found: Sequence[Tensor] = run(arranged((*given, *kept)))
             return found
 
         return run_with_kept
 
-    def _arranged(self, given: Sequence[Tensor], kept: Sequence[Tensor]) -> list[Tensor]:
-        known = (*given, *kept)
-        return [known[at] for at in self._order]
-
     def _computed_whole(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
         made = self._whole(dict(zip(self.inputs, given, strict=True)))
         return [made[name] for name in self.outputs]
+
+
+def _picking(places: Sequence[int]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+    """Return what picks the tensors at some places."""
+    if len(places) == 1:
+        [place] = places
+        return lambda tensors: (tensors[place],)
+    return itemgetter(*places)
