@@ -1,10 +1,10 @@
 """Contraction: the time of C[m, n] += A[m, k] B[k, n] by the runtime's micro-kernels, operands in a cache.
 
-The runtime chooses among five ways by the sizes and by how the operands lie (`contract_floats` in
+The runtime chooses among six ways by the sizes and by how the operands lie (`contract_floats` in
 codegen/cpp/runtime/contraction.hpp); this module chooses alike, and knows what each of them takes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from superopt.codegen.cpp.config import FEW
@@ -36,6 +36,7 @@ class Shape:
     a_half: bool = False  # A is in half precision, or less
     b_half: bool = False
     pairs: bool = False  # the processor multiplies in bf16
+    b_panel: bool = False  # all columns of B lie in one piece
     packed_before: float = 0.0  # the share of calls that find A packed by an earlier call
 
 
@@ -51,6 +52,8 @@ def contraction_time(shape: Shape, core: Core) -> float:
         shape = _with_copied_rows(shape)
     if shape.b_along_k and not shape.b_along_n and shape.a_along_k and shape.m <= FEW:
         return time + _dots(shape, core)
+    if shape.b_panel and shape.m > FEW:
+        return time + _panel(shape.m, shape.n, shape.k, core)
     if _is_turned(shape):
         return time + _turned(shape, core)
     if not shape.b_along_n or shape.m > FEW:
@@ -59,7 +62,7 @@ def contraction_time(shape: Shape, core: Core) -> float:
 
 
 def _with_copied_rows(shape: Shape) -> Shape:
-    return Shape(shape.m, shape.n, shape.k, True, shape.b_along_k, shape.b_along_n, False, shape.b_half)
+    return replace(shape, a_along_k=True, a_half=False, packed_before=0.0)
 
 
 def _is_turned(shape: Shape) -> bool:

@@ -33,6 +33,7 @@ _PAGE = 4096.0  # bytes
 _APART = 2.0
 _BLOCK = 1024.0  # bytes of a row of B that few rows of A use before they go on to the next row
 _AHEAD = 4 * _PAGE  # likewise for one row of A, and for many rows, for which B is packed and prefetched
+_PANEL = 32  # columns that are read as they lie, if they lie in one piece: `panel_columns` in the runtime
 _WRITTEN = 0.7  # the time to write a byte to memory, over the time to read one
 
 
@@ -212,9 +213,10 @@ class _Model:
         dtype = product_dtype(self.graph, item.compute.step, operand_dtypes(self.graph, steps, memory))
         # An outer axis that continues one of the contraction's axes in both operands only lengthens it.
         times = prod(at.extent(axis) for axis in item.around if axis not in at.single)
+        width = at.extent(item.n)
         shape = Shape(
             at.extent(item.m) if item.m else 1.0,
-            at.extent(item.n),
+            width,
             at.extent(item.k) if item.k else 1.0,
             a_along_k=item.k is None or a.get(item.k) == 1,
             b_along_k=item.k is not None and b.get(item.k) == 1,
@@ -222,6 +224,9 @@ class _Model:
             a_half=at.bytes_of(item.a) < 4,
             b_half=at.bytes_of(item.b) < 4,
             pairs=dtype == "bf16",
+            b_panel=at.bytes_of(item.b) == 4
+            and b.get(item.n) == 1
+            and b.get(item.k or "") == width <= _PANEL,
             packed_before=0.0 if item.walks is None else 0.5,
         )
         return times * contraction_time(shape, self.core)
