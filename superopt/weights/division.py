@@ -49,6 +49,7 @@ Weights = Literal["live", "default", "frozen"]
 """What may be made of weights ahead of the calls: nothing, small tensors, or whatever makes calls faster."""
 
 _SMALL = 256 << 10  # bytes of a tensor that is kept beside the weights that it is made from
+_PANELS = (32, 64)  # columns that kernels read as one panel
 _VIEWS = ("rename", "select", "window")
 _LAID = (*_VIEWS, "add")  # what lays tensors side by side; sums that are no integer of theirs are never kept
 
@@ -209,15 +210,16 @@ def divided(graph: Graph, values: Sequence[int]) -> Divided:
 def _kept_port(graph: Graph, value: int) -> Port:
     """Return a value as a tensor that is kept: laid out as the largest tensor that it is made from.
 
-    An input is laid out in the order in which a contraction reads it.
+    An input, and what has columns in panels, is laid out in the order in which a contraction reads it.
     """
     sources = source_ports(graph, value)
     like = _largest(graph, sources)
     axes = value_axes(graph)[value]
     order = [axis.name for axis in graph.axes if axis.name in axes and axis.name not in like.axes]
     order += [axis for axis in _in_memory(like) if axis in axes]
-    if value < len(graph.inputs):
-        order = _as_read(graph, value)
+    as_read = _as_read(graph, value, order)
+    if value < len(graph.inputs) or graph.sizes[as_read[-1]] in _PANELS:
+        order = as_read
     names = {port.name for port in graph.inputs} | {output.port.name for output in graph.outputs}
     name = f"{graph.name}_v{value}"
     while name in names:
@@ -226,15 +228,15 @@ def _kept_port(graph: Graph, value: int) -> Port:
     return Port(name, _dtype(graph, sources), dims, constant=True)
 
 
-def _as_read(graph: Graph, value: int) -> list[str]:
-    """Return the axes of an input as a contraction reads it: its own ones, the last behind what is summed."""
-    axes, order = value_axes(graph), graph.inputs[value].axes
+def _as_read(graph: Graph, value: int, order: list[str]) -> list[str]:
+    """Return the axes of a weight as a contraction reads it: its own ones, the last behind what is summed."""
+    axes = value_axes(graph)
     for step in graph.steps:
         if step.op == "contract" and value in step.inputs:
             other = next((axes[one] for one in step.inputs if one != value), frozenset(order))
             own = [axis for axis in order if axis not in other]
             return [*own[:-1], *(axis for axis in order if axis not in own), *own[-1:]]
-    return list(order)
+    return order
 
 
 def _in_memory(port: Port) -> tuple[str, ...]:

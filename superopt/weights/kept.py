@@ -15,6 +15,7 @@ from superopt.ir import Graph
 from superopt.trace.run import run_graph
 from superopt.weights.away import put_away
 from superopt.weights.division import Divided
+from superopt.weights.memory import in_large_pages
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.writes import writes_to
 
@@ -47,7 +48,8 @@ def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
             if not tensor.is_floating_point() and not torch.equal(tensor.to(exact.dtype), exact):
                 raise InputError(f"{once.name}: {output.port.name} is no tensor of {output.port.dtype}")
             known = {one.data_ptr() for one in plain.values()}
-            found.append(tensor.clone() if tensor.data_ptr() in known else tensor)
+            own = in_large_pages(tensor)
+            found.append(own.clone() if own.data_ptr() in known else own)
     if any(one.is_cuda for one in found):
         torch.cuda.current_stream().synchronize()  # later calls may come on other streams
     return tuple(found)

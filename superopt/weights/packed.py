@@ -8,15 +8,15 @@ in the order `n_panel, k, n_lane`, in which all that a block of products reads o
 """
 
 from collections.abc import Iterator
-from math import prod
 
 from superopt.errors import GraphError
 from superopt.ir import Axis, Graph, fixed_axes, refine_axes, value_axes
-from superopt.weights.division import Weights, is_small, once_values, port_bytes
+from superopt.weights.division import Weights, divided, is_small, once_values, port_bytes
 
 __all__ = ["packed"]
 
-_COLUMNS = {"f32": 32, "bf16": 64}  # columns of a panel: as many as a block of products has in registers
+# Columns of a panel: as many as a block of products has in registers, else fewer.
+_COLUMNS = {"f32": (32,), "bf16": (64, 32), "i8": (64, 32)}
 
 
 def packed(graph: Graph, weights: Weights) -> tuple[Graph, tuple[int, ...]] | None:
@@ -24,21 +24,19 @@ def packed(graph: Graph, weights: Weights) -> tuple[Graph, tuple[int, ...]] | No
 
     Large weights go from where they were, which was to be asked for; a few small ones are kept twice.
     """
-    found: dict[int, str] = {}
+    found: dict[int, tuple[str, int]] = {}
     twice = 0
-    for at, axis in _columns(graph) if weights != "live" else ():
-        size = port_bytes(graph, graph.inputs[at])
-        if is_small(size) and is_small(twice + size):
+    for at, size, axis, count in _columns(graph, weights) if weights != "live" else ():
+        if at < len(graph.inputs) and is_small(size) and is_small(twice + size):
             twice += size
-        elif is_small(size) or weights != "frozen":
+        elif at < len(graph.inputs) and (is_small(size) or weights != "frozen"):
             continue
-        found[at] = axis
+        found[at] = axis, count
     if not found:
         return None
     names = set(graph.sizes)
     parts: dict[str, tuple[Axis, Axis]] = {}
-    for at, axis in found.items():
-        count = _COLUMNS[graph.inputs[at].dtype]
+    for axis, count in found.values():
         if axis not in parts and graph.sizes[axis] > count:
             outer, inner = (_fresh(f"{axis}_{part}", names) for part in ("panel", "lane"))
             parts[axis] = Axis(outer, graph.sizes[axis] // count), Axis(inner, count)
@@ -46,24 +44,33 @@ def packed(graph: Graph, weights: Weights) -> tuple[Graph, tuple[int, ...]] | No
         made = refine_axes(graph, parts)
     except GraphError:  # the axis goes by another name as well
         return None
-    return made, tuple(sorted({*found, *once_values(made, weights)}))
+    inputs = {at for at in found if at < len(graph.inputs)}
+    return made, tuple(sorted({*inputs, *once_values(made, weights)}))
 
 
-def _columns(graph: Graph) -> Iterator[tuple[int, str]]:
-    """Yield the weights that one contraction of rows reads and nothing else does, and their columns."""
-    axes, sizes, fixed = value_axes(graph), graph.sizes, fixed_axes(graph)
-    for at, port in enumerate(graph.inputs):
+def _columns(graph: Graph, weights: Weights) -> Iterator[tuple[int, int, str, int]]:
+    """Yield weights that one contraction reads and nothing else does: bytes, columns, columns of a panel.
+
+    Weights are inputs, or made of inputs once.
+    """
+    axes, sizes = value_axes(graph), graph.sizes
+    leaving = {output.value for output in graph.outputs}
+    ports = (*graph.inputs, *(output.port for output in graph.outputs))
+    # Tensors are read at other places along these; weights that are joined have an axis of their own.
+    fixed = fixed_axes(graph).intersection(axis for port in ports for axis in port.axes)
+    constant = [at for at, port in enumerate(graph.inputs) if port.constant]
+    for at in (*constant, *once_values(graph, weights)):
         steps = [step for step in graph.steps if at in step.inputs]
-        count = _COLUMNS.get(port.dtype)
-        if not port.constant or count is None or [step.op for step in steps] != ["contract"]:
+        if [step.op for step in steps] != ["contract"] or at in leaving:
             continue
-        [step] = steps
-        rows = axes[next((one for one in step.inputs if one != at), at)]
+        port = graph.inputs[at] if at < len(graph.inputs) else divided(graph, (at,)).once.outputs[0].port
+        rows = axes[next((one for one in steps[0].inputs if one != at), at)]
         own = [axis for axis in port.axes if axis not in rows]
-        several = prod(sizes[axis] for axis in rows - set(port.axes)) > 1
-        whole = bool(own) and {*own, *step.axes} == set(port.axes)
-        if whole and several and sizes[own[-1]] % count == 0 and own[-1] not in fixed:
-            yield at, own[-1]
+        if not own or {*own, *steps[0].axes} != set(port.axes) or own[-1] in fixed:
+            continue
+        count = next((one for one in _COLUMNS.get(port.dtype, ()) if sizes[own[-1]] % one == 0), None)
+        if count is not None:
+            yield at, port_bytes(graph, port), own[-1], count
 
 
 def _fresh(name: str, taken: set[str]) -> str:

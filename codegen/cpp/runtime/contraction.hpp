@@ -372,20 +372,29 @@ inline bool is_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<
 }
 
 // Whether all columns of B lie in one piece, as they would in a panel that is packed.
-constexpr index_t panel_columns = 32;
-inline bool is_panel(index_t n_count, Matrix<float> b) {
+constexpr index_t panel_columns = 64;
+template <class B>
+inline bool is_panel(index_t n_count, Matrix<B> b) {
     return b.column == 1 && b.row == n_count && n_count <= panel_columns;
 }
 
-// Rows meet columns that lie as a panel: nothing is copied.
-inline void contract_in_panel(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<float> b,
+// Rows meet columns that lie as a panel: nothing is copied. Few rows have registers for more columns.
+template <class B>
+inline void contract_in_panel(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b,
                               float* c, index_t c_row) {
-    constexpr int tall = registers == 32 ? 12 : 6;
-    index_t n = 0;
-    for (; n + 2 * lanes <= n_count; n += 2 * lanes)
-        contract_rows<tall, 2>(m_count, k_count, a, b.at(0, n), lanes, c + n, c_row);
-    for (; n < n_count; n += lanes)
-        contract_rows<tall, 1>(m_count, k_count, a, b.at(0, n), least(lanes, n_count - n), c + n, c_row);
+    constexpr int tall = registers == 32 ? 12 : 6, wide = registers == 32 ? 4 : 2;
+    for (index_t k = 0; k < k_count; k += 2 * deep) {  // a sum in parts errs less
+        const index_t depth = least(2 * deep, k_count - k);
+        const Matrix<float> rows = a.at(0, k);
+        index_t n = 0;
+        if (m_count <= tall / 2)
+            for (; n + wide * lanes <= n_count; n += wide * lanes)
+                contract_rows<tall / 2, wide>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
+        for (; n + 2 * lanes <= n_count; n += 2 * lanes)
+            contract_rows<tall, 2>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
+        for (; n < n_count; n += lanes)
+            contract_rows<tall, 1>(m_count, depth, rows, b.at(k, n), least(lanes, n_count - n), c + n, c_row);
+    }
 }
 
 template <class B>
@@ -395,9 +404,7 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= few)
         return m_count == 1 ? dot_rows<1, 4>(m_count, n_count, k_count, a, b, c, c_row)
                             : dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
-    if constexpr (sizeof(B) == sizeof(float))
-        if (m_count > 1 && is_panel(n_count, b))
-            return contract_in_panel(m_count, n_count, k_count, a, b, c, c_row);
+    if (is_panel(n_count, b)) return contract_in_panel(m_count, n_count, k_count, a, b, c, c_row);
     if (is_turned(m_count, n_count, k_count, b)) return contract_turned(m_count, n_count, k_count, a, b, c, c_row, kept);
     if (b.column != 1 || m_count > few) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
     if (m_count <= 2) {

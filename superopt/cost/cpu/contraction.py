@@ -50,10 +50,10 @@ def contraction_time(shape: Shape, core: Core) -> float:
     if shape.a_half:
         time += _copied(shape.m * shape.k, core) * (1 if shape.a_along_k else _TURN_LANES)
         shape = _with_copied_rows(shape)
+    if shape.b_panel:
+        return time + _in_panel(shape, core)
     if shape.b_along_k and not shape.b_along_n and shape.a_along_k and shape.m <= FEW:
         return time + _dots(shape, core)
-    if shape.b_panel and shape.m > FEW:
-        return time + _panel(shape.m, shape.n, shape.k, core)
     if _is_turned(shape):
         return time + _turned(shape, core)
     if not shape.b_along_n or shape.m > FEW:
@@ -133,6 +133,16 @@ def _panel(m: float, n: float, k: float, core: Core) -> float:
     groups, single = _columns(n, core, 2)
     touched = ceil(k / _DEEP) * m * (LOAD + STORE)
     return k * (groups * _rows(m, tall, 2) + single * _rows(m, tall, 1)) + touched * (2 * groups + single)
+
+
+def _in_panel(shape: Shape, core: Core) -> float:
+    """B lies in panels: rows meet them as they lie, few rows more columns at a time."""
+    tall = 12 if core.registers == 32 else 6
+    load = LOAD + (CONVERT if shape.b_half else 0)
+    vectors = max(ceil(shape.n / core.lanes), 1)
+    if shape.m <= tall / 2:
+        return shape.k * _rows(shape.m, tall // 2, vectors, load=load) + shape.m * vectors * (LOAD + STORE)
+    return shape.k * vectors / 2 * _rows(shape.m, tall, 2, load=load) + shape.m * vectors * (LOAD + STORE)
 
 
 def _copied(numbers: float, core: Core) -> float:

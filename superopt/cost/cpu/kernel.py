@@ -33,7 +33,7 @@ _PAGE = 4096.0  # bytes
 _APART = 2.0
 _BLOCK = 1024.0  # bytes of a row of B that few rows of A use before they go on to the next row
 _AHEAD = 4 * _PAGE  # likewise for one row of A, and for many rows, for which B is packed and prefetched
-_PANEL = 32  # columns that are read as they lie, if they lie in one piece: `panel_columns` in the runtime
+_PANEL = 64  # columns that are read as they lie, if they lie in one piece: `panel_columns` in the runtime
 _WRITTEN = 0.7  # the time to write a byte to memory, over the time to read one
 
 
@@ -131,10 +131,15 @@ class _Model:
 
     def _met(self, item: Contraction) -> float | None:
         """Return how many bytes of its columns a micro-kernel reads along memory; None: as they lie."""
-        if self.at.strides(item.b).get(item.n) != 1:
+        if self.at.strides(item.b).get(item.n) != 1 or self._is_panel(item):
             return None
         rows = self.at.extent(item.m) if item.m else 1.0
         return _BLOCK if 1 < rows <= FEW else _AHEAD
+
+    def _is_panel(self, item: Contraction) -> bool:
+        """Whether all columns of a contraction lie in one piece, so that nothing is copied."""
+        strides, width = self.at.strides(item.b), self.at.extent(item.n)
+        return strides.get(item.n) == 1 and strides.get(item.k or "") == width <= _PANEL
 
     def _touch(self, value: int, run: float | None = None) -> Touch:
         """Return the touch of a tile, of which so many bytes are read along memory."""
@@ -213,10 +218,9 @@ class _Model:
         dtype = product_dtype(self.graph, item.compute.step, operand_dtypes(self.graph, steps, memory))
         # An outer axis that continues one of the contraction's axes in both operands only lengthens it.
         times = prod(at.extent(axis) for axis in item.around if axis not in at.single)
-        width = at.extent(item.n)
         shape = Shape(
             at.extent(item.m) if item.m else 1.0,
-            width,
+            at.extent(item.n),
             at.extent(item.k) if item.k else 1.0,
             a_along_k=item.k is None or a.get(item.k) == 1,
             b_along_k=item.k is not None and b.get(item.k) == 1,
@@ -224,9 +228,7 @@ class _Model:
             a_half=at.bytes_of(item.a) < 4,
             b_half=at.bytes_of(item.b) < 4,
             pairs=dtype == "bf16",
-            b_panel=at.bytes_of(item.b) == 4
-            and b.get(item.n) == 1
-            and b.get(item.k or "") == width <= _PANEL,
+            b_panel=self._is_panel(item),
             packed_before=0.0 if item.walks is None else 0.5,
         )
         return times * contraction_time(shape, self.core)
