@@ -33,6 +33,7 @@ _PAGE = 4096.0  # bytes
 _APART = 2.0
 _BLOCK = 1024.0  # bytes of a row of B that few rows of A use before they go on to the next row
 _AHEAD = 4 * _PAGE  # likewise for one row of A, and for many rows, for which B is packed and prefetched
+_COLUMNS = 1.35  # times as long, where several columns far apart are read at once: 4096 of 4096, one thread
 _PANEL = 64  # columns that are read as they lie, if they lie in one piece: `panel_columns` in the runtime
 _WRITTEN = 0.7  # the time to write a byte to memory, over the time to read one
 
@@ -112,7 +113,7 @@ class _Model:
             yield self._touch(item.value)
         elif isinstance(item, Contraction):
             yield self._touch(item.a)
-            yield self._touch(item.b, self._met(item))
+            yield self._touch(item.b, self._met(item), apart=_COLUMNS if self._has_dots(item) else 1.0)
             yield self._touch(item.compute.value)
         elif isinstance(item, Shift):
             for value in (*item.move.step.inputs, item.move.value, *(one for one, _ in item.move.rescales)):
@@ -141,15 +142,21 @@ class _Model:
         strides, width = self.at.strides(item.b), self.at.extent(item.n)
         return strides.get(item.n) == 1 and strides.get(item.k or "") == width <= _PANEL
 
-    def _touch(self, value: int, run: float | None = None) -> Touch:
-        """Return the touch of a tile, of which so many bytes are read along memory."""
+    def _has_dots(self, item: Contraction) -> bool:
+        """Whether few rows meet columns that lie along the sum, several of them at a time."""
+        strides = self.at.strides(item.b)
+        few = item.m is None or self.at.extent(item.m) <= FEW
+        return few and item.k is not None and strides.get(item.k) == 1 and strides.get(item.n) != 1
+
+    def _touch(self, value: int, run: float | None = None, *, apart: float = 1.0) -> Touch:
+        """Return the touch of a tile, of which so many bytes lie in one piece; scattered ones take longer."""
         source = self.at.source(value)
         axes = self.at.axes[value]
         size = self.at.volume(axes) * self.at.bytes_of(value)
         if source not in self.shared:
             return Touch(str(source), frozenset(), size)
         run = self.at.run(value, self.walked) if run is None else run
-        self.apart.setdefault(str(source), 1 + min(_PAGE / run, _APART) if run else 1.0)
+        self.apart.setdefault(str(source), apart * (1 + min(_PAGE / run, _APART) if run else 1.0))
         return Touch(str(source), axes, size)
 
     def _bytes(self, whole: Loop, threads: int) -> tuple[float, float, float]:
