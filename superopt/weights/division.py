@@ -218,7 +218,7 @@ def _kept_port(graph: Graph, value: int) -> Port:
     order = [axis.name for axis in graph.axes if axis.name in axes and axis.name not in like.axes]
     order += [axis for axis in _in_memory(like) if axis in axes]
     as_read = _as_read(graph, value, order)
-    if value < len(graph.inputs) or graph.sizes[as_read[-1]] in _PANELS:
+    if value < len(graph.inputs) or (as_read and graph.sizes[as_read[-1]] in _PANELS):
         order = as_read
     names = {port.name for port in graph.inputs} | {output.port.name for output in graph.outputs}
     name = f"{graph.name}_v{value}"
