@@ -69,7 +69,7 @@ def schedules(
         _Way(one, divided(one.graph, once).run, once) if once else way
         for one, once, way in zip(tried, values, whole, strict=True)
     ]
-    first += _rewritten(tried, weights)
+    first += _rewritten(tried, weights, target)
     if not any(way.once for way in first):
         best = _ranked(goal, first, target, keep, late)
         return replace(best, dropped=(*best.dropped, *unsteady))
@@ -102,10 +102,10 @@ def _steady(
     return [*tried, *(one for _, one in waiting if one.is_original)], dropped
 
 
-def _rewritten(found: Sequence[Found], weights: Weights) -> list[_Way]:
+def _rewritten(found: Sequence[Found], weights: Weights, target: Target) -> list[_Way]:
     """Return the best graphs written anew, where that is equal, each with what is made of it once.
 
-    Weights are joined or packed, and short axes are taken apart.
+    Weights are joined or, for processors, packed in panels, and short axes are taken apart.
     """
     from superopt.verify.graphs.equality import equal_graphs
 
@@ -116,7 +116,7 @@ def _rewritten(found: Sequence[Found], weights: Weights) -> list[_Way]:
     rewrites = (
         as_whole(lambda graph: joined(graph, weights)),
         as_whole(unrolled),
-        lambda graph: packed(graph, weights),
+        lambda graph: packed(graph, weights) if target.torch_device == "cpu" else None,
     )
     for rewrite in rewrites:
         made = 0
