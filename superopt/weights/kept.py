@@ -13,9 +13,10 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import GraphError, InputError
 from superopt.ir import Graph
 from superopt.trace.run import run_graph
-from superopt.weights.away import put_away
+from superopt.weights.away import is_away, put_away
 from superopt.weights.division import Divided
 from superopt.weights.memory import in_large_pages
+from superopt.weights.shared import Part, Shared, let_go, parts_of, share, shared
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.writes import writes_to
 
@@ -65,17 +66,20 @@ class _Unknown:
 class _Made:
     """What was made of some weights, and how many calls it served."""
 
-    __slots__ = ("calls", "cuda", "left", "owners", "sources", "tensors")
+    __slots__ = ("calls", "cuda", "left", "owners", "shared", "sources", "tensors")
 
     sources: Sources | _Unknown
 
-    def __init__(self, sources: Sources, tensors: tuple[Tensor, ...] | None, owners: Any) -> None:
+    def __init__(self, sources: Sources, shared: tuple[Shared, ...] | None, owners: Any) -> None:
         self.sources = sources
-        self.tensors = tensors  # None: nothing that kernels could read
+        self.shared = shared or ()
+        self.tensors = (
+            None if shared is None else tuple(one.tensor for one in shared)
+        )  # None: nothing to read
         self.owners = owners  # weak references to the weights
         self.calls = 0
         self.left: list[Any] = []  # memory of weights that were put away, which other threads may be reading
-        self.cuda = any(one.is_cuda for one in tensors or ())
+        self.cuda = any(one.is_cuda for one in self.tensors or ())
 
 
 _all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
@@ -83,7 +87,8 @@ _all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
 
 def bytes_kept() -> int:
     """Return the bytes of all that this process keeps now."""
-    return sum(one.bytes for one in _all_kept)
+    made = (made for one in _all_kept for made in one.made)
+    return sum({id(one): one.nbytes for each in made for one in each.tensors or ()}.values())
 
 
 class Kept:
@@ -94,6 +99,7 @@ class Kept:
 
     def __init__(self, once: Graph, unread: Sequence[str] = ()) -> None:
         self.once = once
+        self._parts = parts_of(once)
         self.sources = tuple(port.name for port in once.inputs)
         self.unread = tuple(self.sources.index(name) for name in unread)  # sources that calls no longer read
         self.names = tuple(output.port.name for output in once.outputs)
@@ -112,9 +118,14 @@ class Kept:
         self._on_end, self._short = tell, 0
 
     @property
+    def made(self) -> tuple[_Made, ...]:
+        """What is kept, of the weights of each layer."""
+        return tuple(self._made.values())
+
+    @property
     def bytes(self) -> int:
         """The bytes of all that is kept."""
-        return sum(one.nbytes for made in self._made.values() for one in made.tensors or ())
+        return sum(one.nbytes for made in self.made for one in made.tensors or ())
 
     def of(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """Return the tensors that are made of these weights; None where nothing is kept."""
@@ -146,29 +157,48 @@ class Kept:
             return None
         if given[0].is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # a graph that is replayed would read these tensors when the weights are others
-        tensors: tuple[Tensor, ...] | None = None
+        found: tuple[Shared, ...] | None = None
         with suppress(InputError, GraphError):
-            tensors = made_once(self.once, dict(zip(self.sources, given, strict=True)))
+            found = tuple(self._shared(part, [given[at] for at in part.places]) for part in self._parts)
         owners = tuple(weakref.ref(one, lambda _: self._drop(key)) for one in given)
-        self._made[key] = _Made(sources, tensors, owners)
-        return tensors
+        made = self._made[key] = _Made(sources, found, owners)
+        return made.tensors
+
+    @staticmethod
+    def _shared(part: Part, weights: Sequence[Tensor]) -> Shared:
+        found = shared(part, weights)
+        if found is not None:
+            return found
+        names = [port.name for port in part.graph.inputs]
+        [tensor] = made_once(part.graph, dict(zip(names, weights, strict=True)))
+        return share(part, weights, tensor)
 
     def _rest(self, made: _Made, given: Sequence[Tensor]) -> None:
         """Put the weights away that calls no longer read, once they have stayed the same for some calls."""
         made.left.clear()
-        if made.calls != _RESTLESS or self._on_end is None or made.tensors is None or not self.unread:
+        if made.calls != _RESTLESS or self._on_end is None or made.tensors is None:
             return
-        made.sources = _Unknown()  # the sources use the memory of the weights as well
+        going = [given[at] for at in self.unread if not is_away(given[at])]
+        if not going:
+            return
+        ids = set(map(id, going))
+        for kept in list(_all_kept):
+            for key, other in list(kept._made.items()):
+                if not ids.isdisjoint(key):
+                    other.sources = _Unknown()  # the sources use the memory of the weights as well
+        let_go(going)
         writes_to(given)  # lets aliases go that nobody else has
         with torch.no_grad():
-            left = [put_away(given[at]) for at in self.unread]
+            left = [put_away(one) for one in going]
         made.left += [one for one in left if one is not None]
         made.sources = Sources(given)
+        for part, one in zip(self._parts, made.shared, strict=True):
+            one.sources = Sources([given[at] for at in part.places])
 
     def _drop(self, key: tuple[int, ...]) -> None:
         made = self._made.pop(key, None)
         self._latest.pop(key[0], None)
-        if made is not None:
+        if made is not None and not isinstance(made.sources, _Unknown):  # else no weight has changed
             self._short = self._short + 1 if made.calls < _RESTLESS else 0
 
     def _ended(self, why: str) -> None:
