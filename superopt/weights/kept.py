@@ -169,9 +169,8 @@ class Kept:
         found = shared(part, weights)
         if found is not None:
             return found
-        names = [port.name for port in part.graph.inputs]
-        [tensor] = made_once(part.graph, dict(zip(names, weights, strict=True)))
-        return share(part, weights, tensor)
+        named = {port.name: one for port, one in zip(part.graph.inputs, weights, strict=True)}
+        return share(part, weights, lambda: made_once(part.graph, named)[0])
 
     def _rest(self, made: _Made, given: Sequence[Tensor]) -> None:
         """Put the weights away that calls no longer read, once they have stayed the same for some calls."""

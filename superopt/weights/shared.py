@@ -4,7 +4,7 @@ So a prefill and a decode of one model, compiled apart, have one copy of each ma
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -20,9 +20,9 @@ _Key = tuple[str, tuple[int, ...]]
 class Shared:
     """A tensor that is made of weights, and these as they were; it lives as long as somebody reads it."""
 
-    def __init__(self, tensor: Tensor, weights: Sequence[Tensor]) -> None:
+    def __init__(self, tensor: Tensor, sources: Sources) -> None:
         self.tensor = tensor
-        self.sources: Sources | None = Sources(weights)  # None: it is not known whether they are the same
+        self.sources: Sources | None = sources  # None: it is not known whether the weights are the same
 
 
 _all: "weakref.WeakValueDictionary[_Key, Shared]" = weakref.WeakValueDictionary()
@@ -64,9 +64,10 @@ def shared(part: Part, weights: Sequence[Tensor]) -> Shared | None:
     return found if fresh else None
 
 
-def share(part: Part, weights: Sequence[Tensor], tensor: Tensor) -> Shared:
-    """Note a tensor, so that others find it."""
-    made = _all[part.key(weights)] = Shared(tensor, weights)
+def share(part: Part, weights: Sequence[Tensor], make: Callable[[], Tensor]) -> Shared:
+    """Make a tensor, so that others find it."""
+    sources = Sources(weights)  # made first: what is written from here on is seen when it is looked for
+    made = _all[part.key(weights)] = Shared(make(), sources)
     return made
 
 

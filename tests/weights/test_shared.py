@@ -1,14 +1,17 @@
 """Tensors that several kernels make of the same weights are kept once, and each kernel sees changes."""
 
 import gc
+from collections.abc import Mapping
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from superopt.ir import Graph
 from superopt.trace import trace
 from superopt.weights.away import bytes_away
 from superopt.weights.division import divided
-from superopt.weights.kept import Kept, bytes_kept
+from superopt.weights.kept import Kept, bytes_kept, made_once
 from superopt.weights.packed import packed
 
 
@@ -75,3 +78,20 @@ def test_other_weights_are_made_apart() -> None:
     first, second = (one.of(given) or () for one, given in programs)
     assert first
     assert not any(torch.equal(made, again) for made, again in zip(first, second, strict=True))
+
+
+def test_a_write_while_a_tensor_is_made_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Mlp().eval().requires_grad_(False)
+    one, given = kept(module, 1)
+
+    def interrupted(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        found = made_once(once, tensors)
+        module.l.weight.mul_(2)  # as another thread may do
+        return found
+
+    monkeypatch.setattr("superopt.weights.kept.made_once", interrupted)
+    one.of(given)
+    monkeypatch.undo()
+    for program, weights in ((one, given), kept(module, 40)):
+        made, _ = program.of(weights) or ()
+        torch.testing.assert_close(made.transpose(1, 2).reshape(1024, 512), module.l.weight)
