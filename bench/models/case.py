@@ -64,23 +64,13 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     inductor = step(torch.compile(model))
     if options.child == "inductor":
         return {"compile_s": seconds_of(inductor)}
-    from superopt.backend.entry import ledger_of
     from superopt.funnel.warm_up import prepare_machine
 
     once_s = seconds_of(prepare_machine)
     own = copy.deepcopy(model)  # others' weights stay where they are, when ours go to files
     ours = step(torch.compile(own, backend="superopt", options=settings))
-    record: dict[str, Any] = {"compile_s": seconds_of(ours)}
+    record: dict[str, Any] = {"compile_s": seconds_of(ours), "once_s": round(once_s, 3), **_taken(settings)}
     if options.child == "superopt":
-        ledger = ledger_of(settings)
-        taken = [one for one in ledger.decisions if one.taken]
-        counts = {"taken": len(taken), "all": len(ledger.decisions), "graphs": ledger.graphs}
-        flops, moved = sum(one.flops for one in taken), sum(one.bytes for one in taken)
-        record["regions"] = counts
-        record["flops"] = round(flops / ledger.total_flops, 3) if ledger.total_flops else 0.0
-        record["bytes"] = round(moved / ledger.total_bytes, 3) if ledger.total_bytes else 0.0
-        record["once_s"] = round(once_s, 3)
-        record["explained"] = ledger.text().splitlines()
         return record
     from superopt.tune.measure import times_together
 
@@ -101,6 +91,21 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     record |= launch_record(times_together(steps, [()], seconds=options.seconds), "superopt", "eager")
     record["speedup"] = round(record["ratios"]["inductor"], 3)
     return record | ({"absent": absent} if absent else {})
+
+
+def _taken(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return which regions the backend took under some settings, and why not the others."""
+    from superopt.backend.entry import ledger_of
+
+    ledger = ledger_of(settings)
+    taken = [one for one in ledger.decisions if one.taken]
+    flops, moved = sum(one.flops for one in taken), sum(one.bytes for one in taken)
+    return {
+        "regions": {"taken": len(taken), "all": len(ledger.decisions), "graphs": ledger.graphs},
+        "flops": round(flops / ledger.total_flops, 3) if ledger.total_flops else 0.0,
+        "bytes": round(moved / ledger.total_bytes, 3) if ledger.total_bytes else 0.0,
+        "explained": ledger.text().splitlines(),
+    }
 
 
 def _memory_of(model: Any) -> dict[str, float]:

@@ -55,6 +55,7 @@ _PARTS = (
     "blocks",
     "contraction",
     "pairs",
+    "squares",
     "tiles",
     "in_place",
     "products",

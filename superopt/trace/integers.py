@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, prod
+from math import floor, inf, isfinite, isnan
 
 import torch
 
@@ -38,7 +38,9 @@ def check_wraps(b: Builder, sym: Sym, dtypes: Mapping[int, torch.dtype]) -> None
 
 def _span(b: Builder, value: int, dtypes: Mapping[int, torch.dtype], known: dict[int, _Span]) -> _Span:
     if value not in known:
-        known[value] = _found(b, value, dtypes, known)
+        span = _found(b, value, dtypes, known)
+        unbounded = isnan(span.low) or isnan(span.high)  # such as inf - inf
+        known[value] = _Span(-inf, inf, span.stored) if unbounded else span
     return known[value]
 
 
@@ -67,11 +69,10 @@ def _found(b: Builder, value: int, dtypes: Mapping[int, torch.dtype], known: dic
         case "neg", [x]:
             return _Span(-x.high, -x.low, stored)
         case "floor", [x]:
-            return _Span(x.low // 1, x.high // 1, stored)
+            low, high = (floor(end) if isfinite(end) else end for end in (x.low, x.high))
+            return _Span(low, high, stored)
         case "mul", [x, y]:
-            ends = [
-                prod(pair) for pair in ((x.low, y.low), (x.low, y.high), (x.high, y.low), (x.high, y.high))
-            ]
+            ends = [i * j if i and j else 0 for i in (x.low, x.high) for j in (y.low, y.high)]  # 0 * inf is 0
             return _Span(min(ends), max(ends), stored)
         case op, _ if op in _READ:
             read = [*parts, _Span(0, 0, False)]

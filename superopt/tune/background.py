@@ -1,6 +1,7 @@
 """Background: work in a thread of its own, which can be waited for, and which an interrupt ends."""
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ T = TypeVar("T")
 
 _PATIENCE_S = 15.0  # seconds in which a thread must end that is interrupted,
 _INTERRUPT_S = 1.0  # once in so many seconds
+_IMPORT_S = 0.005  # a thread that holds locks of the import system is left alone so long
 _LOOK_S = 0.2  # a thread that waits for another one looks so often whether it is interrupted
 
 
@@ -57,7 +59,15 @@ class Background(Generic[T]):
         """Interrupt the work until it ends, since it may catch an interrupt, or wait in C."""
         end = time.monotonic() + _PATIENCE_S
         while self.busy and self._thread.is_alive() and time.monotonic() < end:
+            if self._in_import_system():
+                self._done.wait(_IMPORT_S)
+                continue
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
             )
             self._done.wait(_INTERRUPT_S)
+
+    def _in_import_system(self) -> bool:
+        """Whether the thread may just have taken the import lock, which an interrupt would leave held."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib.")

@@ -109,6 +109,7 @@ WRAPPING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "many bits": lambda x, w: x + (w & 10).to(x.dtype),
     "a sum of many": lambda x, w: x + ((w >> 4) + w).to(x.dtype),
     "other bits": lambda x, w: x + (w ^ 15).to(x.dtype),
+    "chosen": lambda x, w: x + torch.where(x > 0, (w * x).floor(), 0.0).to(torch.int8).to(x.dtype),
     "too far": lambda x, w: x + (w.view(torch.int8) >> 4).view(torch.uint8).to(x.dtype),
 }
 HELD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

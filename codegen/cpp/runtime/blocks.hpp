@@ -55,10 +55,15 @@ inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t co
         }
 }
 
+// A long sum is added up in blocks, so that its roundings do not add up along all of it.
 template <int ROWS, int VECTORS, class A, class B>
 inline void contract_some(index_t rows, index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c,
                           index_t c_row) {
-    if (rows == ROWS) return contract_block<ROWS, VECTORS>(k_count, a, b, count, c, c_row);
+    if (rows == ROWS) {
+        for (index_t k = 0; k < k_count; k += sum_block)
+            contract_block<ROWS, VECTORS>(least(sum_block, k_count - k), a.at(0, k), b.at(k, 0), count, c, c_row);
+        return;
+    }
     if constexpr (ROWS > 1) contract_some<ROWS - 1, VECTORS>(rows, k_count, a, b, count, c, c_row);
 }
 

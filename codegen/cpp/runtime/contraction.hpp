@@ -271,18 +271,14 @@ template <class B>
 inline void contract_in_panel(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b,
                               float* c, index_t c_row) {
     constexpr int tall = registers == 32 ? 12 : 6, wide = registers == 32 ? 4 : 2;
-    for (index_t k = 0; k < k_count; k += 2 * deep) {  // a sum in parts errs less
-        const index_t depth = least(2 * deep, k_count - k);
-        const Matrix<float> rows = a.at(0, k);
-        index_t n = 0;
-        if (m_count <= tall / 2)
-            for (; n + wide * lanes <= n_count; n += wide * lanes)
-                contract_rows<tall / 2, wide>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
-        for (; n + 2 * lanes <= n_count; n += 2 * lanes)
-            contract_rows<tall, 2>(m_count, depth, rows, b.at(k, n), lanes, c + n, c_row);
-        for (; n < n_count; n += lanes)
-            contract_rows<tall, 1>(m_count, depth, rows, b.at(k, n), least(lanes, n_count - n), c + n, c_row);
-    }
+    index_t n = 0;
+    if (m_count <= tall / 2)
+        for (; n + wide * lanes <= n_count; n += wide * lanes)
+            contract_rows<tall / 2, wide>(m_count, k_count, a, b.at(0, n), lanes, c + n, c_row);
+    for (; n + 2 * lanes <= n_count; n += 2 * lanes)
+        contract_rows<tall, 2>(m_count, k_count, a, b.at(0, n), lanes, c + n, c_row);
+    for (; n < n_count; n += lanes)
+        contract_rows<tall, 1>(m_count, k_count, a, b.at(0, n), least(lanes, n_count - n), c + n, c_row);
 }
 
 template <class B>

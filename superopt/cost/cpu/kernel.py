@@ -67,6 +67,9 @@ class _Model:
         self.masks = find_masks(self.graph, self.at.sizes)
         self.tensorless = tensorless_values(self.graph)
         self.shared = {tensor.value: tensor for tensor in self.program.loads}
+        memory = {tensor.value: tensor.dtype for tensor in self.program.loads}
+        steps = ((one.value, one.step) for one, _ in self.program.flat() if isinstance(one, Compute))
+        self.dtypes = operand_dtypes(self.graph, steps, memory)
         self.walked: list[str] = []  # the axes of the walks around the current statement, the innermost first
         self.apart: dict[str, float] = {}  # for each tensor, how many times as long its scattered bytes take
 
@@ -135,7 +138,8 @@ class _Model:
         if self.at.strides(item.b).get(item.n) != 1 or self._is_panel(item):
             return None
         rows = self.at.extent(item.m) if item.m else 1.0
-        return _BLOCK if 1 < rows <= FEW else _AHEAD
+        in_place = self._by_pairs(item) and self.core.half_fma_s < self.core.fma_s  # and prefetched
+        return _BLOCK if 1 < rows <= FEW and not in_place else _AHEAD
 
     def _is_panel(self, item: Contraction) -> bool:
         """Whether all columns of a contraction lie in one piece, so that nothing is copied."""
@@ -220,9 +224,6 @@ class _Model:
     def _contraction(self, item: Contraction) -> float:
         at = self.at
         a, b = at.strides(item.a), at.strides(item.b)
-        memory = {tensor.value: tensor.dtype for tensor in self.program.loads}
-        steps = ((one.value, one.step) for one, _ in self.program.flat() if isinstance(one, Compute))
-        dtype = product_dtype(self.graph, item.compute.step, operand_dtypes(self.graph, steps, memory))
         # An outer axis that continues one of the contraction's axes in both operands only lengthens it.
         times = prod(at.extent(axis) for axis in item.around if axis not in at.single)
         shape = Shape(
@@ -234,11 +235,15 @@ class _Model:
             b_along_n=b.get(item.n) == 1,
             a_half=at.bytes_of(item.a) < 4,
             b_half=at.bytes_of(item.b) < 4,
-            pairs=dtype == "bf16",
+            pairs=self._by_pairs(item),
             b_panel=self._is_panel(item),
             packed_before=0.0 if item.walks is None else 0.5,
         )
         return times * contraction_time(shape, self.core)
+
+    def _by_pairs(self, item: Contraction) -> bool:
+        """Return whether a contraction multiplies pairs in bf16, where the processor can."""
+        return product_dtype(self.graph, item.compute.step, self.dtypes) == "bf16"
 
     def _nest(self, nest: Nest) -> float:
         """Return the time of fused steps: rows of vectors along the last axis."""

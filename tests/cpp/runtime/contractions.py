@@ -115,6 +115,17 @@ def error(loaded: ctypes.CDLL, case: Case) -> float:
     return float(((made[:, :n] - exact).abs() / most.clamp_min(1e-30)).max()) * 2**24 if m * n else 0.0
 
 
+def mean_error(loaded: ctypes.CDLL, case: Case) -> float:
+    """Return the mean error of a product, in units of rounding of its mean size."""
+    m, n, k = case.shape
+    torch.manual_seed(k)
+    a, b = laid(torch.randn(m, k), case.a_turned), laid(torch.randn(k, n), case.b_turned)
+    made = torch.zeros(m, n)
+    run(loaded, case, a, b, made)
+    exact = a.double() @ b.double()
+    return float((made - exact).square().mean().sqrt() / exact.square().mean().sqrt()) * 2**24
+
+
 def laid(tensor: Tensor, turned: bool) -> Tensor:
     """Return a matrix, whose columns lie along memory where it is turned."""
     return tensor.T.contiguous().T if turned else tensor
