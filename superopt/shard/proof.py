@@ -28,7 +28,7 @@ from superopt.ir import (
     step_axes,
     value_names,
 )
-from superopt.shard.sharded import SUM, Instruction, Layout, Placement, Sharded, is_partial
+from superopt.shard.sharded import SUM, Instruction, Layout, Placement, Sharded, call_rules, is_partial
 from superopt.verify.graphs.equality import equal_graphs
 from superopt.verify.seeds import fresh_seed
 from superopt.verify.verdict import Outcome, Verdict, combined
@@ -94,13 +94,24 @@ def prove_sharded(
     if original is not None:
         verdicts.append(equal_graphs(original, sharded.layout.graph, seed=seed))
     tested = [one for one in verdicts if one.trials]  # without trials: both graphs take the same steps
-    return ShardVerdict(combined(tested or verdicts))
+    found = combined(tested or verdicts)
+    notes = dict.fromkeys((*found.notes, *(note for one in verdicts if one.oracles for note in one.notes)))
+    oracles = {name for one in verdicts for name in one.oracles}
+    return ShardVerdict(replace(found, notes=tuple(notes), oracles=tuple(sorted(oracles))))
 
 
 def _checked(sharded: Sharded, at: int, seed: int) -> tuple[Verdict, Fault | None]:
     """Return the verdict on one instruction, given operands that lie as they should, and what is wrong."""
     one = sharded.instructions[at]
     tensor = value_names(sharded.layout.graph)[one.value]
+    if _is_call(sharded, one):
+        if _call_fits(sharded, one):
+            call, _ = sharded.layout.made_by[one.value]
+            note = f"{call.target} is trusted to take each place along the split axes by itself"
+            notes = (note,) if any(one.placement) else ()
+            return Verdict("equal", error_bound=0.0, oracles=(call.target,), notes=notes, seed=seed), None
+        note = f"{tensor} is not made by its operator, of what that reads"
+        return Verdict("different", notes=(note,), seed=seed), Fault((0,) * len(one.placement), tensor, at)
     try:
         devices, found, target = _alone(sharded, at)
         pairs = devices.compared(found, target, one.placement)
@@ -115,6 +126,31 @@ def _checked(sharded: Sharded, at: int, seed: int) -> tuple[Verdict, Fault | Non
         if devices.differ_in_numbers(devices.compared(found, target, one.placement, device), seed):
             return verdict, Fault(device, tensor, at)
     return verdict, None
+
+
+def _is_call(sharded: Sharded, one: Instruction) -> bool:
+    """Return whether an instruction is a call, or stands where only a call may stand."""
+    return one.kind == "call" or (one.kind == "enter" and one.value in sharded.layout.made_by)
+
+
+def _call_fits(sharded: Sharded, one: Instruction) -> bool:
+    """Return whether a call reads its own arguments, and all of them and its result lie as they may."""
+    layout = sharded.layout
+    made_by = layout.made_by
+    if one.kind != "call" or one.value not in made_by:
+        return False
+    call, place = made_by[one.value]
+    operands = [sharded.instructions[i] for i in one.inputs]
+    if tuple(operand.value for operand in operands) != layout.read_by(call):
+        return False
+    return all(
+        any(
+            tags == tuple(operand.placement[dim] for operand in operands)
+            and made[place] == one.placement[dim]
+            for tags, made in call_rules(layout, call, dim)
+        )
+        for dim in range(len(layout.mesh.sizes))
+    )
 
 
 def _alone(sharded: Sharded, at: int) -> tuple[_Devices, int, int]:
@@ -166,7 +202,9 @@ def _differs(sharded: Sharded, seed: int) -> bool:
     try:
         for one in sharded.instructions:
             inputs = tuple(made[i] for i in one.inputs)
-            if one.kind == "enter":
+            if one.kind in ("enter", "call"):
+                if _is_call(sharded, one) and not _call_fits(sharded, one):
+                    return True  # the operator would make something else of what it reads
                 made.append(devices.rename(one.value, devices.onto(one.placement)))
             elif one.kind == "step":
                 made.append(devices.step(layout.graph.step_at(one.value), inputs, one.placement))
