@@ -222,13 +222,21 @@ def judged(task: dict[str, Any], seconds: list[list[float]], machine: str) -> di
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the shares and means: over all reductions, and over those that cross levels."""
-    across = [row for row in rows if row["programs"] > TOP]
+    """Return the shares and means: over all reductions, and over those that cross levels.
+
+    A reduction among devices that differ in one level only has no levels to make use of: its three programs
+    are an all-reduce and the two halves of one. Several placements may ask for the same reduction.
+    """
+    across = [row for row in rows if len(row["own"]) > 1]
     found: dict[str, float] = {"reductions": len(rows), "across_levels": len(across)}
     for name, own in (("all", rows), ("across_levels", across)):
         if own:
             better = [row["speedup"] for row in own if row["speedup"] >= BEATS]
+            asked = [(row["speedup"] >= BEATS, len(row["asked"])) for row in own]
             found |= {
+                f"placements.{name}": sum(many for _, many in asked),
+                f"share_of_placements_that_beat_all_reduce.{name}": sum(many for won, many in asked if won)
+                / sum(many for _, many in asked),
                 f"share_that_beats_all_reduce.{name}": len(better) / len(own),
                 f"mean_speedup.{name}": geometric_mean([row["speedup"] for row in own]),
                 f"mean_speedup_of_those.{name}": geometric_mean(better) if better else 1.0,
