@@ -130,9 +130,19 @@ def sorted_alone(x: Tensor) -> Tensor:
     return torch.sort(x, -1).values
 
 
+def spectrum(x: Tensor) -> Tensor:
+    return torch.fft.irfft(torch.fft.rfft(torch.relu(x))) * 2
+
+
+def strided(x: Tensor) -> Tensor:
+    return torch.relu(x.as_strided((4, 4), (1, 4))) * 2
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
+        (spectrum, "makes complex64.*; devices exchange f64, "),
+        (strided, "as_strided.default reads memory by its strides"),
         (noisy, "draws random numbers, of which each device would draw its own"),
         (sorted_alone, "has no algebra"),
     ],
