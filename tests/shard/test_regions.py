@@ -122,6 +122,25 @@ def test_calls_that_read_or_make_the_wrong_parts_are_refuted() -> None:
         assert verdict.fault is not None, name
 
 
+def long(x: Tensor, w: Tensor) -> Tensor:
+    for _ in range(8):
+        x = torch.sort(torch.softmax(x @ w, -1), 0).values
+    return x.exp()
+
+
+def test_programs_of_more_axes_than_arrays_have_dimensions_are_proven() -> None:
+    result = shard_program(long, *made_of((8, 8), (8, 8)), machine=TWO, pins="x=m:gpu")
+    sharded = result.plans.best.sharded
+    assert len(sharded.layout.graph.axes) > 32
+    assert result.verdict, str(result.verdict.verdict)
+    at = next(at for at, one in enumerate(sharded.instructions) if one.kind == "call")
+    wrong = replace(sharded.instructions[at], inputs=(0,))
+    instructions = (*sharded.instructions[:at], wrong, *sharded.instructions[at + 1 :])
+    verdict = prove_sharded(replace(sharded, instructions=instructions), original=result.plans.graph)
+    assert verdict.verdict.different
+    assert verdict.fault is not None
+
+
 def noisy(x: Tensor) -> Tensor:
     return torch.relu(x) * torch.rand_like(x)
 
