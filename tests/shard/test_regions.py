@@ -123,8 +123,8 @@ def test_calls_that_read_or_make_the_wrong_parts_are_refuted() -> None:
 
 
 def long(x: Tensor, w: Tensor) -> Tensor:
-    for _ in range(8):
-        x = torch.sort(torch.softmax(x @ w, -1), 0).values
+    for _ in range(18):
+        x = torch.sort(torch.relu(x) * w, 0).values
     return x.exp()
 
 
