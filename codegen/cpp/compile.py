@@ -52,6 +52,7 @@ _PARTS = (
     "windows",
     "scratch",
     "sums",
+    "blocks",
     "contraction",
     "pairs",
     "squares",

@@ -14,8 +14,8 @@ try typedef typeid union unsigned using virtual void volatile while xor Vec Int 
 Matrix Panels Scratch lanes registers infinity index_t least most splat bits floats count_from bf16 f16 read
 write load store truth where keep maximum minimum clamped absolute copy_sign each sqrt sin cos pow exp tanh
 erf floor log log2 log1p fold sum largest first_lanes fill rescale contract contract_pairs packed scratch
-threads turn along all_lanes start Divisor prefetch INLINE LINED STRIDED run kernel std superopt
-load_window read_inside inside no_end
+threads turn along all_lanes start INLINE LINED STRIDED run kernel std superopt
+load_window read_inside inside no_end Divisor rough_quotient prefetch
 """
 _TAKEN = frozenset(_KEYWORDS.split())
 _DERIVED = (

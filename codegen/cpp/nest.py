@@ -72,16 +72,17 @@ class NestPrinter:
         ]
 
     def _divisors(self) -> frozenset[int]:
-        """Return the values that the nest only divides by for quotients that it rounds to a half type."""
+        """Return the values that vectors are divided by, each the same for a whole vector."""
+        axes, steps = self.tiles.axes, [one.step for one in self.nest.statements if isinstance(one, Compute)]
+        divisions = [step.inputs for step in steps if step.op == "div"]
+        return frozenset(b for a, b in divisions if self.vector in axes[a] - axes[b])
+
+    def _is_rounded(self, value: int) -> bool:
+        """Whether a value is stored in half types alone, and nothing reads it."""
         flat = [one for one, _ in self.tiles.program.flat()]
-        rounded = {one.value for one in flat if isinstance(one, Store) and one.tensor.dtype in HALVES}
-        rounded -= {one.value for one in flat if isinstance(one, Store) and one.tensor.dtype not in HALVES}
-        rounded -= {read for one in flat if isinstance(one, (Compute, Move)) for read in one.step.inputs}
-        found, others = set[int](), set[int]()
-        for one in (*self.nest.statements, *self.nest.rest):
-            if isinstance(one, Compute) and one.step.op == "div":
-                (found if one.value in rounded else others).add(one.step.inputs[1])
-        return frozenset(found - others)
+        dtypes = {one.tensor.dtype for one in flat if isinstance(one, Store) and one.value == value}
+        read = any(value in one.step.inputs for one in flat if isinstance(one, (Compute, Move)))
+        return bool(dtypes) and dtypes <= set(HALVES) and not read
 
     def name(self, axis: str) -> str:
         """Return the name of an axis in C++."""
@@ -233,7 +234,7 @@ class NestPrinter:
                 self.tiles.line(f"const float {name} = read({_element(at)});")
                 if value in self.divisors:
                     self.tiles.line(f"const Divisor {name}_divisor({name});")
-                    self.by[value] = Text(f"{name}_divisor", vector=False)
+                    self.by[value] = Text(f"{name}_divisor", vector=True)
             self.known[value] = Text(name, vector=runs)
 
     def _read_ahead(self, value: int, at: str, place: Place) -> None:
@@ -319,6 +320,8 @@ class NestPrinter:
         texts = [self._value(i) for i in one.step.inputs]
         if one.step.op == "div" and one.step.inputs[1] in self.by and texts[0].vector:
             texts[1] = self.by[one.step.inputs[1]]
+            if self._is_rounded(one.value):
+                return call("rough_quotient", *texts)
         return apply_op(one.step.op, *texts)
 
     def _product(self, one: Compute) -> Text:

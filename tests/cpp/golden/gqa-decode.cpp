@@ -97,7 +97,7 @@ struct gqa_decode_0 {
                 along(e_size, [&](index_t e, auto e_lanes, int) INLINE {
                     const Vec t7 = load(t7_tile + g * e_size + e, 1, e_lanes);
                     // t9 = div(t7, t8)
-                    const Vec t9 = t7 / t8_divisor;
+                    const Vec t9 = rough_quotient(t7, t8_divisor);
                     store(out_tile + g * out_stride_g + e * out_stride_e, out_stride_e, e_lanes, t9);
                 });
             }
