@@ -3,7 +3,7 @@
     python -m bench.models --json OUT                          all cases, 30 to 50 minutes on two cores
     python -m bench.models --cases llama,bert --train          forward and backward
     python -m bench.models --cases llama:decode:bf16 --tokens 2048
-    python -m bench.models --cases llama:decode,llama:decode:int8 --weights frozen
+    python -m bench.models --cases llama:decode,llama:decode:int8 --weights frozen --peers live,freezing
     python -m bench.models --cases bert --tune 4               and once more after `superopt tune --pending`
     python -m bench.models --json OUT --resume --minutes 10    what is missing, begun within the minutes
     python -m bench.models --table --tune 2 --peers all --json OUT --resume --minutes 7    a part of the table
@@ -22,9 +22,10 @@ all models, such as compiled headers, is made before; `once_s` is superopt's tim
 operations (of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model
 superopt's kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes,
 and the step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino,
-onnx-runtime, and torchao (for cases of int8), by commas, steps of these are timed in turns with the others. A
-peer that is not installed (the extra `peers`; torchao by itself), or that fails, is left out of the race, and
-the record says why.
+onnx-runtime, and torchao (for cases of int8), by commas, steps of these are timed in turns with the others;
+so are those of superopt with other `--weights`, given as live, default or frozen. A peer that is not
+installed (the extra `peers`; torchao by itself), or that fails, is left out of the race, and the record says
+why.
 Let nothing else run meanwhile.
 """
 
@@ -44,7 +45,7 @@ from typing import Any, get_args
 from superopt.bench.harness.command import Parser, above_zero, check_out, from_one, listed
 from superopt.bench.harness.results import Results, begin, machine, resumed
 from superopt.bench.models.case import Case, child
-from superopt.bench.models.peers import PEERS, peers_of
+from superopt.bench.models.peers import PEERS, POLICIES, peers_of
 from superopt.errors import InputError
 from superopt.weights.division import Weights
 
@@ -175,7 +176,7 @@ def _means(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 f" {geometric_mean(better):.3f} times the better of eager and Inductor,"
                 f" least {min(better):.2f}"
             )
-            for peer in PEERS:
+            for peer in (*PEERS, *POLICIES):
                 raced = [one["ratios"][peer] for one in several if peer in one["ratios"]]
                 if raced:
                     ahead = sum(ratio > 1 for ratio in raced)
@@ -288,7 +289,7 @@ def _line(text: str, record: Mapping[str, Any]) -> str:
     timed = record["measured"]
     times = " ".join(f"{timed[label]['median_us']:10.1f}" for label in ("eager", "inductor", "superopt"))
     best = last["measured"]
-    raced = ", ".join(f"{name} {best[name]['median_us']:.1f}" for name in PEERS if name in best)
+    raced = ", ".join(f"{name} {best[name]['median_us']:.1f}" for name in (*PEERS, *POLICIES) if name in best)
     raced += f", superopt tuned {best['superopt']['median_us']:.1f}" if raced and last is not record else ""
     absent = "; ".join(f"no {name}: {why}" for name, why in last.get("absent", {}).items())
     spent = []

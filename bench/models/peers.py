@@ -2,12 +2,13 @@
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from superopt.bench.harness.command import check_names, listed
 from superopt.errors import InputError
+from superopt.weights.division import Weights
 
-__all__ = ["PEERS", "Program", "peers_of"]
+__all__ = ["PEERS", "POLICIES", "Program", "peers_of"]
 
 Program = Callable[..., Any]
 """A model, or what a compiler makes of it."""
@@ -88,10 +89,14 @@ PEERS: Mapping[str, Callable[[Any], Program]] = {
 """What makes each peer of a model; it raises whatever stops it."""
 
 
+POLICIES = get_args(Weights)
+"""superopt with each policy of weights, which may race as well, though not among all peers."""
+
+
 def peers_of(options: argparse.Namespace) -> list[str]:
     """Return the names of the peers that were asked for: `all`, or some by commas."""
     names = list(PEERS) if options.peers == "all" else listed(options.peers) if options.peers else []
-    check_names("--peers", names, list(PEERS))
+    check_names("--peers", names, [*PEERS, *POLICIES])
     if names and options.train:
         raise InputError("--peers are for inference: freezing and the runtimes make no gradients")
     return names

@@ -1,8 +1,9 @@
 """Whether noise can win a race: races whose outcome is planted, while other processes keep the cores busy.
 
-    python -m bench.races --json OUT              200 races beside eight busy processes, some 10 minutes
+    python -m bench.races --json OUT              200 races beside eight busy processes, some minutes
     python -m bench.races --json OUT --busy 0     on the machine as it is
     python -m bench.races --json OUT --resume     goes on after those that OUT has
+    python -m bench.races --json OUT --threads 2  programs of two threads, which wait for each other
 
 Measured: a program against itself, with as much work, or more, or less. The last race of `superopt.optimize`
 decides, by the same code and the same rules. Its decision is wrong where a program with no less work is taken
@@ -102,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--races", type=from_one, default=200, help="how many (default: 200)")
     add("--busy", type=int, default=8, help="busy processes beside them (default: 8)")
+    add("--threads", type=from_one, default=1, help="of the programs (default: 1)")
     add("--seconds", type=above_zero, default=2.0, help="of a race (default: 2)")
     add("--json", type=Path, metavar="OUT", required=True, help="where the results go")
     add("--resume", action="store_true", help="keep the races that OUT has, and go on")
@@ -109,9 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    import torch
+
     check_out(options.json)
+    torch.set_num_threads(options.threads)
     races = resumed(options.json, resume=options.resume)["cases"]
-    settings = {"busy": options.busy, "seconds": options.seconds, "planted": list(PLANTED)}
+    settings = {
+        "busy": options.busy,
+        "seconds": options.seconds,
+        "threads": options.threads,
+        "planted": list(PLANTED),
+    }
     document = begin("races", settings, machine() | {"load": os.getloadavg()[0]}, races)
     with _busy(options.busy):
         for number in range(options.races):

@@ -1,25 +1,29 @@
 """Reductions between throttled processes: synthesized programs against one all-reduce, and the simulator.
 
-    python -m bench.shard [--machines 2x2,2x4] [--turns N] [--mbit N] [--scale] [--minutes M]
-        [--json OUT [--resume]]
+    python -m bench.shard [--machines 2x2,2x4] [--turns N] [--mbit N] [--links KIND] [--scale]
+        [--minutes M] [--json OUT [--resume]]
 
 Four or eight processes of gloo stand for devices in two or four nodes, and in one machine for devices in
-nodes in racks. Nodes are network namespaces whose links are throttled by a token bucket, and which the
-processes measure themselves. Then every reduction that some placement of up to three parallel axes asks for
-is run by every program of at most five steps (four on three levels), all in turns. Told: in how many
-reductions a program beats one all-reduce by 2% or more and by how much; in how many the fastest program is
-among the ten that the simulator, given the measured links, ranks first; and how far the placements of the
-same axes differ. A program that wins by noise alone would win here too, so the winner is chosen by one half
-of the turns and judged by the other half.
+nodes in racks. Nodes are network namespaces whose links are throttled by a token bucket; where these are not
+permitted, the transport is delayed instead. The processes measure the links themselves.
+
+Then every reduction that some placement of up to three parallel axes asks for is run by every program of at
+most five steps (four on three levels), all in turns. Told: in how many reductions a program beats one
+all-reduce by 2% or more and by how much; in how many the fastest program is among the ten that the simulator,
+given the measured links, ranks first; and how far the placements of the same axes differ. A program that wins
+by noise alone would win here too, so the winner is chosen by one half of the turns and judged by the other
+half.
 """
 
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import combinations
 from math import prod
 from pathlib import Path
@@ -28,7 +32,8 @@ from time import perf_counter
 from typing import Any
 
 from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
-from superopt.bench.shard.nodes import throttled_nodes
+from superopt.bench.shard.delays import delayed_nodes
+from superopt.bench.shard.nodes import Node, throttled_nodes
 from superopt.errors import InputError
 from superopt.files import replace_text
 from superopt.shard.machine import parse_machine
@@ -141,11 +146,13 @@ def measured(
     racks, nodes = (1, *outer)[-2:]
     with (
         tempfile.TemporaryDirectory() as folder,
-        throttled_nodes(racks, nodes, options.mbit // 2, options.mbit) as places,
+        ExitStack() as stack,
     ):
+        links = racks, nodes, max(1, options.mbit // 2), options.mbit
+        kind, places = _nodes(stack, links, options.links)
         place = Path(folder, "request.json")
         request = {
-            "address": f"tcp://{places[0][1]}:29533",
+            "address": f"tcp://{places[0].address}:{_free_port() if kind == 'delays' else 29533}",
             "processes": prod(counts),
             "levels": levels_of(counts),
             "seconds": 60 * options.minutes,
@@ -155,18 +162,16 @@ def measured(
         place.write_text(json.dumps(request), encoding="utf-8")
         environment = {
             **os.environ,
-            "GLOO_SOCKET_IFNAME": "link0",
             "OMP_NUM_THREADS": "1",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
         }
         workers = [
             subprocess.Popen(
-                ["ip", "netns", "exec", places[rank // gpus][0], sys.executable, "-m",
-                 "superopt.bench.shard.worker", str(place), str(rank)],
-                env=environment,
+                [*node.command, sys.executable, "-m", "superopt.bench.shard.worker", str(place), str(rank)],
+                env=environment | node.environment,
             )
-            for rank in range(prod(counts))
-        ]  # fmt: skip
+            for rank, node in enumerate(node for node in places for _ in range(gpus))
+        ]
         try:
             codes = [worker.wait() for worker in workers]
         finally:
@@ -175,7 +180,25 @@ def measured(
         if any(codes):
             raise InputError(f"a process of the mesh ended with exit code {next(filter(None, codes))}")
         found: dict[str, Any] = json.loads(Path(f"{place}.out").read_text(encoding="utf-8"))
-        return found
+        return found | {"links": kind}
+
+
+def _nodes(stack: ExitStack, links: tuple[int, int, int, int], wanted: str) -> tuple[str, list[Node]]:
+    """Return how links are throttled, and the nodes: by delays where namespaces are refused."""
+    if wanted != "delays":
+        try:
+            return "namespaces", stack.enter_context(throttled_nodes(*links))
+        except InputError as error:
+            if wanted == "namespaces":
+                raise
+            print(f"{error}; the transport is delayed instead", file=sys.stderr)
+    return "delays", stack.enter_context(delayed_nodes(*links))
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def judged(task: dict[str, Any], seconds: list[list[float]], machine: str) -> dict[str, Any]:
@@ -184,7 +207,8 @@ def judged(task: dict[str, Any], seconds: list[list[float]], machine: str) -> di
     order = sorted(range(len(times)), key=times.__getitem__)
     plain = next(at for at, one in enumerate(task["programs"]) if [step[0] for step in one] == ["all-reduce"])
     chosen = min(range(len(seconds)), key=lambda at: median(seconds[at][::2]))
-    alone, best, first = (median(seconds[at][1::2]) for at in (plain, chosen, order[0]))
+    among = min(order[:TOP], key=lambda at: median(seconds[at][::2]))
+    alone, best, first, ten = (median(seconds[at][1::2]) for at in (plain, chosen, order[0], among))
     return {name: task[name] for name in ("asked", "counts", "own", "bytes")} | {
         "programs": len(seconds),
         "all_reduce_s": alone,
@@ -193,19 +217,29 @@ def judged(task: dict[str, Any], seconds: list[list[float]], machine: str) -> di
         "simulated_s": [times[plain], times[chosen], times[order[0]]],
         "speedup": alone / best,
         "speedup_of_simulated": alone / first,
+        "speedup_of_top_10": alone / ten,
         "rank_of_best": order.index(chosen),
+        "measured_s": [[round(one, 6) for one in own] for own in seconds],
         "best": task["programs"][chosen],
     }
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the shares and means: over all reductions, and over those that cross levels."""
-    across = [row for row in rows if row["programs"] > TOP]
+    """Return the shares and means: over all reductions, and over those that cross levels.
+
+    A reduction among devices that differ in one level only has no levels to make use of: its three programs
+    are an all-reduce and the two halves of one. Several placements may ask for the same reduction.
+    """
+    across = [row for row in rows if len(row["own"]) > 1]
     found: dict[str, float] = {"reductions": len(rows), "across_levels": len(across)}
     for name, own in (("all", rows), ("across_levels", across)):
         if own:
             better = [row["speedup"] for row in own if row["speedup"] >= BEATS]
+            asked = [(row["speedup"] >= BEATS, len(row["asked"])) for row in own]
             found |= {
+                f"placements.{name}": sum(many for _, many in asked),
+                f"share_of_placements_that_beat_all_reduce.{name}": sum(many for won, many in asked if won)
+                / sum(many for _, many in asked),
                 f"share_that_beats_all_reduce.{name}": len(better) / len(own),
                 f"mean_speedup.{name}": geometric_mean([row["speedup"] for row in own]),
                 f"mean_speedup_of_those.{name}": geometric_mean(better) if better else 1.0,
@@ -273,6 +307,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--machines", default=",".join(MACHINES), help="some of %(default)s (default: all)")
     parser.add_argument("--turns", type=from_one, default=4, help="of each program (default 4)")
     parser.add_argument("--mbit", type=from_one, default=160, help="of each node's link (default 160)")
+    parser.add_argument(
+        "--links",
+        choices=("auto", "namespaces", "delays"),
+        default="auto",
+        help="how links are throttled (default: by network namespaces where they are permitted)",
+    )
     parser.add_argument("--scale", action="store_true", help="only simulate, on larger and larger machines")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the results here")
     parser.add_argument("--resume", action="store_true", help="keep the reductions that OUT has, and go on")
@@ -330,7 +370,12 @@ def _measure(document: dict[str, Any], name: str, options: argparse.Namespace) -
         return
     load = os.getloadavg()[0]  # of other work
     found = measured(tasks, MACHINES[name], options)
-    settings = {"mbit_per_s": options.mbit, "turns": options.turns, "load_before": load}
+    settings = {
+        "links": found["links"],
+        "mbit_per_s": options.mbit,
+        "turns": options.turns,
+        "load_before": load,
+    }
     document["machines"].setdefault(name, []).append({"measured": found["machine"], **settings})
     print(f"{name}: {found['machine']}")
     for task, seconds in zip(tasks, found["seconds"], strict=False):

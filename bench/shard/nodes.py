@@ -9,17 +9,25 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from superopt.errors import InputError
 
-__all__ = ["throttled_nodes"]
+__all__ = ["Node", "throttled_nodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node: what stands before the command of its processes, its address, and their environment."""
+
+    command: tuple[str, ...]
+    address: str
+    environment: dict[str, str]
 
 
 @contextmanager
-def throttled_nodes(
-    racks: int, nodes: int, rack_mbit: int, node_mbit: int
-) -> Iterator[list[tuple[str, str]]]:
-    """Give the names of all nodes, each with its address; they are gone afterwards. One rack has no link."""
+def throttled_nodes(racks: int, nodes: int, rack_mbit: int, node_mbit: int) -> Iterator[list[Node]]:
+    """Give all nodes, which are gone afterwards; one rack has no link."""
     mark = f"{os.getpid() % 100000}"
     trunk = f"sb{mark}"
     places = [(f"sn{mark}_{at}", f"10.213.77.{at + 1}") for at in range(racks * nodes)]
@@ -44,7 +52,10 @@ def throttled_nodes(
             _run(f"ip -n {name} link set lo up")
             _run(f"ip netns exec {name} tc qdisc add dev {inner} {_bucket(node_mbit)}")
             _run(f"tc qdisc add dev {outer} {_bucket(node_mbit)}")
-        yield places
+        yield [
+            Node(("ip", "netns", "exec", name), address, {"GLOO_SOCKET_IFNAME": "link0"})
+            for name, address in places
+        ]
     finally:
         for name, _ in places:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)

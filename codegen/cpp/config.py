@@ -93,9 +93,11 @@ def default_config(
             tiles[axis] = _equal_tiles(tiles[axis], most)
     little = _little(program, sizes)
     while not little and several and _programs(tiles, sizes) < cores:
-        widest = max(several, key=tiles.__getitem__)
-        if tiles[widest] == 1:
+        left = [axis for axis in several if tiles[axis] > 1]
+        if not left:
             break
+        # What programs along an axis share, each of them reads: that should be the smaller operand.
+        widest = min(left, key=lambda axis: (_shared_volume(readings, axis, sizes), -tiles[axis]))
         tiles[widest] = -(-tiles[widest] // 2)
     for axis in program.looped:
         length = 2 * _ROW if _streams(readings, axis) else _SUMMED[-1]

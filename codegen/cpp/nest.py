@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from math import prod
 
 from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
@@ -17,6 +18,7 @@ __all__ = ["NestPrinter", "print_nest", "print_shift"]
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
 _BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks,
 _LONG_SUM = 1 << 14  # and sums in registers
+_AHEAD = 1 << 16  # numbers of a tensor, up to which those of the next program are fetched ahead
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 
@@ -49,6 +51,7 @@ class NestPrinter:
             for one in nest.statements
         )
         self.known: dict[int, Text] = {}
+        self.by: dict[int, Text] = {}  # numbers to divide vectors by
         self.stored: dict[Tensor, str] = {}
         self.whole: dict[int, str] = {}  # windows -> the flag that says that nothing of them lies outside
         # Sums that are added up in blocks of terms: of several rows in memory, or in registers.
@@ -69,16 +72,17 @@ class NestPrinter:
         ]
 
     def _divisors(self) -> frozenset[int]:
-        """Return the values that the nest only divides by for quotients that it rounds to a half type."""
+        """Return the values that vectors are divided by, each the same for a whole vector."""
+        axes, steps = self.tiles.axes, [one.step for one in self.nest.statements if isinstance(one, Compute)]
+        divisions = [step.inputs for step in steps if step.op == "div"]
+        return frozenset(b for a, b in divisions if self.vector in axes[a] - axes[b])
+
+    def _is_rounded(self, value: int) -> bool:
+        """Whether a value is stored in half types alone, and nothing reads it."""
         flat = [one for one, _ in self.tiles.program.flat()]
-        rounded = {one.value for one in flat if isinstance(one, Store) and one.tensor.dtype in HALVES}
-        rounded -= {one.value for one in flat if isinstance(one, Store) and one.tensor.dtype not in HALVES}
-        rounded -= {read for one in flat if isinstance(one, (Compute, Move)) for read in one.step.inputs}
-        found, others = set[int](), set[int]()
-        for one in (*self.nest.statements, *self.nest.rest):
-            if isinstance(one, Compute) and one.step.op == "div":
-                (found if one.value in rounded else others).add(one.step.inputs[1])
-        return frozenset(found - others)
+        dtypes = {one.tensor.dtype for one in flat if isinstance(one, Store) and one.value == value}
+        read = any(value in one.step.inputs for one in flat if isinstance(one, (Compute, Move)))
+        return bool(dtypes) and dtypes <= set(HALVES) and not read
 
     def name(self, axis: str) -> str:
         """Return the name of an axis in C++."""
@@ -224,11 +228,31 @@ class NestPrinter:
             elif runs:
                 assert self.vector is not None
                 lanes = f"{self.name(self.vector)}_lanes"
+                self._read_ahead(value, at, place)
                 self.tiles.line(f"const Vec {name} = load({at}, {place.strides[self.vector]}, {lanes});")
             else:
-                kind = "Divisor" if value in self.divisors else "float"
-                self.tiles.line(f"const {kind} {name} = read({_element(at)});")
+                self.tiles.line(f"const float {name} = read({_element(at)});")
+                if value in self.divisors:
+                    self.tiles.line(f"const Divisor {name}_divisor({name});")
+                    self.by[value] = Text(f"{name}_divisor", vector=True)
             self.known[value] = Text(name, vector=runs)
+
+    def _read_ahead(self, value: int, at: str, place: Place) -> None:
+        """Fetch what the next program reads first, while this one reads again what a cache holds by now."""
+        tiles = self.tiles
+        tensor = next((one for one in tiles.program.loads if one.value == value), None)
+        if tensor is None or value not in tiles.met:
+            tiles.met[value] = False
+            return
+        axis = tiles.grid[-1] if tiles.grid else None
+        if axis is None or axis not in tensor.axes or tiles.config.schedule != "static":
+            return
+        held = prod(tiles.graph.sizes[one] for one in tensor.axes if one not in tiles.grid)
+        held *= prod(tiles.tiled.get(one, 1) for one in tensor.axes if one in tiles.grid)
+        if not tiles.met[value] and len(tiles.walked) == len(tiles.grid) and held <= _AHEAD:
+            tiles.met[value] = True
+            step = "" if axis in tiles.single else f"{self.name(axis)}_tile * "
+            tiles.line(f"prefetch({at} + {step}{place.strides[axis]});")
 
     def _leaf(self, value: int) -> Text | None:
         """Return a constant, an extent or a running index as text, seen through renames."""
@@ -293,7 +317,12 @@ class NestPrinter:
     def _computed(self, one: Compute) -> Text:
         if one.step.op == "mul":
             return self._product(one)
-        return apply_op(one.step.op, *(self._value(i) for i in one.step.inputs))
+        texts = [self._value(i) for i in one.step.inputs]
+        if one.step.op == "div" and one.step.inputs[1] in self.by and texts[0].vector:
+            texts[1] = self.by[one.step.inputs[1]]
+            if self._is_rounded(one.value):
+                return call("rough_quotient", *texts)
+        return apply_op(one.step.op, *texts)
 
     def _product(self, one: Compute) -> Text:
         """Return a product; one with a mask selects, so that 0 times infinity is 0."""

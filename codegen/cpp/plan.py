@@ -47,6 +47,7 @@ def viewed(graph: Graph, value: int) -> int:
     return value
 
 
+_LANES = 16  # of the widest vectors
 _MOST_TAPS = 128  # positions over which sums stay in registers
 
 
@@ -270,7 +271,9 @@ class _Planner:
         rows = [axis for axis in result if axis in self.axes[a] and axis not in self.axes[b]]
         summed = [axis for axis in self.order if axis in step.axes and axis not in self.single]
         m = rows[-1] if rows else None
-        k = max(summed, key=lambda axis: self.graph.sizes[axis]) if summed else None
+        # The last axis is that along which memory runs, and others may continue it; a short one is no loop.
+        long = [axis for axis in summed if self.graph.sizes[axis] >= _LANES]
+        k = long[-1] if long else max(summed, key=self.graph.sizes.__getitem__, default=None)
         around = [axis for axis in (*result, *summed) if axis not in (m, n, k)]
         return Contraction(one, a, b, m, n, k, tuple(around))
 

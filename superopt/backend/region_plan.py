@@ -9,7 +9,8 @@ they cannot be, the goal itself is computed by torch.
 import json
 import logging
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,7 @@ from superopt.funnel.assembly import as_kernel
 from superopt.ir import Graph, extents, print_graph, release_shifts
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
 from superopt.trace.run import TORCH_DTYPES, run_graph
+from superopt.weights.forms import Forms
 from superopt.weights.kept import KeptKernel
 
 if TYPE_CHECKING:
@@ -59,7 +61,9 @@ class RegionPlan:
         self._data = data
         self._operators = operators  # what computes the region without any kernel of ours
         self._kernels = None if kernels is None else self._in_order(kernels)
-        self._only: OrderedKernel | None = None  # where one kernel takes and makes all, in order
+        self._only = self._single()
+        self._ready: _Ready | None = None  # for tensors like those of an earlier call
+        self._changes = 0
         self._failed = False
 
     @classmethod
@@ -116,7 +120,7 @@ class RegionPlan:
         if not self._failed:
             try:
                 if self._only is not None:
-                    return list(self._only.in_order(tensors))
+                    return list(self._run(self._only, tensors))
                 return self.by_kernels(dict(zip(self.inputs, tensors, strict=True)))
             except (torch.OutOfMemoryError, IndexError):  # which PyTorch raises too
                 raise
@@ -132,12 +136,29 @@ class RegionPlan:
             return [made[name] for name in self.outputs]
         if self._kernels is None:
             self._kernels = self.make()
-            kernel, _ = self._kernels[0]
-            if len(self._kernels) == 1 and isinstance(kernel, OrderedKernel) and kernel.inputs == self.inputs:
-                self._only = kernel if kernel.outputs == self.outputs else None
+            self._only = self._single()
         for kernel, names in self._kernels:
             known.update(kernel(**{name: known[name] for name in names}))
         return [known[name] for name in self.outputs]
+
+    def _single(self) -> OrderedKernel | None:
+        """Return the kernel that takes and makes all, in order, where there is one."""
+        if self._kernels is None or len(self._kernels) != 1:
+            return None
+        kernel: object = self._kernels[0][0]
+        if not isinstance(kernel, OrderedKernel):
+            return None
+        return kernel if (kernel.inputs, kernel.outputs) == (self.inputs, self.outputs) else None
+
+    def _run(self, kernel: OrderedKernel, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Run a kernel; where sizes stay the same, nothing is worked out anew."""
+        ready, threads = self._ready, torch.get_num_threads()
+        if ready is not None and ready.threads == threads and ready.forms.same(tensors):
+            return ready.run(tensors)
+        if self._changes < _CHANGES:
+            self._changes += 1
+            self._ready = _Ready(Forms(tensors), threads, kernel.prepared(tensors))
+        return kernel.in_order(tensors)
 
     def settle(self) -> None:
         """From now on the plan is part of a program, and its weights are those of the program's layers."""
@@ -203,6 +224,18 @@ class RegionPlan:
 
     def _resized(self, known: dict[str, Tensor]) -> Graph:
         return resized(self.goal, extents(self.goal, [known[name].shape for name in self.inputs]))
+
+
+_CHANGES = 8  # times that a plan follows tensors of other forms; then it stays with the last ones
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A kernel prepared for tensors of one form."""
+
+    forms: Forms
+    threads: int
+    run: Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def settle(kernels: Iterable[Kernel], name: str) -> None:

@@ -14,10 +14,13 @@ from superopt.targets import Target
 from superopt.verify.verdict import combined
 from superopt.weights.division import Weights, divided, once_values
 from superopt.weights.joined import joined
+from superopt.weights.packed import packed
 
 __all__ = ["schedules"]
 
 _REWRITTEN = 2  # graphs that are tried in each other form as well
+_Rewrite = Callable[[Graph], tuple[Graph, tuple[int, ...]] | None]  # a graph, and what is made of it once
+
 _LIVE = 2  # ways without anything that is made once, beside those with it
 
 
@@ -66,7 +69,7 @@ def schedules(
         _Way(one, divided(one.graph, once).run, once) if once else way
         for one, once, way in zip(tried, values, whole, strict=True)
     ]
-    first += _rewritten(tried, weights)
+    first += _rewritten(tried, weights, target)
     if not any(way.once for way in first):
         best = _ranked(goal, first, target, keep, late)
         return replace(best, dropped=(*best.dropped, *unsteady))
@@ -99,20 +102,31 @@ def _steady(
     return [*tried, *(one for _, one in waiting if one.is_original)], dropped
 
 
-def _rewritten(found: Sequence[Found], weights: Weights) -> list[_Way]:
-    """Return the best graphs written anew, where that is equal: joined weights, short axes taken apart."""
+def _rewritten(found: Sequence[Found], weights: Weights, target: Target) -> list[_Way]:
+    """Return the best graphs written anew, where that is equal, each with what is made of it once.
+
+    Weights are joined or, for processors, packed in panels, and short axes are taken apart.
+    """
     from superopt.verify.graphs.equality import equal_graphs
 
+    def as_whole(rewrite: Callable[[Graph], Graph | None]) -> _Rewrite:
+        return lambda graph: None if (made := rewrite(graph)) is None else (made, once_values(made, weights))
+
     ways: list[_Way] = []
-    for rewrite in (lambda graph: joined(graph, weights), unrolled):
+    rewrites = (
+        as_whole(lambda graph: joined(graph, weights)),
+        as_whole(unrolled),
+        lambda graph: packed(graph, weights) if target.torch_device == "cpu" else None,
+    )
+    for rewrite in rewrites:
         made = 0
         for one in found:
-            graph = None if one.splits or made >= _REWRITTEN else rewrite(one.graph)
-            if graph is None or not (verdict := equal_graphs(one.graph, graph)).equal:
+            other = None if one.splits or made >= _REWRITTEN else rewrite(one.graph)
+            if other is None or not (verdict := equal_graphs(one.graph, other[0])).equal:
                 continue
             made += 1
+            graph, once = other
             known = verdict if one.verdict is None else combined([one.verdict, verdict])
-            once = once_values(graph, weights)
             run = divided(graph, once).run if once else graph
             ways.append(_Way(replace(one, graph=graph, verdict=known, is_original=False), run, once))
     return ways

@@ -24,9 +24,9 @@ __all__ = ["DISTRIBUTIONS", "Run", "as_function", "cancelling", "faults", "one_t
 DISTRIBUTIONS = ("normal", "offset", "near-zero rows", "wide range", "large", "huge")
 """How the inputs of graphs are drawn, that are judged by their rounding."""
 
-# One draw where sums of large numbers cancel tells most graphs that round worse; of those that are a little
-# worse some pass at full size.
-_CANCELLING, _SURELY = ("offset",), 4.0
+# One draw where sums of large numbers cancel tells most graphs that round worse, and one where they cancel to
+# nothing tells those that make NaN of it; of graphs that are a little worse some pass at full size.
+_CANCELLING, _SURELY = ("offset", "constant rows"), 4.0
 _MOST_OPERATIONS = 130_000  # operations that one run at small sizes may take
 # Lengths that long axes are cut to, tried until a run is small enough.
 _LENGTHS = (256, 128, 64, 32, 16, 8, 4)

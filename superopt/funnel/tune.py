@@ -14,11 +14,12 @@ from superopt.funnel.state import Context
 from superopt.funnel.write import write
 from superopt.options import PRESETS
 
-__all__ = ["tune"]
+__all__ = ["tune", "worth_tuning"]
 
 # Where predictions are times, no variant is compiled that is predicted this many times slower.
 _WORSE = 1.05
 _FEWER = 2  # there so many times fewer are tried
+_NEAR = 1.25  # kernels of ours gain so much by tuning, a call of a library gains nothing
 _HOPELESS = 1.5  # a candidate this many times as slow as what there is to beat is not tuned
 
 
@@ -29,7 +30,7 @@ def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     deadline = time.monotonic() + min(context.seconds / 2, state.seconds_left)
     ranked = {one.id: one for one in candidates}
     different, _ = alike_last(one for one in candidates if one.is_kept and one.measurement is not None)
-    fastest = different[: preset.tuned]
+    fastest = worth_tuning(different, preset.tuned)
     hopeless = not fastest or fastest[0].us > _HOPELESS * limits.beat_us
     if context.recalled or hopeless or not limits.tune:
         return list(candidates)
@@ -48,6 +49,15 @@ def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
             ranked |= {one.id: one for one in found}
             base = next(one for one in found if one.id in context.kernels)
     return by_time(ranked.values())
+
+
+def worth_tuning(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
+    """Return the fastest of candidates by time, and one without a library's calls that may overtake them."""
+    fastest = list(ranked[:count])
+    if not fastest or not all(one.library for one in fastest):
+        return fastest
+    own = (one for one in ranked if not one.library and one.us <= _NEAR * fastest[0].us)
+    return [*fastest, *list(own)[:1]]
 
 
 def _variants(

@@ -3,6 +3,9 @@
 Identical means: the same program, inputs of the same form, and the same options, device, threads and
 versions. What is recalled is proven equal to its program again, as a result from a file is. Only programs
 that are all algebra and hold no tensors of their own are kept: a key does not tell what others depend on.
+
+A key names the processor, not its clock, nor what else runs on it. So kernels are timed for a moment, and
+where they take another time than when they raced, they must beat the original once more.
 """
 
 import logging
@@ -14,7 +17,8 @@ from typing import Any
 import torch
 
 from superopt.cache import Cache, Key, Record, key_of, versions
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, kind_and_line
+from superopt.funnel.race import copies_for
 from superopt.ir import print_program
 from superopt.live.optimized import Optimized
 from superopt.live.saved import program_of
@@ -22,14 +26,17 @@ from superopt.options import OptimizeOptions
 from superopt.result.codec import inputs_json, result_from_json, result_json
 from superopt.targets import Target
 from superopt.trace.traced import Traced
-from superopt.verify.floats.compare import tensors_of
+from superopt.tune import confirm, measure_together
+from superopt.verify.floats.compare import tensors_of, typical
 
-__all__ = ["ResultCache"]
+__all__ = ["ResultCache", "still_wins"]
 
 log = logging.getLogger("superopt")
 
 # An older result is not used: the machine may have changed in ways that no version tells.
 _STALE = timedelta(days=30)
+_CHANGED = 1.3  # kernels that take this many times as long as before, or as short, are raced once more
+_LOOK_S, _RACE_S = 0.05, 0.5  # seconds in which they are timed, and raced
 _FORMAT = 1  # the version of the records; another number makes every older result a miss
 
 
@@ -46,6 +53,7 @@ class ResultCache:
     ) -> None:
         self._cache = cache
         self._options = options
+        self._inputs = inputs
         measures = target.available and options.measure
         whole = not (traced.program.opaque or traced.constants or traced.read)
         self._key = _key(traced, inputs, options, target) if cache and measures and whole else None
@@ -68,8 +76,17 @@ class ResultCache:
             return None
         if best.winner == "superopt" and best.fused is None:  # its kernels cannot be made any more
             return None
+        if best.winner == "superopt" and not self._stands(best):
+            return None
         best.recalled = record.made
         return best
+
+    def _stands(self, best: Optimized) -> bool:
+        try:
+            return still_wins(best, self._inputs)
+        except Exception as error:  # what is kept was raced and proven before
+            log.info("%s: a kept result is not timed: %s", best.name, kind_and_line(error))
+            return True
 
     def keep(self, best: Optimized) -> None:
         """Keep a result that was measured to its end."""
@@ -88,6 +105,27 @@ class ResultCache:
             for region in result.regions
         )
         self._cache.put(self._key, Record(result_json(replace(result, regions=bare)), result.name))
+
+
+def still_wins(best: Optimized, inputs: tuple[Any, ...]) -> bool:
+    """Whether kernels take about as long as when they raced, or still beat the original on this machine."""
+    ours, before = best.fused, best.result.measurements.get("superopt")
+    here = {best.target.torch_device} | ({"meta"} if best.target.torch_device == "cpu" else set())
+    if ours is None or before is None or not {one.device.type for one in tensors_of(inputs)} <= here:
+        return True
+    times, pair = best.target.times, {"superopt": ours, "eager": best.original}
+    copies = [typical(inputs, seed=at) for at in range(copies_for(tensors_of(inputs)))]
+    with torch.no_grad():
+        # The faster calls tell the state of the machine, the slower ones who else was busy.
+        now = measure_together({"superopt": ours}, copies, seconds=_LOOK_S, times=times)["superopt"]
+        if max(now.low_us, before.low_us) < _CHANGED * min(now.low_us, before.low_us):
+            return True
+        raced = confirm(pair, "superopt", "eager", copies, seconds=_RACE_S, level=1.0, times=times)
+    if raced.winner == "superopt" or not raced.sure:
+        return True
+    speed = raced.speed_of("superopt")
+    log.warning("%s: kept kernels have %.2f times eager's speed now: all is raced anew", best.name, speed)
+    return False
 
 
 def _key(traced: Traced, inputs: tuple[Any, ...], options: OptimizeOptions, target: Target) -> Key | None:

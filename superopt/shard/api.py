@@ -6,19 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from superopt.errors import InputError
 from superopt.ir import Graph
-from superopt.shard.dtensor import Style, dtensor_placements, parallel_styles
+from superopt.shard.calls import Whole, whole_of
 from superopt.shard.machine import Machine, parse_machine
-from superopt.shard.page import shard_html
+from superopt.shard.output.dtensor import Style, dtensor_placements, parallel_styles
+from superopt.shard.output.page import shard_html
+from superopt.shard.output.written import tightened, write_module
 from superopt.shard.placements import Placement as AxisPlacement
 from superopt.shard.placements import grid_of, placements
+from superopt.shard.plans import Plans
 from superopt.shard.proof import ShardVerdict, prove_sharded
 from superopt.shard.reductions import Program, summed
-from superopt.shard.search import Plans, plan_shardings
+from superopt.shard.search import plan_shardings
 from superopt.shard.sharded import Placement
 from superopt.shard.simulate import Reduction, all_reduce, ranked_programs
-from superopt.shard.written import tightened, write_module
+from superopt.trace import trace
+from superopt.trace.capture.tape import leaves
 
 __all__ = ["PlacedReduction", "ShardResult", "parse_pins", "place_reduction", "shard_program"]
 
@@ -114,15 +120,20 @@ def shard_program(
     """
     machine = parse_machine(machine) if isinstance(machine, str) else machine
     if isinstance(function, Graph):
-        graph = function
+        program: Graph | Whole = function
     else:
-        from superopt.trace import trace
-
-        graph = trace(function, *inputs).graph
+        program = _traced(function, inputs)
     fixed = parse_pins(pins, machine) if isinstance(pins, str) else pins
-    plans = plan_shardings(graph, machine, pins=fixed, memory=memory)
+    plans = plan_shardings(program, machine, pins=fixed, memory=memory)
     # The proof is of the same tightened program that the module is written from.
-    return ShardResult(plans, prove_sharded(tightened(plans.best.sharded), original=graph, seed=seed))
+    return ShardResult(plans, prove_sharded(tightened(plans.best.sharded), original=plans.graph, seed=seed))
+
+
+def _traced(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Whole:
+    traced = trace(function, *inputs)
+    tensors = (leaf for leaf in leaves(inputs) if isinstance(leaf, Tensor))
+    given = {**dict(zip(traced.input_names, tensors, strict=True)), **traced.constants}
+    return whole_of(traced, {name: tuple(tensor.shape) for name, tensor in given.items()})
 
 
 def parse_pins(text: str, machine: Machine) -> dict[str, Placement]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import permutations
 from math import prod
 
 from superopt.dtypes import DTYPES
@@ -19,6 +21,7 @@ __all__ = ["Costs", "Move", "Timeline", "mesh_of", "with_moves_early"]
 Move = tuple[str, tuple[int, ...], str, str, str]
 """A move: its kind, the dimensions, the axis, the axis of the new chunks, and how it reduces."""
 
+_NULLARY = frozenset({"const", "infinity", "size"})
 _FREE = frozenset({"rename", "select", "const", "infinity", "size", "index"})
 
 
@@ -46,7 +49,7 @@ def with_moves_early(sharded: Sharded, *, inputs: bool) -> Sharded:
     """
     follow: dict[int, list[int]] = {}
     for at, one in enumerate(sharded.instructions):
-        if one.kind not in ("enter", "step") and (
+        if (one.moves or one.kind == "slice") and (
             inputs or sharded.instructions[one.inputs[0]].kind != "enter"
         ):
             follow.setdefault(one.inputs[0], []).append(at)
@@ -88,7 +91,10 @@ class Costs:
             (DTYPES[port.dtype].bytes for port in (*graph.inputs, *(one.port for one in graph.outputs))),
             default=4,
         )
+        self.whole: Placement = (None,) * len(layout.mesh.sizes)
+        self.nullary = {at for at, step in graph.numbered if step.op in _NULLARY}
         self.bytes = lru_cache(maxsize=None)(self._bytes)
+        self.cheapest = lru_cache(maxsize=None)(self._cheapest)
         self.changed = lru_cache(maxsize=None)(self._changed)
         self.reduction = lru_cache(maxsize=None)(self._reduction)
         self._single = lru_cache(maxsize=None)(self._collective)
@@ -120,6 +126,12 @@ class Costs:
             # An elementwise step is fused with what makes its operands.
             traffic += own if step.op == "contract" else 0
         return max(2 * work / device.flops_per_s, traffic / device.bytes_per_s)
+
+    def call_seconds(
+        self, reads: Sequence[tuple[int, Placement]], makes: Sequence[tuple[int, Placement]]
+    ) -> float:
+        """Return the seconds of a call: of its traffic, as nothing is known of what it computes."""
+        return sum(self.bytes(*one) for one in (*reads, *makes)) / self.machine.device.bytes_per_s
 
     def _reduction(self, dims: tuple[int, ...], size: int) -> tuple[float, Program]:
         """Return the seconds and the best program of an all-reduce along some dimensions."""
@@ -175,6 +187,11 @@ class Costs:
             if one.kind == "step":
                 operands = tuple(sharded.instructions[i].placement for i in one.inputs)
                 seconds = self.step_seconds(one.value, operands, one.placement)
+            elif one.kind == "call":
+                seconds = self.call_seconds(
+                    [(sharded.instructions[i].value, sharded.instructions[i].placement) for i in one.inputs],
+                    [(one.value, one.placement)],
+                )
             if seconds:
                 computing = start + seconds
             spans.append((start, start + seconds))
@@ -197,56 +214,73 @@ class Costs:
                     held -= sizes[i]
         return entered + most
 
+    def _cheapest(
+        self, value: int, known: frozenset[Placement], wanted: Placement
+    ) -> tuple[float, Placement] | None:
+        """Return the least seconds of a change of placement, and where it starts."""
+        found = [
+            (change[0], start)
+            for start in sorted(known, key=str)
+            if (change := self.changed(value, start, wanted)) is not None
+        ]
+        return min(found, key=lambda one: one[0], default=None)
+
     def _changed(
         self, value: int, start: Placement, end: Placement
     ) -> tuple[float, tuple[tuple[Move, Placement], ...]] | None:
         """Return the seconds of a change of placement, and its moves with the placement after each.
 
+        Chunks are cut out first, which takes no time; the other moves come in the order that is the fastest.
         None where there is no way: a whole value never becomes partial again.
         """
-        now = list(start)
-        seconds = 0.0
-        moves: list[tuple[Move, Placement]] = []
-
-        def size() -> int:
-            return self.bytes(value, tuple(now))
-
-        def note(kind: str, dims: tuple[int, ...], axis: str = "", onto: str = "", how: str = SUM) -> None:
-            moves.append(((kind, dims, axis, onto, how), tuple(now)))
-
         pairs = list(enumerate(zip(start, end, strict=True)))
         if any(is_partial(new) and old != new for _, (old, new) in pairs):
             return None
-        for dim, (old, new) in pairs:
-            if old is None and new is not None:
-                now[dim] = new
-                note("slice", (dim,), new)
+        moves: list[tuple[str, tuple[int, ...], str]] = []
         for dim, (old, new) in pairs:
             if old == SUM and new not in (None, SUM):
-                assert new is not None
-                seconds += self.move_seconds("reduce-scatter", (dim,), size())
-                now[dim] = new
-                note("reduce-scatter", (dim,), new)
+                moves.append(("reduce-scatter", (dim,), SUM))
+            elif old is not None and not is_partial(old) and old != new:
+                moves.append(("all-gather" if new is None else "all-to-all", (dim,), SUM))
         for how in (SUM, MAXIMUM):
-            dims = tuple(dim for dim, (old, new) in pairs if now[dim] == how and old == how != new)
+            # Sums become chunks by a reduce-scatter.
+            dims = tuple(
+                dim for dim, (old, new) in pairs if old == how != new and (new is None or how != SUM)
+            )
             if dims:
-                seconds += self.move_seconds("all-reduce", dims, size())
-                for dim in dims:
-                    now[dim] = None
-                note("all-reduce", dims, how=how)
-        for dim, (_, new) in pairs:
-            if now[dim] is None and new is not None and not is_partial(new):
-                now[dim] = new
-                note("slice", (dim,), new)
-        for dim, (old, new) in pairs:
-            if old is not None and not is_partial(old) and old != new:
-                kind = "all-gather" if new is None else "all-to-all"
-                seconds += self.move_seconds(kind, (dim,), size())
-                if new is None:
-                    now[dim] = None
-                    note("all-gather", (dim,), old)
-                else:
+                moves.append(("all-reduce", dims, how))
+        ways = (self._in_order(value, start, end, order) for order in permutations(moves))
+        return min(ways, key=lambda way: way[0])
+
+    def _in_order(
+        self, value: int, start: Placement, end: Placement, order: Sequence[tuple[str, tuple[int, ...], str]]
+    ) -> tuple[float, tuple[tuple[Move, Placement], ...]]:
+        """Return the seconds of moves in an order, and the moves with the placement after each."""
+        now = list(start)
+        seconds = 0.0
+        made: list[tuple[Move, Placement]] = []
+
+        def note(kind: str, dims: tuple[int, ...], axis: str = "", onto: str = "", how: str = SUM) -> None:
+            made.append(((kind, dims, axis, onto, how), tuple(now)))
+
+        def cut() -> None:
+            for dim, new in enumerate(end):
+                if now[dim] is None and new is not None:
                     now[dim] = new
-                    note("all-to-all", (dim,), old, new)
+                    note("slice", (dim,), new)
+
+        cut()
+        for kind, dims, how in order:
+            seconds += self.move_seconds(kind, dims, self.bytes(value, tuple(now)))
+            old, new = now[dims[0]], end[dims[0]]
+            for dim in dims:
+                now[dim] = None if kind == "all-reduce" else end[dim]
+            if kind == "all-reduce":
+                note(kind, dims, how=how)
+                cut()
+            elif kind == "reduce-scatter":
+                note(kind, dims, str(new))
+            else:
+                note(kind, dims, str(old), str(new or ""))
         assert tuple(now) == end
-        return seconds, tuple(moves)
+        return seconds, tuple(made)

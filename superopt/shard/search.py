@@ -1,5 +1,6 @@
-"""Search: the shardings of a program, step by step, by dynamic programming over how its live values lie.
+"""Search: the shardings of a program, by dynamic programming over how its live values lie.
 
+It goes step by step through all regions, and call by call between them.
 A state says in which placements each live value is to be had; among the ways to the same state only those
 are kept that no other way beats in both time and memory. Where memory is plenty, a state is also dropped if a
 faster one can be turned into it in the time between them. Tensors that enter lie where they are first read,
@@ -16,14 +17,16 @@ from itertools import product
 
 from superopt.errors import InputError
 from superopt.ir import Graph, stabilize, value_names
+from superopt.shard.calls import Whole
 from superopt.shard.costs import Costs, mesh_of, with_moves_early
 from superopt.shard.machine import Machine
+from superopt.shard.plans import Choice, Event, Plan, Plans, written
 from superopt.shard.sharded import (
-    Instruction,
     Layout,
     Placement,
     Rule,
     Sharded,
+    call_rules,
     check_mesh,
     checked_pins,
     is_partial,
@@ -33,47 +36,8 @@ from superopt.shard.sharded import (
 
 __all__ = ["Plan", "Plans", "plan_shardings"]
 
-_NULLARY = frozenset({"const", "infinity", "size"})
 _PLENTY = 4  # times the bytes of all values, each held whole: so much memory limits no plan
 _WAYS = 4  # the most ways to one state; no other way beats a kept one in both time and memory
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A sharded program, the seconds it is simulated to take, and the bytes on each device.
-
-    `moving_s` are the seconds in which data move; those that computing hides are in `seconds` once only.
-    """
-
-    sharded: Sharded
-    seconds: float
-    moving_s: float
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plans:
-    """The plans found, the fastest first, and whether none was dropped on the way."""
-
-    graph: Graph
-    machine: Machine
-    found: tuple[Plan, ...]
-    complete: bool
-
-    @property
-    def best(self) -> Plan:
-        """The fastest plan."""
-        return self.found[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """What was chosen for a step: how its operands and its value lie; the choices before it."""
-
-    value: int
-    operands: tuple[Placement, ...]
-    placement: Placement
-    before: _Choice | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +46,23 @@ class _Way:
     moving: float
     entered: int  # bytes of the tensors that entered, which are there from the beginning
     peak: int  # the most bytes of all else at any step
-    choice: _Choice | None
+    choice: Choice | None
 
 
 State = tuple[tuple[int, frozenset[Placement]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One way to take a step or a call, and what it adds to the state and to the costs."""
+
+    operands: tuple[Placement, ...]
+    placements: tuple[Placement, ...]
+    after: State
+    seconds: float
+    moving: float
+    entering: int
+    held: int
 
 
 @lru_cache(maxsize=1 << 14)
@@ -100,7 +77,7 @@ def _with(places: frozenset[Placement], placement: Placement) -> frozenset[Place
 
 
 def plan_shardings(
-    graph: Graph,
+    graph: Graph | Whole,
     machine: Machine,
     *,
     pins: Mapping[str, Placement] | None = None,
@@ -108,14 +85,16 @@ def plan_shardings(
     states: int = 128,
     alternatives: int = 8,
 ) -> Plans:
-    """Return ways to run a graph on all devices of a machine, each level of which is a dimension of the mesh.
+    """Return ways to run a graph, or a whole program, on all devices of a machine.
 
-    `pins` fixes how inputs and outputs lie; `memory` limits the bytes on each device.
+    Each level of the machine is a dimension of the mesh. `pins` fixes how inputs and outputs lie;
+    `memory` limits the bytes on each device.
     """
-    layout = layout_of(stabilize(graph), mesh_of(machine))
+    whole = Whole(stabilize(graph), graph) if isinstance(graph, Graph) else graph
+    layout = layout_of(whole.graph, mesh_of(machine), whole.calls)
     search = _Search(layout, machine, pins or {}, machine.device.bytes if memory is None else memory, states)
     check_mesh(layout)
-    return Plans(graph, machine, search.run(alternatives), search.complete)
+    return Plans(whole.original, machine, search.run(alternatives), search.complete)
 
 
 class _Search:
@@ -125,72 +104,129 @@ class _Search:
         self.layout, self.graph, self.memory, self.most = layout, layout.graph, memory, states
         self.costs = Costs(layout, machine)
         self.dims = range(len(layout.mesh.sizes))
-        self.cheapest: dict[tuple[int, frozenset[Placement], Placement], tuple[float, Placement] | None] = {}
-        self.whole: Placement = (None,) * len(self.dims)
         self.complete = True
         self._owed = lru_cache(maxsize=None)(self._seconds_owed)
         self._held = lru_cache(maxsize=None)(self._bytes_held)
         self.pins = checked_pins(layout, pins)
-        whole = sum(self.costs.bytes(value, self.whole) for value in range(len(self.costs.axes)))
+        whole = sum(self.costs.bytes(value, self.costs.whole) for value in range(len(self.costs.axes)))
         self.plenty = memory >= _PLENTY * whole
         self.least = 0  # the fewest bytes that any placement needed, where memory was too short
-        self.nullary = {at for at, step in self.graph.numbered if step.op in _NULLARY}
-        self.last_use = {i: at for at, step in self.graph.numbered for i in step.inputs}
-        for output in self.graph.outputs:
-            self.last_use[output.value] = len(self.graph.inputs) + len(self.graph.steps)
+        self.made = layout.made_by
+        self.events = self._in_turn()
+        self.last_use = {i: at for at, event in enumerate(self.events) for i in self._reads(event)}
+        for output in layout.leaving:
+            self.last_use[output.value] = len(self.events)
 
     def run(self, alternatives: int) -> tuple[Plan, ...]:
         """Return the best plans."""
         ways: dict[State, list[_Way]] = {(): [_Way(0.0, 0.0, 0, 0, None)]}
-        for at, _ in self.graph.numbered:
-            if at in self.nullary or at not in self.last_use:
+        for turn, event in enumerate(self.events):
+            if isinstance(event, int) and (event in self.costs.nullary or event not in self.last_use):
                 continue
-            ways = self._cut(self._after(at, ways))
+            ways = self._cut(self._after(turn, ways))
             if not ways:
-                raise InputError(self._too_little(at))
+                raise InputError(self._too_little(self._makes(event)[0]))
         return self._plans(ways, alternatives)
 
-    def _after(self, at: int, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
-        """Return the states after one more step."""
+    def _in_turn(self) -> list[Event]:
+        """Return steps and calls in order: each call right before what first reads its results."""
+        order: list[Event] = []
+        waiting = dict.fromkeys(self.layout.calls)
+
+        def call_for(values: tuple[int, ...]) -> None:
+            for value in values:
+                call = self.made[value][0] if value in self.made else None
+                if call in waiting:
+                    del waiting[call]
+                    call_for(self.layout.read_by(call))
+                    order.append(call)
+
+        for at, step in self.graph.numbered:
+            call_for(step.inputs)
+            order.append(at)
+        for call in self.layout.calls:
+            call_for(self._makes(call))
+        return order
+
+    def _reads(self, event: Event) -> tuple[int, ...]:
+        return self.graph.step_at(event).inputs if isinstance(event, int) else self.layout.read_by(event)
+
+    def _makes(self, event: Event) -> tuple[int, ...]:
+        return (event,) if isinstance(event, int) else self.layout.made_of(event)
+
+    def _after(self, turn: int, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
+        """Return the states after one more step or call."""
         found: dict[State, list[_Way]] = {}
-        step = self.graph.step_at(at)
-        choices = [
-            (*choice, self.costs.step_seconds(at, *choice), (at, _only(choice[1])))
-            for choice in self._choices(at)
-        ]
-        freed = {i for i in step.inputs if self.last_use[i] == at}
+        inputs = self._reads(self.events[turn])
         ways_to_one = 1 if self.plenty else _WAYS
+        known: dict[State, list[_Option]] = {}  # the options where the operands lie in these placements
         for state, reached in ways.items():
-            rest = tuple(pair for pair in state if pair[0] not in step.inputs)
-            live = dict(state)
+            operands = tuple(pair for pair in state if pair[0] in inputs)
+            rest = tuple(pair for pair in state if pair[0] not in inputs)
             held = sum(self._held(*pair) for pair in rest)
-            for operands, placement, own, value in choices:
-                made = self._taken(live, step.inputs, operands)
-                if made is None:
-                    continue
-                moving, entering, read = made
-                needed = held + self._held(*value) + sum(self._held(*pair) for pair in read.items())
-                kept = (pair for pair in read.items() if pair[0] not in freed)
-                after = (*rest, *kept, value)
+            if operands not in known:
+                known[operands] = self._options(turn, dict(operands))
+            for option in known[operands]:
+                into = found.setdefault(rest + option.after, [])
                 for way in reached:
-                    entered = way.entered + entering
-                    peak = max(way.peak, needed)
+                    seconds, entered = way.seconds + option.seconds, way.entered + option.entering
+                    peak = max(way.peak, held + option.held)
                     if entered + peak > self.memory:
                         self.plenty = False
                         self.least = min(self.least or entered + peak, entered + peak)
-                        continue
-                    choice = _Choice(at, operands, placement, way.choice)
-                    new = _Way(way.seconds + own + moving, way.moving + moving, entered, peak, choice)
-                    self.complete &= _keep(found.setdefault(after, []), new, ways_to_one)
-        return found
+                    elif ways_to_one > 1 or not into or (seconds, peak) < (into[0].seconds, into[0].peak):
+                        choice = Choice(self.events[turn], option.operands, option.placements, way.choice)
+                        new = _Way(seconds, way.moving + option.moving, entered, peak, choice)
+                        self.complete &= _keep(into, new, ways_to_one)
+        return {state: own for state, own in found.items() if own}
+
+    def _options(self, turn: int, live: dict[int, frozenset[Placement]]) -> list[_Option]:
+        """Return the ways to take a step or a call, given how its operands are to be had.
+
+        Where memory is plenty, only the fastest way counts of those after which values lie alike.
+        """
+        event = self.events[turn]
+        inputs = self._reads(event)
+        found: dict[State, list[_Option]] = {}
+        for operands, placements in self._choices(event):
+            made = self._taken(live, inputs, operands)
+            if made is None:
+                continue
+            moving, entering, read = made
+            values = tuple(zip(self._makes(event), map(_only, placements), strict=True))
+            held = sum(self._held(*pair) for pair in (*values, *read.items()))
+            pairs = (*(pair for pair in read.items() if self.last_use[pair[0]] != turn), *values)
+            after = tuple(pair for pair in pairs if pair[0] in self.last_use)
+            seconds = moving + self._seconds(event, operands, placements)
+            option = _Option(operands, placements, after, seconds, moving, entering, held)
+            found.setdefault(after, []).append(option)
+        if self.plenty:
+            return [min(own, key=lambda option: (option.seconds, option.held)) for own in found.values()]
+        return [option for own in found.values() for option in own]
 
     def _bytes_held(self, value: int, places: frozenset[Placement]) -> int:
         """Return the bytes that a value takes in some placements; tensors that entered are counted apart."""
-        return sum(self.costs.bytes(value, one) for one in places) if value >= len(self.graph.inputs) else 0
+        enters = value < len(self.graph.inputs) and value not in self.made
+        return 0 if enters else sum(self.costs.bytes(value, one) for one in places)
 
-    def _choices(self, at: int) -> Iterator[tuple[tuple[Placement, ...], Placement]]:
-        """Yield how the operands and the value of a step may lie, on all dimensions together."""
-        step = self.graph.step_at(at)
+    def _seconds(
+        self, event: Event, operands: tuple[Placement, ...], placements: tuple[Placement, ...]
+    ) -> float:
+        if isinstance(event, int):
+            return self.costs.step_seconds(event, operands, placements[0])
+        reads = tuple(zip(self._reads(event), operands, strict=True))
+        return self.costs.call_seconds(reads, tuple(zip(self._makes(event), placements, strict=True)))
+
+    def _choices(self, event: Event) -> Iterator[tuple[tuple[Placement, ...], tuple[Placement, ...]]]:
+        """Yield how operands and values of a step or a call may lie, on all dimensions together."""
+        if not isinstance(event, int):
+            for taken in product(*(list(call_rules(self.layout, event, dim)) for dim in self.dims)):
+                operands, values = (
+                    tuple(zip(*(rule[side] for rule in taken), strict=True)) for side in (0, 1)
+                )
+                yield operands or (), values
+            return
+        step = self.graph.step_at(event)
         axes = tuple(self.costs.axes[i] for i in step.inputs)
         own: list[list[Rule]] = []
         for dim in self.dims:
@@ -198,7 +234,7 @@ class _Search:
             own.append(list(rules(step, axes, splittable)))
         for chosen in product(*own):
             operands = tuple(tuple(rule[0][i] for rule in chosen) for i in range(len(axes)))
-            yield operands, tuple(rule[1] for rule in chosen)
+            yield operands, (tuple(rule[1] for rule in chosen),)
 
     def _taken(
         self, live: dict[int, frozenset[Placement]], values: tuple[int, ...], operands: tuple[Placement, ...]
@@ -207,8 +243,8 @@ class _Search:
         read: dict[int, frozenset[Placement]] = {}
         seconds, entering = 0.0, 0
         for value, wanted in zip(values, operands, strict=True):
-            if value in self.nullary:
-                if wanted != self.whole:
+            if value in self.costs.nullary:
+                if wanted != self.costs.whole:
                     return None
                 continue
             known = read.get(value) or live.get(value)
@@ -219,28 +255,15 @@ class _Search:
                 known = _only(wanted if start is None else start)
                 entering += sum(self.costs.bytes(value, one) for one in known)
             if wanted not in known:
-                way = self.costs_of_change(value, known, wanted)
+                way = self.costs.cheapest(value, known, wanted)
                 if way is None:
                     return None
                 seconds += way[0]
-                entering += self.costs.bytes(value, wanted) if value < len(self.graph.inputs) else 0
+                if value < len(self.graph.inputs) and value not in self.made:
+                    entering += self.costs.bytes(value, wanted)
                 known = _with(known, wanted)
             read[value] = known
         return seconds, entering, read
-
-    def costs_of_change(
-        self, value: int, known: frozenset[Placement], wanted: Placement
-    ) -> tuple[float, Placement] | None:
-        """Return the least seconds of a change of placement, and where it starts."""
-        key = value, known, wanted
-        if key not in self.cheapest:
-            found = [
-                (change[0], start)
-                for start in sorted(known, key=str)
-                if (change := self.costs.changed(value, start, wanted)) is not None
-            ]
-            self.cheapest[key] = min(found, key=lambda one: one[0], default=None)
-        return self.cheapest[key]
 
     def _cut(self, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
         """Return the states that are the fastest, and among them some that need the least memory."""
@@ -284,7 +307,7 @@ class _Search:
         """
         if not all(any(map(is_partial, one)) for one in places):
             return 0.0
-        changes = (self.costs_of_change(value, places, one) for one in self._final(value, places))
+        changes = (self.costs.cheapest(value, places, one) for one in self._final(value, places))
         return min(change[0] for change in changes if change is not None)
 
     def _becomes(self, state: State, wanted: State, seconds: float) -> bool:
@@ -293,7 +316,7 @@ class _Search:
             return False
         for (value, known), (_, places) in zip(state, wanted, strict=True):
             for place in places - known if known is not places else ():
-                way = self.costs_of_change(value, known, place)
+                way = self.costs.cheapest(value, known, place)
                 if way is None:
                     return False
                 seconds -= way[0]
@@ -307,14 +330,14 @@ class _Search:
             live = dict(state)
             placed: list[Placement] = []
             moving = 0.0
-            for output in self.graph.outputs:
-                known = live.get(output.value, frozenset({self.pins.get(output.value, self.whole)}))
+            for output in self.layout.leaving:
+                known = live.get(output.value, frozenset({self.pins.get(output.value, self.costs.whole)}))
                 pinned = self.pins.get(-1 - self.graph.outputs.index(output))
                 wanted = [pinned] if pinned is not None else self._final(output.value, known)
                 costs = [
                     (change[0], str(one), one)
                     for one in wanted
-                    if (change := self.costs_of_change(output.value, known, one)) is not None
+                    if (change := self.costs.cheapest(output.value, known, one)) is not None
                 ]
                 if not costs:
                     break
@@ -329,7 +352,7 @@ class _Search:
         plans: list[Plan] = []
         self.least = 0
         for way, placed in ends:
-            plans += self._in_order(self._written(way.choice, placed), way.moving)
+            plans += self._in_order(written(self.costs, self.pins, way.choice, placed), way.moving)
             if len(plans) == alternatives:
                 break
         if not plans:
@@ -362,26 +385,6 @@ class _Search:
             found += [tuple(way) for way in product(*ways)]
         return found
 
-    def _written(self, last: _Choice | None, placed: list[Placement]) -> Sharded:
-        """Return the program of a chain of choices."""
-        choices: list[_Choice] = []
-        while last is not None:
-            choices.insert(0, last)
-            last = last.before
-        writer = _Writer(self)
-        for choice in choices:
-            step = self.graph.step_at(choice.value)
-            inputs = tuple(
-                writer.having(value, wanted)
-                for value, wanted in zip(step.inputs, choice.operands, strict=True)
-            )
-            writer.add(Instruction("step", choice.value, choice.placement, inputs))
-        outputs = tuple(
-            writer.having(output.value, placement)
-            for output, placement in zip(self.graph.outputs, placed, strict=True)
-        )
-        return Sharded(self.layout, tuple(writer.made), outputs)
-
     def _too_little(self, at: int) -> str:
         names = value_names(self.graph)
         return (
@@ -389,43 +392,6 @@ class _Search:
             f"{self.least / 1e9:.3g} GB on each device of {self.memory / 1e9:.3g} GB; the nearest choice "
             f"that works: {self.least / 1e9:.3g} GB or more devices"
         )
-
-
-class _Writer:
-    """Writes the instructions of a plan; a value is moved to a placement once."""
-
-    def __init__(self, search: _Search) -> None:
-        self.search = search
-        self.made: list[Instruction] = []
-        self.places: dict[int, dict[Placement, int]] = {}
-
-    def add(self, one: Instruction) -> int:
-        """Add an instruction and return its position."""
-        self.made.append(one)
-        self.places.setdefault(one.value, {})[one.placement] = len(self.made) - 1
-        return len(self.made) - 1
-
-    def having(self, value: int, wanted: Placement) -> int:
-        """Return the instruction that leaves a value in a placement."""
-        search = self.search
-        known = self.places.setdefault(value, {})
-        if wanted in known:
-            return known[wanted]
-        if value in search.nullary:
-            return self.add(Instruction("step", value, search.whole))
-        if not known:
-            start = search.pins.get(value, wanted)
-            at = self.add(Instruction("enter", value, start))
-            if start == wanted:
-                return at
-        way = search.costs_of_change(value, frozenset(known), wanted)
-        assert way is not None
-        at = known[way[1]]
-        change = search.costs.changed(value, way[1], wanted)
-        assert change is not None
-        for (kind, dims, axis, onto, how), placement in change[1]:
-            at = self.add(Instruction(kind, value, placement, (at,), dims, axis, onto, how))
-        return at
 
 
 def _keep(ways: list[_Way], new: _Way, most: int) -> bool:

@@ -17,17 +17,20 @@ from math import prod
 from typing import TypeAlias
 
 from superopt.errors import InputError
-from superopt.ir import Axis, Graph, Step, refine_axes, step_axes, value_axes, value_names
+from superopt.ir import Axis, Graph, Output, Port, Step, refine_axes, step_axes, value_axes, value_names
 
 __all__ = [
     "MAXIMUM",
     "SUM",
+    "Call",
     "Instruction",
     "Layout",
     "Mesh",
     "Placement",
     "Rule",
     "Sharded",
+    "Split",
+    "call_rules",
     "check_mesh",
     "checked_pins",
     "is_partial",
@@ -64,13 +67,62 @@ class Mesh:
         return prod(self.sizes)
 
 
+Split: TypeAlias = tuple[tuple[Tag, ...], tuple[Tag, ...]]
+"""The axis of each argument and of each result of a call, of which a device may have the same chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an operator that is no algebra, between the regions of a program."""
+
+    name: str
+    target: str
+    arguments: tuple[int, ...]  # outputs of the graph, by position
+    results: tuple[str, ...]  # inputs of the graph
+    splits: tuple[Split, ...]
+    text: tuple[str | int, ...]  # the call as Python, in which a number stands for an argument
+    written: tuple[int, ...]  # arguments that the operator writes into
+    taken: tuple[str | int, ...]  # of each result, what selects it from the call's value, or such an argument
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A graph on a mesh: for each axis the dimensions, by position, that may split it."""
+    """A graph on a mesh: for each axis the dimensions, by position, that may split it.
+
+    What `calls` read leaves the graph, and what they make enters it.
+    """
 
     graph: Graph
     mesh: Mesh
     splits: dict[str, tuple[int, ...]]
+    calls: tuple[Call, ...] = ()
+
+    @property
+    def made_by(self) -> dict[int, tuple[Call, int]]:
+        """The call that makes a value, and which of its results that is."""
+        found = {name: (call, at) for call in self.calls for at, name in enumerate(call.results)}
+        return {at: found[port.name] for at, port in enumerate(self.graph.inputs) if port.name in found}
+
+    @property
+    def entering(self) -> tuple[Port, ...]:
+        """The tensors that enter the program."""
+        made = self.made_by
+        return tuple(port for at, port in enumerate(self.graph.inputs) if at not in made)
+
+    @property
+    def leaving(self) -> tuple[Output, ...]:
+        """The tensors that leave the program."""
+        read = {at for call in self.calls for at in call.arguments}
+        return tuple(one for at, one in enumerate(self.graph.outputs) if at not in read)
+
+    def made_of(self, call: Call) -> tuple[int, ...]:
+        """Return the values that a call makes."""
+        places = {port.name: at for at, port in enumerate(self.graph.inputs)}
+        return tuple(places[name] for name in call.results)
+
+    def read_by(self, call: Call) -> tuple[int, ...]:
+        """Return the values that a call reads."""
+        return tuple(self.graph.outputs[at].value for at in call.arguments)
 
     def pieces(self, axis: str) -> tuple[Axis, ...]:
         """Return what an axis is a product of: its chunks, outermost first, and the places in them."""
@@ -112,7 +164,7 @@ class Layout:
         )
 
 
-def layout_of(graph: Graph, mesh: Mesh) -> Layout:
+def layout_of(graph: Graph, mesh: Mesh, calls: tuple[Call, ...] = ()) -> Layout:
     """Return which dimensions may split each axis: as many as divide it, the last dimensions first."""
     alike = {axis.name: {axis.name} for axis in graph.axes}
     for step in graph.steps:
@@ -130,7 +182,7 @@ def layout_of(graph: Graph, mesh: Mesh) -> Layout:
                 rest //= mesh.sizes[dim]
                 dims.append(dim)
         splits[axis.name] = tuple(sorted(dims))
-    return Layout(graph, mesh, splits)
+    return Layout(graph, mesh, splits, calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +194,7 @@ class Instruction:
     to chunks of `axis`; an all-to-all leaves the chunks of `axis` and makes those of `onto`.
     """
 
-    kind: str  # enter, step, or the name of a move
+    kind: str  # enter, step, call, or the name of a move
     value: int  # the value of the graph that is made
     placement: Placement
     inputs: tuple[int, ...] = ()
@@ -154,7 +206,7 @@ class Instruction:
     @property
     def moves(self) -> bool:
         """Whether devices exchange data."""
-        return self.kind not in ("enter", "step", "slice")
+        return self.kind not in ("enter", "step", "call", "slice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +219,16 @@ class Sharded:
 
     def __str__(self) -> str:
         names = value_names(self.layout.graph)
+        made_by = self.layout.made_by
         lines = []
         for at, one in enumerate(self.instructions):
             what = f"{one.kind}({', '.join(f'%{i}' for i in one.inputs)})"
             if one.kind == "step":
                 step = self.layout.graph.step_at(one.value)
                 what = f"{step.op}({', '.join(f'%{i}' for i in one.inputs)})"
+            elif one.kind == "call":
+                call, place = made_by[one.value]
+                what = f"{call.target}[{place}]({', '.join(f'%{i}' for i in one.inputs)})"
             elif one.dims:
                 over = "+".join(self.layout.mesh.names[dim] for dim in one.dims)
                 what = f"{one.kind}[{over}]({', '.join(f'%{i}' for i in one.inputs)})"
@@ -180,6 +236,7 @@ class Sharded:
         lines += [
             f"out {output.port.name} = %{at}"
             for output, at in zip(self.layout.graph.outputs, self.outputs, strict=True)
+            if output in self.layout.leaving
         ]
         return "\n".join(lines) + "\n"
 
@@ -240,8 +297,9 @@ def _splits(layout: Layout, dim: int, many: int) -> bool:
 def checked_pins(layout: Layout, pins: Mapping[str, Placement]) -> dict[int, Placement]:
     """Return the placements that are fixed, by value; those of outputs by -1 less the output's position."""
     graph, found = layout.graph, dict[int, Placement]()
-    inputs = {port.name: (at, port) for at, port in enumerate(graph.inputs)}
-    outputs = {one.port.name: (-1 - at, one.port) for at, one in enumerate(graph.outputs)}
+    entering, leaving = set(layout.entering), set(layout.leaving)
+    inputs = {port.name: (at, port) for at, port in enumerate(graph.inputs) if port in entering}
+    outputs = {one.port.name: (-1 - at, one.port) for at, one in enumerate(graph.outputs) if one in leaving}
     for name, placement in pins.items():
         if name not in inputs and name not in outputs:
             raise InputError(
@@ -308,3 +366,16 @@ def rules(step: Step, operands: tuple[frozenset[str], ...], splittable: frozense
             yield tags, after
         else:
             yield tags, MAXIMUM if step.op == "max" else SUM
+
+
+def call_rules(layout: Layout, call: Call, dim: int) -> Iterator[tuple[tuple[Tag, ...], tuple[Tag, ...]]]:
+    """Yield how the arguments and the results of a call may lie along a dimension."""
+    yield (None,) * len(call.arguments), (None,) * len(call.results)
+    axes = value_axes(layout.graph)
+    reads = [axes[value] for value in layout.read_by(call)]
+    for before, after in call.splits:
+        own = {layout.splits[axis] for axis in (*before, *after) if axis is not None}
+        fit = all(tag is None or tag in held for tag, held in zip(before, reads, strict=True))
+        # Chunks of the same places: the axes are split by the same dimensions.
+        if fit and len(own) == 1 and dim in own.pop():
+            yield before, after

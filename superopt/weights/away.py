@@ -15,14 +15,19 @@ from torch import Tensor
 
 from superopt.cache.place import cache_folder
 
-__all__ = ["bytes_away", "put_away"]
+__all__ = ["bytes_away", "is_away", "put_away"]
 
-_away: dict[int, int] = {}  # bytes in a file, by the identity of what maps it
+_away: dict[int, int] = {}  # bytes in a file, by the address to which they are mapped
 
 
 def bytes_away() -> int:
     """Return the bytes of all weights that lie in files now."""
     return sum(_away.values())
+
+
+def is_away(tensor: Tensor) -> bool:
+    """Whether a weight lies in a file."""
+    return tensor.data_ptr() in _away
 
 
 def put_away(tensor: Tensor) -> Any:
@@ -67,7 +72,7 @@ def _moved(tensor: Tensor) -> Tensor:
     with tempfile.TemporaryFile(dir=folder) as file:
         whole.numpy().tofile(file)
         mapped = mmap.mmap(file.fileno(), whole.numel(), access=mmap.ACCESS_COPY)
-    _away[id(mapped)] = whole.numel()
-    weakref.finalize(mapped, _away.pop, id(mapped))
     flat = torch.frombuffer(mapped, dtype=tensor.dtype)
+    _away[flat.data_ptr()] = whole.numel()
+    weakref.finalize(mapped, _away.pop, flat.data_ptr())
     return flat.as_strided(tensor.shape, tensor.stride())

@@ -39,6 +39,7 @@ __all__ = [
     "divided",
     "is_small",
     "once_values",
+    "port_bytes",
     "run_part",
     "source_ports",
     "weight_bytes",
@@ -48,6 +49,7 @@ Weights = Literal["live", "default", "frozen"]
 """What may be made of weights ahead of the calls: nothing, small tensors, or whatever makes calls faster."""
 
 _SMALL = 256 << 10  # bytes of a tensor that is kept beside the weights that it is made from
+_PANELS = (32, 64)  # columns that kernels read as one panel
 _VIEWS = ("rename", "select", "window")
 _LAID = (*_VIEWS, "add")  # what lays tensors side by side; sums that are no integer of theirs are never kept
 
@@ -62,7 +64,7 @@ class Divided:
     @property
     def kept_bytes(self) -> int:
         """The bytes of what is made once."""
-        return sum(_bytes(self.once, output.port) for output in self.once.outputs)
+        return sum(port_bytes(self.once, output.port) for output in self.once.outputs)
 
     @property
     def unread(self) -> tuple[Port, ...]:
@@ -71,12 +73,12 @@ class Divided:
             return ()
         read = {port.name for port in self.run.inputs}
         others = (port for port in self.once.inputs if port.name not in read)
-        return tuple(port for port in others if not is_small(_bytes(self.once, port)))
+        return tuple(port for port in others if not is_small(port_bytes(self.once, port)))
 
     @property
     def unread_bytes(self) -> int:
         """The bytes of these weights."""
-        return sum(_bytes(self.once, port) for port in self.unread)
+        return sum(port_bytes(self.once, port) for port in self.unread)
 
 
 def check_weights(weights: str) -> None:
@@ -166,19 +168,25 @@ def _dtype(graph: Graph, sources: Sequence[Port]) -> str:
 def weight_bytes(graph: Graph) -> int:
     """Return the bytes of the constant tensors that a graph reads."""
     read = {i for step in graph.steps for i in step.inputs} | {output.value for output in graph.outputs}
-    return sum(_bytes(graph, port) for at, port in enumerate(graph.inputs) if port.constant and at in read)
+    return sum(
+        port_bytes(graph, port) for at, port in enumerate(graph.inputs) if port.constant and at in read
+    )
 
 
-def _bytes(graph: Graph, port: Port) -> int:
+def port_bytes(graph: Graph, port: Port) -> int:
+    """Return the bytes of a tensor that enters or leaves."""
     return prod(graph.shape(port)) * DTYPES[port.dtype].bytes
 
 
 def divided(graph: Graph, values: Sequence[int]) -> Divided:
-    """Return a graph in parts, the first of which makes these values; raise GraphError where it cannot."""
+    """Return a graph in parts, the first of which makes these values; raise GraphError where it cannot.
+
+    An input among them is made once as it is, in another order.
+    """
     constant = constant_values(graph)
     first = len(graph.inputs)
     for value in values:
-        if not first <= value < first + len(graph.steps) or not constant[value]:
+        if not 0 <= value < first + len(graph.steps) or not constant[value]:
             raise GraphError(f"graph {graph.name!r}: value {value} is not made of constant inputs alone")
     ports = {value: _kept_port(graph, value) for value in values}
     once = replace(
@@ -200,18 +208,35 @@ def divided(graph: Graph, values: Sequence[int]) -> Divided:
 
 
 def _kept_port(graph: Graph, value: int) -> Port:
-    """Return a value as a tensor that is kept: laid out as the largest tensor that it is made from."""
+    """Return a value as a tensor that is kept: laid out as the largest tensor that it is made from.
+
+    An input, and what has columns in panels, is laid out in the order in which a contraction reads it.
+    """
     sources = source_ports(graph, value)
     like = _largest(graph, sources)
     axes = value_axes(graph)[value]
     order = [axis.name for axis in graph.axes if axis.name in axes and axis.name not in like.axes]
     order += [axis for axis in _in_memory(like) if axis in axes]
+    as_read = _as_read(graph, value, order)
+    if value < len(graph.inputs) or (as_read and graph.sizes[as_read[-1]] in _PANELS):
+        order = as_read
     names = {port.name for port in graph.inputs} | {output.port.name for output in graph.outputs}
     name = f"{graph.name}_v{value}"
     while name in names:
         name += "_"
     dims = tuple((axis,) for axis in order)
     return Port(name, _dtype(graph, sources), dims, constant=True)
+
+
+def _as_read(graph: Graph, value: int, order: list[str]) -> list[str]:
+    """Return the axes of a weight as a contraction reads it: its own ones, the last behind what is summed."""
+    axes = value_axes(graph)
+    for step in graph.steps:
+        if step.op == "contract" and value in step.inputs:
+            other = next((axes[one] for one in step.inputs if one != value), frozenset(order))
+            own = [axis for axis in order if axis not in other]
+            return [*own[:-1], *(axis for axis in order if axis not in own), *own[-1:]]
+    return order
 
 
 def _in_memory(port: Port) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -12,8 +13,10 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import GraphError, InputError
 from superopt.ir import Graph
 from superopt.trace.run import run_graph
-from superopt.weights.away import put_away
+from superopt.weights.away import is_away, put_away
 from superopt.weights.division import Divided
+from superopt.weights.memory import in_large_pages
+from superopt.weights.shared import Part, Shared, let_go, parts_of, share, shared
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.writes import writes_to
 
@@ -46,7 +49,8 @@ def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
             if not tensor.is_floating_point() and not torch.equal(tensor.to(exact.dtype), exact):
                 raise InputError(f"{once.name}: {output.port.name} is no tensor of {output.port.dtype}")
             known = {one.data_ptr() for one in plain.values()}
-            found.append(tensor.clone() if tensor.data_ptr() in known else tensor)
+            own = in_large_pages(tensor)
+            found.append(own.clone() if own.data_ptr() in known else own)
     if any(one.is_cuda for one in found):
         torch.cuda.current_stream().synchronize()  # later calls may come on other streams
     return tuple(found)
@@ -62,17 +66,20 @@ class _Unknown:
 class _Made:
     """What was made of some weights, and how many calls it served."""
 
-    __slots__ = ("calls", "cuda", "left", "owners", "sources", "tensors")
+    __slots__ = ("calls", "cuda", "left", "owners", "shared", "sources", "tensors")
 
     sources: Sources | _Unknown
 
-    def __init__(self, sources: Sources, tensors: tuple[Tensor, ...] | None, owners: Any) -> None:
+    def __init__(self, sources: Sources, shared: tuple[Shared, ...] | None, owners: Any) -> None:
         self.sources = sources
-        self.tensors = tensors  # None: nothing that kernels could read
+        self.shared = shared or ()
+        self.tensors = (
+            None if shared is None else tuple(one.tensor for one in shared)
+        )  # None: nothing to read
         self.owners = owners  # weak references to the weights
         self.calls = 0
         self.left: list[Any] = []  # memory of weights that were put away, which other threads may be reading
-        self.cuda = any(one.is_cuda for one in tensors or ())
+        self.cuda = any(one.is_cuda for one in self.tensors or ())
 
 
 _all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
@@ -80,7 +87,8 @@ _all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
 
 def bytes_kept() -> int:
     """Return the bytes of all that this process keeps now."""
-    return sum(one.bytes for one in _all_kept)
+    made = (made for one in _all_kept for made in one.made)
+    return sum({id(one): one.nbytes for each in made for one in each.tensors or ()}.values())
 
 
 class Kept:
@@ -91,12 +99,14 @@ class Kept:
 
     def __init__(self, once: Graph, unread: Sequence[str] = ()) -> None:
         self.once = once
+        self._parts = parts_of(once)
         self.sources = tuple(port.name for port in once.inputs)
         self.unread = tuple(self.sources.index(name) for name in unread)  # sources that calls no longer read
         self.names = tuple(output.port.name for output in once.outputs)
         self.why = ""  # why no tensors are kept any more
         self._on_end: Callable[[str], None] | None = None
         self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
+        self._latest: dict[int, _Made] = {}  # what served last, by the identity of the first weight
         self._short = 0  # times in a row that tensors served a few calls only
         _all_kept.add(self)
 
@@ -108,19 +118,27 @@ class Kept:
         self._on_end, self._short = tell, 0
 
     @property
+    def made(self) -> tuple[_Made, ...]:
+        """What is kept, of the weights of each layer."""
+        return tuple(self._made.values())
+
+    @property
     def bytes(self) -> int:
         """The bytes of all that is kept."""
-        return sum(one.nbytes for made in self._made.values() for one in made.tensors or ())
+        return sum(one.nbytes for made in self.made for one in made.tensors or ())
 
     def of(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """Return the tensors that are made of these weights; None where nothing is kept."""
-        made = self._made.get(tuple(map(id, given)))
-        if made is not None and made.sources.same(given):
-            made.calls += 1
-            if made.calls in _TURNS:
-                self._rest(made, given)
-            return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
-        return None if self.why else self._make(given)
+        made = self._latest.get(id(given[0]))
+        if made is None or not made.sources.same(given):
+            made = self._made.get(tuple(map(id, given)))
+            if made is None or not made.sources.same(given):
+                return None if self.why else self._make(given)
+            self._latest[id(given[0])] = made
+        made.calls += 1
+        if made.calls in _TURNS:
+            self._rest(made, given)
+        return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
 
     def _make(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         key = tuple(map(id, given))
@@ -139,33 +157,53 @@ class Kept:
             return None
         if given[0].is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # a graph that is replayed would read these tensors when the weights are others
-        tensors: tuple[Tensor, ...] | None = None
+        found: tuple[Shared, ...] | None = None
         with suppress(InputError, GraphError):
-            tensors = made_once(self.once, dict(zip(self.sources, given, strict=True)))
+            found = tuple(self._shared(part, [given[at] for at in part.places]) for part in self._parts)
         owners = tuple(weakref.ref(one, lambda _: self._drop(key)) for one in given)
-        self._made[key] = _Made(sources, tensors, owners)
-        return tensors
+        made = self._made[key] = _Made(sources, found, owners)
+        return made.tensors
+
+    @staticmethod
+    def _shared(part: Part, weights: Sequence[Tensor]) -> Shared:
+        found = shared(part, weights)
+        if found is not None:
+            return found
+        named = {port.name: one for port, one in zip(part.graph.inputs, weights, strict=True)}
+        return share(part, weights, lambda: made_once(part.graph, named)[0])
 
     def _rest(self, made: _Made, given: Sequence[Tensor]) -> None:
         """Put the weights away that calls no longer read, once they have stayed the same for some calls."""
         made.left.clear()
-        if made.calls != _RESTLESS or self._on_end is None or made.tensors is None or not self.unread:
+        if made.calls != _RESTLESS or self._on_end is None or made.tensors is None:
             return
-        made.sources = _Unknown()  # the sources use the memory of the weights as well
+        going = [given[at] for at in self.unread if not is_away(given[at])]
+        if not going:
+            return
+        ids = set(map(id, going))
+        for kept in list(_all_kept):
+            for key, other in list(kept._made.items()):
+                if not ids.isdisjoint(key):
+                    other.sources = _Unknown()  # the sources use the memory of the weights as well
+        let_go(going)
         writes_to(given)  # lets aliases go that nobody else has
         with torch.no_grad():
-            left = [put_away(given[at]) for at in self.unread]
+            left = [put_away(one) for one in going]
         made.left += [one for one in left if one is not None]
         made.sources = Sources(given)
+        for part, one in zip(self._parts, made.shared, strict=True):
+            one.sources = Sources([given[at] for at in part.places])
 
     def _drop(self, key: tuple[int, ...]) -> None:
         made = self._made.pop(key, None)
-        if made is not None:
+        self._latest.pop(key[0], None)
+        if made is not None and not isinstance(made.sources, _Unknown):  # else no weight has changed
             self._short = self._short + 1 if made.calls < _RESTLESS else 0
 
     def _ended(self, why: str) -> None:
         self.why = why
         self._made.clear()
+        self._latest.clear()
         if self._on_end is not None:
             self._on_end(why)
 
@@ -184,8 +222,8 @@ class KeptKernel:
         self.reads = tuple(port.name for port in parts.run.inputs)
         self._whole = whole
         known = (*self.inputs, *self.kept.names)
-        self._from = tuple(known.index(name) for name in self.kept.sources)
-        self._order = tuple(known.index(name) for name in self.reads)
+        self._sources = _picking([known.index(name) for name in self.kept.sources])
+        self._arranged = _picking([known.index(name) for name in self.reads])
 
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Compute the region."""
@@ -199,34 +237,37 @@ class KeptKernel:
 
     def in_order(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
         """Compute the region from tensors in the order of its inputs."""
-        kept = self.kept.of([given[at] for at in self._from])
+        kept = self.kept.of(self._sources(given))
         if kept is None:
             return self._computed_whole(given)
-        found: Sequence[Tensor] = self.kernel.in_order(self._arranged(given, kept))
+        found: Sequence[Tensor] = self.kernel.in_order(self._arranged((*given, *kept)))
         return found
 
     def prepared(self, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
         """Return what computes the region from tensors of these shapes, strides and dtypes."""
-        taken, order, of = self._from, self._order, self.kept.of
-        kept = of([given[at] for at in taken])
+        sources, arranged, of = self._sources, self._arranged, self.kept.of
+        kept = of(sources(given))
         if kept is None:
             return self.in_order
-        run = self.kernel.prepared(self._arranged(given, kept))
+        run = self.kernel.prepared(arranged((*given, *kept)))
 
         def run_with_kept(given: Sequence[Tensor]) -> Sequence[Tensor]:
-            kept = of([given[at] for at in taken])
+            kept = of(sources(given))
             if kept is None:
                 return self._computed_whole(given)
-            known = (*given, *kept)
-            found: Sequence[Tensor] = run([known[at] for at in order])
+            found: Sequence[Tensor] = run(arranged((*given, *kept)))
             return found
 
         return run_with_kept
 
-    def _arranged(self, given: Sequence[Tensor], kept: Sequence[Tensor]) -> list[Tensor]:
-        known = (*given, *kept)
-        return [known[at] for at in self._order]
-
     def _computed_whole(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
         made = self._whole(dict(zip(self.inputs, given, strict=True)))
         return [made[name] for name in self.outputs]
+
+
+def _picking(places: Sequence[int]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+    """Return what picks the tensors at some places."""
+    if len(places) == 1:
+        [place] = places
+        return lambda tensors: (tensors[place],)
+    return itemgetter(*places)

@@ -6,14 +6,12 @@ of a small weight, and of a large one so many, far apart, that no update of a wh
 """
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from superopt.weights.forms import Forms
 from superopt.weights.writes import writes_to
 
 __all__ = ["Sources", "can_be_watched"]
@@ -22,10 +20,6 @@ _WHOLE = 2048  # bytes of a weight that is looked at whole
 _SAMPLED = 12  # numbers of a larger one that are looked at
 _PLAIN = (Tensor, torch.nn.Parameter)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-_bytes = np.ndarray.tobytes
-_version = attrgetter("_version")
-_address = Tensor.data_ptr
 
 
 def can_be_watched(tensor: Tensor) -> bool:
@@ -40,7 +34,10 @@ def can_be_watched(tensor: Tensor) -> bool:
 
 
 class Sources:
-    """Weights as they were at one time; whoever has it makes sure that it is asked of the same tensors."""
+    """Weights as they were at one time.
+
+    Shapes, strides and dtypes are not looked at: what changes them is a write that is counted.
+    """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._writes = writes_to(tensors)
@@ -49,21 +46,22 @@ class Sources:
         self.counted = min(self._written) >= 0
         # An alias of each keeps its memory, so that other numbers cannot come to lie at the same address.
         self._aliases = tuple(one.detach() for one in tensors)
-        self._versions = list(map(_version, tensors))
-        self._addresses = list(map(_address, tensors))
-        self._forms = Forms(tensors)
-        self._views = tuple(_sampled(one) for one in self._aliases if one.is_cpu and one.numel())
-        self._numbers = list(map(_bytes, self._views))
+        self._known = tuple((id(one), one._version, one.data_ptr()) for one in tensors)
+        views = [_sampled(one) for one in self._aliases if one.is_cpu and one.numel()]
+        self._numbers = tuple((view.tobytes, view.tobytes()) for view in views)
 
     def same(self, given: Sequence[Tensor]) -> bool:
-        """Whether the weights hold the numbers that they held, and lie where they lay."""
-        return (
-            list(map(_version, given)) == self._versions
-            and list(map(_address, given)) == self._addresses
-            and self._forms.same(given)
-            and (not any(self._noted) or [one.count() for one in self._writes] == self._written)
-            and list(map(_bytes, self._views)) == self._numbers
-        )
+        """Whether these are the weights, hold the numbers that they held, and lie where they lay.
+
+        Every call of every region asks this, so it is one loop, without lists and calls on the way.
+        """
+        for one, (known, version, address) in zip(given, self._known, strict=False):
+            if id(one) != known or one._version != version or one.data_ptr() != address:
+                return False
+        for read, numbers in self._numbers:
+            if read() != numbers:
+                return False
+        return not any(self._noted) or [one.count() for one in self._writes] == self._written
 
 
 def _sampled(tensor: Tensor) -> "np.ndarray[Any, Any]":

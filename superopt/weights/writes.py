@@ -2,13 +2,14 @@
 
 `tensor.data` is another tensor of the same memory, with a count of its own. From the time that a tensor is
 watched, what its `data` gives is kept, so that the counts of these aliases, and of their views, are known.
-Fused optimizers count no writes either: their steps are counted here.
+`tensor.data = other` may change the shape and the strides of a tensor but not its address, so it is counted
+here. So are the steps of fused optimizers.
 
-Both need a place that all tensors and all optimizers come by: `torch.Tensor.data` is another property as long
-as anything is watched, and all optimizers have a hook from then on. Nothing smaller sees as much. Addresses
-show `.data = ...` alone; samples of the numbers miss a write to a few of them, and to read them on a GPU
-would take longer than the call; a sum over all of a weight takes as long as the kernel that reads it. A
-subclass of the parameter would see its own `data`, but makes PyTorch compile again.
+All this needs a place that all tensors and all optimizers come by: `torch.Tensor.data` is another property
+as long as anything is watched, and all optimizers have a hook from then on. Nothing smaller sees as much.
+Samples of the numbers miss a write to a few of them, and to read them on a GPU would take longer than the
+call; a sum over all of a weight takes as long as the kernel that reads it. A subclass of the parameter would
+see its own `data`, but makes PyTorch compile again.
 """
 
 import sys
@@ -120,12 +121,21 @@ def _get(self: Tensor) -> Tensor:
     return alias
 
 
+def _set(self: Tensor, other: Tensor) -> None:
+    _original.__set__(self, other)
+    _step(self)
+
+
 def _stepped(optimizer: torch.optim.Optimizer, *unused: object) -> None:
     for group in optimizer.param_groups:
         for one in group["params"]:
-            known = _watched.get(id(one))
-            if known is not None:
-                known.step()
+            _step(one)
 
 
-_data = property(_get, _original.__set__, _original.__delete__, _original.__doc__)
+def _step(tensor: Tensor) -> None:
+    known = _watched.get(id(tensor))
+    if known is not None:
+        known.step()
+
+
+_data = property(_get, _set, _original.__delete__, _original.__doc__)

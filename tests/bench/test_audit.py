@@ -16,7 +16,7 @@ from superopt.candidates.codec import READ
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "audit"
 GOLDEN = Path(__file__).with_name("golden")
-AUDITS = ("f16-sm90", "bf16-sm90")
+AUDITS = ("f16-sm90", "bf16-sm90", "f16-sm80")
 
 pytest.importorskip("triton")
 
@@ -48,7 +48,8 @@ def test_the_summary_of_the_last_audit(name, update_golden):
 
 @pytest.mark.parametrize("name", AUDITS)
 def test_no_kernel_has_a_fault_but_for_the_arithmetic_that_the_program_asks_for(name):
-    assert {case.name for case in CASES} == set(cases_of(name)) or name != AUDITS[0]
+    every = {case.name for case in CASES}
+    assert set(cases_of(name)) == every or (name == AUDITS[2] and set(cases_of(name)) < every)
     for case, kernel in kernels_of(name):
         reasons = kernel.get("exceptions", {})
         assert set(kernel["findings"]) <= set(FINDINGS)
@@ -60,7 +61,7 @@ def test_no_kernel_has_a_fault_but_for_the_arithmetic_that_the_program_asks_for(
 
 
 def test_on_an_h100_products_of_many_rows_are_wgmma_and_no_copy_of_mla_is_waited_for():
-    for case, kernel in (one for name in AUDITS for one in kernels_of(name)):
+    for case, kernel in (one for name in AUDITS[:2] for one in kernels_of(name)):
         if case.startswith("mla") and kernel.get("loop_matrix"):
             assert not kernel["loads"], case
             assert kernel["copies"] or kernel["tensor_copies"], case
@@ -69,6 +70,15 @@ def test_on_an_h100_products_of_many_rows_are_wgmma_and_no_copy_of_mla_is_waited
             few = sum(tile >= 64 for tile in tiles) < 2  # a side that wgmma has no shape for
             assert few or all(one.startswith("wgmma") for one in kernel["matrix"]), (case, kernel["matrix"])
             assert kernel["tensor_copies"] or kernel["stages"] >= 3, case
+
+
+@pytest.mark.parametrize("name", AUDITS)
+def test_kernels_of_few_rows_ask_for_enough_memory_ahead(name):
+    """A multiprocessor needs some 40 KB on the way to be kept busy by the memory."""
+    for case, record in cases_of(name).items():
+        best = [one for region in record["regions"] for one in region[0]["kernels"] if "in_flight_kib" in one]
+        if "decode" in case and best:
+            assert max(one["in_flight_kib"] for one in best) >= 40, case
 
 
 def test_every_case_has_a_plan_that_this_version_reads():

@@ -94,6 +94,17 @@ def test_every_operator_has_a_time() -> None:
 # -- kernels
 
 
+def test_few_rows_of_bf16_read_the_other_operand_as_fast_as_memory_goes() -> None:
+    """Before: a bf16 product of 8 rows was told to take three times as long as it did, and others won."""
+    halves = fuse(parse_graph(MATMUL.replace("f32", "bf16").format(m=8, n=2048, k=2048)))
+    by_pairs, by_floats = (
+        replace(ALONE, matrix_flops={**ALONE.matrix_flops, "bf16": flops}) for flops in (2e11, 1e11)
+    )
+    weights_s = 2048 * 2048 * 2 * core_of(ALONE).memory_s
+    assert time(halves, by_pairs).memory_s == pytest.approx(weights_s, rel=0.3)
+    assert time(halves, by_floats).memory_s > 2 * weights_s
+
+
 def test_threads_share_the_arithmetic_and_one_program_has_one_thread() -> None:
     large = matmul(256, 512, 256)
     assert time(large, PROCESSOR, m=64).compute_s == pytest.approx(time(large, m=64).compute_s / 2, rel=0.01)

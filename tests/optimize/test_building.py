@@ -13,6 +13,7 @@ from superopt import OptimizeOptions
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.fate import Fate, Kind
 from superopt.funnel import Limits, State, run_regions
+from superopt.funnel.tune import worth_tuning
 from superopt.ir import fuse
 from superopt.targets import KernelReport, cuda
 from superopt.targets.cpu import CpuTarget
@@ -137,6 +138,25 @@ def test_variants_get_ids_that_no_candidate_has(quick: OptimizeOptions) -> None:
         [same] = [other for other in region.candidates if other.id == one.id]
         assert same.configs == state.target.default_configs(same.mugraph)
         assert same.variant == ""
+
+
+@pytest.mark.parametrize(
+    ("several", "tuned"),
+    [
+        ({"own": 10, "library": 11}, ["own"]),
+        ({"library": 10, "own": 12, "another": 12.1}, ["library", "own"]),  # which tuning may put ahead
+        ({"library": 10, "own": 20}, ["library"]),  # too slow for that
+    ],
+)
+def test_a_library_that_is_a_little_faster_does_not_end_tuning(
+    quick: OptimizeOptions, several: dict[str, float], tuned: list[str]
+) -> None:
+    goal = state_of(quick).traced.graph
+    ranked = [
+        Candidate(name, goal, fuse(goal), library=name == "library", predicted_us=us)
+        for name, us in several.items()
+    ]
+    assert [one.id for one in worth_tuning(ranked, 1)] == tuned
 
 
 def test_what_a_guard_builds_is_right(quick: OptimizeOptions, random: Callable, monkeypatch) -> None:

@@ -19,12 +19,12 @@ from shard.cases import (
 )
 from shard.processes import Case, worst_errors
 
-from superopt.shard.dtensor import dtensor_placements
 from superopt.shard.machine import parse_machine
+from superopt.shard.output.dtensor import dtensor_placements
+from superopt.shard.output.written import tightened, write_module
 from superopt.shard.proof import prove_sharded
 from superopt.shard.search import plan_shardings
 from superopt.shard.sharded import Placement
-from superopt.shard.written import tightened, write_module
 
 SLOW_DEVICE = "device 1 MFLOP/s 10 MB/s"  # so slow that sharding is worth its while on small tensors
 TWO = f"gpu=2 @ 1 GB/s 1 us, {SLOW_DEVICE}"

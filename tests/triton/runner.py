@@ -107,19 +107,14 @@ def graph_of(name: str, kind: str, sizes: tuple[tuple[str, int], ...]) -> Graph:
 
 
 def run_workload(name: str, kind: str, dtype: str, sizes: dict[str, int], layout: str, built: dict[str, int]):
-    """Return the errors of the emitted kernels and of eager against float64, on the rows with the worst."""
+    """Return the errors of the emitted kernels and of eager against float64."""
     tensors = tensors_of(name, dtype, sizes, layout)
     graph = in_dtype(graph_of(name, kind, tuple((built or sizes).items())), dtype)
     named = dict(zip(WORKLOADS[name].tensors, tensors, strict=True))
     read = {port.name: named[port.name] for port in graph.inputs}  # of tensors without elements, none
     found = next(iter(TritonMuGraph(fuse(graph))(**read).values()))
-    function = WORKLOADS[name].function
-    exact, eager = function(*(tensor.double() for tensor in tensors)), function(*tensors)
-    if layout != "rows":
-        return compared(found, eager, exact)
-    alike = [one.movedim(tensors[0].dim() - 2, 0) for one in (found, eager, exact)]
-    answers = (compared(*(one[at::3] for one in alike)) for at in range(3))
-    return max(answers, key=lambda one: one["error"] / max(2 * one["eager"] + 4 * one["rounding"], 1e-30))
+    exact, eager = (WORKLOADS[name].function(*some) for some in ([one.double() for one in tensors], tensors))
+    return compared(found, eager, exact)
 
 
 @cache
@@ -164,13 +159,13 @@ def run_stable(
     first, *others = tensors_of(name, dtype, sizes, layout)
     tensors = (first * scale, *others)
     named = {port.name: tensor for port, tensor in zip(mugraph.graph.inputs, tensors, strict=True)}
-    exact = WORKLOADS[name].function(*(tensor.double() for tensor in tensors))
-    eager = WORKLOADS[name].function(*tensors)
+    exact, eager = (WORKLOADS[name].function(*some) for some in ([one.double() for one in tensors], tensors))
     answers = []
     for chosen in CHOICES[configs](mugraph):
         built = TritonMuGraph(mugraph, chosen)
         found = next(iter(built(**named).values()))
-        answers.append({**compared(found, eager, exact), "descriptors": descriptors_of(built)})
+        errors = compared(found, eager, exact, first.dim() - 2 if layout == "rows" else None)
+        answers.append({**errors, "descriptors": descriptors_of(built)})
     shown = {"kernels": len(mugraph.kernels), "running": "running" in str(mugraph)}
     return max(answers, key=lambda answer: answer["error"]) | shown
 
@@ -225,7 +220,12 @@ def largest_error(found: torch.Tensor, exact: torch.Tensor) -> float:
     return error.max().item() if exact.numel() else 0.0
 
 
-def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> dict[str, object]:
+def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, axis: int | None = None):
+    """Return errors; along an axis where rows of three sizes take turns, of those with the worst."""
+    if axis is not None:
+        alike = [one.movedim(axis, 0) for one in (found, eager, exact)]
+        answers = (compared(*(one[at::3] for one in alike)) for at in range(3))
+        return max(answers, key=lambda one: one["error"] / max(2 * one["eager"] + 4 * one["rounding"], 1e-30))
     assert found.shape == exact.shape
     assert found.dtype == eager.dtype
     scale = exact.abs().nan_to_num().max().item() if exact.numel() else 0.0

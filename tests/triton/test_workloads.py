@@ -54,7 +54,9 @@ def test_found(agrees, name, dtype):
     "dtype", ["f16", *(pytest.param(one, marks=pytest.mark.slow) for one in ("bf16", "f32"))]
 )
 def test_rows_of_sizes_far_apart(agrees, name, dtype):
-    run(agrees, name, "original" if name == "llama-layer" else "found", dtype=dtype, layout="rows")
+    """Scheduled as they would run: exponentials of large numbers need their shifts."""
+    kind, sizes = "original" if name == "llama-layer" else "found", small(name)
+    agrees("stable", name=name, kind=kind, dtype=dtype, built=sizes, sizes=sizes, layout="rows")
 
 
 @pytest.mark.parametrize("name", ["softmax", "rmsnorm-linear", "gated-mlp", "gqa", "gqa-decode", "mla"])

@@ -83,6 +83,27 @@ def test_an_infinity_is_fine_only_where_the_exact_result_rounds_to_it(made, fine
     assert report.ok == fine, str(report)
 
 
+@pytest.mark.parametrize(
+    ("made", "fine"),
+    [
+        ([60000, 65504, -65504], True),
+        ([60000, INF, -INF], True),  # 65520 rounds to infinity, and PyTorch errs by 32
+        ([60000, -INF, -65504], False),
+        ([60000, NAN, -65504], False),
+        ([INF, 65504, -65504], False),
+    ],
+)
+def test_an_infinity_is_as_near_as_the_least_number_that_rounds_to_it(made, fine):
+    report = compare_floats(
+        lambda x: torch.tensor([60000.0, 65490.0, -65490.0], dtype=torch.float64),
+        lambda x: torch.tensor(made, dtype=torch.float16),
+        (X,),
+        distributions=["huge"],
+        eager=lambda x: torch.tensor([60032.0, 65472.0, -65472.0], dtype=torch.float16),
+    )
+    assert report.ok == fine, str(report)
+
+
 def test_lost_precision_is_refused():
     report = compare_floats(softmax, lambda x: softmax(x.half()).float(), (X,))
     assert not report.ok

@@ -7,118 +7,6 @@ constexpr index_t deep = 256, deeper = 1024, broad = 256;
 
 constexpr index_t few = 16;  // rows of A, for which nothing of B is copied
 
-template <class T>
-struct Matrix {
-    const T* data;
-    index_t row;
-    index_t column;
-    Matrix at(index_t i, index_t j) const { return {data + i * row + j * column, row, column}; }
-    Matrix turned() const { return {data, column, row}; }
-};
-
-// Keeps a value in a register, so that the compiler does not load it again for each product.
-template <class T>
-INLINE inline T held(T value) {
-#if defined(__AVX512F__)
-    asm("" : "+v"(value));
-#elif defined(__x86_64__)
-    asm("" : "+x"(value));
-#elif defined(__aarch64__)
-    asm("" : "+w"(value));
-#endif
-    return value;
-}
-
-// ROWS x VECTORS accumulators stay in registers while k runs; a single vector may have fewer lanes.
-template <int ROWS, int VECTORS, class A, class B>
-inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c, index_t c_row) {
-    Vec sums[ROWS][VECTORS] = {};
-
-    for (index_t k = 0; k < k_count; ++k) {
-        const B* const from = b.data + k * b.row;
-        Vec values[VECTORS];
-        if constexpr (VECTORS == 1)
-            values[0] = held(load(from, 1, count));
-        else {
-            __builtin_prefetch(from + VECTORS * lanes);
-            for (int v = 0; v < VECTORS; ++v) values[v] = held(load(from + v * lanes));
-        }
-        for (int m = 0; m < ROWS; ++m) {
-            const Vec factor = splat(read(a.data[m * a.row + k * a.column]));
-            for (int v = 0; v < VECTORS; ++v) sums[m][v] += factor * values[v];
-        }
-    }
-#pragma GCC unroll 16
-    for (int m = 0; m < ROWS; ++m)
-#pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; ++v) {
-            float* const to = c + m * c_row + v * lanes;
-            if constexpr (VECTORS == 1)
-                store(to, 1, count, load(to, 1, count) + sums[m][v]);
-            else
-                store(to, load(to) + sums[m][v]);
-        }
-}
-
-template <int ROWS, int VECTORS, class A, class B>
-inline void contract_some(index_t rows, index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c,
-                          index_t c_row) {
-    if (rows == ROWS) return contract_block<ROWS, VECTORS>(k_count, a, b, count, c, c_row);
-    if constexpr (ROWS > 1) contract_some<ROWS - 1, VECTORS>(rows, k_count, a, b, count, c, c_row);
-}
-
-// Up to VECTORS vectors of columns, all rows, in equal blocks of at most ROWS.
-template <int ROWS, int VECTORS, class A, class B>
-inline void contract_rows(index_t m_count, index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c,
-                          index_t c_row) {
-    for (index_t m = 0, blocks = (m_count + ROWS - 1) / ROWS; blocks > 0; --blocks) {
-        const index_t rows = (m_count - m + blocks - 1) / blocks;
-        contract_some<ROWS, VECTORS>(rows, k_count, a.at(m, 0), b, count, c + m * c_row, c_row);
-        m += rows;
-    }
-}
-
-// Both operands lie along k: ROWS x COLUMNS dot products at a time.
-template <int ROWS, int COLUMNS, class A, class B>
-inline void dot_block(index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index_t c_row) {
-    Vec sums[ROWS][COLUMNS] = {};
-    const auto add = [&](index_t k, index_t count) {
-        Vec values[COLUMNS];
-        for (int n = 0; n < COLUMNS; ++n) values[n] = held(load(b.data + n * b.column + k, 1, count));
-        for (int m = 0; m < ROWS; ++m) {
-            const Vec factor = load(a.data + m * a.row + k, 1, count);
-            for (int n = 0; n < COLUMNS; ++n) sums[m][n] += factor * values[n];
-        }
-    };
-    constexpr index_t line = 64 / sizeof(B), step = ROWS == 1 ? 64 : line;
-    index_t k = 0;
-    for (; k + step <= k_count; k += step) {
-        for (int n = 0; n < COLUMNS; ++n)
-            for (index_t at = 0; at < step; at += line) __builtin_prefetch(b.data + (n + COLUMNS) * b.column + k + at);
-#pragma GCC unroll 4
-        for (index_t at = 0; at < step; at += lanes) add(k + at, lanes);
-    }
-    for (; k + lanes <= k_count; k += lanes) add(k, lanes);
-    if (k < k_count) add(k, k_count - k);
-    for (int m = 0; m < ROWS; ++m)
-        for (int n = 0; n < COLUMNS; ++n) c[m * c_row + n] += sum(sums[m][n]);
-}
-
-template <int ROWS, int COLUMNS, class A, class B>
-inline void dot_rows(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
-                     index_t c_row) {
-    index_t m = 0;
-    for (; m + ROWS <= m_count; m += ROWS) {
-        index_t n = 0;
-        for (; n + COLUMNS <= n_count; n += COLUMNS)
-            dot_block<ROWS, COLUMNS>(k_count, a.at(m, 0), b.at(0, n), c + m * c_row + n, c_row);
-        for (; n < n_count; ++n) dot_block<ROWS, 1>(k_count, a.at(m, 0), b.at(0, n), c + m * c_row + n, c_row);
-    }
-    if constexpr (ROWS > 1)
-        if (m < m_count)
-            dot_rows<ROWS / 2, COLUMNS>(m_count - m, n_count, k_count, a.at(m, 0), b, c + m * c_row, c_row);
-}
-
 inline Int lane_numbers() {
     Int number;
     for (int lane = 0; lane < lanes; ++lane) number[lane] = lane;
@@ -371,6 +259,28 @@ inline bool is_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<
            2 * n_count * k_count >= m_count * (n_count + k_count);
 }
 
+// Whether all columns of B lie in one piece, as they would in a panel that is packed.
+constexpr index_t panel_columns = 64;
+template <class B>
+inline bool is_panel(index_t n_count, Matrix<B> b) {
+    return b.column == 1 && b.row == n_count && n_count <= panel_columns;
+}
+
+// Rows meet columns that lie as a panel: nothing is copied. Few rows have registers for more columns.
+template <class B>
+inline void contract_in_panel(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b,
+                              float* c, index_t c_row) {
+    constexpr int tall = registers == 32 ? 12 : 6, wide = registers == 32 ? 4 : 2;
+    index_t n = 0;
+    if (m_count <= tall / 2)
+        for (; n + wide * lanes <= n_count; n += wide * lanes)
+            contract_rows<tall / 2, wide>(m_count, k_count, a, b.at(0, n), lanes, c + n, c_row);
+    for (; n + 2 * lanes <= n_count; n += 2 * lanes)
+        contract_rows<tall, 2>(m_count, k_count, a, b.at(0, n), lanes, c + n, c_row);
+    for (; n < n_count; n += lanes)
+        contract_rows<tall, 1>(m_count, k_count, a, b.at(0, n), least(lanes, n_count - n), c + n, c_row);
+}
+
 template <class B>
 void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                      index_t c_row, Panels* kept) {
@@ -378,6 +288,7 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= few)
         return m_count == 1 ? dot_rows<1, 4>(m_count, n_count, k_count, a, b, c, c_row)
                             : dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
+    if (is_panel(n_count, b)) return contract_in_panel(m_count, n_count, k_count, a, b, c, c_row);
     if (is_turned(m_count, n_count, k_count, b)) return contract_turned(m_count, n_count, k_count, a, b, c, c_row, kept);
     if (b.column != 1 || m_count > few) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
     if (m_count <= 2) {

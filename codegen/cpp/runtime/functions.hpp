@@ -147,19 +147,30 @@ inline Vec log(Vec x) {
 inline Vec log2(Vec x) { return each<log2f>(x); }
 inline Vec log1p(Vec x) { return each<log1pf>(x); }
 
-// A number by which vectors are divided whose quotients are rounded to a half type: its reciprocal is taken once.
+// A number by which vectors are divided: its reciprocal is taken once, since divisions are slow.
 struct Divisor {
     float value, inverse;
-    bool is_normal;  // and so is the reciprocal
+    bool is_usual;  // above 0, and neither so small nor so large that parts of quotients are lost on the way
 
     Divisor(float value) : value(value), inverse(1.0f / value) {
-        const float size = fabsf(value);
-        is_normal = size >= 0x1p-126f && size <= 0x1p126f;
+        is_usual = value >= 0x1p-60f && value <= 0x1p60f;
     }
-    operator float() const { return value; }
 };
 
-inline Vec operator/(Vec a, const Divisor& b) { return b.is_normal ? a * b.inverse : a / b.value; }
+// The quotient as a division rounds it: what a product with the reciprocal is off by is known, and taken off.
+inline Vec operator/(Vec a, const Divisor& b) {
+#if defined(__FMA__) || defined(__aarch64__)
+    if (b.is_usual) {
+        const Vec near = clamped(a * b.inverse, -0x1.fffffep127f, 0x1.fffffep127f);
+        const Vec excess = near * b.value - a;  // one instruction, which rounds once
+        return near - excess * b.inverse;
+    }
+#endif
+    return a / b.value;
+}
+
+// A quotient that is rounded to a half type, where a unit of fp32 is nothing.
+inline Vec rough_quotient(Vec a, const Divisor& b) { return b.is_usual ? a * b.inverse : a / b.value; }
 
 // The same on one number, where a step has no axis to run along.
 inline float truth(bool condition) { return condition ? 1.0f : 0.0f; }

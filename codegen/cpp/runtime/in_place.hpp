@@ -91,6 +91,28 @@ template <class A, class B>
 void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                   index_t c_row);
 
+// Many rows, and few columns, which are copied instead of the rows. So many rows meet them at a time that no sum waits
+// for its last product.
+template <int VECTORS, class A, class B>
+void pairs_narrow(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
+                  index_t c_row) {
+    constexpr int width = VECTORS * lanes, tall = registers == 16 ? 6 : lanes == 4 ? 9 : 12;
+    if constexpr (VECTORS > 1)
+        if (n_count <= width - lanes) return pairs_narrow<VECTORS - 1>(m_count, n_count, k_count, a, b, c, c_row);
+    constexpr index_t deep = 2 * pair_depth;
+    Scratch scratch;
+    uint32_t* const panel = reinterpret_cast<uint32_t*>(scratch.floats((pairs_of(least(deep, k_count)) + 1) * width));
+    Ahead none{reinterpret_cast<const char*>(c), 0, 0};
+    for (index_t k = 0; k < k_count; k += deep) {
+        const index_t depth = least(deep, k_count - k);
+        Scratch inner;
+        const Matrix<bf16> rows = rows_in_bf16(m_count, depth, a.at(0, k), inner);
+        pack_pairs<width>(depth, n_count, b.at(k, 0), panel);
+        pairs_rows<tall, VECTORS>(m_count, n_count, pairs_of(depth), rows, Panel<width>{panel}, c, c_row, none);
+    }
+}
+constexpr int narrow = 2;  // vectors of columns that are few
+
 // Rows of B lie along its columns.
 template <class A>
 void pairs_straight(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<bf16> b, float* c,
@@ -109,7 +131,7 @@ void pairs_straight(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
             }
     }
     if (paired < k_count) pairs_packed(m_count, whole, 1, a.at(0, paired), b.at(paired, 0), c, c_row);
-    if (whole < n_count) pairs_packed(m_count, n_count - whole, k_count, a, b.at(0, whole), c + whole, c_row);
+    if (whole < n_count) pairs_narrow<narrow>(m_count, n_count - whole, k_count, a, b.at(0, whole), c + whole, c_row);
 }
 
 // Whether rows of B are so far apart in memory that few of them fit in the second cache together. Then it takes less
@@ -134,7 +156,7 @@ void pairs_paneled(index_t m_count, index_t n_count, index_t k_count, Matrix<A> 
             for (index_t m = 0; m < m_count; m += pair_rows)
                 for (index_t j = 0; j < width; j += pair_width)
                     pairs_rows(least(pair_rows, m_count - m), least(pair_width, width - j), pairs, rows.at(m, 0),
-                               Panel{panels + j * (pairs + 1)}, c + m * c_row + n + j, c_row, none);
+                               Panel<>{panels + j * (pairs + 1)}, c + m * c_row + n + j, c_row, none);
         }
     }
 }
@@ -180,7 +202,7 @@ void pairs_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a
                     const Matrix<bf16> met = along_sum(k, n + i, rows, depth);
                     Ahead ahead = Ahead::of(b.at(k, n + i + rows), Ahead::together);
                     for (index_t j = 0; j < wide; j += pair_width)
-                        pairs_rows(rows, least(pair_width, wide - j), pairs, met, Panel{panels + j * (pairs + 1)},
+                        pairs_rows(rows, least(pair_width, wide - j), pairs, met, Panel<>{panels + j * (pairs + 1)},
                                    turned + i * wide + j, wide, ahead, true);
                 }
                 add_turned(height, width, turned, wide, c + m * c_row + n, c_row);

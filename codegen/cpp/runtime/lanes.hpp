@@ -72,6 +72,9 @@ struct AllLanes {
     constexpr operator index_t() const { return lanes; }
 };
 
+// Ask for memory that is read soon; where there is none, nothing happens.
+INLINE inline void prefetch(const void* at) { __builtin_prefetch(at, 0, 3); }
+
 // Walk along `count` positions, vector by vector; the last vector may have fewer lanes.
 template <int TURNS = 1, class Body>
 INLINE inline void along(index_t count, Body body) {

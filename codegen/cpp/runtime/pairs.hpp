@@ -148,14 +148,15 @@ struct Ahead {
     void fetch(index_t pair) const { __builtin_prefetch(from + pair % together * row + pair / together * line, 0, 2); }
 };
 
-// Columns of B that were packed: pair after pair, `pair_width` of them beside one another.
+// Columns of B that were packed: pair after pair, WIDTH of them beside one another.
+template <int WIDTH = pair_width>
 struct Panel {
     static constexpr int step = 1;  // vectors that are read together
     const uint32_t* data;
 
     template <int VECTORS>
     INLINE void read(index_t pair, Bits (&values)[VECTORS]) const {
-        for (int v = 0; v < VECTORS; ++v) values[v] = held(pairs_at(data + pair * pair_width + v * lanes));
+        for (int v = 0; v < VECTORS; ++v) values[v] = held(pairs_at(data + pair * WIDTH + v * lanes));
     }
     template <int VECTORS>
     INLINE void in_order(Vec (&)[VECTORS]) const {}
@@ -201,14 +202,13 @@ inline void pairs_some(index_t rows, index_t columns, index_t pairs, Matrix<bf16
     pairs_block<ROWS, VECTORS>(pairs, a, b, columns - (VECTORS - 1) * lanes, c, c_row, ahead, first);
 }
 
-// All rows of A meet up to `pair_width` columns, in equal blocks.
-template <class Columns>
+// All rows of A meet up to VECTORS vectors of columns, in equal blocks of at most ROWS rows.
+template <int ROWS = pair_rows, int VECTORS = pair_vectors, class Columns>
 inline void pairs_rows(index_t m_count, index_t columns, index_t pairs, Matrix<bf16> a, Columns b, float* c,
                        index_t c_row, Ahead& ahead, bool first = false) {
-    for (index_t m = 0, blocks = (m_count + pair_rows - 1) / pair_rows; blocks > 0; --blocks) {
+    for (index_t m = 0, blocks = (m_count + ROWS - 1) / ROWS; blocks > 0; --blocks) {
         const index_t rows = (m_count - m + blocks - 1) / blocks;
-        pairs_some<pair_rows, pair_vectors>(rows, columns, pairs, a.at(m, 0), b, c + m * c_row, c_row, ahead.take(),
-                                            first);
+        pairs_some<ROWS, VECTORS>(rows, columns, pairs, a.at(m, 0), b, c + m * c_row, c_row, ahead.take(), first);
         m += rows;
     }
 }
@@ -237,14 +237,12 @@ void pack_halves(index_t rows, index_t columns, Matrix<T> from, bf16* to, index_
         }
 }
 
-// A copy in pairs along the rows, as panels of `pair_width` columns, pair after pair in each. Panels are a row
-// longer than needed: else they would compete for the same lines of the cache.
-template <class T>
+// A copy in pairs along the rows, as panels of WIDTH columns, pair after pair in each. Panels are a row longer than
+// needed: else they would compete for the same lines of the cache.
+template <int WIDTH = pair_width, class T>
 void pack_pairs(index_t rows, index_t columns, Matrix<T> from, uint32_t* to) {
     const index_t pairs = pairs_of(rows);
-    const auto at = [&](index_t i, index_t j) {
-        return to + (j / pair_width * (pairs + 1) + i) * pair_width + j % pair_width;
-    };
+    const auto at = [&](index_t i, index_t j) { return to + (j / WIDTH * (pairs + 1) + i) * WIDTH + j % WIDTH; };
     if (from.row == 1 && from.column != 1) {
         for (index_t j = 0; j < columns; j += lanes)
             for (index_t i = 0; i < pairs; i += lanes) {

@@ -34,7 +34,7 @@ void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a
                     continue;
                 }
 #endif
-                pairs_rows(m_count, columns, pairs, {rows, pair_row, 1}, Panel{panel}, c + n + j, c_row, ahead);
+                pairs_rows(m_count, columns, pairs, {rows, pair_row, 1}, Panel<>{panel}, c + n + j, c_row, ahead);
             }
         }
     }
@@ -82,7 +82,12 @@ void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
 #if defined(HAS_PAIRS)
     if (b.row == 1 && b.column != 1 && m_count <= few && !is_turned_sooner(m_count, k_count))
         return pairs_few(m_count, n_count, k_count, a, b, c, c_row);
+#if defined(HAS_SQUARES)
+    if (m_count > few) return contract_squares(m_count, n_count, k_count, a, b, c, c_row);
+#endif
 #if !defined(HAS_TILES)
+    if (m_count > few && n_count <= narrow * lanes)
+        return pairs_narrow<narrow>(m_count, n_count, k_count, a, b, c, c_row);
     if (m_count > few && is_turned_in_place(m_count, k_count, a, b))
         return pairs_turned(m_count, n_count, k_count, a, b, c, c_row);
     if constexpr (__is_same(B, bf16))

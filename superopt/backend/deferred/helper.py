@@ -35,7 +35,7 @@ COMMAND = (
 
 _LOOK_S = 0.25
 _SAVED_S = 10.0  # the most rest that is saved up, as while a compiler is at work
-_SHARE = 0.65  # the share of one processor's time that the helper takes
+_SHARE = 0.5  # the share of one processor's time that the helper takes
 
 
 def main() -> None:

@@ -29,7 +29,8 @@ What is slower than PyTorch here, or less accurate, is never taken: then PyTorch
 what comes back (exit code 1). For a device that is not here, a plan is made: kernels compiled ahead
 of time, by predicted times; `superopt tune` races it where the device is.
 
-What was measured is kept: the same command again gives it back in seconds, and --fresh races anew.
+What was measured is kept: the same command again gives it back in seconds, unless its kernels have
+become slower than PyTorch on this machine since, and --fresh races anew.
 Ctrl-C ends with the best so far (exit code 130); before anything was measured, nothing is written.
 
 What is raced holds for sizes up to the next power of two. The kernels serve others, too, by default

@@ -164,6 +164,7 @@ def _as_json(result: "ShardResult") -> dict[str, Any]:
 
 def _blocks(result: "ShardResult") -> list[Block]:
     best, verdict = result.plans.best, result.verdict
+    headline, *more = str(verdict.verdict).splitlines()
     sharded = best.sharded
     rows = tuple(
         (name, sharded.placed(sharded.placement_of(name)), ", ".join(one))
@@ -178,7 +179,8 @@ def _blocks(result: "ShardResult") -> list[Block]:
             f" computing where they can; {best.bytes / 1e6:.1f} MB on each device"
         ),
         Text("" if result.plans.complete else "not all states were kept: a faster plan may exist"),
-        Text(str(verdict.verdict).splitlines()[0], "bold green" if verdict else "bold red"),
+        Text(headline, "bold green" if verdict else "bold red"),
+        *(Text(line) for line in more),
     ]
     if verdict.fault is not None:
         blocks.append(Text(verdict.fault.text(sharded.layout.mesh.names)))

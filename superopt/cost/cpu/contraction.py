@@ -1,10 +1,10 @@
 """Contraction: the time of C[m, n] += A[m, k] B[k, n] by the runtime's micro-kernels, operands in a cache.
 
-The runtime chooses among five ways by the sizes and by how the operands lie (`contract_floats` in
+The runtime chooses among six ways by the sizes and by how the operands lie (`contract_floats` in
 codegen/cpp/runtime/contraction.hpp); this module chooses alike, and knows what each of them takes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from superopt.codegen.cpp.config import FEW
@@ -36,6 +36,7 @@ class Shape:
     a_half: bool = False  # A is in half precision, or less
     b_half: bool = False
     pairs: bool = False  # the processor multiplies in bf16
+    b_panel: bool = False  # all columns of B lie in one piece
     packed_before: float = 0.0  # the share of calls that find A packed by an earlier call
 
 
@@ -49,6 +50,8 @@ def contraction_time(shape: Shape, core: Core) -> float:
     if shape.a_half:
         time += _copied(shape.m * shape.k, core) * (1 if shape.a_along_k else _TURN_LANES)
         shape = _with_copied_rows(shape)
+    if shape.b_panel:
+        return time + _in_panel(shape, core)
     if shape.b_along_k and not shape.b_along_n and shape.a_along_k and shape.m <= FEW:
         return time + _dots(shape, core)
     if _is_turned(shape):
@@ -59,7 +62,7 @@ def contraction_time(shape: Shape, core: Core) -> float:
 
 
 def _with_copied_rows(shape: Shape) -> Shape:
-    return Shape(shape.m, shape.n, shape.k, True, shape.b_along_k, shape.b_along_n, False, shape.b_half)
+    return replace(shape, a_along_k=True, a_half=False, packed_before=0.0)
 
 
 def _is_turned(shape: Shape) -> bool:
@@ -130,6 +133,16 @@ def _panel(m: float, n: float, k: float, core: Core) -> float:
     groups, single = _columns(n, core, 2)
     touched = ceil(k / _DEEP) * m * (LOAD + STORE)
     return k * (groups * _rows(m, tall, 2) + single * _rows(m, tall, 1)) + touched * (2 * groups + single)
+
+
+def _in_panel(shape: Shape, core: Core) -> float:
+    """B lies in panels: rows meet them as they lie, few rows more columns at a time."""
+    tall = 12 if core.registers == 32 else 6
+    load = LOAD + (CONVERT if shape.b_half else 0)
+    vectors = max(ceil(shape.n / core.lanes), 1)
+    if shape.m <= tall / 2:
+        return shape.k * _rows(shape.m, tall // 2, vectors, load=load) + shape.m * vectors * (LOAD + STORE)
+    return shape.k * vectors / 2 * _rows(shape.m, tall, 2, load=load) + shape.m * vectors * (LOAD + STORE)
 
 
 def _copied(numbers: float, core: Core) -> float:

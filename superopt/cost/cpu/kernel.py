@@ -33,6 +33,8 @@ _PAGE = 4096.0  # bytes
 _APART = 2.0
 _BLOCK = 1024.0  # bytes of a row of B that few rows of A use before they go on to the next row
 _AHEAD = 4 * _PAGE  # likewise for one row of A, and for many rows, for which B is packed and prefetched
+_COLUMNS = 1.35  # times as long, where several columns far apart are read at once: 4096 of 4096, one thread
+_PANEL = 64  # columns that are read as they lie, if they lie in one piece: `panel_columns` in the runtime
 _WRITTEN = 0.7  # the time to write a byte to memory, over the time to read one
 
 
@@ -65,6 +67,9 @@ class _Model:
         self.masks = find_masks(self.graph, self.at.sizes)
         self.tensorless = tensorless_values(self.graph)
         self.shared = {tensor.value: tensor for tensor in self.program.loads}
+        memory = {tensor.value: tensor.dtype for tensor in self.program.loads}
+        steps = ((one.value, one.step) for one, _ in self.program.flat() if isinstance(one, Compute))
+        self.dtypes = operand_dtypes(self.graph, steps, memory)
         self.walked: list[str] = []  # the axes of the walks around the current statement, the innermost first
         self.apart: dict[str, float] = {}  # for each tensor, how many times as long its scattered bytes take
 
@@ -111,7 +116,7 @@ class _Model:
             yield self._touch(item.value)
         elif isinstance(item, Contraction):
             yield self._touch(item.a)
-            yield self._touch(item.b, self._met(item))
+            yield self._touch(item.b, self._met(item), apart=_COLUMNS if self._has_dots(item) else 1.0)
             yield self._touch(item.compute.value)
         elif isinstance(item, Shift):
             for value in (*item.move.step.inputs, item.move.value, *(one for one, _ in item.move.rescales)):
@@ -130,20 +135,32 @@ class _Model:
 
     def _met(self, item: Contraction) -> float | None:
         """Return how many bytes of its columns a micro-kernel reads along memory; None: as they lie."""
-        if self.at.strides(item.b).get(item.n) != 1:
+        if self.at.strides(item.b).get(item.n) != 1 or self._is_panel(item):
             return None
         rows = self.at.extent(item.m) if item.m else 1.0
-        return _BLOCK if 1 < rows <= FEW else _AHEAD
+        in_place = self._by_pairs(item) and self.core.half_fma_s < self.core.fma_s  # and prefetched
+        return _BLOCK if 1 < rows <= FEW and not in_place else _AHEAD
 
-    def _touch(self, value: int, run: float | None = None) -> Touch:
-        """Return the touch of a tile, of which so many bytes are read along memory."""
+    def _is_panel(self, item: Contraction) -> bool:
+        """Whether all columns of a contraction lie in one piece, so that nothing is copied."""
+        strides, width = self.at.strides(item.b), self.at.extent(item.n)
+        return strides.get(item.n) == 1 and strides.get(item.k or "") == width <= _PANEL
+
+    def _has_dots(self, item: Contraction) -> bool:
+        """Whether few rows meet columns that lie along the sum, several of them at a time."""
+        strides = self.at.strides(item.b)
+        few = item.m is None or self.at.extent(item.m) <= FEW
+        return few and item.k is not None and strides.get(item.k) == 1 and strides.get(item.n) != 1
+
+    def _touch(self, value: int, run: float | None = None, *, apart: float = 1.0) -> Touch:
+        """Return the touch of a tile, of which so many bytes lie in one piece; scattered ones take longer."""
         source = self.at.source(value)
         axes = self.at.axes[value]
         size = self.at.volume(axes) * self.at.bytes_of(value)
         if source not in self.shared:
             return Touch(str(source), frozenset(), size)
         run = self.at.run(value, self.walked) if run is None else run
-        self.apart.setdefault(str(source), 1 + min(_PAGE / run, _APART) if run else 1.0)
+        self.apart.setdefault(str(source), apart * (1 + min(_PAGE / run, _APART) if run else 1.0))
         return Touch(str(source), axes, size)
 
     def _bytes(self, whole: Loop, threads: int) -> tuple[float, float, float]:
@@ -207,9 +224,6 @@ class _Model:
     def _contraction(self, item: Contraction) -> float:
         at = self.at
         a, b = at.strides(item.a), at.strides(item.b)
-        memory = {tensor.value: tensor.dtype for tensor in self.program.loads}
-        steps = ((one.value, one.step) for one, _ in self.program.flat() if isinstance(one, Compute))
-        dtype = product_dtype(self.graph, item.compute.step, operand_dtypes(self.graph, steps, memory))
         # An outer axis that continues one of the contraction's axes in both operands only lengthens it.
         times = prod(at.extent(axis) for axis in item.around if axis not in at.single)
         shape = Shape(
@@ -221,10 +235,15 @@ class _Model:
             b_along_n=b.get(item.n) == 1,
             a_half=at.bytes_of(item.a) < 4,
             b_half=at.bytes_of(item.b) < 4,
-            pairs=dtype == "bf16",
+            pairs=self._by_pairs(item),
+            b_panel=self._is_panel(item),
             packed_before=0.0 if item.walks is None else 0.5,
         )
         return times * contraction_time(shape, self.core)
+
+    def _by_pairs(self, item: Contraction) -> bool:
+        """Return whether a contraction multiplies pairs in bf16, where the processor can."""
+        return product_dtype(self.graph, item.compute.step, self.dtypes) == "bf16"
 
     def _nest(self, nest: Nest) -> float:
         """Return the time of fused steps: rows of vectors along the last axis."""

@@ -92,11 +92,12 @@ struct gqa_decode_0 {
             }
             bf16* const out_tile = out_data + h * out_stride_h + g_base * out_stride_g;
             for (index_t g = 0; g < g_count; ++g) {
-                const Divisor t8 = read(t8_tile[g]);
+                const float t8 = read(t8_tile[g]);
+                const Divisor t8_divisor(t8);
                 along(e_size, [&](index_t e, auto e_lanes, int) INLINE {
                     const Vec t7 = load(t7_tile + g * e_size + e, 1, e_lanes);
                     // t9 = div(t7, t8)
-                    const Vec t9 = t7 / t8;
+                    const Vec t9 = rough_quotient(t7, t8_divisor);
                     store(out_tile + g * out_stride_g + e * out_stride_e, out_stride_e, e_lanes, t9);
                 });
             }

@@ -27,6 +27,8 @@ SHAPES = (
     (257, 200, 300),
     (700, 20, 64),
     (160, 50, 2051),
+    (7, 64, 1030),
+    (40, 32, 600),
     (0, 5, 5),
     (20, 0, 300),
     (20, 30, 0),
@@ -111,6 +113,17 @@ def error(loaded: ctypes.CDLL, case: Case) -> float:
     exact = before[:, :n].double() + times * (a.double() @ b.double())
     most = before[:, :n].double().abs() + times * (a.double().abs() @ b.double().abs())
     return float(((made[:, :n] - exact).abs() / most.clamp_min(1e-30)).max()) * 2**24 if m * n else 0.0
+
+
+def mean_error(loaded: ctypes.CDLL, case: Case) -> float:
+    """Return the mean error of a product, in units of rounding of its mean size."""
+    m, n, k = case.shape
+    torch.manual_seed(k)
+    a, b = laid(torch.randn(m, k), case.a_turned), laid(torch.randn(k, n), case.b_turned)
+    made = torch.zeros(m, n)
+    run(loaded, case, a, b, made)
+    exact = a.double() @ b.double()
+    return float((made - exact).square().mean().sqrt() / exact.square().mean().sqrt()) * 2**24
 
 
 def laid(tensor: Tensor, turned: bool) -> Tensor:

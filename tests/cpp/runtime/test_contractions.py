@@ -1,13 +1,14 @@
 """The runtime's contraction agrees with float64 in all its ways, on whatever vectors there are."""
 
 import ctypes
+import itertools
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from ..test_sanitizers import clean
-from .contractions import SHAPES, cases, error, library
+from .contractions import FORMATS, SHAPES, Case, cases, error, library, mean_error
 
 FLAGS = {"native": (), "256 bits": ("-mno-avx512f",), "128 bits": ("-mno-avx",)}
 
@@ -22,6 +23,15 @@ def loaded(vectors: str) -> ctypes.CDLL:
 def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
     for case in cases([shape]):
         assert error(loaded(vectors), case) < 2 * shape[2] ** 0.5 + 8, case
+
+
+@pytest.mark.parametrize("vectors", FLAGS)
+def test_long_sums_keep_their_digits(vectors: str) -> None:
+    """Sums of 512 terms in one register are off by nine units of rounding, blocks of 128 by three."""
+    for turned in itertools.product((False, True), repeat=2):
+        assert 0 < mean_error(loaded(vectors), Case((40, 70, 4096), FORMATS[0], *turned, packed=False)) < 5, (
+            turned
+        )
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Quotients that are rounded to a half type are products with a reciprocal, where that is a normal number."""
+"""Quotients by one number are products with its reciprocal, corrected where no half type hides the error."""
 
 import math
 
@@ -25,6 +25,16 @@ t2 = div(x, d)
 t3 = const[1]()
 t4 = ge(t2, t3)
 out y: bf16[m, n] = t4
+"""
+BOTH = """
+graph both
+axes m=6 n=37
+in x: bf16[m, n]
+in d: bf16[m]
+t2 = div(x, d)
+t3 = mul(x, d)
+out y: bf16[m, n] = t2
+out z: bf16[m, n] = t3
 """
 SIZES = (
     0.0,
@@ -60,7 +70,7 @@ def test_quotients_are_those_of_pytorch(read: str, made: str) -> None:
     d = divisors().to(DTYPES[read])
     x = numerators(len(d)).to(DTYPES[read])
     kernel = CppMuGraph(fuse(parse_graph(QUOTIENT.format(m=len(d), read=read, made=made))))
-    assert "const Divisor d" in kernel.sources[0]
+    assert "const Divisor d_divisor(d)" in kernel.sources[0]
     found = kernel(x=x, d=d)["y"]
     # A reciprocal is off by half a unit of fp32, which tips a tie of the half type at most.
     exact = (x.float() / d.float()[:, None]).to(DTYPES[made])
@@ -78,10 +88,31 @@ def test_quotients_that_are_used_further_are_exact() -> None:
     d = torch.arange(1, 257).float()  # 49 times the reciprocal of 49 is less than 1
     x = d[:, None].expand(-1, 37).contiguous()
     kernel = CppMuGraph(fuse(parse_graph(COMPARED.format(m=len(d)))))
-    assert "Divisor" not in kernel.sources[0]
+    assert "t2 = x / d_divisor" in kernel.sources[0]
     assert (kernel(x=x.bfloat16(), d=d.bfloat16())["y"] == 1).all()
 
 
-def test_quotients_in_fp32_are_exact() -> None:
-    kernel = CppMuGraph(fuse(parse_graph(QUOTIENT.format(m=6, read="f32", made="f32"))))
-    assert "Divisor" not in kernel.sources[0]
+def test_a_divisor_may_be_read_by_other_steps() -> None:
+    """Before: such a kernel did not compile."""
+    kernel = CppMuGraph(fuse(parse_graph(BOTH)))
+    assert "const Divisor d_divisor(d)" in kernel.sources[0]
+    torch.manual_seed(0)
+    x, d = torch.randn(6, 37).bfloat16(), torch.arange(1, 7).bfloat16()
+    found = kernel(x=x, d=d)
+    assert torch.equal(found["z"], x * d[:, None])
+    assert torch.allclose(found["y"].float(), (x / d[:, None]).float(), rtol=2**-7)
+
+
+def test_quotients_in_fp32_are_those_of_a_division() -> None:
+    d = torch.cat([divisors(), torch.rand(40) * 2.0 ** torch.arange(-20, 20)])
+    x = torch.cat([numerators(len(d)), torch.randn(len(d), 4096) * d[:, None]], 1)
+    text = QUOTIENT.format(m=len(d), read="f32", made="f32").replace("n=37", f"n={x.shape[1]}")
+    kernel = CppMuGraph(fuse(parse_graph(text)))
+    assert "t2 = x / d_divisor" in kernel.sources[0]
+    found, exact = kernel(x=x, d=d)["y"], x / d[:, None]
+    assert torch.equal(found.isnan(), exact.isnan())
+    same = (found == exact) & (found.signbit() == exact.signbit()) | exact.isnan()
+    # Of tiny quotients what is left over may be lost.
+    tiny = exact.abs() < 2.0**-40
+    assert same[~tiny].all()
+    assert torch.allclose(found[tiny], exact[tiny], rtol=2.0**-22, atol=2.0**-149)

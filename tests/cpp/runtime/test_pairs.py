@@ -26,7 +26,7 @@ FLAGS = {
     "emulated": (EMULATED,),
     "emulated, with tiles": (EMULATED, TILES),
     "emulated, 256 bits": ("-mno-avx512f", EMULATED),
-    "emulated, 128 bits": ("-mno-avx", EMULATED),
+    "emulated, with squares": ("-mno-avx", EMULATED, "-DSQUARES_EMULATED"),
 }
 
 
@@ -103,8 +103,9 @@ def test_rows_of_any_size_are_as_accurate_as_those_of_pytorch(case: Case, scale:
     assert ours <= 2 * theirs
 
 
+@pytest.mark.parametrize("vectors", ["native", "emulated, with squares"])
 @pytest.mark.parametrize("case", LAYOUTS, ids=str)
-def test_what_is_not_finite_reaches_its_row_or_column_only(case: Case) -> None:
+def test_what_is_not_finite_reaches_its_row_or_column_only(case: Case, vectors: str) -> None:
     m, n, k = case.shape
     a, b = torch.ones(m, k).bfloat16(), torch.ones(k, n).bfloat16()
     a[1, k - 1] = float("inf")
@@ -114,9 +115,11 @@ def test_what_is_not_finite_reaches_its_row_or_column_only(case: Case) -> None:
     # What a longer sum leaves in scratch memory does not count.
     end = (k + 31) // 32 * 32
     product(
-        replace(case, shape=(m, n, end)), *(a.new_full(one, float("nan")) for one in ((m, end), (end, n)))
+        replace(case, shape=(m, n, end)),
+        *(a.new_full(one, float("nan")) for one in ((m, end), (end, n))),
+        vectors,
     )
-    made, expected = product(case, a, b), a.float() @ b.float()
+    made, expected = product(case, a, b, vectors), a.float() @ b.float()
     torch.testing.assert_close(made, expected, equal_nan=True)
     assert made.isfinite().sum() == (m - 2) * (n - 2)
 
@@ -135,15 +138,16 @@ def test_subnormal_numbers_count_as_themselves_or_as_zero(case: Case) -> None:
     assert torch.equal(made[2:, 2:], exact[2:, 2:])
 
 
+@pytest.mark.parametrize("vectors", ["native", "emulated, with squares"])
 @pytest.mark.parametrize("case", LAYOUTS[:-1], ids=str)
-def test_what_lies_behind_an_operand_does_not_count(case: Case) -> None:
+def test_what_lies_behind_an_operand_does_not_count(case: Case, vectors: str) -> None:
     """Before: a vector of a negative number of lanes was read whole, and zero times its NaN is NaN."""
     m, n, _ = case.shape
     for k in (1, 2, 31, 33, 65, 321, 322, 353):
         sides = ((m, k), case.formats[0], case.a_turned), ((k, n), case.formats[1], case.b_turned)
         a, b = (_before_nan(shape, kind, turned) for shape, kind, turned in sides)
         made = torch.zeros(m, n)
-        run(loaded("native"), replace(case, shape=(m, n, k)), a, b, made)
+        run(loaded(vectors), replace(case, shape=(m, n, k)), a, b, made)
         assert torch.equal(made, torch.full((m, n), float(k))), k
 
 
@@ -156,11 +160,11 @@ def _before_nan(shape: tuple[int, int], kind: str, turned: bool) -> torch.Tensor
     return ones.view(shape[::-1]).T if turned else ones.view(shape)
 
 
-def product(case: Case, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def product(case: Case, a: torch.Tensor, b: torch.Tensor, vectors: str = "native") -> torch.Tensor:
     m, n, _ = case.shape
     made = torch.zeros(m, n)
     first, second = (one.to(DTYPES[kind]) for one, kind in zip((a, b), case.formats, strict=True))
-    run(loaded("native"), case, laid(first, case.a_turned), laid(second, case.b_turned), made)
+    run(loaded(vectors), case, laid(first, case.a_turned), laid(second, case.b_turned), made)
     return made
 
 

@@ -223,6 +223,25 @@ def test_an_alias_that_is_written_later_is_seen(scores) -> None:
     watched.ours(x)
 
 
+@pytest.mark.parametrize("turn", [
+    lambda weight, square: setattr(weight, "data", square.t()[:48]),
+    lambda weight, square: weight.set_(square.t()[:48]),
+    lambda weight, square: weight.as_strided_((48, 64), (1, 64)),
+])  # fmt: skip
+def test_the_same_memory_read_in_another_order_is_seen(scores, turn) -> None:
+    module, watched, x = scores
+    square = torch.rand(64, 64) + 0.5
+    module.l.weight.data = square[:48]
+    for _ in range(9):
+        watched.ours(x)
+    before = watched.best(x)
+    turn(module.l.weight, square)
+    assert module.l.weight.data_ptr() == square.data_ptr()
+    watched.computes(x)
+    watched.computes(x)
+    assert not torch.allclose(before, watched.best(x))
+
+
 def test_weights_that_change_with_every_call_are_left_to_the_original(scores, caplog) -> None:
     module, watched, x = scores
     for _ in range(8):

@@ -10,8 +10,8 @@ from typing import Literal
 from superopt.dtypes import DTYPES
 from superopt.export.expressions import Expression, Printer
 from superopt.ir import Port, Step, value_names
-from superopt.shard import runtime
 from superopt.shard.costs import Costs
+from superopt.shard.output import runtime
 from superopt.shard.search import Plan, Plans
 from superopt.shard.sharded import Instruction, Layout, Placement, Sharded, is_partial
 
@@ -40,13 +40,13 @@ def write_module(plans: Plans, plan: Plan | None = None) -> str:
     layout = sharded.layout
     graph = layout.graph
     body = writer.lines()
-    names = [port.name for port in graph.inputs]
+    names = [port.name for port in layout.entering]
     listed = ", ".join(
         f'"{name}": {size}' for name, size in zip(layout.mesh.names, layout.mesh.sizes, strict=True)
     )
     parts = [
         f'    "{port.name}": {writer.part(port)},'
-        for port in (*graph.inputs, *(output.port for output in graph.outputs))
+        for port in (*layout.entering, *(output.port for output in layout.leaving))
     ]
     source = inspect.getsource(runtime).partition('"""\n\n')[2]
     source = (
@@ -105,6 +105,7 @@ class _Writer:
         device = f"{graph.inputs[0].name}.device" if graph.inputs else '"cpu"'
         self.printer = Printer({name: str(size) for name, size in self.sizes.items()}, device, dtype)
         self.made: list[Expression] = []
+        self.called: set[str] = set()
 
     def part(self, port: Port) -> str:
         """Return how a tensor is taken apart: its pieces, who holds them, and a part's shape."""
@@ -137,6 +138,8 @@ class _Writer:
         running: dict[int, str] = {}  # moves that have begun, and their variables
         for at, one in enumerate(self.sharded.instructions):
             lines += [f"{running[i]} = {running.pop(i)}.result()" for i in one.inputs if i in running]
+            if one.kind == "call":
+                lines += self._called(one)
             expression = self._expression(one)
             if expression.kind == "number":
                 self.made.append(replace(expression, atom=False) if not expression.atom else expression)
@@ -154,6 +157,7 @@ class _Writer:
         results = [
             self._left(self.made[at], output.port, self.sharded.instructions[at].placement)
             for output, at in zip(self.layout.graph.outputs, self.sharded.outputs, strict=True)
+            if output in self.layout.leaving
         ]
         return [*lines, f"return ({', '.join(results)},)"]
 
@@ -172,15 +176,39 @@ class _Writer:
 
     def _expression(self, one: Instruction) -> Expression:
         inputs = [self.made[i] for i in one.inputs]
-        if one.kind == "enter":
+        if one.kind in ("enter", "call"):
             port = self.layout.graph.inputs[one.value]
             axes = self._local(port.axes, one.placement)
             kind: Literal["tensor", "mask"] = "mask" if port.dtype == "bool" else "tensor"
-            text = f"{port.name}.reshape({_tuple([self.sizes[name] for name in axes])})"
+            made = port.name
+            if one.kind == "call":
+                call, place = self.layout.made_by[one.value]
+                taken = call.taken[place]
+                made = f"{call.name}{taken}" if isinstance(taken, str) else f"{call.name}_in{taken}"
+            text = f"{made}.reshape({_tuple([self.sizes[name] for name in axes])})"
             return Expression(text, axes, kind)
         if one.kind == "step":
             return self._step(self.layout.graph.step_at(one.value), inputs, one)
         return self._move(one, self.printer.as_float(inputs[0]))
+
+    def _called(self, one: Instruction) -> list[str]:
+        """Return the lines that make a call, at its first result."""
+        call, _ = self.layout.made_by[one.value]
+        if call.name in self.called:
+            return []
+        self.called.add(call.name)
+        ports = [self.layout.graph.outputs[at].port for at in call.arguments]
+        instructions = self.sharded.instructions
+        arguments = [
+            self._left(self.made[at], port, instructions[at].placement)
+            for at, port in zip(one.inputs, ports, strict=True)
+        ]
+        lines = []
+        for at in call.written:
+            lines.append(f"{call.name}_in{at} = {arguments[at]}.clone()")
+            arguments[at] = f"{call.name}_in{at}"
+        text = "".join(part if isinstance(part, str) else arguments[part] for part in call.text)
+        return [*lines, f"{call.name} = {text}"]
 
     def _step(self, step: Step, inputs: list[Expression], one: Instruction) -> Expression:
         onto = self._onto(one.placement)

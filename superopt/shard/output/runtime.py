@@ -84,8 +84,9 @@ class ProcessMesh:
             for _, along, _ in steps:
                 dist.all_reduce(flat, operation, group=self.group(along)[0])
             return flat.reshape(tensor.shape)
-        rows = torch.zeros(chunks, -(-flat.numel() // chunks), dtype=flat.dtype, device=flat.device)
+        rows = torch.empty(chunks, -(-flat.numel() // chunks), dtype=flat.dtype, device=flat.device)
         rows.view(-1)[: flat.numel()] = flat
+        rows.view(-1)[flat.numel() :] = 0
         held = {member: list(range(chunks)) for member in members}
         for name, along, first in steps:
             self._step(rows, held, name, self.group(along, first), operation)
@@ -108,33 +109,53 @@ class ProcessMesh:
         if group is None or len(members) == 1:
             return
         if name == "all-gather":
-            parts = [torch.empty_like(rows[held[member]]) for member in members]
-            dist.all_gather(parts, rows[own], group=group)
+            parts = [_chunks(rows, held[member]) for member in members]
+            dist.all_gather(parts, _chunks(rows, own), group=group)
             for member, part in zip(members, parts, strict=True):
-                rows[held[member]] = part
+                _put(rows, held[member], part)
             return
-        sent = rows[held[members[0]]] if name == "broadcast" else rows[own]
+        chunks = held[members[0]] if name == "broadcast" else own
+        sent = _chunks(rows, chunks)
         if name == "broadcast":
             dist.broadcast(sent, members[0], group=group)
-            rows[held[members[0]]] = sent
         elif name == "reduce":
             dist.reduce(sent, members[0], operation, group=group)
-            rows[own] = sent
         elif name == "all-reduce":
             dist.all_reduce(sent, operation, group=group)
-            rows[own] = sent
         else:
             share = len(own) // len(members)
             at = members.index(self.rank) * share
-            made = torch.empty_like(sent[:share])
-            _reduce_scatter(made, sent, operation, group=group)
-            rows[own[at : at + share]] = made
+            chunks = own[at : at + share]
+            sent = self._reduce_scatter(sent.reshape(len(members), -1), found, operation).view(share, -1)
+        _put(rows, chunks, sent)
+
+    def _reduce_scatter(
+        self, parts: Tensor, found: tuple[Any, tuple[int, ...]], operation: Any = dist.ReduceOp.SUM
+    ) -> Tensor:
+        """Return this device's share of what a group's devices have, a row for each of them."""
+        group, members = found
+        if dist.get_backend(group) != "gloo":
+            made = torch.empty_like(parts[0])
+            _reduce_scatter(made, parts.reshape(-1), operation, group=group)
+            return made
+        # Gloo's own reduce-scatter is a whole all-reduce, which moves twice the bytes of this ring.
+        many, at = len(members), members.index(self.rank)
+        passed = parts[at - 1].clone()
+        for turn in range(2, many + 1):
+            got = torch.empty_like(passed)
+            moves = [
+                dist.P2POp(dist.isend, passed, members[(at + 1) % many], group),
+                dist.P2POp(dist.irecv, got, members[at - 1], group),
+            ]
+            for work in dist.batch_isend_irecv(moves):
+                work.wait()
+            own = parts[at - turn]
+            passed = torch.maximum(got, own) if operation == dist.ReduceOp.MAX else got.add_(own)
+        return passed
 
     def scatter(self, tensor: Tensor, dim: int) -> Tensor:
         """Return this device's share of the sum, whose first dimension has a share for each device."""
-        group, _ = self.group((dim,))
-        made = torch.empty(tensor[0].numel(), dtype=tensor.dtype, device=tensor.device)
-        _reduce_scatter(made, tensor.reshape(-1), group=group)
+        made = self._reduce_scatter(tensor.reshape(len(tensor), -1), self.group((dim,)))
         return made.reshape(tensor.shape[1:])
 
     def gather(self, tensor: Tensor, dim: int) -> Tensor:
@@ -151,6 +172,19 @@ class ProcessMesh:
         made = torch.empty_like(tensor.contiguous())
         dist.all_to_all_single(made, tensor.contiguous(), group=group)
         return made
+
+
+def _chunks(rows: Tensor, own: list[int]) -> Tensor:
+    """Return some chunks: in their place where they lie side by side, else as a copy."""
+    if own and own[-1] - own[0] == len(own) - 1:
+        return rows[own[0] : own[-1] + 1]
+    return rows[own]
+
+
+def _put(rows: Tensor, own: list[int], chunks: Tensor) -> None:
+    """Put chunks into their place unless they are there."""
+    if own and chunks.data_ptr() != rows[own[0]].data_ptr():
+        rows[own] = chunks
 
 
 def _held_after(name: str, group: tuple[int, ...], held: dict[int, list[int]]) -> dict[int, list[int]]:

@@ -15,7 +15,7 @@ from superopt.shard.sharded import Instruction, Sharded
 
 if TYPE_CHECKING:
     from superopt.shard.api import ShardResult
-    from superopt.shard.search import Plan
+    from superopt.shard.plans import Plan
 
 __all__ = ["shard_html"]
 
@@ -189,7 +189,7 @@ def _timeline(sharded: Sharded, timeline: Timeline) -> str:
         if end <= start:
             continue
         x, y, width = left + start * scale, float(one.moves) * (high + 8), (end - start) * scale
-        what = _named(sharded, one) if one.moves else sharded.layout.graph.step_at(one.value).op
+        what = _named(sharded, one)
         tip = element("title", escape(f"{what} -> {names[one.value]}: {time_text((end - start) * 1e6)}"))
         label = ""
         if one.moves and width > max(_NAMED, text_width(one.kind)):
@@ -216,6 +216,10 @@ def _timeline(sharded: Sharded, timeline: Timeline) -> str:
 
 
 def _named(sharded: Sharded, one: Instruction) -> str:
+    if one.kind == "call":
+        return sharded.layout.made_by[one.value][0].target
+    if one.kind == "step":
+        return sharded.layout.graph.step_at(one.value).op
     over = "+".join(sharded.layout.mesh.names[dim] for dim in one.dims)
     return f"{one.kind} over {over}"
 
@@ -261,7 +265,7 @@ def _alternatives(found: Sequence[Plan]) -> str:
     rows = []
     for plan in found:
         sharded = plan.sharded
-        ports = [port.name for port in sharded.layout.graph.inputs]
+        ports = [port.name for port in sharded.layout.entering]
         lies = "; ".join(
             f"{name} {sharded.placed(placement)}"
             for name in ports

@@ -52,8 +52,8 @@ def dtensor_placements(sharded: Sharded) -> dict[str, tuple[str, ...]]:
     An axis that is not the outermost one of its dimension of the tensor has no placement of DTensor: it is
     written as `StridedShard(dimension, axis)`.
     """
-    graph = sharded.layout.graph
-    ports = (*graph.inputs, *(output.port for output in graph.outputs))
+    layout = sharded.layout
+    ports = (*layout.entering, *(output.port for output in layout.leaving))
     return {
         port.name: tuple(_dtensor(port, tag) for tag in sharded.placement_of(port.name)) for port in ports
     }
@@ -91,7 +91,7 @@ class _Styles:
         styles: dict[str, Style] = {}
         home = self._homes()
         for one in self.sharded.instructions:
-            if one.kind != "step":
+            if one.kind not in ("step", "call"):
                 continue
             weight = self.weights.get(one.value)
             split = weight is not None and self._tag(self._entered(weight)) is not None

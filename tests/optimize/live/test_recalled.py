@@ -1,0 +1,79 @@
+"""Whether kernels of an earlier run are used again: where they still win on this machine as it is now."""
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+import superopt
+from superopt.live.optimized import Optimized
+from superopt.live.recalled import still_wins
+from superopt.targets import pick_target
+from superopt.tune import Measurement
+
+Program = Callable[[torch.Tensor], torch.Tensor]
+
+
+def sleeping(seconds: float) -> Program:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(seconds)
+        return x
+
+    return run
+
+
+def kept(ours: Program, original: Program, before_us: float, device: str = "cpu") -> Optimized:
+    """Return what is known of a result that was kept."""
+    measured = Measurement(before_us, before_us, before_us, 40)
+    result = SimpleNamespace(measurements={"superopt": measured})
+    target = pick_target(device)
+    found = SimpleNamespace(name="kept", fused=ours, original=original, result=result, target=target)
+    return cast(Optimized, found)
+
+
+@pytest.mark.parametrize(
+    ("ours_s", "theirs_s", "before_us", "wins"),
+    [
+        (0.002, 0.0, 2100.0, True),  # as when they raced: no race
+        (0.002, 0.0, 200.0, False),
+        (0.002, 0.006, 200.0, True),  # all takes longer now
+        (0.0, 0.002, 2100.0, True),  # all is faster now
+    ],
+)
+def test_kernels_of_an_earlier_run_must_still_win(
+    ours_s: float, theirs_s: float, before_us: float, wins: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = kept(sleeping(ours_s), sleeping(theirs_s), before_us)
+    assert still_wins(best, (torch.ones(4),)) is wins
+    assert ("times eager's speed now: all is raced anew" in caplog.text) is not wins
+
+
+def test_what_is_elsewhere_is_not_timed() -> None:
+    def never(x: torch.Tensor) -> Any:
+        raise AssertionError("it is timed")
+
+    assert still_wins(kept(never, never, 1.0, "cuda:90"), (torch.empty(4, device="meta"),))
+    with pytest.raises(AssertionError, match="it is timed"):
+        still_wins(kept(never, never, 1.0), (torch.empty(4, device="meta"),))
+
+
+@pytest.mark.slow
+def test_a_kept_result_that_lost_is_not_recalled(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    options = superopt.OptimizeOptions(
+        target="cpu", seconds=0.4, graphs=1, torch_compile=False, guarded=False, recall=True
+    )
+    x = torch.randn(64, 512)
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return (x * x).sum(-1, keepdim=True).sqrt() * x + x.exp() * x.tanh() - x
+
+    first = superopt.optimize(scaled, x, options=options)
+    if first.winner != "superopt":
+        pytest.skip("the race was not decided: a busy machine")
+    assert superopt.optimize(scaled, x, options=options).recalled is not None
+    monkeypatch.setattr("superopt.live.recalled.still_wins", lambda *_: False)
+    assert superopt.optimize(scaled, x, options=options).recalled is None

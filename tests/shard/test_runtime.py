@@ -1,0 +1,44 @@
+"""Collectives between processes: each reduction program leaves the sum, or the maximum, everywhere."""
+
+from math import prod
+
+import pytest
+import torch
+from shard.processes import on_processes
+
+from superopt.shard.output.runtime import ProcessMesh, ReductionStep
+from superopt.shard.reductions import programs
+
+
+def steps_of(levels: int, own: tuple[int, ...]) -> list[list[ReductionStep]]:
+    return [
+        [
+            (step.collective, own[step.first : step.last], own[step.last :] if step.masters else ())
+            for step in program
+        ]
+        for program in programs(levels)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "own"),
+    [((2, 2), (0, 1)), ((4,), (0,)), pytest.param((2, 2, 2), (0, 2), marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("elements", [7, 16])  # the first is padded to whole chunks
+def test_programs_leave_the_reduction_everywhere(
+    sizes: tuple[int, ...], own: tuple[int, ...], elements: int
+) -> None:
+    wanted = steps_of(len(own), own)
+
+    def work(rank: int) -> list[bool]:
+        mesh = ProcessMesh(sizes)
+        all_tensors = [(torch.arange(elements) * (device + 3) % 11).float() for device in range(prod(sizes))]
+        members = torch.stack([all_tensors[member] for member in mesh.members(rank, own)])
+        return [
+            torch.equal(mesh.reduce(all_tensors[rank], program, how), whole)
+            for program in wanted
+            for how, whole in (("+", members.sum(0)), ("^", members.max(0).values))
+        ]
+
+    devices = prod(sizes)
+    assert all(all(found) for found in on_processes(devices, work))
