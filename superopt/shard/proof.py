@@ -433,7 +433,7 @@ class _Devices:
     def _read_axes(self, outputs: list[Port]) -> tuple[Axis, ...]:
         """Return the axes that occur, so that arrays have no dimension without need."""
         found = {axis for port in (*self.inputs, *outputs) for axis in port.axes}
-        for step in self.steps:
+        for step in self.written.steps:
             found |= {*step.axes, *(name for pair in step.mapping for name in pair if isinstance(name, str))}
             found |= {axis for place in step.places for axis in place.named}
         return tuple(axis for axis in self.axes if axis.name in found.union(*self.held))
