@@ -207,7 +207,8 @@ def judged(task: dict[str, Any], seconds: list[list[float]], machine: str) -> di
     order = sorted(range(len(times)), key=times.__getitem__)
     plain = next(at for at, one in enumerate(task["programs"]) if [step[0] for step in one] == ["all-reduce"])
     chosen = min(range(len(seconds)), key=lambda at: median(seconds[at][::2]))
-    alone, best, first = (median(seconds[at][1::2]) for at in (plain, chosen, order[0]))
+    among = min(order[:TOP], key=lambda at: median(seconds[at][::2]))
+    alone, best, first, ten = (median(seconds[at][1::2]) for at in (plain, chosen, order[0], among))
     return {name: task[name] for name in ("asked", "counts", "own", "bytes")} | {
         "programs": len(seconds),
         "all_reduce_s": alone,
@@ -216,19 +217,29 @@ def judged(task: dict[str, Any], seconds: list[list[float]], machine: str) -> di
         "simulated_s": [times[plain], times[chosen], times[order[0]]],
         "speedup": alone / best,
         "speedup_of_simulated": alone / first,
+        "speedup_of_top_10": alone / ten,
         "rank_of_best": order.index(chosen),
+        "measured_s": [[round(one, 6) for one in own] for own in seconds],
         "best": task["programs"][chosen],
     }
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the shares and means: over all reductions, and over those that cross levels."""
-    across = [row for row in rows if row["programs"] > TOP]
+    """Return the shares and means: over all reductions, and over those that cross levels.
+
+    A reduction among devices that differ in one level only has no levels to make use of: its three programs
+    are an all-reduce and the two halves of one. Several placements may ask for the same reduction.
+    """
+    across = [row for row in rows if len(row["own"]) > 1]
     found: dict[str, float] = {"reductions": len(rows), "across_levels": len(across)}
     for name, own in (("all", rows), ("across_levels", across)):
         if own:
             better = [row["speedup"] for row in own if row["speedup"] >= BEATS]
+            asked = [(row["speedup"] >= BEATS, len(row["asked"])) for row in own]
             found |= {
+                f"placements.{name}": sum(many for _, many in asked),
+                f"share_of_placements_that_beat_all_reduce.{name}": sum(many for won, many in asked if won)
+                / sum(many for _, many in asked),
                 f"share_that_beats_all_reduce.{name}": len(better) / len(own),
                 f"mean_speedup.{name}": geometric_mean([row["speedup"] for row in own]),
                 f"mean_speedup_of_those.{name}": geometric_mean(better) if better else 1.0,

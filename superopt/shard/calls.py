@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
+from superopt.dtypes import DTYPES
 from superopt.errors import InputError
 from superopt.ir import Graph, Port, Region, stabilize
 from superopt.shard.sharded import Call, Split
 from superopt.trace import Traced
 from superopt.trace.algebra import OpaqueCall
 from superopt.trace.capture.tape import Ref, is_view
+from superopt.trace.run import dtype_name
 from superopt.verify.programs.whole import OpaqueUse, whole_program
 
 __all__ = ["Whole", "whole_of"]
@@ -69,6 +71,10 @@ def whole_of(traced: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Whole:
 def _check(opaque: OpaqueCall) -> None:
     """Raise InputError where a call cannot be written as Python on a part of the tensors."""
     call = opaque.call
+    foreign = sorted({str(meta) for meta in opaque.metas.values() if dtype_name(meta.dtype) not in DTYPES})
+    if foreign:
+        known = ", ".join(DTYPES)
+        raise InputError(f"{call.target} reads or makes {foreign[0]}; devices exchange {known} only")
     if not isinstance(call.function, torch._ops.OpOverload):
         raise InputError(f"{call.target} is no operator of torch.ops, so that no module can call it")
     if is_view(call.function) and not all(meta.contiguous for meta in opaque.metas.values()):

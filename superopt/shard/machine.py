@@ -4,7 +4,8 @@
 
 The outermost level comes first. `node=2 @ 10 GB/s` says that there are two nodes and that each node reaches
 the others over a link of 10 GB/s in each direction, which all devices in the node share; with `own` every
-device in it has such a link to itself. The last part says what a device holds and computes.
+device in it has such a link to itself. The last part says what a device holds and computes; a time in it,
+such as `20 us`, is what passes until a collective begins.
 """
 
 import re
@@ -50,10 +51,12 @@ class Device:
     bytes: float = 80e9
     flops_per_s: float = 100e12
     bytes_per_s: float = 2e12
+    begin_s: float = 0.0  # until a collective begins
 
     def __str__(self) -> str:
         speeds = f"{self.flops_per_s / 1e12:g} TFLOP/s {self.bytes_per_s / 1e9:g} GB/s"
-        return f"device {self.bytes / 1e9:g} GB {speeds}"
+        begin = f" {self.begin_s * 1e6:g} us" if self.begin_s else ""
+        return f"device {self.bytes / 1e9:g} GB {speeds}{begin}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +140,16 @@ def _parse_links(name: str, count: int, links: str, part: str) -> Level:
 def _parse_device(part: str) -> Device:
     usual = Device()
     values = {"B": usual.bytes, "FLOP/s": usual.flops_per_s, "B/s": usual.bytes_per_s}
+    begin = usual.begin_s
     for number, unit in _quantities(part.removeprefix("device"), part):
+        if unit in _SECONDS:
+            begin = number * _SECONDS[unit]
+            continue
         kind = next((kind for kind in ("FLOP/s", "B/s", "B") if unit.endswith(kind)), None)
         if kind is None or unit.removesuffix(kind) not in _UNITS or not number > 0:
             raise InputError(f"machine: cannot read {part!r}; write 'device 80 GB 300 TFLOP/s 2 TB/s'")
         values[kind] = number * _UNITS[unit.removesuffix(kind)]
-    return Device(values["B"], values["FLOP/s"], values["B/s"])
+    return Device(values["B"], values["FLOP/s"], values["B/s"], begin)
 
 
 def _quantities(text: str, part: str) -> list[tuple[float, str]]:

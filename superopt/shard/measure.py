@@ -1,7 +1,8 @@
 """Measure: the links and devices that the processes of a job of torch.distributed have, as a machine.
 
-Every level is measured by a shift: each process sends to the process at the same place in the next part. One
-process of each part sends first, then all of them at once, which shows whether they share the link.
+The links of a level are measured by a shift: each process sends to the process at the same place in the next
+part. One process of each part sends first, then all of them at once, which shows whether they share the link.
+What does not depend on bytes is measured by all-reduces of a few of them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import torch.distributed as dist
 
 from superopt.errors import InputError
 from superopt.shard.machine import Device, Level, Machine, parse_machine
+from superopt.shard.output.runtime import ProcessMesh
 
 __all__ = ["measure_job", "measured_machine"]
 
 _LONG_ENOUGH_S = 0.05
 _MOST_BYTES = 1 << 28
+_LEAST_S = 1e-7  # of a round
 _TURNS = 5
 
 
@@ -54,11 +57,38 @@ def measured_machine(machine: Machine) -> Machine:
             " the nearest choice that works: one process for each device"
         )
     place = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    begin, latencies = _measured_rounds(machine, place)
     levels = tuple(
-        _measured_level(machine, at, place) if level.count > 1 else level
+        replace(_measured_level(machine, at, place), latency_s=latencies[at]) if level.count > 1 else level
         for at, level in enumerate(machine.levels)
     )
-    return Machine(levels, _measured_device(place))
+    return Machine(levels, replace(_measured_device(place), begin_s=begin))
+
+
+def _measured_rounds(machine: Machine, place: str) -> tuple[float, dict[int, float]]:
+    """Return the seconds until a collective begins, and those of a round of it at each level.
+
+    An all-reduce of a few bytes takes two rounds for each device but one. All devices together take more
+    rounds than those of the innermost level, so that the difference shows what a round takes.
+    """
+    mesh = ProcessMesh(machine.counts)
+    number = torch.zeros(2, device=place)
+
+    def small(dims: tuple[int, ...]) -> float:
+        group, _ = mesh.group(dims)
+        return min(_slowest(lambda: dist.all_reduce(number, group=group), place) for _ in range(_TURNS))
+
+    split = [at for at, level in enumerate(machine.levels) if level.count > 1]
+    if not split:
+        return 0.0, {}
+    seconds = {at: small((at,)) for at in split}
+    rounds = {at: 2 * (machine.counts[at] - 1) for at in split}
+    inner, begin = split[-1], 0.0
+    if len(split) > 1:
+        more = 2 * (machine.devices - 1) - rounds[inner]
+        one = max(0.0, small(tuple(split)) - seconds[inner]) / more
+        begin = max(0.0, seconds[inner] - rounds[inner] * one)
+    return begin, {at: max(_LEAST_S, (seconds[at] - begin) / rounds[at]) for at in split}
 
 
 def _measured_level(machine: Machine, at: int, place: str) -> Level:
@@ -66,11 +96,11 @@ def _measured_level(machine: Machine, at: int, place: str) -> Level:
     latency = _shifted(machine, at, 8, place, alone=True)
     together = _speed(machine, at, latency, place, alone=False)
     if inner == 1:
-        return replace(machine.levels[at], bytes_per_s=together, latency_s=latency, shared=True)
+        return replace(machine.levels[at], bytes_per_s=together, shared=True)
     alone = _speed(machine, at, latency, place, alone=True)
     shared = together * inner < sqrt(inner) * alone
     speed = together * inner if shared else together
-    return replace(machine.levels[at], bytes_per_s=speed, latency_s=latency, shared=shared)
+    return replace(machine.levels[at], bytes_per_s=speed, shared=shared)
 
 
 def _speed(machine: Machine, at: int, latency: float, place: str, *, alone: bool) -> float:

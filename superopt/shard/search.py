@@ -52,6 +52,19 @@ class _Way:
 State = tuple[tuple[int, frozenset[Placement]], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One way to take a step or a call, and what it adds to the state and to the costs."""
+
+    operands: tuple[Placement, ...]
+    placements: tuple[Placement, ...]
+    after: State
+    seconds: float
+    moving: float
+    entering: int
+    held: int
+
+
 @lru_cache(maxsize=1 << 14)
 def _only(placement: Placement) -> frozenset[Placement]:
     """Return the set of one placement; equal sets are one object, so that comparing them is fast."""
@@ -144,41 +157,52 @@ class _Search:
     def _after(self, turn: int, ways: dict[State, list[_Way]]) -> dict[State, list[_Way]]:
         """Return the states after one more step or call."""
         found: dict[State, list[_Way]] = {}
-        event = self.events[turn]
-        inputs = self._reads(event)
-        choices = [
-            (
-                *choice,
-                self._seconds(event, *choice),
-                tuple(zip(self._makes(event), map(_only, choice[1]), strict=True)),
-            )
-            for choice in self._choices(event)
-        ]
-        freed = {i for i in inputs if self.last_use[i] == turn}
+        inputs = self._reads(self.events[turn])
         ways_to_one = 1 if self.plenty else _WAYS
+        known: dict[State, list[_Option]] = {}  # the options where the operands lie in these placements
         for state, reached in ways.items():
+            operands = tuple(pair for pair in state if pair[0] in inputs)
             rest = tuple(pair for pair in state if pair[0] not in inputs)
-            live = dict(state)
             held = sum(self._held(*pair) for pair in rest)
-            for operands, placements, own, values in choices:
-                made = self._taken(live, inputs, operands)
-                if made is None:
-                    continue
-                moving, entering, read = made
-                needed = held + sum(self._held(*pair) for pair in (*values, *read.items()))
-                kept = (pair for pair in read.items() if pair[0] not in freed)
-                after = (*rest, *kept, *(pair for pair in values if pair[0] in self.last_use))
+            if operands not in known:
+                known[operands] = self._options(turn, dict(operands))
+            for option in known[operands]:
+                into = found.setdefault(rest + option.after, [])
                 for way in reached:
-                    entered = way.entered + entering
-                    peak = max(way.peak, needed)
+                    seconds, entered = way.seconds + option.seconds, way.entered + option.entering
+                    peak = max(way.peak, held + option.held)
                     if entered + peak > self.memory:
                         self.plenty = False
                         self.least = min(self.least or entered + peak, entered + peak)
-                        continue
-                    choice = Choice(event, operands, placements, way.choice)
-                    new = _Way(way.seconds + own + moving, way.moving + moving, entered, peak, choice)
-                    self.complete &= _keep(found.setdefault(after, []), new, ways_to_one)
-        return found
+                    elif ways_to_one > 1 or not into or (seconds, peak) < (into[0].seconds, into[0].peak):
+                        choice = Choice(self.events[turn], option.operands, option.placements, way.choice)
+                        new = _Way(seconds, way.moving + option.moving, entered, peak, choice)
+                        self.complete &= _keep(into, new, ways_to_one)
+        return {state: own for state, own in found.items() if own}
+
+    def _options(self, turn: int, live: dict[int, frozenset[Placement]]) -> list[_Option]:
+        """Return the ways to take a step or a call, given how its operands are to be had.
+
+        Where memory is plenty, only the fastest way counts of those after which values lie alike.
+        """
+        event = self.events[turn]
+        inputs = self._reads(event)
+        found: dict[State, list[_Option]] = {}
+        for operands, placements in self._choices(event):
+            made = self._taken(live, inputs, operands)
+            if made is None:
+                continue
+            moving, entering, read = made
+            values = tuple(zip(self._makes(event), map(_only, placements), strict=True))
+            held = sum(self._held(*pair) for pair in (*values, *read.items()))
+            pairs = (*(pair for pair in read.items() if self.last_use[pair[0]] != turn), *values)
+            after = tuple(pair for pair in pairs if pair[0] in self.last_use)
+            seconds = moving + self._seconds(event, operands, placements)
+            option = _Option(operands, placements, after, seconds, moving, entering, held)
+            found.setdefault(after, []).append(option)
+        if self.plenty:
+            return [min(own, key=lambda option: (option.seconds, option.held)) for own in found.values()]
+        return [option for own in found.values() for option in own]
 
     def _bytes_held(self, value: int, places: frozenset[Placement]) -> int:
         """Return the bytes that a value takes in some placements; tensors that entered are counted apart."""

@@ -91,7 +91,8 @@ class Reduction:
                 ways = [self._ring(whole, 1, size)]
             case _:
                 ways = [self._tree(whole, 1, size), self._ring(whole, 2, size / many)]
-        return min(ways, key=lambda way: way[0])
+        seconds, loads = min(ways, key=lambda way: way[0])
+        return self.grid.machine.device.begin_s + seconds, loads
 
     def _ring(self, whole: NDArray[np.int64], turns: int, share: float) -> tuple[float, NDArray[np.float64]]:
         """Return the seconds of some turns of a ring, in whose rounds all send a share to the next device."""

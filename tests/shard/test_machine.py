@@ -14,11 +14,12 @@ SMALL = "node=2 @ 10 GB/s, gpu=4 @ 200 GB/s"
 
 
 def test_text_says_links_and_device() -> None:
-    machine = parse_machine("node=2 @ 10 GB/s 7 us, gpu=4 @ 200 GB/s 2 us own, device 40 GB 3 TFLOP/s")
+    machine = parse_machine("node=2 @ 10 GB/s 7 us, gpu=4 @ 200 GB/s 2 us own, device 40 GB 3 TFLOP/s 20 us")
     node, gpu = machine.levels
     assert (node.count, node.bytes_per_s, node.latency_s, node.shared) == (2, 10e9, 7e-6, True)
     assert (gpu.count, gpu.bytes_per_s, gpu.shared) == (4, 200e9, False)
-    assert (machine.device.bytes, machine.device.flops_per_s) == (40e9, 3e12)
+    device = machine.device
+    assert (device.bytes, device.flops_per_s, device.begin_s) == (40e9, 3e12, pytest.approx(20e-6))
     assert parse_machine(str(machine)) == machine
 
 

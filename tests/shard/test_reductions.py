@@ -101,6 +101,15 @@ def test_groups_that_share_a_link_wait_for_each_other() -> None:
     assert taken[0] == pytest.approx(4 * taken[1])
 
 
+def test_every_step_begins_once() -> None:
+    quick, slow = (
+        Reduction(grid_of(parse_machine(f"node=2 @ 1 GB/s, gpu=4 @ 10 GB/s, device 1 GB{begin}")), (0, 1))
+        for begin in ("", " 1 ms")
+    )
+    for program, steps in ((all_reduce(2), 1), (SCATTER_FIRST, 3)):
+        assert slow.seconds(program, 1e6) - quick.seconds(program, 1e6) == pytest.approx(steps * 1e-3)
+
+
 def test_slow_links_between_nodes_are_used_for_a_share_only() -> None:
     """The ring of one all-reduce crosses the slow link once, so scattering first wins where nodes' links are
     not shared, or where latency counts."""

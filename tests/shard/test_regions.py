@@ -122,6 +122,25 @@ def test_calls_that_read_or_make_the_wrong_parts_are_refuted() -> None:
         assert verdict.fault is not None, name
 
 
+def long(x: Tensor, w: Tensor) -> Tensor:
+    for _ in range(18):
+        x = torch.sort(torch.relu(x) * w, 0).values
+    return x.exp()
+
+
+def test_programs_of_more_axes_than_arrays_have_dimensions_are_proven() -> None:
+    result = shard_program(long, *made_of((8, 8), (8, 8)), machine=TWO, pins="x=m:gpu")
+    sharded = result.plans.best.sharded
+    assert len(sharded.layout.graph.axes) > 32
+    assert result.verdict, str(result.verdict.verdict)
+    at = next(at for at, one in enumerate(sharded.instructions) if one.kind == "call")
+    wrong = replace(sharded.instructions[at], inputs=(0,))
+    instructions = (*sharded.instructions[:at], wrong, *sharded.instructions[at + 1 :])
+    verdict = prove_sharded(replace(sharded, instructions=instructions), original=result.plans.graph)
+    assert verdict.verdict.different
+    assert verdict.fault is not None
+
+
 def noisy(x: Tensor) -> Tensor:
     return torch.relu(x) * torch.rand_like(x)
 
@@ -130,9 +149,19 @@ def sorted_alone(x: Tensor) -> Tensor:
     return torch.sort(x, -1).values
 
 
+def spectrum(x: Tensor) -> Tensor:
+    return torch.fft.irfft(torch.fft.rfft(torch.relu(x))) * 2
+
+
+def strided(x: Tensor) -> Tensor:
+    return torch.relu(x.as_strided((4, 4), (1, 4))) * 2
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
+        (spectrum, "makes complex64.*; devices exchange f64, "),
+        (strided, "as_strided.default reads memory by its strides"),
         (noisy, "draws random numbers, of which each device would draw its own"),
         (sorted_alone, "has no algebra"),
     ],

@@ -1,4 +1,4 @@
-"""Links of processes are throttled, by network namespaces or by a delay in the transport."""
+"""The benchmark of reductions: how links are throttled, and what its summary counts."""
 
 import json
 from contextlib import ExitStack
@@ -28,6 +28,33 @@ def test_the_transport_is_delayed_where_namespaces_are_refused(
     assert "the transport is delayed instead" in capsys.readouterr().err
     with ExitStack() as stack, pytest.raises(InputError, match="cannot be throttled"):
         bench._nodes(stack, (1, 2, 80, 160), "namespaces")
+
+
+def row(own: tuple[int, ...], speedup: float, rank: int, asked: int, seconds: float) -> dict[str, object]:
+    return {
+        "machine": "2x4",
+        "asked": ["some placement"] * asked,
+        "counts": (2, 4),
+        "own": own,
+        "bytes": 1 << 20,
+        "speedup": speedup,
+        "speedup_of_simulated": speedup,
+        "rank_of_best": rank,
+        "all_reduce_s": seconds,
+        "best_s": seconds / speedup,
+    }
+
+
+def test_reductions_inside_one_level_are_counted_apart() -> None:
+    rows = [row((0, 1), 1.5, 3, 2, 3.0), row((0, 1), 1.01, 30, 1, 2.0), row((1,), 1.0, 0, 5, 0.5)]
+    found = bench.summary(rows)
+    assert (found["reductions"], found["across_levels"]) == (3, 2)
+    assert found["share_that_beats_all_reduce.all"] == pytest.approx(1 / 3)
+    assert found["share_that_beats_all_reduce.across_levels"] == 0.5  # by 2% or more
+    assert found["share_of_placements_that_beat_all_reduce.across_levels"] == pytest.approx(2 / 3)
+    assert found["mean_speedup.across_levels"] == pytest.approx((1.5 * 1.01) ** 0.5)
+    assert found["mean_speedup_of_those.across_levels"] == pytest.approx(1.5)
+    assert found["share_with_best_in_top_10"] == 0.5
 
 
 @pytest.mark.slow
