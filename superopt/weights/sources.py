@@ -5,9 +5,7 @@ numpy or by code in other languages. So the numbers themselves are looked at too
 of a small weight, and of a large one so many, far apart, that no update of a whole weight passes unseen.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,40 +46,22 @@ class Sources:
         self.counted = min(self._written) >= 0
         # An alias of each keeps its memory, so that other numbers cannot come to lie at the same address.
         self._aliases = tuple(one.detach() for one in tensors)
+        self._known = tuple((id(one), one._version, one.data_ptr()) for one in tensors)
         views = [_sampled(one) for one in self._aliases if one.is_cpu and one.numel()]
-        found = [(id(one), one._version, one.data_ptr()) for one in tensors]
-        reads = [(view.tobytes, view.tobytes()) for view in views]
-        known = [*chain.from_iterable(found), *chain.from_iterable(reads)]
-        self._is_as_known = _comparison(len(found), len(reads), 0)(*known)
-        self._is_untouched = _comparison(len(found), len(reads), len(self._noted))(*known, *self._noted)
+        self._numbers = tuple((view.tobytes, view.tobytes()) for view in views)
 
     def same(self, given: Sequence[Tensor]) -> bool:
-        """Whether these are the weights, hold the numbers that they held, and lie where they lay."""
-        if self._is_untouched(*given):
-            return True
-        counted = any(self._noted) and [one.count() for one in self._writes] == self._written
-        return counted and self._is_as_known(*given)
+        """Whether these are the weights, hold the numbers that they held, and lie where they lay.
 
-
-@cache
-def _comparison(weights: int, reads: int, noted: int) -> Callable[..., Callable[..., bool]]:
-    """Return what makes, of all that is known of so many weights, the question whether they are the same.
-
-    Every call of every region asks it, so it is one expression; a loop takes twice as long.
-    """
-    names = [[f"{letter}{at}" for letter in "iva"] for at in range(weights)]
-    terms = [
-        f"id(w{at}) == {i} and w{at}._version == {v} and w{at}.data_ptr() == {a}"
-        for at, (i, v, a) in enumerate(names)
-    ]
-    pairs = [[f"read{at}", f"was{at}"] for at in range(reads)]
-    terms += [f"{read}() == {was}" for read, was in pairs]
-    lists = [f"noted{at}" for at in range(noted)]
-    terms += [f"not {one}" for one in lists]
-    known = ", ".join([*chain.from_iterable(names), *chain.from_iterable(pairs), *lists])
-    given = ", ".join(f"w{at}" for at in range(weights))
-    made: Callable[..., Callable[..., bool]] = eval(f"lambda {known}: lambda {given}: {' and '.join(terms)}")
-    return made
+        Every call of every region asks this, so it is one loop, without lists and calls on the way.
+        """
+        for one, (known, version, address) in zip(given, self._known, strict=False):
+            if id(one) != known or one._version != version or one.data_ptr() != address:
+                return False
+        for read, numbers in self._numbers:
+            if read() != numbers:
+                return False
+        return not any(self._noted) or [one.count() for one in self._writes] == self._written
 
 
 def _sampled(tensor: Tensor) -> "np.ndarray[Any, Any]":
