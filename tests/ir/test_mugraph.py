@@ -258,6 +258,47 @@ def test_default_schedules(name: str) -> None:
     assert kernels == expected.strip("\n").splitlines()
 
 
+ROWS = """graph g
+axes b=128 c=128 d=64 e=64
+in x: f32[b, d]
+in wq: f32[d, e]
+in wk: f32[d, e]
+t3 = contract[d](x, wq)
+t4 = contract[d](x, wk)
+t5 = rename[b->c](t4)
+t6 = contract[e](t3, t5)
+t7 = exp(t6)
+out y: f32[b, c] = t7
+"""
+READ = """
+kernel grid[b, e]
+  loop[d]
+    t3 += contract[d](x, wq)
+    t4 += contract[d](x, wk)
+kernel grid[b, c]
+  loop[e]
+    t5 = rename[b->c](t4)
+    t6 += contract[e](t3, t5)
+  t7 = exp(t6)"""
+STORED = """
+kernel grid[e]
+  loop[d]
+    t3 += contract[d](x, wq)
+    t4 += contract[d](x, wk)
+  t5 = rename[b->c](t4)
+kernel call
+  t6 = contract[e](t3, t5)
+kernel grid[b, c]
+  t7 = exp(t6)"""
+
+
+@pytest.mark.parametrize(("called", "expected"), [(-1, READ), (6, STORED)], ids=["read", "stored"])
+def test_a_view_is_made_where_it_is_read_unless_a_library_reads_it(called: int, expected: str) -> None:
+    lines = str(fuse(parse_graph(ROWS), library=lambda graph, value: value == called)).splitlines()
+    kernels = [line for line in lines if line.startswith(("kernel", " "))]
+    assert kernels == expected.strip("\n").splitlines()
+
+
 def test_a_step_that_no_output_needs_is_left_out() -> None:
     graph = parse_graph("graph g\naxes k=4\nin x: f32[k]\nt1 = exp(x)\nt2 = neg(x)\nout y: f32[k] = t2")
     assert [step.op for step in fuse(graph).graph.steps] == ["neg"]

@@ -9,7 +9,7 @@ kernel ends before the second pass. A shift made from maxima may run in the loop
 all that depends on it has a degree (see `running`): then there is no second pass.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from superopt.dtypes import INTEGERS
 from superopt.errors import GraphError
@@ -25,6 +25,7 @@ __all__ = ["fuse", "is_matmul"]
 
 # The reductions whose partial results each of these may combine.
 _PARTS = {"sum": ("sum", "contract"), "max": ("max",)}
+_VIEWS = frozenset({"rename", "window"})  # what they show is no less than what they read
 _DEFAULTS = FusionChoices()
 
 
@@ -46,9 +47,12 @@ def fuse(
     facts = Facts(graph, tuple(splits), online, choices)
     rounds = _rounds(graph, splits, joined=choices.joined)
     order = [value for value in needed_order(graph) if not facts.tensorless[value]]
-    order.sort(key=rounds.__getitem__)
     kernels: list[Kernel] = []
     called = {value for value in order if library(graph, value)}
+    stored = called | {i for value in called for i in graph.step_at(value).inputs}
+    stored |= {output.value for output in graph.outputs}
+    views = {value for value in order if graph.step_at(value).op in _VIEWS and value not in stored}
+    order = _views_last(graph, sorted(order, key=rounds.__getitem__), rounds, views)
     while order:
         if order[0] in called:
             kernels.append(Call((Tile(order.pop(0)),)))
@@ -57,6 +61,8 @@ def fuse(
         fit = next((i for i, value in enumerate(order[:fit]) if value in called), fit)
         fit = next((i for i, value in enumerate(order[:fit], 1) if value in choices.cuts), fit)
         for count in range(fit, 0, -1):
+            if count > 1 and order[count - 1] in views:  # who reads it makes it
+                continue
             block = Fusion(facts, frozenset(order[:count])).block(alone=count == 1)
             if block is not None:
                 kernels.append(block)
@@ -70,6 +76,33 @@ def fuse(
             assert block is not None
             kernels.append(block)
     return check_mugraph(MuGraph(graph, tuple(kernels), tuple(splits)))
+
+
+def _views_last(
+    graph: Graph, order: Sequence[int], rounds: Sequence[int], views: Collection[int]
+) -> list[int]:
+    """Return values in order, each view right before the first step of its round that reads it.
+
+    A view needs no kernel of its own there, nor must the kernel that makes what it shows make it.
+    """
+    waiting: list[int] = []
+    found: list[int] = []
+
+    def place(value: int) -> None:
+        for view in [one for one in waiting if one in graph.step_at(value).inputs]:
+            waiting.remove(view)
+            place(view)
+        found.append(value)
+
+    for at, value in enumerate(order):
+        if value in views:
+            waiting.append(value)
+        else:
+            place(value)
+        if at + 1 == len(order) or rounds[order[at + 1]] != rounds[value]:
+            while waiting:
+                place(waiting.pop(0))
+    return found
 
 
 def is_matmul(graph: Graph, value: int) -> bool:
