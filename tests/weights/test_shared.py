@@ -38,6 +38,7 @@ def kept(module: Mlp, rows: int) -> tuple[Kept, list[Tensor]]:
 
 
 def test_a_prefill_and_a_decode_keep_one_copy() -> None:
+    gc.collect()
     before, away = bytes_kept(), bytes_away()
     module, ends = Mlp().eval().requires_grad_(False), list[str]()
     programs = [kept(module, rows) for rows in (1, 40)]

@@ -72,7 +72,11 @@ def parallel_styles(sharded: Sharded, dim: int, parameters: Iterable[str]) -> di
     `parameters` are the full names of all parameters of the module that was traced. InputError says what
     stands in the way.
     """
-    return _Styles(sharded, dim, {name.replace(".", "_"): name for name in parameters}).found()
+    named = {name.replace(".", "_"): name for name in parameters}
+    # The trace writes x before names that begin with a digit, as those in Sequential do.
+    return _Styles(
+        sharded, dim, {f"x{key}" if key[0].isdigit() else key: name for key, name in named.items()}
+    ).found()
 
 
 class _Styles:

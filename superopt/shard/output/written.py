@@ -26,9 +26,18 @@ def tightened(sharded: Sharded) -> Sharded:
         for dim, tag in enumerate(one.placement):
             if tag is not None and not is_partial(tag):
                 used[tag].add(dim)
-    for step in (*layout.graph.steps, *reversed(layout.graph.steps)):
-        for old, new in step.mapping if step.op == "rename" else ():
-            used[old] = used[str(new)] = used[old] | used[str(new)]
+    pairs = [pair for step in layout.graph.steps if step.op == "rename" for pair in step.mapping]
+    for call in layout.calls:
+        for before, after in call.splits:
+            own = [axis for axis in (*before, *after) if axis is not None]
+            pairs += [(own[0], axis) for axis in own[1:]]
+    changed = True
+    while changed:
+        changed = False
+        for old, new in pairs:
+            joined = used[old] | used[str(new)]
+            changed |= len(joined) > min(len(used[old]), len(used[str(new)]))
+            used[old] = used[str(new)] = joined
     splits = {axis: tuple(dim for dim in dims if dim in used[axis]) for axis, dims in layout.splits.items()}
     return replace(sharded, layout=replace(layout, splits=splits))
 
