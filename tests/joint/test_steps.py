@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
-from superopt.backend.joint import joint_pass
+from superopt.backend.joint import joint_pass, run
 
 with warnings.catch_warnings():  # Inductor warns of parts of PyTorch as it is imported
     warnings.simplefilter("ignore")
@@ -25,7 +25,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @pytest.fixture(autouse=True)
-def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Decision]]:
+def noted(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Decision]]:
     """Take small turns whatever a race says, and nothing else; return what was decided."""
     made: list[Decision] = []
     note = Ledger.note
@@ -42,6 +44,9 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Deci
     monkeypatch.setattr(joint_pass, "_RACE_S", 0.05)
     monkeypatch.setattr(joint_pass, "_MOST_RACE_S", 0.05)
     monkeypatch.setattr(joint_pass, "even", lambda: 0.0)
+    if request.node.get_closest_marker("slow") is None:  # turns by PyTorch's operators, for speed
+        for module in (run, joint_pass):
+            monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)
     torch._dynamo.reset()
     # Each test compiles its graph.
     with (
@@ -114,6 +119,7 @@ def step(model: nn.Module, parameters: list[nn.Parameter], by: float) -> list[Te
 SLOW = pytest.mark.slow
 MODELS = [
     pytest.param(lambda: Model(plain, tied=True), True, id="tied"),
+    pytest.param(lambda: Model(plain, tied=True), True, id="tied, compiled", marks=SLOW),
     pytest.param(lambda: Model(plain, bias=True), True, id="bias", marks=SLOW),
     pytest.param(lambda: Model(summed), True, id="summed", marks=SLOW),
     pytest.param(lambda: Model(capped), True, id="capped", marks=SLOW),

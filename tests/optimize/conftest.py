@@ -71,7 +71,7 @@ def in_use() -> Callable[[Optimized], Optimized]:
 
     def remade(best: Optimized) -> Optimized:
         chosen = {plan.goal.name: plan.chosen for plan in best.regions if plan.chosen}
-        assert chosen
+        assert chosen, [str(one.fate) for plan in best.regions for one in plan.candidates]
         return Optimized(
             best.function,
             replace(best.result, winner="superopt"),

@@ -18,14 +18,17 @@ def loaded(vectors: str) -> ctypes.CDLL:
     return library(FLAGS[vectors])
 
 
-@pytest.mark.parametrize("vectors", FLAGS)
+ALL = ["native", "128 bits", pytest.param("256 bits", marks=pytest.mark.slow)]  # to compile one takes long
+
+
+@pytest.mark.parametrize("vectors", ALL)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
     for case in cases([shape]):
         assert error(loaded(vectors), case) < 2 * shape[2] ** 0.5 + 8, case
 
 
-@pytest.mark.parametrize("vectors", FLAGS)
+@pytest.mark.parametrize("vectors", ALL)
 def test_long_sums_keep_their_digits(vectors: str) -> None:
     """Sums of 512 terms in one register are off by nine units of rounding, blocks of 128 by three."""
     for turned in itertools.product((False, True), repeat=2):

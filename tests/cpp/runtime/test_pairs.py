@@ -35,7 +35,11 @@ def loaded(vectors: str) -> ctypes.CDLL:
     return library(FLAGS[vectors])
 
 
-@pytest.mark.parametrize("vectors", FLAGS)
+SLOW = ("no instructions", "emulated, 256 bits")  # to compile a runtime takes long
+ALL = [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in FLAGS]
+
+
+@pytest.mark.parametrize("vectors", ALL)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
     for case in cases([shape], pairs=True):
@@ -49,12 +53,13 @@ FAR_APART = [
 ]
 
 
-@pytest.mark.parametrize("vectors", ["native", "emulated, 256 bits"])
+@pytest.mark.parametrize("vectors", ["native", pytest.param("emulated, 256 bits", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", FAR_APART, ids=str)
 def test_columns_whose_rows_compete_for_the_cache(case: Case, vectors: str) -> None:
     assert error(loaded(vectors), case) < 2 * case.shape[2] ** 0.5 + 8
 
 
+@pytest.mark.slow
 def test_operands_are_rounded_where_there_are_instructions_only() -> None:
     assert rounds(loaded("emulated"))
     assert not rounds(loaded("no instructions"))
