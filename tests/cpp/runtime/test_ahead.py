@@ -54,8 +54,10 @@ def test_nothing_else_is(text: str, schedule: str) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 512), (7, 129), (64, 33)])
 def test_fetching_past_the_last_row_changes_nothing(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
     x, g = torch.randn(shape), torch.randn(shape[1])
     config = CppConfig((("m", 1), ("n", 512)), whole=("n",))
     kernel = CppMuGraph(fuse(parse_graph(CENTERED.format(m=shape[0], n=shape[1]))), {0: config})
     assert "prefetch" in kernel.sources[0]
-    torch.testing.assert_close(kernel(x=x, g=g)["y"], x * x.sum(-1, keepdim=True) * g)
+    exact = x.double() * x.double().sum(-1, keepdim=True) * g.double()
+    torch.testing.assert_close(kernel(x=x, g=g)["y"].double(), exact, rtol=1e-4, atol=1e-4)
