@@ -135,8 +135,7 @@ def _found(named: str | None, search_path: str | None) -> Compiler:
     for name in wanted:
         program, *arguments = _words(name)
         path = shutil.which(program, path=search_path)
-        version = _version((path, *arguments)) if path else None
-        if path and version:
+        if path and (version := _version((path, *arguments))):
             if named and name != named:
                 log.warning("CXX is %r, which is no compiler here; %s is used", named, name)
             return Compiler(path, version, tuple(arguments))
