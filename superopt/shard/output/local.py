@@ -75,7 +75,7 @@ def _steps(
     with ExitStack() as stack:
         for name, style in styles.items():
             linear = module.get_submodule(name)
-            linear.forward = _shaped(linear, style, parts)  # type: ignore[method-assign]
+            linear.forward = _shaped(linear, style, parts)
             stack.callback(delattr, linear, "forward")
         program = trace(module, *inputs).program
     found: list[tuple[str, Fraction | None]] = []
