@@ -1,8 +1,8 @@
 """Local: whether a module computes from parts of its tensors what it computes from whole ones.
 
 `parallelize_module` changes linear modules only: all else is the module's own code, which each device runs on
-its parts. A number in it that comes from a size that is split, as in `x / len(x)`, would be another one there.
-So the module is traced on whole tensors and on parts, and both must have the same elementwise operators and
+its parts. A number in it that comes from a size that is split, as in `x / len(x)`, differs there. So
+the module is traced on whole tensors and on parts, and both must have the same elementwise operators and
 numbers.
 """
 
