@@ -23,21 +23,22 @@ class Tiles:
     axis: str
     rows: int
     limit_bytes: int
+    last: bool = False  # whether the axis comes last in what products make
     _kernel: TiledKernel | None = field(default=None, repr=False)
 
     @classmethod
     def read(cls, goal: Graph, data: Any) -> "Tiles":
         """Return the tiles of some data, or raise InputError."""
         found = data if isinstance(data, dict) else {}
-        parts: list[Any] = [found.get(name) for name in ("axis", "rows", "limit_bytes")]
-        sound = [type(one) for one in parts] == [str, int, int] and parts[0] in goal.sizes
-        if not sound or min(parts[1:]) < 1:
+        parts: list[Any] = [found.get(name) for name in ("axis", "rows", "limit_bytes", "last")]
+        sound = [type(one) for one in parts] == [str, int, int, bool] and parts[0] in goal.sizes
+        if not sound or min(parts[1:3]) < 1:
             raise InputError("the tiles of a plan are damaged")
         return cls(goal, *parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return them as plain data."""
-        return {"axis": self.axis, "rows": self.rows, "limit_bytes": self.limit_bytes}
+        return {"axis": self.axis, "rows": self.rows, "limit_bytes": self.limit_bytes, "last": self.last}
 
     def __call__(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the results by name, each contiguous and in memory of its own."""
@@ -54,4 +55,4 @@ class Tiles:
         tiling = tiled(with_undefined(goal), self.axis, self.limit_bytes)
         if tiling is None:
             raise InputError(f"{goal.name}: it cannot be computed in turns along {self.axis}")
-        self._kernel = TiledKernel(tiling, self.rows, {})
+        self._kernel = TiledKernel(tiling, self.rows, last=self.last, patches={})
