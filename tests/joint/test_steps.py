@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
-from superopt.backend.joint import joint_pass, run
+from superopt.backend.joint import choice, joint_pass, run, stages
 
 with warnings.catch_warnings():  # Inductor warns of parts of PyTorch as it is imported
     warnings.simplefilter("ignore")
@@ -40,7 +40,9 @@ def noted(
     monkeypatch.setattr(Ledger, "note", noting)
     monkeypatch.setattr(RegionPass, "_run", lambda *given: None)
     monkeypatch.setattr(joint_pass, "_LEAST_BYTES", 1 << 12)
-    monkeypatch.setattr(joint_pass, "_TURN_BYTES", 4 * WORDS * 10)
+    monkeypatch.setattr(choice, "_TURN_BYTES", 4 * WORDS * 10)
+    monkeypatch.setattr(choice, "_MORE", (1,))
+    monkeypatch.setattr(stages, "_LEAST_FLOPS", 1)
     monkeypatch.setattr(joint_pass, "_RACE_S", 0.05)
     monkeypatch.setattr(joint_pass, "_MOST_RACE_S", 0.05)
     monkeypatch.setattr(joint_pass, "even", lambda: 0.0)

@@ -18,10 +18,12 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
+from superopt.backend.joint.choice import SLACK, chosen
 from superopt.backend.joint.factored import factored
 from superopt.backend.joint.piece import is_tangent, large_bytes, largest_component, piece_around
 from superopt.backend.joint.tiles import Tiles
 from superopt.backend.joint.tiling import largest_bytes, tiled, with_undefined
+from superopt.backend.options import BackendOptions
 from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
 from superopt.backend.region_race import even
 from superopt.backend.subgraph import Subgraph
@@ -43,9 +45,8 @@ __all__ = ["JointPass"]
 log = logging.getLogger("superopt")
 
 _LEAST_BYTES = 8 << 20  # of a value that is worth turns
-_TURN_BYTES = 16 << 20  # of the largest value of a turn
 _LEAST_S = 3.0  # seconds of a budget that was told, below which no race begins
-_RACE_S, _MOST_RACE_S = 1.0, 6.0
+_RACE_S, _MOST_RACE_S = 1.0, 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ class _Found:
     tangent: fx.Node
     inputs: Mapping[str, fx.Node]
     tiles: Tiles
+
+    def with_tiles(self, tiles: Tiles, target: str) -> "_Found":
+        """Return the piece in other turns."""
+        return replace(self, plan=RegionPlan.of_operators(self.plan.goal, target, tiles), tiles=tiles)
 
     def given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the inputs of the piece in the order of the plan."""
@@ -100,33 +105,36 @@ class JointPass(CustomGraphPass):
         found = _found(piece_around(graph, seeds), target, large_bytes(graph, _LEAST_BYTES))
         if found is None:
             return
-        decision = self._decided(found, target)
+        decision, found = self._decided(found, target)
         self.ledger.note(decision, "joint graph")
         if decision.taken:
             _put_in(graph, found)
 
-    def _decided(self, found: _Found, target: Target) -> Decision:
-        """Return whether the piece is computed in turns, as it was decided before or by a race."""
+    def _decided(self, found: _Found, target: Target) -> tuple[Decision, _Found]:
+        """Return whether the piece is computed in turns and in which, as was decided before or by a race."""
         nodes = found.subgraph.piece.nodes
         goal = found.plan.goal
         inputs = ", ".join(f"{port.dtype}{list(goal.shape(port))}".replace(" ", "") for port in goal.inputs)
         blank = Decision(listed(nodes), inputs, False, "")
-        options = {"backend": "joint", **found.tiles.to_json(), "results": list(found.names)}
+        ledger, tiles = self.ledger, found.tiles
+        told = {"axis": tiles.axis, "limit_bytes": tiles.limit_bytes, "memory": ledger.options.memory}
+        options = {"backend": "joint", **told, "results": list(found.names)}
         parts = {**versions(), **target.key_parts()}
         key = key_of("plan", program=program_text(goal), options=options, **parts)
-        ledger = self.ledger
         record = Cache.open().get(key) if ledger.options.cache else None
         if record is not None and isinstance(record.data.get("taken"), bool):
             why, verdict = (str(record.data.get(name, "")) for name in ("why", "verdict"))
-            return replace(blank, taken=record.data["taken"], why=why, verdict=verdict, recalled=True)
+            found = found.with_tiles(Tiles.read(goal, record.data.get("tiles")), target.name)
+            taken = record.data["taken"]
+            return replace(blank, taken=taken, why=why, verdict=verdict, recalled=True), found
         if ledger.options.budget_s is not None and ledger.left_s < _LEAST_S:
-            return replace(blank, why="no time to race it in turns", open=True)
+            return replace(blank, why="no time to race it in turns", open=True), found
         with ledger.spending():
-            made = alone(lambda: _judged(blank, found, target, ledger.options.inductor))
+            made, found = alone(lambda: _judged(blank, found, target, ledger.options))
         if ledger.options.cache:
             kept = {"taken": made.taken, "why": made.why, "verdict": made.verdict}
-            Cache.open().put(key, Record(kept, made.operators))
-        return made
+            Cache.open().put(key, Record({**kept, "tiles": found.tiles.to_json()}, made.operators))
+        return made, found
 
 
 def _devices(nodes: Iterable[fx.Node]) -> set[str]:
@@ -160,26 +168,29 @@ def _found(subgraph: Subgraph, target: Target, limit_bytes: int) -> _Found | Non
 
 
 def _tiles_of(goal: Graph, limit_bytes: int) -> Tiles | None:
-    """Return the tiles of a goal along its longest axis that serves."""
+    """Return tiles of a goal along its longest axis that serves, of one position each."""
     checked = with_undefined(goal)
     for axis in sorted(goal.axes, key=lambda one: -one.size):
         tiling = tiled(checked, axis.name, limit_bytes)
         if tiling is not None:
-            rows = axis.size * _TURN_BYTES // largest_bytes(goal)
-            return Tiles(goal, axis.name, min(max(rows, 1), axis.size), limit_bytes)
+            return Tiles(goal, axis.name, 1, limit_bytes)
     return None
 
 
-def _judged(blank: Decision, found: _Found, target: Target, patches: Mapping[str, Any]) -> Decision:
-    """Decide for turns where they are accurate, and no slower than Inductor's code of the whole piece."""
+def _judged(
+    blank: Decision, found: _Found, target: Target, options: BackendOptions
+) -> tuple[Decision, _Found]:
+    """Decide for turns where they are accurate, and fast enough beside Inductor's code of the whole piece."""
+    inputs = _drawn(found.subgraph.example())
+    given, memory = found.given(inputs), options.memory
+    tiles = chosen(found.tiles, dict(zip(found.plan.inputs, given, strict=True)), memory)
+    found = found.with_tiles(tiles, target.name)
     report = _compared(found)
     blank = replace(blank, verdict=str(report))
     if not report.ok:
-        return replace(blank, why="not as accurate as PyTorch in turns")
-    inputs = _drawn(found.subgraph.example())
+        return replace(blank, why="not as accurate as PyTorch in turns"), found
     text = kept_plan(found.plan)
-    given = found.given(inputs)
-    inductor = compiled_by_inductor(found.subgraph.module, inputs, patches)
+    inductor = compiled_by_inductor(found.subgraph.module, inputs, options.inductor)
     raced = confirm(
         {"turns": lambda: REGION(text, given), "whole": lambda: inductor(*inputs)},
         "turns",
@@ -190,12 +201,13 @@ def _judged(blank: Decision, found: _Found, target: Target, patches: Mapping[str
         times=target.times,
     )
     speed = raced.speed_of("turns")
-    goal, tiles = found.plan.goal, found.tiles
-    size = largest_bytes(goal) / (1 << 20)
-    turn = size * tiles.rows / goal.sizes[tiles.axis]
-    why = f"in turns it has {speed:.2f} times Inductor's speed, and {turn:.0f} MB in place of {size:.0f}"
+    size, turn = largest_bytes(found.plan.goal), tiles.kernel.shared_bytes(tiles.rows)
+    needed = isinstance(memory, int) and turn <= memory < size
+    taken = needed or speed >= (1 / SLACK["balanced"] if memory == "balanced" else even())
+    short = f"{turn / 2**20:.0f} MB in place of {size / 2**20:.0f}"
+    why = f"in turns it has {speed:.2f} times Inductor's speed, and {short}"
     whole_us, turns_us = (raced.measurements[name].median_us for name in ("whole", "turns"))
-    return replace(blank, taken=speed >= even(), why=why, before_us=whole_us, after_us=turns_us)
+    return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us), found
 
 
 def _compared(found: _Found) -> FloatReport:
@@ -203,7 +215,7 @@ def _compared(found: _Found) -> FloatReport:
     tiles, goal = found.tiles, found.plan.goal
     size = min(goal.sizes[tiles.axis], 2 * tiles.rows + (tiles.rows + 1) // 2)
     small = resized(goal, {tiles.axis: size})
-    part = Tiles(small, tiles.axis, min(tiles.rows, size), largest_bytes(small) // 2)
+    part = replace(tiles, goal=small, rows=min(tiles.rows, size), limit_bytes=largest_bytes(small) // 2)
     names = [port.name for port in small.inputs]
     results = [one.port.name for one in small.outputs]
 

@@ -1,6 +1,7 @@
 """Run: a tiled graph, one turn after another: products by libraries, and Inductor's code between them."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, prod
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from superopt.backend.joint.products import Matrices, OwnProduct
 from superopt.backend.joint.stages import Between, Multiply, staged
 from superopt.backend.joint.tiling import Tiling
 from superopt.candidates.sizes import resized
@@ -17,14 +19,16 @@ from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
 __all__ = ["TiledKernel"]
 
+_TIMES = 3  # that a product is timed
+
 
 class TiledKernel:
     """The results of a tiled graph by name, for tensors by name; `rows` positions of the axis at a turn."""
 
-    def __init__(self, tiling: Tiling, rows: int, *, last: bool, patches: Mapping[str, Any]) -> None:
+    def __init__(self, tiling: Tiling, rows: int, *, last: bool = False, own: Collection[str] = ()) -> None:
         self.tiling, self.rows = tiling, rows
         self.stages = staged(tiling, last=last)
-        self._patches = patches
+        self._own = dict[str, OwnProduct | None].fromkeys(own)  # products that are not left to the library
         self._compiled: dict[tuple[int, int], Callable[..., Any]] = {}
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -32,54 +36,95 @@ class TiledKernel:
         tiling, goal = self.tiling, self.tiling.goal
         known = {**given, **_computed(tiling.before, given)}
         leaving = [one.port for one in goal.outputs if one.port.name in tiling.rows]
+        leaving += [one.port for one in tiling.products]
         whole = {port.name: _empty(goal, port, given) for port in leaving}
-        for product in tiling.products:
-            whole[product.port.name] = _empty(goal, product.port, given)
         for one in tiling.sums:
             neutral = -inf if one.op == "maximum" else 0.0
             whole[one.port.name] = _empty(goal, one.port, given).fill_(neutral)
+        shared = self._shared()
         size = goal.sizes[tiling.axis]
-        sizes = {**tiling.turn.sizes, tiling.axis: min(self.rows, size)}
-        anything = next(iter(given.values()))
-        shared = [anything.new_empty(count // 4, dtype=torch.float32) for count in self.stages.bytes_at(sizes)]
         for start in range(0, size, self.rows):
-            self._turn(start, min(self.rows, size - start), known, whole, shared)
+            rows = min(self.rows, size - start)
+            self._turn(start, rows, self._tensors(start, rows, {**known, **whole}, shared), whole)
         del shared
         return {**_computed(tiling.after, {**known, **whole}), **{name: whole[name] for name in tiling.rows}}
 
-    def _turn(
-        self,
-        start: int,
-        rows: int,
-        known: Mapping[str, Tensor],
-        whole: Mapping[str, Tensor],
-        shared: Sequence[Tensor],
-    ) -> None:
-        """Compute what is made of some positions, and put it where it belongs."""
+    def product_seconds(self, given: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return how long each product of a turn takes, by name."""
+        tiling, goal = self.tiling, self.tiling.goal
+        known = {**given, **_computed(tiling.before, given)}
+        wholes = [one.port for one in goal.outputs if one.port.name in tiling.rows]
+        known |= {port.name: _empty(goal, port, given) for port in wholes}
+        known |= {one.port.name: _empty(goal, one.port, given).zero_() for one in tiling.products}
+        rows = min(self.rows, goal.sizes[tiling.axis])
+        tensors = self._tensors(0, rows, known, [one.fill_(1.0) for one in self._shared()])
+        taken = dict[str, float]()
+        for step in self.stages.steps:
+            if isinstance(step, Multiply):
+                self._multiply(step, tensors, again=step.adds)
+                taken[step.made.name] = min(self._seconds(step, tensors) for _ in range(_TIMES))
+        return taken
+
+    def product_flops(self) -> dict[str, int]:
+        """Return the operations of each product of a turn that is not added up, by name."""
+        sizes = {**self.tiling.turn.sizes, self.tiling.axis: self.rows}
+        return {
+            step.made.name: 2 * prod(sizes[axis] for axis in {*step.left.axes, *step.right.axes})
+            for step in self.stages.steps
+            if isinstance(step, Multiply) and not step.adds
+        }
+
+    def shared_bytes(self, rows: int) -> int:
+        """Return the bytes that turns of so many positions share."""
+        return sum(self.stages.bytes_at({**self.tiling.turn.sizes, self.tiling.axis: rows}))
+
+    def _seconds(self, step: Multiply, tensors: Mapping[str, Tensor]) -> float:
+        begin = time.perf_counter()
+        self._multiply(step, tensors, again=step.adds)
+        return time.perf_counter() - begin
+
+    def _shared(self) -> list[Tensor]:
+        """Return the memory that turns share."""
+        rows = min(self.rows, self.tiling.goal.sizes[self.tiling.axis])
+        sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}  # a turn's are those of the whole
+        return [torch.empty(count // 4, dtype=torch.float32) for count in self.stages.bytes_at(sizes)]
+
+    def _tensors(
+        self, start: int, rows: int, known: Mapping[str, Tensor], shared: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a turn, with a dimension for each axis."""
         tiling, stages = self.tiling, self.stages
         sizes = {**tiling.turn.sizes, tiling.axis: rows}
-        tensors = {port.name: self._part(port, known[port.name], start, rows) for port in tiling.turn.inputs}
-        for one in tiling.turn.outputs:
-            if one.port.name in whole and one.port.name in tiling.rows:
-                tensors[one.port.name] = self._part(one.port, whole[one.port.name], start, rows)
-        for product in tiling.products:
-            tensors[product.port.name] = self._part(product.port, whole[product.port.name], start, rows)
+        ports = [*tiling.turn.inputs, *(one.port for one in tiling.products)]
+        ports += [one.port for one in tiling.turn.outputs if one.port.name in tiling.rows]
+        tensors = {port.name: self._part(port, known[port.name], start, rows) for port in ports}
         for name, place in stages.places.items():
             shape = [sizes[axis] for axis in stages.axes[name]]
             tensors[name] = shared[place][: prod(shape)].view(shape)
-        sums = {one.port.name: one for one in tiling.sums}
-        for number, step in enumerate(stages.steps):
+        return tensors
+
+    def _turn(self, start: int, rows: int, tensors: dict[str, Tensor], whole: Mapping[str, Tensor]) -> None:
+        """Compute what is made of some positions, and put it where it belongs."""
+        sums = {one.port.name: one for one in self.tiling.sums}
+        for number, step in enumerate(self.stages.steps):
             if isinstance(step, Multiply):
-                _multiply(step, tensors, again=step.adds and start > 0)
+                self._multiply(step, tensors, again=step.adds and start > 0)
                 continue
             for name, made in self._between(number, step, rows, tensors).items():
-                if name in tiling.rows:
+                if name in self.tiling.rows:
                     tensors[name].copy_(made.reshape(tensors[name].shape))
                 elif name in sums:
                     add = torch.add if sums[name].op == "add" else torch.maximum
                     add(whole[name], made, out=whole[name])
                 else:
                     tensors[name] = made
+
+    def _multiply(self, step: Multiply, tensors: Mapping[str, Tensor], *, again: bool) -> None:
+        name = step.made.name
+        matrices = Matrices(step, tensors[step.left.name], tensors[step.right.name], tensors[name])
+        if name in self._own and self._own[name] is None:
+            self._own[name] = OwnProduct(matrices)
+        matrices.multiply(self._own.get(name), again=again)
 
     def _part(self, port: Port, tensor: Tensor, start: int, rows: int) -> Tensor:
         """Return the part of a tensor that one turn reads or writes, a dimension for each axis."""
@@ -125,36 +170,7 @@ class TiledKernel:
             return tuple(made.values())
 
         traced = make_fx(run, tracing_mode="fake")(*inputs)  # nothing is computed
-        return compiled_by_inductor(traced, inputs, self._patches)
-
-
-def _multiply(step: Multiply, tensors: Mapping[str, Tensor], *, again: bool) -> None:
-    """Compute a product of two matrices where its result belongs, or add it there."""
-    summed = step.summed
-    left_axes, right_axes = (
-        [axis for axis in one.axes if axis not in summed] for one in (step.left, step.right)
-    )
-    left = _matrix(tensors[step.left.name], step.left.axes, left_axes, summed)
-    right = _matrix(tensors[step.right.name], step.right.axes, summed, right_axes)
-    target = tensors[step.made.name]
-    made = _matrix(target, step.made.axes, left_axes, right_axes)
-    if again:
-        made.addmm_(left, right)
-    else:
-        torch.mm(left, right, out=made)
-    if made.data_ptr() != target.data_ptr():  # its axes do not lie as those of a matrix
-        shape = [target.shape[step.made.axes.index(axis)] for axis in (*left_axes, *right_axes)]
-        _in_order(target, step.made.axes, (*left_axes, *right_axes)).copy_(made.view(shape))
-
-
-def _matrix(tensor: Tensor, axes: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> Tensor:
-    """Return a tensor as a matrix: the same memory if its axes allow it, else a copy."""
-    count = prod(tensor.shape[axes.index(axis)] for axis in rows)
-    return _in_order(tensor, axes, (*rows, *columns)).to(torch.float32).reshape(count, -1)
-
-
-def _in_order(tensor: Tensor, axes: Sequence[str], order: Sequence[str]) -> Tensor:
-    return tensor.permute([axes.index(axis) for axis in order])
+        return compiled_by_inductor(traced, inputs, {})
 
 
 class _Fused(Evaluation):

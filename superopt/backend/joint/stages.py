@@ -1,9 +1,9 @@
 """Stages: one turn as large products of matrices, which libraries make, and what is computed between them.
 
-    logits = x @ w.t()          a product, into memory that all turns share
-    d = softmax(logits) - ...   computed between products, over the logits
-    dx[rows] = d @ w            a product, into its rows of what leaves
-    dw += d.t() @ x             a product, added to those of earlier turns
+logits = x @ w.t()          a product, into memory that all turns share
+d = softmax(logits) - ...   computed between products, over the logits
+dx[rows] = d @ w            a product, into its rows of what leaves
+dw += d.t() @ x             a product, added to those of earlier turns
 """
 
 from collections.abc import Collection, Mapping
@@ -68,7 +68,7 @@ def staged(tiling: Tiling, *, last: bool) -> Stages:
 
 
 class _Stager:
-    """Sorts the values of a turn: those of even levels are made between products, those of odd ones by them."""
+    """Sorts the values of a turn: those of odd levels are products, those of even ones lie between them."""
 
     def __init__(self, tiling: Tiling, *, last: bool) -> None:
         self.tiling, self.graph, self.last = tiling, tiling.turn, last
@@ -166,9 +166,9 @@ class _Stager:
             elif (between := self._between(level)) is not None:
                 steps.append(between)
         for product in self.tiling.products:
-            operands = [self._operand(self.values[one.name]) for one in (product.left, product.right)]
+            left, right = (self._operand(self.values[one.name]) for one in (product.left, product.right))
             made = Operand(product.port.name, product.port.axes)
-            steps.append(Multiply(*operands, made, (self.tiling.axis,), adds=True))
+            steps.append(Multiply(left, right, made, (self.tiling.axis,), adds=True))
         names = {self.names[value]: self.order[self.axes[value]] for value in self.kept}
         return Stages(tuple(steps), self._places(), names)
 
@@ -214,18 +214,17 @@ class _Stager:
         return Port(self._name(value), "bool" if self.masks[value] else "f32", tuple((one,) for one in order))
 
     def _places(self) -> dict[str, int]:
-        """Return the number of the memory of each kept value; what is not read further gives way to others."""
+        """Return the number of the memory of each kept value; what is read no more gives way to others."""
         places, holds = dict[str, int](), list[int]()
         for value in sorted(self.kept, key=lambda one: (self.levels[one], one)):
-            level = self.levels[value]
-            free = (
-                at
-                for at, old in enumerate(holds)
-                if self.reads.get(old, 0) < level
-                or (self.reads[old] == level and value not in self.products and self.levels[old] < level)
-                and self.axes[old] == self.axes[value]
-            )
+            free = (at for at, old in enumerate(holds) if self._gives_way(old, value))
             at = next(free, len(holds))
             holds[at : at + 1] = [value]
             places[self.names[value]] = at
         return places
+
+    def _gives_way(self, old: int, value: int) -> bool:
+        """Whether a value may take the memory of an older one, even over which it is computed."""
+        last, level = self.reads.get(old, 0), self.levels[value]
+        over = value not in self.products and self.axes[old] == self.axes[value]
+        return last < level or (over and last == level > self.levels[old])

@@ -102,9 +102,7 @@ def tiled(graph: Graph, axis: str, limit_bytes: int) -> Tiling | None:
     return tiler.made() if tiler.fits() else None
 
 
-def part_of(
-    graph: Graph, name: str, entering: Mapping[int, Port], outputs: Sequence[Output]
-) -> Graph:
+def part_of(graph: Graph, name: str, entering: Mapping[int, Port], outputs: Sequence[Output]) -> Graph:
     """Return what makes some outputs of a graph, where some of its values enter."""
     inputs = (*graph.inputs, *entering.values())
     first = len(graph.inputs)
@@ -189,8 +187,15 @@ class _Tiler:
             else:
                 sums.append(Sum(port, "maximum" if step.op == "max" else "add"))
                 given[value] = port
-        turn = part_of(graph, f"{graph.name}_turn", early, [*rows, *(Output(port, value) for value, port in given.items())])
-        after = part_of(graph, f"{graph.name}_after", early | late, [one for one in graph.outputs if one not in rows])
+        turn = part_of(
+            graph,
+            f"{graph.name}_turn",
+            early,
+            [*rows, *(Output(port, value) for value, port in given.items())],
+        )
+        after = part_of(
+            graph, f"{graph.name}_after", early | late, [one for one in graph.outputs if one not in rows]
+        )
         used = {port.name for port in (*turn.inputs, *after.inputs)}
         outputs = [Output(port, value) for value, port in early.items() if port.name in used]
         before = part_of(graph, f"{graph.name}_before", {}, outputs)
