@@ -28,9 +28,9 @@ installed (the extra `peers`; torchao by itself), or that fails, is left out of 
 why.
 Let nothing else run meanwhile.
 
-With `--train` a step is one of training, and a case in bf16 runs under autocast. Then eager PyTorch, Inductor,
-Inductor with an activation budget, and superopt in its three memory settings run in turns, and each one's
-peak memory is counted (`bench.models.training`).
+With `--train` a step is one of training, and a case in bf16 runs under autocast. Then eager PyTorch,
+Inductor, Inductor with an activation budget, and superopt in its three memory settings run in turns, and
+the peak memory of each is counted (`bench.models.training`).
 """
 
 import argparse
