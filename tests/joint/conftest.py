@@ -41,6 +41,7 @@ def noted(
     monkeypatch.setattr(joint_pass, "_RACE_S", 0.05)
     monkeypatch.setattr(joint_pass, "_MOST_RACE_S", 0.05)
     monkeypatch.setattr(joint_pass, "even", lambda: 0.0)
+    monkeypatch.setitem(choice.SLACK, "balanced", 1e9)
     if request.node.get_closest_marker("slow") is None:  # turns by PyTorch's operators, for speed
         for module in (run, joint_pass):
             monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)

@@ -10,7 +10,7 @@ from superopt.backend.options import Memory
 
 __all__ = ["SLACK", "chosen"]
 
-SLACK: Mapping[str, float] = {"fast": 1.02, "balanced": 1.05}
+SLACK = {"fast": 1.02, "balanced": 1.05}
 """The most time, over the fastest, that less memory may take."""
 
 _TURN_BYTES = 12 << 20  # that turns share, at least
