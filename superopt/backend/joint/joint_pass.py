@@ -8,7 +8,7 @@ pass multiplies them by what it really counts.
 
 import logging
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,6 +46,9 @@ log = logging.getLogger("superopt")
 
 _LEAST_BYTES = 8 << 20  # of a value that is worth turns
 _LEAST_S = 3.0  # seconds of a budget that was told, below which no race begins
+_SCALES = 1, 16, 4096  # by which random numbers are multiplied, to see what overflows
+_MANY_ROWS = 128  # of a turn, of which comparing two takes long
+_APART = 1e-3  # of the largest number, beyond which results are not the same
 _RACE_S, _MOST_RACE_S = 1.0, 12.0
 
 
@@ -191,6 +194,10 @@ def _judged(
         return replace(blank, why="not as accurate as PyTorch in turns"), found
     text = kept_plan(found.plan)
     inductor = compiled_by_inductor(found.subgraph.module, inputs, options.inductor)
+    if not _agrees(found, text, inductor, inputs):
+        return replace(
+            blank, why="in turns it differs from Inductor's code, or overflows where that does not"
+        ), found
     raced = confirm(
         {"turns": lambda: REGION(text, given), "whole": lambda: inductor(*inputs)},
         "turns",
@@ -211,9 +218,10 @@ def _judged(
 
 
 def _compared(found: _Found) -> FloatReport:
-    """Return how the errors of turns compare with PyTorch's, of two whole turns and a part of one."""
+    """Return how the errors of turns compare with PyTorch's, of one or two whole turns and the last one."""
     tiles, goal = found.tiles, found.plan.goal
-    size = min(goal.sizes[tiles.axis], 2 * tiles.rows + (tiles.rows + 1) // 2)
+    whole = goal.sizes[tiles.axis]
+    size = min(whole, tiles.rows * (1 if tiles.rows > _MANY_ROWS else 2) + whole % tiles.rows)
     small = resized(goal, {tiles.axis: size})
     part = replace(tiles, goal=small, rows=min(tiles.rows, size), limit_bytes=largest_bytes(small) // 2)
     names = [port.name for port in small.inputs]
@@ -232,6 +240,23 @@ def _compared(found: _Found) -> FloatReport:
         torch.empty(small.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in small.inputs
     ]
     return compare_floats(theirs, ours, _drawn(tuple(blank)), seed=1, distributions=("normal",))
+
+
+def _agrees(
+    found: _Found, text: str, inductor: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
+) -> bool:
+    """Whether turns compute what Inductor's code of the whole does, and are finite where that is."""
+    tangent = inputs[found.subgraph.inputs.index(found.tangent)]
+    for scale in _SCALES:
+        given = [one * scale if one.dtype.is_floating_point and one.dim() else one for one in inputs]
+        made = dict(zip(found.plan.outputs, REGION(text, found.given(given)), strict=True))
+        for name, wanted in zip(found.names, inductor(*given), strict=True):
+            ours = made[name] * tangent if name in found.scaled else made[name]
+            if bool((wanted.isfinite() & ~ours.isfinite()).any()):
+                return False
+            if scale == 1 and not bool(((ours - wanted).abs() <= _APART * wanted.abs().max()).all()):
+                return False
+    return True
 
 
 def _drawn(example: tuple[Tensor, ...]) -> list[Tensor]:

@@ -13,13 +13,17 @@ from superopt.backend.joint.products import Matrices, OwnProduct
 from superopt.backend.joint.stages import Between, Multiply, staged
 from superopt.backend.joint.tiling import Tiling
 from superopt.candidates.sizes import resized
-from superopt.ir import Graph, Port, Step
+from superopt.ir import Graph, Port, Step, print_graph
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
 __all__ = ["TiledKernel"]
 
 _TIMES = 3  # that a product is timed
+_MOST_CODE = 32
+
+_CODE: dict[object, Callable[..., Any]] = {}
+"""What Inductor made of graphs between products, by all that it depends on."""
 
 
 class TiledKernel:
@@ -29,7 +33,6 @@ class TiledKernel:
         self.tiling, self.rows = tiling, rows
         self.stages = staged(tiling, last=last)
         self._own = dict[str, OwnProduct | None].fromkeys(own)  # products that are not left to the library
-        self._compiled: dict[tuple[int, int], Callable[..., Any]] = {}
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute all results, each contiguous and in memory of its own."""
@@ -106,11 +109,11 @@ class TiledKernel:
     def _turn(self, start: int, rows: int, tensors: dict[str, Tensor], whole: Mapping[str, Tensor]) -> None:
         """Compute what is made of some positions, and put it where it belongs."""
         sums = {one.port.name: one for one in self.tiling.sums}
-        for number, step in enumerate(self.stages.steps):
+        for step in self.stages.steps:
             if isinstance(step, Multiply):
                 self._multiply(step, tensors, again=step.adds and start > 0)
                 continue
-            for name, made in self._between(number, step, rows, tensors).items():
+            for name, made in self._between(step, rows, tensors).items():
                 if name in self.tiling.rows:
                     tensors[name].copy_(made.reshape(tensors[name].shape))
                 elif name in sums:
@@ -132,9 +135,7 @@ class TiledKernel:
         apart = tensor.reshape([sizes[one] for one in port.axes])
         return apart.narrow(port.axes.index(axis), start, rows) if axis in port.axes else apart
 
-    def _between(
-        self, number: int, step: Between, rows: int, tensors: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def _between(self, step: Between, rows: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute what lies between products; return what does not lie in shared memory."""
         graph = step.graph
         sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
@@ -149,28 +150,30 @@ class TiledKernel:
             name: len(entering) + spare.index(name) if name in spare else places.index(place)
             for name, place in held.items()
         }
-        if (number, rows) not in self._compiled:
-            self._compiled[number, rows] = alone(lambda: self._compile(step, rows, inputs, at))
-        made = self._compiled[number, rows](*inputs)
+        graph = resized(graph, {self.tiling.axis: rows})
+        key = print_graph(graph), tuple(at.items()), tuple((one.dtype, one.stride()) for one in inputs)
+        if key not in _CODE:
+            while len(_CODE) >= _MOST_CODE:
+                _CODE.pop(next(iter(_CODE)))
+            _CODE[key] = alone(lambda: _compiled(graph, inputs, at))
+        made = _CODE[key](*inputs)
         names = [one.port.name for one in graph.outputs if one.port.name not in held]
         return dict(zip(names, made, strict=True))
 
-    def _compile(
-        self, step: Between, rows: int, inputs: list[Tensor], at: Mapping[str, int]
-    ) -> Callable[..., Any]:
-        """Return code for some rows that writes what is kept over the inputs at these numbers."""
-        graph = resized(step.graph, {self.tiling.axis: rows})
-        names = [port.name for port in graph.inputs]
 
-        def run(*given: Tensor) -> tuple[Tensor, ...]:
-            known = dict(zip(names, given, strict=False))
-            made = _Fused(graph, torch.float32, given[0].device, finite=True).outputs(known)
-            for name, place in at.items():
-                given[place].copy_(made.pop(name))
-            return tuple(made.values())
+def _compiled(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:
+    """Return code of a graph that writes what is kept over the inputs at these numbers."""
+    names = [port.name for port in graph.inputs]
 
-        traced = make_fx(run, tracing_mode="fake")(*inputs)  # nothing is computed
-        return compiled_by_inductor(traced, inputs, {})
+    def run(*given: Tensor) -> tuple[Tensor, ...]:
+        known = dict(zip(names, given, strict=False))
+        made = _Fused(graph, torch.float32, given[0].device, finite=True).outputs(known)
+        for name, place in at.items():
+            given[place].copy_(made.pop(name))
+        return tuple(made.values())
+
+    traced = make_fx(run, tracing_mode="fake")(*inputs)  # nothing is computed
+    return compiled_by_inductor(traced, inputs, {})
 
 
 class _Fused(Evaluation):

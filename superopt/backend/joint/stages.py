@@ -132,9 +132,9 @@ class _Stager:
         return reads
 
     def _level_of(self, output: Output) -> int:
-        """Return the even level at which a result leaves."""
+        """Return the even level at which a result leaves; with the first products if it needs none."""
         level = self.levels[output.value]
-        return level + level % 2
+        return max(level + level % 2, 2 if self.products else 0)
 
     def _kept(self) -> set[int]:
         """Return the values that lie in shared memory: products, and what products read."""
