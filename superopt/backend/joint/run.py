@@ -32,6 +32,7 @@ class TiledKernel:
     def __init__(self, tiling: Tiling, rows: int, *, last: bool = False, own: Collection[str] = ()) -> None:
         self.tiling, self.rows = tiling, rows
         self.stages = staged(tiling, last=last)
+        self._code = dict[tuple[str, int], Callable[..., Any]]()
         self._own = dict[str, OwnProduct | None].fromkeys(own)  # products that are not left to the library
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -150,15 +151,24 @@ class TiledKernel:
             name: len(entering) + spare.index(name) if name in spare else places.index(place)
             for name, place in held.items()
         }
-        graph = resized(graph, {self.tiling.axis: rows})
-        key = print_graph(graph), tuple(at.items()), tuple((one.dtype, one.stride()) for one in inputs)
-        if key not in _CODE:
-            while len(_CODE) >= _MOST_CODE:
-                _CODE.pop(next(iter(_CODE)))
-            _CODE[key] = alone(lambda: _compiled(graph, inputs, at))
-        made = _CODE[key](*inputs)
+        code = self._code.get((graph.name, rows))
+        if code is None:
+            code = self._code[graph.name, rows] = _code_of(
+                resized(graph, {self.tiling.axis: rows}), inputs, at
+            )
+        made = code(*inputs)
         names = [one.port.name for one in graph.outputs if one.port.name not in held]
         return dict(zip(names, made, strict=True))
+
+
+def _code_of(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:
+    """Return code of a graph, made now or earlier."""
+    key = print_graph(graph), tuple(at.items()), tuple((one.dtype, one.stride()) for one in inputs)
+    if key not in _CODE:
+        while len(_CODE) >= _MOST_CODE:
+            _CODE.pop(next(iter(_CODE)))
+        _CODE[key] = alone(lambda: _compiled(graph, inputs, at))
+    return _CODE[key]
 
 
 def _compiled(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:
