@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from superopt.backend.joint.run import TiledKernel
@@ -45,7 +46,8 @@ class Tiles:
 
     def __call__(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the results by name, each contiguous and in memory of its own."""
-        made = self.kernel(known)
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            made = self.kernel(known)
         if UNDEFINED in made and float(made.pop(UNDEFINED)):
             raise IndexError("an index or a label is out of range")
         return in_own_memory(made, known)
