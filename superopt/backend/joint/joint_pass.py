@@ -20,7 +20,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.choice import SLACK, chosen
 from superopt.backend.joint.factored import factored
-from superopt.backend.joint.piece import is_tangent, large_bytes, largest_component, piece_around
+from superopt.backend.joint.piece import gate_of, is_tangent, large_bytes, largest_component, piece_around
 from superopt.backend.joint.tiles import Tiles
 from superopt.backend.joint.tiling import largest_bytes, tiled, with_undefined
 from superopt.backend.options import BackendOptions
@@ -105,7 +105,10 @@ class JointPass(CustomGraphPass):
         if not seeds or not any(map(is_tangent, graph.nodes)) or _devices(seeds) != {"cpu"}:
             return
         target = pick_target("cpu")
-        found = _found(piece_around(graph, seeds), target, large_bytes(graph, _LEAST_BYTES))
+        gate, limit_bytes = gate_of(graph), large_bytes(graph, _LEAST_BYTES)
+        found = _found(piece_around(graph, seeds), None, target, limit_bytes)
+        if found is None and gate is not None:  # it may depend on the loss itself
+            found = _found(piece_around(graph, seeds, gate), gate, target, limit_bytes)
         if found is None:
             return
         decision, found = self._decided(found, target)
@@ -144,9 +147,9 @@ def _devices(nodes: Iterable[fx.Node]) -> set[str]:
     return {value.device.type for value in map(value_of, nodes) if isinstance(value, Tensor)}
 
 
-def _found(subgraph: Subgraph, target: Target, limit_bytes: int) -> _Found | None:
+def _found(subgraph: Subgraph, gate: fx.Node | None, target: Target, limit_bytes: int) -> _Found | None:
     """Return a piece in turns, or None where no axis serves, or it is no multiple of the loss's gradient."""
-    tangents = [node for node in subgraph.inputs if is_tangent(node)]
+    tangents = [node for node in subgraph.inputs if node is gate or is_tangent(node)]
     results = [value_of(one.node) for one in subgraph.results]
     floats = [value for value in (*map(value_of, subgraph.inputs), *results) if value.dtype.is_floating_point]
     if len(tangents) != 1 or {value.dtype for value in floats} != {torch.float32} or subgraph.symbols:
