@@ -21,6 +21,7 @@ from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.choice import SLACK, chosen
 from superopt.backend.joint.factored import factored
 from superopt.backend.joint.piece import gate_of, is_tangent, large_bytes, largest_component, piece_around
+from superopt.backend.joint.run import TiledKernel
 from superopt.backend.joint.tiles import Tiles
 from superopt.backend.joint.tiling import largest_bytes, tiled, with_undefined
 from superopt.backend.options import BackendOptions
@@ -226,7 +227,9 @@ def _compared(found: _Found) -> FloatReport:
     whole = goal.sizes[tiles.axis]
     size = min(whole, tiles.rows * (1 if tiles.rows > _MANY_ROWS else 2) + whole % tiles.rows)
     small = resized(goal, {tiles.axis: size})
-    part = replace(tiles, goal=small, rows=min(tiles.rows, size), limit_bytes=largest_bytes(small) // 2)
+    tiling = tiled(with_undefined(small), tiles.axis, tiles.limit_bytes, whole=whole)
+    assert tiling is not None
+    kernel = TiledKernel(tiling, tiles.rows, last=tiles.last, own=tiles.own)
     names = [port.name for port in small.inputs]
     results = [one.port.name for one in small.outputs]
 
@@ -236,7 +239,7 @@ def _compared(found: _Found) -> FloatReport:
         return [made[name] for name in results]
 
     def ours(*tensors: Tensor) -> list[Tensor]:
-        made = part(dict(zip(names, tensors, strict=True)))
+        made = kernel(dict(zip(names, tensors, strict=True)))
         return [made[name] for name in results]
 
     blank = [

@@ -96,9 +96,12 @@ def largest_bytes(graph: Graph) -> int:
     return max(_ELEMENT * prod(sizes[axis] for axis in axes) for axes in value_axes(graph))
 
 
-def tiled(graph: Graph, axis: str, limit_bytes: int) -> Tiling | None:
-    """Return a graph in turns along an axis, which spare it values of more bytes; None where it cannot be."""
-    tiler = _Tiler(graph, axis, limit_bytes)
+def tiled(graph: Graph, axis: str, limit_bytes: int, *, whole: int | None = None) -> Tiling | None:
+    """Return a graph in turns along an axis, which spare it values of more bytes; None where it cannot be.
+
+    A graph that is a part of another, by which large values are told, says how long the whole axis is.
+    """
+    tiler = _Tiler(graph, axis, limit_bytes, whole)
     return tiler.made() if tiler.fits() else None
 
 
@@ -120,7 +123,7 @@ def part_of(graph: Graph, name: str, entering: Mapping[int, Port], outputs: Sequ
 class _Tiler:
     """Sorts the values of a graph: made before the turns, by each turn for its part, or after them."""
 
-    def __init__(self, graph: Graph, axis: str, limit_bytes: int) -> None:
+    def __init__(self, graph: Graph, axis: str, limit_bytes: int, whole: int | None) -> None:
         size = Fraction(graph.sizes[axis])  # a turn does not know how long the whole axis is
         steps = (
             Step("const", value=size) if one.op == "size" and one.axes == (axis,) else one
@@ -129,7 +132,7 @@ class _Tiler:
         self.graph, self.axis = replace(graph, steps=tuple(steps)), axis
         self.axes, self.masks = value_axes(self.graph), mask_values(self.graph)
         self.first = len(graph.inputs)
-        sizes = graph.sizes
+        sizes = graph.sizes if whole is None else {**graph.sizes, axis: whole}
         self.large = [_ELEMENT * prod(sizes[one] for one in axes) > limit_bytes for axes in self.axes]
         self.turned = {value for value, large in enumerate(self.large) if large and self.has(value)}
         self.late: set[int] = set()
