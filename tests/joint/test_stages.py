@@ -86,10 +86,13 @@ def in_batches(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 X, W, V = torch.randn(M, K), torch.randn(N, K), torch.randn(N, K)
 
 
-FUNCTIONS = [chained, read_twice, crossed, mixed_with_itself, gated, masked, scaled, in_batches]
+QUICK = [read_twice, gated, scaled, in_batches]
+SLOW = [chained, crossed, mixed_with_itself, masked]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    "function", [*QUICK, *(pytest.param(one, marks=pytest.mark.slow, id=one.__name__) for one in SLOW)]
+)
 def test_stages_compute_what_the_whole_does(function: Function) -> None:
     traced = trace(function, X, W, V, for_proof=True)
     graph, given = with_undefined(traced.graph), dict(zip(traced.input_names, (X, W, V), strict=True))
