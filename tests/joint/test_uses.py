@@ -76,6 +76,13 @@ def test_backward_passes_are_eagers(backward: Callable[[nn.Module], None], noted
     same(found, gradients(model, backward, model), noted=noted, taken=True)
 
 
+def test_an_activation_budget(noted: list[Decision]) -> None:
+    model = Model(plain, tied=True)
+    with torch._functorch.config.patch(activation_memory_budget=0.3):
+        found = gradients(compiled(model), accumulated, model)
+    same(found, gradients(model, accumulated, model), noted=noted, taken=True)
+
+
 class Twice(Model):
     """The logits are used twice, and both uses leave."""
 
