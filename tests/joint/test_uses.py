@@ -131,8 +131,7 @@ def test_models_of_other_kinds(kind: type[Model], noted: list[Decision]) -> None
 
     found = gradients(compiled(model), backward, model)
     wanted = gradients(model, backward, model)
-    for a, b in zip(found, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    same(found, wanted, noted=noted, taken=kind is Two)
 
 
 def test_second_gradients_are_refused_as_inductor_does(noted: list[Decision]) -> None:
