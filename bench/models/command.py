@@ -2,6 +2,7 @@
 
     python -m bench.models --json OUT                          all cases, 30 to 50 minutes on two cores
     python -m bench.models --train                             forward and backward, times and memory
+    python -m bench.models --loss 4096x512x32000               linear and cross-entropy alone
     python -m bench.models --cases llama:decode:bf16 --tokens 2048
     python -m bench.models --cases llama:decode,llama:decode:int8 --weights frozen --peers live,freezing
     python -m bench.models --cases bert --tune 4               and once more after `superopt tune --pending`
@@ -113,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="ten families, prefills of 64, 128 and 512 tokens and decodes, in two dtypes",
     )
     add("--train", action="store_true", help="a step is forward and backward; peak memory is measured too")
+    add("--loss", default="", help="rows, width and words, as 4096x512x32000, of a linear layer and a loss")
     add("--vocabulary", type=from_one, default=16000, help="of models that are trained")
     add("--bytes", type=from_one, default=16 << 20, help="the number given as `memory`, in training")
     add("--budget", type=above_zero, help="seconds of search for each model; by default the backend's own")
@@ -144,6 +146,11 @@ def _run(options: argparse.Namespace) -> int:
         measured = trained if options.child == "trained" else child
         print(json.dumps(measured(Case(options.cases), options)))
         return 0
+    if options.loss:
+        from superopt.bench.models.loss import measure_loss
+
+        check_out(options.json)
+        return measure_loss(options)
     if find_spec("transformers") is None:
         raise InputError('models need transformers: pip install "superopt[models]"')
     if options.width % 64:

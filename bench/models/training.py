@@ -1,14 +1,11 @@
 """Training: a step forward and backward by several compilers, in turns, and the most memory it holds.
 
 A step ends with the gradients of all parameters. The loss is that of the language model's head where the
-model has one, else the mean square of what it makes. Peak memory counts what PyTorch allocates and frees
-during a step that begins without gradients, as its profiler tells it: neither weights nor inputs, and
-nothing that libraries allocate by themselves.
+model has one, else the mean square of what it makes. Memory is counted by `bench.models.memory`.
 """
 
 import argparse
 import copy
-import gc
 import json
 import os
 import subprocess
@@ -25,12 +22,13 @@ from superopt.bench.harness.records import launch_record
 from superopt.bench.harness.results import Results, begin, machine, resumed
 from superopt.bench.harness.rivals import ready
 from superopt.bench.models.case import Case, seconds_of
+from superopt.bench.models.memory import peak_bytes
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["FAMILIES", "check_training", "peak_bytes", "train", "trained"]
+__all__ = ["FAMILIES", "check_training", "train", "trained"]
 
 FAMILIES = ("llama", "qwen3", "mistral", "gemma2", "gpt2", "mixtral", "bert", "vit")
 """The models that are trained where none are named, in fp32 and under autocast to bf16."""
@@ -65,7 +63,7 @@ def trained(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         if options.budget is not None:
             for one in settings.values():
                 one["budget_s"] = options.budget
-        compiled: dict[str, Callable[[], Any]] = {}
+        compiled: dict[str, _Step] = {}
         for name in ("eager", "inductor", _ACTIVATIONS, *settings):
             own = copy.deepcopy(model)
             program = own if name == "eager" else _program(own, settings.get(name))
@@ -80,7 +78,7 @@ def trained(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         record = launch_record(
             times_together(steps, [()], seconds=options.seconds), "superopt fast", "inductor"
         )
-        record["peak_bytes"] = {name: peak_bytes(step) for name, step in steps.items()}
+        record["peak_bytes"] = {name: peak_bytes(step, compiled[name].drop) for name, step in steps.items()}
         record["first_s"] = taken
         record["decided"] = {name: _decided(one) for name, one in settings.items()}
         return record | ({"absent": absent} if absent else {})
@@ -94,10 +92,14 @@ class _Step:
     ) -> None:
         self.model, self.program, self.inputs, self.half = model, program, inputs, half
 
+    def drop(self) -> None:
+        """Drop the gradients."""
+        self.model.zero_grad(set_to_none=True)
+
     def __call__(self) -> None:
         import torch
 
-        self.model.zero_grad(set_to_none=True)
+        self.drop()
         with torch.autocast("cpu", dtype=torch.bfloat16) if self.half else nullcontext():
             made = self.program(**self.inputs)
             loss = made.loss if "labels" in self.inputs else _first(made).float().square().mean()
@@ -113,7 +115,6 @@ def _first(made: Any) -> Any:
 def _program(model: "nn.Module", settings: dict[str, Any] | None) -> Callable[..., Any]:
     import torch
 
-    torch._dynamo.reset()  # else a program may meet the code of another
     if settings is None:
         return torch.compile(model)
     return torch.compile(model, backend="superopt", options=settings)
@@ -128,24 +129,6 @@ def _patched(name: str, step: Callable[[], Any]) -> Callable[[], Any]:
             return step()
 
     return first if name == _ACTIVATIONS else step
-
-
-def peak_bytes(step: Callable[[], Any]) -> int:
-    """Return the most bytes that a step holds at once, over what was there before."""
-    from torch.profiler import ProfilerActivity, profile
-
-    step()
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        step()
-    held = most = 0
-    told = getattr(profiled.profiler, "kineto_results", None)
-    assert told is not None
-    for event in told.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most
 
 
 def _decided(settings: dict[str, Any]) -> list[str]:
