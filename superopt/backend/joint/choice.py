@@ -1,5 +1,6 @@
 """Choice: how much of an axis a turn takes, how its products lie, and who makes them, by the clock."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -7,8 +8,11 @@ from torch import Tensor
 
 from superopt.backend.joint.tiles import Tiles
 from superopt.backend.options import Memory
+from superopt.errors import SuperoptError, first_line
 
 __all__ = ["SLACK", "chosen"]
+
+log = logging.getLogger("superopt")
 
 SLACK = {"fast": 1.02, "balanced": 1.05}
 """The most time, over the fastest, that less memory may take."""
@@ -49,6 +53,10 @@ def _with_own(
     names = tuple(name for name, flops in tiles.kernel.product_flops().items() if flops >= _WORTH_OWN)
     if not names:
         return tiles, seconds
-    ours = replace(tiles, own=names).kernel.product_seconds(given)
+    try:
+        ours = replace(tiles, own=names).kernel.product_seconds(given)
+    except SuperoptError as error:  # there may be no compiler
+        log.info("the products of turns are left to PyTorch's library: %s", first_line(error))
+        return tiles, seconds
     faster = tuple(name for name in names if ours[name] < seconds[name])
     return replace(tiles, own=faster), {**seconds, **{name: ours[name] for name in faster}}
