@@ -12,7 +12,7 @@ from .steps import WORDS, Model, capped, plain, smooth, squared, step, summed, w
 
 SLOW = pytest.mark.slow
 MODELS = [
-    pytest.param(lambda: Model(plain, tied=True), True, id="tied"),
+    pytest.param(lambda: Model(plain, tied=True, short=True), True, id="short"),
     pytest.param(lambda: Model(plain, tied=True), True, id="tied, compiled", marks=SLOW),
     pytest.param(lambda: Model(plain, bias=True), True, id="bias", marks=SLOW),
     pytest.param(lambda: Model(summed), True, id="summed", marks=SLOW),
