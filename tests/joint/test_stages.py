@@ -77,6 +77,12 @@ def scaled(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     return made.exp() @ v, made.t() @ y, (y @ v.t() * made).sum(1)
 
 
+def equal(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """The same product leaves twice, and is read."""
+    made = torch.relu(x @ w.t())
+    return made @ v, made.sum(1), made @ v, (made @ v).exp(), made.sum(1), made.t() @ x, made.t() @ x
+
+
 def in_batches(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     x = torch.stack([x, x + 1, x * 2])
     made = torch.tanh(x @ w.t())
@@ -86,7 +92,7 @@ def in_batches(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 X, W, V = torch.randn(M, K), torch.randn(N, K), torch.randn(N, K)
 
 
-QUICK = [read_twice, gated, scaled, in_batches]
+QUICK = [equal, read_twice, gated, scaled, in_batches]
 SLOW = [chained, crossed, mixed_with_itself, masked]
 
 

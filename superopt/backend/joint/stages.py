@@ -84,13 +84,15 @@ class _Stager:
         self.names += [f"{self.graph.name}_s{value}" for value, _ in self.graph.numbered]
         self.values = {one.port.name: one.value for one in self.graph.outputs}
         self.added = {name for one in tiling.products for name in (one.left.name, one.right.name)}
-        self.leaving = [one for one in self.graph.outputs if one.port.name not in self.added]
         self.last_level = max(self.levels) + 2
+        leaving = [one for one in self.graph.outputs if one.port.name not in self.added]
         self.rows = {
             one.value: one.port
-            for one in self.leaving
+            for one in leaving
             if one.port.name in tiling.rows and one.value in self.products
         }
+        written = {port.name for port in self.rows.values()}  # by the products themselves
+        self.leaving = [one for one in leaving if one.port.name not in written]
         self.reads = self._reads()
         self.kept = self._kept()
         self.crossing = {
@@ -125,7 +127,7 @@ class _Stager:
         reads = dict[int, int]()
         found = [(one, self.levels[value]) for value, step in self.graph.numbered for one in step.inputs]
         found += [(self.values[name], self.last_level + 1) for name in self.added]
-        found += [(one.value, self._level_of(one)) for one in self.leaving if one.value not in self.rows]
+        found += [(one.value, self._level_of(one)) for one in self.leaving]
         for value, level in found:
             root = self._root(value)[0]
             reads[root] = max(level, reads.get(root, 0))
@@ -195,9 +197,7 @@ class _Stager:
         outputs += [
             Output(self._port(value), value) for value in sorted(self.crossing) if self.levels[value] == level
         ]
-        outputs += [
-            one for one in self.leaving if one.value not in self.rows and self._level_of(one) == level
-        ]
+        outputs += [one for one in self.leaving if self._level_of(one) == level]
         if not outputs:
             return None
         made = sorted({*self.products, *self.kept, *self.crossing})
