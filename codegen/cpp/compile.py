@@ -123,16 +123,19 @@ _ENDED: set[Compiler] = set()  # compilers that ended in time at least once in t
 _HANGING: set[Compiler] = set()  # compilers that did not end at their first try, and are not tried again
 
 
-@functools.cache
 def find_compiler() -> Compiler:
     """Return the system's compiler: what CXX names, perhaps with arguments, else g++, clang++ or c++."""
-    named = os.environ.get("CXX")
+    return _found(os.environ.get("CXX"), os.environ.get("PATH"))
+
+
+@functools.cache
+def _found(named: str | None, search_path: str | None) -> Compiler:
+    """Return the compiler of an environment: a change of CXX or PATH leads to another one."""
     wanted = [name for name in (named, *_NAMES) if name]
     for name in wanted:
         program, *arguments = _words(name)
-        path = shutil.which(program)
-        version = _version((path, *arguments)) if path else None
-        if path and version:
+        path = shutil.which(program, path=search_path)
+        if path and (version := _version((path, *arguments))):
             if named and name != named:
                 log.warning("CXX is %r, which is no compiler here; %s is used", named, name)
             return Compiler(path, version, tuple(arguments))

@@ -67,7 +67,7 @@ class Alone:
         for one in inputs:
             if not isinstance(one, self._tensor):
                 return self._run(*inputs)
-        outputs = self._kernel.in_order(self._arranged(inputs))
+        outputs = self._kernel.in_order(inputs if self._order is None else self._arranged(inputs))
         return outputs[0] if self._picked is None else tuple([outputs[at] for at in self._picked])
 
     def _arranged(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -6,13 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from superopt.errors import InputError
 from superopt.ir import Graph
 from superopt.shard.calls import Whole, whole_of
 from superopt.shard.machine import Machine, parse_machine
-from superopt.shard.output.dtensor import Style, dtensor_placements, parallel_styles
+from superopt.shard.output.dtensor import (
+    Style,
+    dtensor_placements,
+    linear_modules,
+    parallel_styles,
+    watched,
+)
+from superopt.shard.output.local import TracedModule, check_parts
 from superopt.shard.output.page import shard_html
 from superopt.shard.output.written import tightened, write_module
 from superopt.shard.placements import Placement as AxisPlacement
@@ -79,6 +86,7 @@ class ShardResult:
 
     plans: Plans
     verdict: ShardVerdict
+    traced: TracedModule | None  # where the program is a module
 
     @property
     def source(self) -> str:
@@ -97,13 +105,17 @@ class ShardResult:
         """The placements of DTensor for each tensor that enters or leaves."""
         return dtensor_placements(self.plans.best.sharded)
 
-    def styles(self, module: Any, level: str) -> dict[str, Style]:
-        """Return the styles of a module's linear modules along one level of the machine.
+    def styles(self, level: str) -> dict[str, Style]:
+        """Return the styles of the program's linear modules along one level of the machine.
 
         `{name: style.made() for name, style in ...}` is the plan that `parallelize_module` takes.
         """
-        at = self.plans.machine.level_named(level)
-        return parallel_styles(self.plans.best.sharded, at, [name for name, _ in module.named_parameters()])
+        if self.traced is None:
+            raise InputError("parallelize_module: the program is no module; shard the module itself")
+        dim, sharded = self.plans.machine.level_named(level), self.plans.best.sharded
+        found = parallel_styles(sharded, dim, self.traced.linears)
+        check_parts(self.traced, found, sharded, dim)
+        return found
 
 
 def shard_program(
@@ -119,21 +131,29 @@ def shard_program(
     `pins` fixes how tensors that enter or leave lie, `memory` limits the bytes on each device.
     """
     machine = parse_machine(machine) if isinstance(machine, str) else machine
+    traced: TracedModule | None = None
     if isinstance(function, Graph):
         program: Graph | Whole = function
     else:
-        program = _traced(function, inputs)
+        program, traced = _traced(function, inputs)
     fixed = parse_pins(pins, machine) if isinstance(pins, str) else pins
     plans = plan_shardings(program, machine, pins=fixed, memory=memory)
     # The proof is of the same tightened program that the module is written from.
-    return ShardResult(plans, prove_sharded(tightened(plans.best.sharded), original=plans.graph, seed=seed))
+    verdict = prove_sharded(tightened(plans.best.sharded), original=plans.graph, seed=seed)
+    return ShardResult(plans, verdict, traced)
 
 
-def _traced(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Whole:
-    traced = trace(function, *inputs)
-    tensors = (leaf for leaf in leaves(inputs) if isinstance(leaf, Tensor))
+def _traced(function: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Whole, TracedModule | None]:
+    with watched(function) as shapes:
+        traced = trace(function, *inputs)
+    tensors = [leaf for leaf in leaves(inputs) if isinstance(leaf, Tensor)]
     given = {**dict(zip(traced.input_names, tensors, strict=True)), **traced.constants}
-    return whole_of(traced, {name: tuple(tensor.shape) for name, tensor in given.items()})
+    whole = whole_of(traced, {name: tuple(tensor.shape) for name, tensor in given.items()})
+    if not isinstance(function, nn.Module):
+        return whole, None
+    names = dict(zip(map(id, tensors), traced.input_names, strict=True))
+    linears = linear_modules(function, shapes, traced.constants)
+    return whole, TracedModule(function, inputs, names, linears)
 
 
 def parse_pins(text: str, machine: Machine) -> dict[str, Placement]:

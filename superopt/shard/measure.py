@@ -125,7 +125,7 @@ def _shifted(machine: Machine, at: int, size: int, place: str, *, alone: bool) -
 
     def shift() -> None:
         if takes_part:
-            exchange = [dist.P2POp(dist.isend, sent, ahead), dist.P2POp(dist.irecv, got, behind)]
+            exchange = [dist.P2POp(dist.irecv, got, behind), dist.P2POp(dist.isend, sent, ahead)]
             for work in dist.batch_isend_irecv(exchange):
                 work.wait()
 

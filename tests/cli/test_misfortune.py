@@ -96,24 +96,16 @@ def test_a_compiler_that_does_not_say_its_version_is_used_by_nobody(cli: Cli, tm
 @pytest.mark.parametrize("command", ["env g++", "g++ -DSOMETHING=1"])
 def test_cxx_with_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str) -> None:
     monkeypatch.setenv("CXX", command)
-    compiling.find_compiler.cache_clear()
-    try:
-        found = compiling.find_compiler()
-        assert found.command == (shutil.which(command.split()[0]), *command.split()[1:])
-        assert found.version
-    finally:
-        compiling.find_compiler.cache_clear()
+    found = compiling.find_compiler()
+    assert found.command == (shutil.which(command.split()[0]), *command.split()[1:])
+    assert found.version
 
 
 def test_a_compiler_whose_path_has_a_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "my tools").mkdir()
     path = script(tmp_path / "my tools", "c++", "echo my compiler 1")
     monkeypatch.setenv("CXX", path)
-    compiling.find_compiler.cache_clear()
-    try:
-        assert compiling.find_compiler().command == (path,)
-    finally:
-        compiling.find_compiler.cache_clear()
+    assert compiling.find_compiler().command == (path,)
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners")

@@ -85,13 +85,10 @@ def test_the_time_limit(tmp_path: Path) -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_compiler.cache_clear()
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(NoCompilerError, match=r"g\+\+, clang\+\+, c\+\+"):
         find_compiler()
-    monkeypatch.undo()
-    find_compiler.cache_clear()
 
 
 def test_a_dtype_without_kernels() -> None:

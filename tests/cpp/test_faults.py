@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ out y: f32[m, n] = t2
 
 
 @pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Puts a script in the compiler's place, and nothing else."""
     find_compiler()  # the version of the real one is known from here on
     folder = tmp_path / "bin"
@@ -38,11 +38,9 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         script.write_text(f"#!/bin/sh\n{body}\n")
         script.chmod(0o755)
         monkeypatch.setenv("CXX", str(script))
-        find_compiler.cache_clear()
         return script
 
-    yield put
-    find_compiler.cache_clear()
+    return put
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import torch
 
 def mlp(x, w1, w2):
     return torch.relu(x @ w1) @ w2
+
+module = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
 """
 INPUTS = ("--inputs", "f32[8,64] f32[64,128] f32[128,64]")
 
@@ -57,6 +59,28 @@ def test_a_program_is_sharded_proven_and_written(
     shown = page.read_text()
     assert shown.count("<svg") == shown.count("</svg>") == 2
     assert "all-reduce over gpu" in shown
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        (
+            "x0_weight=n:gpu, x2_weight=n:gpu",
+            "RowwiseParallel(input_layouts=Shard(-1), output_layouts=Replicate())",
+        ),
+        (
+            "x2_bias=i:gpu, x2_weight=whole",
+            "parallelize_module: x2_bias is split and belongs to no linear module",
+        ),
+    ],
+)
+def test_a_module_has_a_plan_or_a_reason(
+    program: str, pins: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = program.replace(":mlp", ":module")
+    pinned = f"input=whole, out=whole, {pins}"
+    assert main(["shard", target, "--inputs", "f32[8,64]", "--mesh", "gpu=4", "--pin", pinned]) == 0
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,14 @@ _BACKWARD: dict[str, Callable[..., Tensor]] = {
     "cross entropy, summed": lambda x, j: F.cross_entropy(x, j, reduction="sum"),
     "cross entropy of rows": lambda x, j: F.cross_entropy(x, j, reduction="none"),
     "a class ignored": lambda x, j: F.cross_entropy(x, j, ignore_index=3),
+    "rms norm": lambda x, j: x + F.rms_norm(x, (4,), x.sum(0), 1e-6) + F.rms_norm(x, (5, 4)),
+    "attention": lambda x, j: x + F.scaled_dot_product_attention(x, 2 * x, x + 1, scale=0.3),
+    "causal attention": lambda x, j: x + F.scaled_dot_product_attention(x, 2 * x, x + 1, is_causal=True),
+    "masked attention": lambda x, j: x + F.scaled_dot_product_attention(x, 2 * x, x + 1, x @ x.T > 2),
+    "attention with a bias": lambda x, j: x + F.scaled_dot_product_attention(x, 2 * x, x + 1, x @ x.T),
+    "grouped attention": lambda x, j: F.scaled_dot_product_attention(
+        x.T[..., None], *(y.view(5, 2, 2).sum(-1).T[..., None] for y in (x, 2 * x)), enable_gqa=True
+    ),
 }
 
 

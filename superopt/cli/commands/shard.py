@@ -157,9 +157,21 @@ def _as_json(result: "ShardResult") -> dict[str, Any]:
         "complete": result.plans.complete,
         "placements": {name: list(one) for name, one in result.placements.items()},
         "program": str(best.sharded).splitlines(),
+        "parallelize_module": _styles(result),
         "alternatives": [{"seconds": one.seconds, "bytes": one.bytes} for one in result.plans.found[1:]],
         "verdict": result.verdict.verdict.to_json(),
     }
+
+
+def _styles(result: "ShardResult") -> dict[str, dict[str, str] | str]:
+    """Return the plans for `parallelize_module` by level, or what stands in the way."""
+    found: dict[str, dict[str, str] | str] = {}
+    for level in result.plans.machine.levels if result.traced is not None else ():
+        try:
+            found[level.name] = {name: str(style) for name, style in result.styles(level.name).items()}
+        except InputError as error:
+            found[level.name] = str(error)
+    return found
 
 
 def _blocks(result: "ShardResult") -> list[Block]:
@@ -174,6 +186,13 @@ def _blocks(result: "ShardResult") -> list[Block]:
         Text(f"{sharded.layout.graph.name} on {result.plans.machine}"),
         Table(("tensor", "lies", "DTensor"), rows),
         Code(str(sharded)),
+        *(
+            Table((f"module along {level}", "style"), tuple(plan.items()))
+            if isinstance(plan, dict)
+            else Text(plan)
+            for level, plan in _styles(result).items()
+            if plan
+        ),
         Text(
             f"simulated: {best.seconds * 1e6:.1f} µs; moves take {best.moving_s * 1e6:.1f} µs, beside"
             f" computing where they can; {best.bytes / 1e6:.1f} MB on each device"

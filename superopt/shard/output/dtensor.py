@@ -7,15 +7,18 @@ parts as it is, so a program that moves data anywhere else has no such plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor, nn
+
 from superopt.errors import InputError
 from superopt.ir import Port, value_axes, value_names
-from superopt.shard.sharded import Instruction, Sharded, is_partial
+from superopt.shard.sharded import SUM, Instruction, Sharded, is_partial
 
-__all__ = ["Style", "dtensor_placements", "parallel_styles"]
+__all__ = ["Linear", "Style", "dtensor_placements", "linear_modules", "parallel_styles", "watched"]
 
 _COLUMNS, _ROWS = "ColwiseParallel", "RowwiseParallel"
 
@@ -66,130 +69,210 @@ def _dtensor(port: Port, axis: str | None) -> str:
     return f"Shard({dim})" if port.dims[dim][0] == axis else f"StridedShard({dim}, {axis!r})"
 
 
-def parallel_styles(sharded: Sharded, dim: int, parameters: Iterable[str]) -> dict[str, Style]:
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A linear module of a traced module: its tensors among those that enter, and the shape of each input."""
+
+    weight: str
+    bias: str | None
+    shapes: tuple[tuple[int, ...], ...]  # of the input of each call
+
+
+@contextmanager
+def watched(function: Any) -> Iterator[dict[str, list[tuple[int, ...]]]]:
+    """Note the shape of each input of each linear module while a module is traced."""
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    with ExitStack() as stack:
+        for name, one in _linears(function):
+
+            def note(_: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
+                shapes.setdefault(name, []).append(tuple(inputs[0].shape))
+
+            stack.callback(one.register_forward_pre_hook(note).remove)
+        yield shapes
+
+
+def linear_modules(
+    function: Any, shapes: Mapping[str, Sequence[tuple[int, ...]]], constants: Mapping[str, Tensor]
+) -> dict[str, Linear]:
+    """Return the linear modules that were called, by their names in a module."""
+    ports = {id(tensor): port for port, tensor in constants.items()}
+    return {
+        name: Linear(ports[id(one.weight)], ports.get(id(one.bias)), tuple(shapes[name]))
+        for name, one in _linears(function)
+        if name in shapes and id(one.weight) in ports
+    }
+
+
+def _linears(function: Any) -> Iterator[tuple[str, nn.Linear]]:
+    """Yield linear modules as PyTorch has them: what else one does with its weight is not known."""
+    if isinstance(function, nn.Module):
+        for name, one in function.named_modules():
+            if type(one) is nn.Linear and "forward" not in vars(one):
+                yield name, one
+
+
+def parallel_styles(sharded: Sharded, dim: int, linears: Mapping[str, Linear]) -> dict[str, Style]:
     """Return the style of each linear module whose weight a dimension of the mesh splits.
 
-    `parameters` are the full names of all parameters of the module that was traced. InputError says what
-    stands in the way.
+    InputError says what stands in the way.
     """
-    named = {name.replace(".", "_"): name for name in parameters}
-    # The trace writes x before names that begin with a digit, as those in Sequential do.
-    return _Styles(
-        sharded, dim, {f"x{key}" if key[0].isdigit() else key: name for key, name in named.items()}
-    ).found()
+    return _Styles(sharded, dim, linears).found()
 
 
 class _Styles:
-    def __init__(self, sharded: Sharded, dim: int, parameters: dict[str, str]) -> None:
-        self.sharded, self.dim, self.parameters = sharded, dim, parameters
+    def __init__(self, sharded: Sharded, dim: int, linears: Mapping[str, Linear]) -> None:
+        self.sharded, self.dim = sharded, dim
         self.graph = sharded.layout.graph
         self.axes = value_axes(self.graph)
         self.names = value_names(self.graph)
-        self.ports = dict(enumerate(self.graph.inputs))
-        # of each product of a linear module: its weight, and the value in which the module ends
-        self.weights = self._linear_modules()
-        self.ends = {value: self._end(value) for value in self.weights}
+        self.inputs = {port.name: at for at, port in enumerate(self.graph.inputs)}
+        self.entered = {one.value: one for one in sharded.instructions if one.kind == "enter"}
+        self.split = {name: one for name, one in linears.items() if self._is_split(one.weight)}
+        # of each product of a split module: the module, and the value in which it ends
+        self.products = {value: name for name in self.split for value in self._products(name)}
+        self.ends = {value: self._end(value) for value in self.products}
+        self.home = self._homes()
 
     def found(self) -> dict[str, Style]:
         """Return the styles by the names of modules."""
-        styles: dict[str, Style] = {}
-        home = self._homes()
-        for one in self.sharded.instructions:
-            if one.kind not in ("step", "call"):
-                continue
-            weight = self.weights.get(one.value)
-            split = weight is not None and self._tag(self._entered(weight)) is not None
+        self._check_other_levels()
+        self._check_constants()
+        for one in self._outside():
             for i in one.inputs:
-                operand = self.sharded.instructions[i]
-                own = operand.value in self.ports and self._is_parameter(operand.value)
-                inside = one.value in self.ends.values() and operand.value in self.weights
-                if self._tag(operand) != home.get(operand.value) and not (own or inside or split):
-                    raise self._elsewhere(operand)
-            if split:
-                assert weight is not None
-                styles[self._module(weight)] = self._style(one, weight, home)
+                self._check_home(self.sharded.instructions[i])
         for at in self.sharded.outputs:
-            if self._tag(self.sharded.instructions[at]) != home[self.sharded.instructions[at].value]:
-                raise self._elsewhere(self.sharded.instructions[at])
-        self._check_parameters(set(styles))
+            self._check_home(self.sharded.instructions[at])
+        styles: dict[str, Style] = {}
+        for value, name in self.products.items():
+            style = self._style(value, name)
+            if styles.setdefault(name, style) != style:
+                raise InputError(
+                    f"parallelize_module: {name} is called on tensors that lie in several ways; use the"
+                    " written module"
+                )
         return styles
 
-    def _linear_modules(self) -> dict[int, int]:
-        found = {}
-        for at, step in self.graph.numbered:
-            for i in step.inputs if step.op == "contract" else ():
-                if self._is_parameter(i) and self.ports[i].name.endswith("weight"):
-                    found[at] = i
+    def _products(self, name: str) -> list[int]:
+        """Return the products of a linear module, one for each call of it."""
+        one = self.split[name]
+        weight = self.inputs[one.weight]
+        found = [at for at, step in self.graph.numbered if weight in step.inputs]
+        if len(found) != len(one.shapes) or any(self.graph.step_at(at).op != "contract" for at in found):
+            raise InputError(
+                f"parallelize_module: the weight of {name} is split and also used elsewhere; pin it whole,"
+                " or use the written module"
+            )
         return found
-
-    def _is_parameter(self, value: int) -> bool:
-        return value in self.ports and self.ports[value].name in self.parameters
-
-    def _module(self, value: int) -> str:
-        return self.parameters[self.ports[value].name].rpartition(".")[0]
 
     def _end(self, value: int) -> int:
         """Return the value after a product's bias, or the product."""
-        module = self._module(self.weights[value])
-        for at, step in self.graph.numbered:
-            if step.op == "add" and value in step.inputs:
-                for i in step.inputs:
-                    if self._is_parameter(i) and self.parameters[self.ports[i].name] == f"{module}.bias":
-                        return at
-        return value
+        bias = self.split[self.products[value]].bias
+        if bias is None:
+            return value
+        return next(
+            at
+            for at, step in self.graph.numbered
+            if step.op == "add" and value in step.inputs and self.inputs[bias] in step.inputs
+        )
 
     def _tag(self, one: Instruction) -> str | None:
         return one.placement[self.dim]
 
-    def _entered(self, value: int) -> Instruction:
-        return next(one for one in self.sharded.instructions if one.kind == "enter" and one.value == value)
+    def _is_split(self, name: str) -> bool:
+        """Return whether a tensor that enters is split; one that nothing reads never enters."""
+        value = self.inputs[name]
+        return value in self.entered and self._tag(self.entered[value]) is not None
+
+    def _outside(self) -> Iterator[Instruction]:
+        """Yield the steps and calls that are no part of a split module."""
+        inside = {*self.products, *self.ends.values()}
+        for one in self.sharded.instructions:
+            if one.kind in ("step", "call") and one.value not in inside:
+                yield one
 
     def _homes(self) -> dict[int, str | None]:
-        """Return how each value lies for all who read it: as it is first made, and not in partial sums."""
-        home: dict[int, str | None] = {}
-        ends = set(self.ends.values())
-        for one in self.sharded.instructions:
-            if one.value in home or (one.value in ends and is_partial(self._tag(one))):
-                continue
-            home[one.value] = self._tag(one)
-        return home
+        """Return how each value lies for all who read it: as it is first made.
 
-    def _style(self, one: Instruction, weight: int, home: dict[int, str | None]) -> Style:
-        port = self.ports[weight]
-        reads = next(i for i in self.graph.step_at(one.value).inputs if i != weight)
-        rows = self._tag(self._entered(weight)) in self.axes[reads]
-        features = frozenset(axis for axis in port.axes if axis in self.axes[reads])
-        made = frozenset(axis for axis in port.axes if axis not in features)
-        return Style(
-            _ROWS if rows else _COLUMNS,
-            self._dimension(reads, home[reads], features),
-            self._dimension(self.ends[one.value], home[self.ends[one.value]], made),
+        The result of a split module lies as all other steps read it, since the module moves it there.
+        """
+        home: dict[int, str | None] = {}
+        read: dict[int, set[str | None]] = {end: set() for end in self.ends.values()}
+        for one in self.sharded.instructions:
+            if one.value not in read or not is_partial(self._tag(one)):
+                home.setdefault(one.value, self._tag(one))
+        readings = [*(i for one in self._outside() for i in one.inputs), *self.sharded.outputs]
+        for operand in (self.sharded.instructions[i] for i in readings):
+            if operand.value in read:
+                read[operand.value].add(self._tag(operand))
+        return home | {
+            value: next(iter(tags))
+            for value, tags in read.items()
+            if len(tags) == 1 and not any(map(is_partial, tags))
+        }
+
+    def _check_home(self, one: Instruction) -> None:
+        if one.value not in self.home or self._tag(one) != self.home[one.value]:
+            raise self._elsewhere(one.value)
+
+    def _elsewhere(self, value: int) -> InputError:
+        return InputError(
+            f"parallelize_module: {self.names[value]} is moved outside linear modules; use the written module"
         )
 
-    def _dimension(self, value: int, tag: str | None, features: frozenset[str]) -> int | None:
-        """Return which dimension of a module's input or result is split: its features come last."""
-        if tag is None:
-            return None
-        if tag in features:
-            return -1
-        rest = self.axes[value] - features
-        if len(rest) != 1:
-            raise InputError(
-                f"parallelize_module: {self.names[value]} is split along {tag}, one of several dimensions"
-                " before its features; use the written module"
-            )
-        return 0
-
-    def _check_parameters(self, styled: set[str]) -> None:
-        for value in filter(self._is_parameter, self.ports):
-            if self._module(value) not in styled and self._tag(self._entered(value)) is not None:
+    def _check_other_levels(self) -> None:
+        """Raise InputError where other levels do more than to run the same program on other data."""
+        mesh = self.sharded.layout.mesh
+        for dim, name in enumerate(mesh.names):
+            if dim == self.dim:
+                continue
+            split = [
+                self.graph.inputs[value].name
+                for value, one in self.entered.items()
+                if one.placement[dim] is not None and self.graph.inputs[value].constant
+            ]
+            if split or any(dim in one.dims for one in self.sharded.instructions):
+                what = f"{split[0]} is split" if split else "data move"
                 raise InputError(
-                    f"parallelize_module: {self.parameters[self.ports[value].name]} is split and belongs"
-                    " to no linear module; pin it whole, or use the written module"
+                    f"parallelize_module: {what} along {name}, too; shard along {mesh.names[self.dim]}"
+                    " alone, or use the written module"
                 )
 
-    def _elsewhere(self, one: Instruction) -> InputError:
-        return InputError(
-            f"parallelize_module: {self.names[one.value]} is moved outside linear modules;"
-            " use the written module"
+    def _check_constants(self) -> None:
+        own = {one.weight for one in self.split.values()} | {one.bias for one in self.split.values()}
+        for port in self.graph.inputs:
+            if port.constant and port.name not in own and self._is_split(port.name):
+                raise InputError(
+                    f"parallelize_module: {port.name} is split and belongs to no linear module; pin it"
+                    " whole, or use the written module"
+                )
+
+    def _style(self, value: int, name: str) -> Style:
+        weight = self.inputs[self.split[name].weight]
+        reads = next(i for i in self.graph.step_at(value).inputs if i != weight)
+        made, features = self.graph.inputs[weight].dims
+        rows = self._tag(self.entered[weight]) in self.axes[reads]
+        return Style(
+            _ROWS if rows else _COLUMNS,
+            self._dimension(name, reads, features),
+            self._dimension(name, self.ends[value], made),
         )
+
+    def _dimension(self, name: str, value: int, features: tuple[str, ...]) -> int | None:
+        """Return which dimension of a module's input or result is split: its features come last."""
+        if is_partial(tag := self.home.get(value, SUM)):
+            raise self._elsewhere(value)
+        if tag is None:
+            return None
+        if tag in features[:1]:
+            return -1
+        (shape, *others) = {shape[:-1] for shape in self.split[name].shapes}
+        size = self.graph.sizes[tag]
+        # As many long dimensions as axes: each dimension is one axis.
+        alone = sum(length > 1 for length in shape) == len(self.axes[value].difference(features))
+        if tag in features or others or not alone or shape.count(size) != 1:
+            raise InputError(
+                f"parallelize_module: it is not clear which dimension of {self.names[value]} the split of"
+                f" {tag} is; use the written module"
+            )
+        return shape.index(size)

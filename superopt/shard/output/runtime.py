@@ -143,9 +143,10 @@ class ProcessMesh:
         passed = parts[at - 1].clone()
         for turn in range(2, many + 1):
             got = torch.empty_like(passed)
+            # Of two devices, gloo lets one send only after the other unless both say first that they receive.
             moves = [
-                dist.P2POp(dist.isend, passed, members[(at + 1) % many], group),
                 dist.P2POp(dist.irecv, got, members[at - 1], group),
+                dist.P2POp(dist.isend, passed, members[(at + 1) % many], group),
             ]
             for work in dist.batch_isend_irecv(moves):
                 work.wait()

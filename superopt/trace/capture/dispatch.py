@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from superopt.errors import InputError, SuperoptError, TraceError
 from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
+from superopt.trace.capture.differentiable import WRITTEN_OUT
 from superopt.trace.capture.recorder import META, Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
 from superopt.trace.capture.tape import Meta, Tape, leaves, map_leaves
@@ -189,9 +190,13 @@ class _Functions(TorchFunctionMode):
             )
         args, kwargs = _with_data(name, args, kwargs)
         try:
-            if name.partition(".")[0] in _WHOLE:
-                return self._whole(name.partition(".")[0], func, args, kwargs)
-            return func(*args, **kwargs)
+            target = name.partition(".")[0]
+            if target not in _WHOLE:
+                return func(*args, **kwargs)
+            if not _takes_gradients((args, kwargs)):
+                return self._whole(target, func, args, kwargs)
+            made = WRITTEN_OUT[target](*args, **kwargs)
+            return func(*args, **kwargs) if made is NotImplemented else made
         except SuperoptError:
             raise
         except Exception as error:
@@ -228,6 +233,12 @@ class _Functions(TorchFunctionMode):
             self.recorder.paused = False
         self.recorder.record(target, func, args, kwargs, result)
         return result
+
+
+def _takes_gradients(tree: Any) -> bool:
+    """Return whether autograd records what is made of some tensors."""
+    tensors = (leaf for leaf in leaves(tree) if isinstance(leaf, Tensor))
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _with_data(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

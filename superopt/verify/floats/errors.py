@@ -31,6 +31,11 @@ class Errors:
     compared: bool
     doubtful: int  # elements that are not judged
 
+    @property
+    def most_units(self) -> float:
+        """The candidate's largest error, in units in the last place."""
+        return max((made / unit for _, made, unit in self.outputs), default=0.0)
+
 
 def errors_of(
     truth: Sequence[Tensor], own: Sequence[Tensor], found: Sequence[Tensor], certain: Sequence[Tensor] | None

@@ -22,6 +22,7 @@ __all__ = [
     "MISSING",
     "ONLY_FINITE",
     "SMALL_INTEGERS",
+    "beside",
     "sample",
     "tensors_of",
     "typical",
@@ -78,6 +79,7 @@ _BASIC = (0.0, 1.0, -1.0)
 _NEAREST = 6  # halvings of a number's size that bfloat16 still adds to it
 _EVEN_ROWS = 0.2  # share of rows whose numbers are all the same: masked as a whole, or of norm 0
 _FEW = 4  # numbers of which one tensor is drawn
+_BESIDE = 4  # units by which numbers differ that are beside others
 
 
 def sample(name: str, inputs: Sequence[Any], *, seed: int = 0, focus: Focus | None = None) -> tuple[Any, ...]:
@@ -131,6 +133,23 @@ def sample(name: str, inputs: Sequence[Any], *, seed: int = 0, focus: Focus | No
         return _like(value, drawn.to(value.dtype))
 
     return tuple(draw(value) for value in inputs)
+
+
+def beside(drawn: Sequence[Any], *, seed: int) -> tuple[Any, ...]:
+    """Return inputs whose floats differ from those of a draw by a few of their units."""
+    randoms: dict[torch.device, torch.Generator] = {}
+
+    def changed(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point or value.dtype.itemsize == 1:
+            return value
+        if value.device not in randoms:
+            randoms[value.device] = torch.Generator(value.device).manual_seed(seed)
+        wide = torch.promote_types(value.dtype, torch.float32)
+        share = _BESIDE * torch.finfo(value.dtype).eps
+        factors = _normal(value.shape, randoms[value.device], wide).mul_(share).add_(1)
+        return _like(value, factors.mul_(value).to(value.dtype))
+
+    return tuple(tree_map(changed, drawn))
 
 
 def _like(value: Tensor, drawn: Tensor) -> Tensor:
