@@ -158,4 +158,4 @@ class _Mender:
 
 def _held(config: Any) -> float:
     """Return how many elements of its tiles a configuration has for each warp."""
-    return prod(tile for _, tile in config.tiles) / config.num_warps
+    return float(prod(tile for _, tile in config.tiles) / config.num_warps)
