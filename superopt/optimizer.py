@@ -37,11 +37,12 @@ from superopt.options import OptimizeOptions
 from superopt.result.codec import read_result, returned
 from superopt.result.result import Result
 from superopt.rivals.ahead import Ahead
-from superopt.rivals.final import FinalRace, final_race, withdrawn
+from superopt.rivals.final import FinalRace, copies_of, final_race, withdrawn
 from superopt.rivals.rivals import products_of
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.trace.traced import Traced
+from superopt.tune import confirm
 from superopt.tune.measure import bytes_of
 from superopt.verify.floats.compare import tensors_of
 from superopt.workloads import WORKLOADS
@@ -61,6 +62,9 @@ log = logging.getLogger("superopt")
 Tell = Callable[[str], None]
 
 _SURELY_COLD = 2  # inputs of this many times the last cache, read in turns, find nothing of themselves there
+# A call of ours takes a microsecond or two more than its races count, since it looks at modes and at what the
+# function reads. Only times below this show that; such programs are raced as they are called.
+_SHORT_US, _CALLED_S = 100.0, 0.3
 _TUNED = {"quick": 8, "full": 32}  # candidates of a region in a file, the best predicted or measured before
 
 
@@ -192,7 +196,33 @@ def race(
             regions = run_regions(regions, state)
             rivals = ahead.rivals if ahead else None
             last = final_race(state, regions, known=function is not None, made=rivals)
-    return _program(function, state, regions, last, inputs, source, search, open_axes)
+    best = _program(function, state, regions, last, inputs, source, search, open_axes)
+    return best if last is None or state.interrupted else as_called(best, last, state)
+
+
+def as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:
+    """Return a program, or PyTorch's where kernels win by less than it takes to call them on a CPU."""
+    rival, ours = last.best_rival, last.measurements.get("superopt")
+    if best.winner != "superopt" or best.function is None or state.target.torch_device != "cpu":
+        return best
+    if ours is None or ours.median_us > _SHORT_US:
+        return best
+    pair: dict[str, Callable[..., Any]] = {"superopt": best, rival: last.contenders[rival]}
+    with torch.no_grad(), state.clock.phase("race"), state.stoppable():
+        raced = confirm(pair, "superopt", rival, copies_of(state), seconds=_CALLED_S, level=1.0)
+        if raced.winner == rival and raced.sure:
+            measured = {**best.measurements, "superopt": raced.measurements["superopt"]}
+            result = replace(best.result, winner=rival, measurements=measured, ratio=None, interval=None)
+            return Optimized(
+                best.function,
+                result,
+                best.traced,
+                kernels=state.kernels,
+                options=best.options,
+                compiled=last.contenders[rival],
+                search=best.search,
+            )
+    return best
 
 
 def _with_floors(

@@ -143,7 +143,7 @@ def _built(case: Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any]
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = getattr(torch, DTYPES[case.dtype])
-    model = build(case.model, sizes).to(device, dtype).train(options.train)
+    model = build(case.model, sizes).to(device, dtype)
     if case.dtype == "int8":
         model = with_int8_weights(model)
     if case.decode:
@@ -155,7 +155,7 @@ def _built(case: Case, options: argparse.Namespace) -> tuple[Any, Callable[[Any]
         else value
         for name, value in inputs_of(case.model, sizes).items()
     }
-    return model, lambda program: _step(program, inputs, train=options.train)
+    return model, lambda program: _step(program, inputs)
 
 
 def _decode(program: Callable[..., Any], decoding: Any) -> Callable[[], Any]:
@@ -169,19 +169,14 @@ def _decode(program: Callable[..., Any], decoding: Any) -> Callable[[], Any]:
     return one_token
 
 
-def _step(program: Callable[..., Any], inputs: Mapping[str, Any], *, train: bool) -> Callable[[], Any]:
+def _step(program: Callable[..., Any], inputs: Mapping[str, Any]) -> Callable[[], Any]:
     import torch
 
     def infer() -> Any:
         with torch.no_grad():
             return program(**inputs)
 
-    def learn() -> None:
-        made = program(**inputs)
-        first: Any = made if isinstance(made, torch.Tensor) else made[0]
-        first.float().square().mean().backward()
-
-    return learn if train else infer
+    return infer
 
 
 def seconds_of(step: Callable[[], Any]) -> float:

@@ -1,7 +1,8 @@
 """Models: a step by eager PyTorch, by Inductor, and by superopt's backend; what compiling takes.
 
     python -m bench.models --json OUT                          all cases, 30 to 50 minutes on two cores
-    python -m bench.models --cases llama,bert --train          forward and backward
+    python -m bench.models --train                             forward and backward, times and memory
+    python -m bench.models --loss 4096x512x32000               linear and cross-entropy alone
     python -m bench.models --cases llama:decode:bf16 --tokens 2048
     python -m bench.models --cases llama:decode,llama:decode:int8 --weights frozen --peers live,freezing
     python -m bench.models --cases bert --tune 4               and once more after `superopt tune --pending`
@@ -27,6 +28,10 @@ so are those of superopt with other `--weights`, given as live, default or froze
 installed (the extra `peers`; torchao by itself), or that fails, is left out of the race, and the record says
 why.
 Let nothing else run meanwhile.
+
+With `--train` a step is one of training, and a case in bf16 runs under autocast. Then eager PyTorch,
+Inductor, Inductor with an activation budget, and superopt in its three memory settings run in turns, and
+the peak memory of each is counted (`bench.models.training`).
 """
 
 import argparse
@@ -46,6 +51,7 @@ from superopt.bench.harness.command import Parser, above_zero, check_out, from_o
 from superopt.bench.harness.results import Results, begin, machine, resumed
 from superopt.bench.models.case import Case, child
 from superopt.bench.models.peers import PEERS, POLICIES, peers_of
+from superopt.bench.models.training import FAMILIES, train, trained
 from superopt.errors import InputError
 from superopt.weights.division import Weights
 
@@ -70,7 +76,7 @@ DEFAULT = (
     "resnet",
     "convnext",
 )
-"""The cases that are run where none are named; to train, their models."""
+"""The cases that are run where none are named."""
 
 _FAMILIES = (
     "llama",
@@ -107,7 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="ten families, prefills of 64, 128 and 512 tokens and decodes, in two dtypes",
     )
-    add("--train", action="store_true", help="a step is forward and backward")
+    add("--train", action="store_true", help="a step is forward and backward; peak memory is measured too")
+    add("--loss", default="", help="rows, width and words, as 4096x512x32000, of a linear layer and a loss")
+    add("--vocabulary", type=from_one, default=16000, help="of models that are trained")
+    add("--bytes", type=from_one, default=16 << 20, help="the number given as `memory`, in training")
     add("--budget", type=above_zero, help="seconds of search for each model; by default the backend's own")
     add("--preset", default="quick", choices=("quick", "full"))
     add("--weights", default="default", choices=get_args(Weights), help="what may be made of weights once")
@@ -124,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--limit", type=above_zero, default=10.0, help="minutes after which a process is given up")
     parser.add_results(minutes=45.0)
     add("--list", action="store_true", help="show the cases that would be run")
-    add("--child", choices=("inductor", "superopt", "timed"), help=argparse.SUPPRESS)
+    add("--child", choices=("inductor", "superopt", "timed", "trained"), help=argparse.SUPPRESS)
     add("--inductor-cache", default="", help=argparse.SUPPRESS)
     return parser.run(arguments, _run)
 
@@ -134,8 +143,14 @@ def _run(options: argparse.Namespace) -> int:
         print("\n".join(_named(options)))
         return 0
     if options.child:
-        print(json.dumps(child(Case(options.cases), options)))
+        measured = trained if options.child == "trained" else child
+        print(json.dumps(measured(Case(options.cases), options)))
         return 0
+    if options.loss:
+        from superopt.bench.models.loss import measure_loss
+
+        check_out(options.json)
+        return measure_loss(options)
     if find_spec("transformers") is None:
         raise InputError('models need transformers: pip install "superopt[models]"')
     if options.width % 64:
@@ -143,6 +158,8 @@ def _run(options: argparse.Namespace) -> int:
     cases = {text: Case(text) for text in _named(options)}
     peers_of(options)  # raises where one is unknown
     check_out(options.json, resume=options.resume)
+    if options.train:
+        return train(cases, options)
     document = _document(options)
     results = Results(list(cases), options.json, document)
     found = results.records
@@ -196,7 +213,7 @@ def _named(options: argparse.Namespace) -> list[str]:
     if options.table:
         return list(TABLE)
     if options.train:
-        return list(dict.fromkeys(text.partition(":")[0] for text in DEFAULT))
+        return [f"{name}:{dtype}" for name in FAMILIES for dtype in ("fp32", "bf16")]
     return list(DEFAULT)
 
 
@@ -248,7 +265,7 @@ def _in_process(
     command += ["--seconds", str(options.seconds)]
     command += ["--width", str(options.width), "--layers", str(options.layers)]
     command += ["--tokens", str(options.tokens), "--context", str(options.context)]
-    command += ["--inductor-cache", str(folder / "inductor"), *(["--train"] if options.train else [])]
+    command += ["--inductor-cache", str(folder / "inductor")]
     command += ["--peers", options.peers] if options.peers and peers else []
     command += [] if options.budget is None else ["--budget", str(options.budget)]
     said = _output(command, folder, by, options.limit)

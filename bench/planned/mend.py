@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from superopt.bench.harness.records import Record
@@ -16,6 +17,7 @@ from superopt.targets.cuda import CudaTarget
 __all__ = ["Changed", "Changes", "configured_for", "mended"]
 
 _ROUNDS = 4
+_EVERY = 1 << 16  # more configurations than a kernel has
 _OTHERS = 6  # configurations of a kernel that are compiled in the place of a faulty one
 
 Tell = Callable[[str], None]
@@ -127,13 +129,24 @@ class _Mender:
         """Return the likeliest configuration of a kernel that has no fault once compiled, or None."""
         if candidate.configs[number] is None:
             return None
+        near, apart = (
+            likely(candidate, number, self.order, _OTHERS // 2, apart=apart) for apart in (False, True)
+        )
+        return self._first_sound(candidate, number, [*near, *apart]) or self._first_sound(
+            candidate, number, self._smaller(candidate, number)
+        )
+
+    def _smaller(self, candidate: Candidate, number: int) -> list[Any]:
+        """Return the likeliest configurations whose warps hold at most half as much each."""
+        most = _held(candidate.configs[number]) / 2
+        found = likely(candidate, number, self.order, _EVERY, apart=True)
+        return [one for one in found if _held(one) <= most][:_OTHERS]
+
+    def _first_sound(self, candidate: Candidate, number: int, configs: Sequence[Any]) -> Any:
+        """Return the first configuration in which a kernel has no fault once compiled, or None."""
         kernels = [
             AuditedKernel(self.case, self.region, 0, number, candidate.configured(number, config), config)
-            for config in dict.fromkeys(
-                one
-                for apart in (False, True)
-                for one in likely(candidate, number, self.order, _OTHERS // 2, apart=apart)
-            )
+            for config in dict.fromkeys(configs)
         ]
         jobs = [(job_of(one, self.target), one) for one in kernels]
         judged = judged_all(jobs, self.target, self.workers, self.known, self.tell)
@@ -141,3 +154,8 @@ class _Mender:
             if not unexcused(reasoned(kernel, record)):
                 return kernel.config
         return None
+
+
+def _held(config: Any) -> float:
+    """Return how many elements of its tiles a configuration has for each warp."""
+    return float(prod(tile for _, tile in config.tiles) / config.num_warps)

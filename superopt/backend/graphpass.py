@@ -72,6 +72,7 @@ class RegionPass(CustomGraphPass):
                 options.verify,
                 options.cache,
                 options.weights,
+                options.memory,
             ),
             *(left, before, mode_of(options) != "off"),
         )

@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from superopt.errors import InputError
 from superopt.options import PRESETS
 from superopt.weights.division import Weights
 
-__all__ = ["BackendOptions", "mode_options", "read_options"]
+__all__ = ["BackendOptions", "Memory", "mode_options", "read_options"]
+
+Memory = Literal["fast", "balanced"] | int
+"""What less memory may cost: no time, 5% of it, or what keeps a training step under a number of bytes."""
 
 _MEANINGS = {
     "budget_s": "seconds of search and tuning for all graphs of a model, 0 to use only what is cached;"
@@ -24,6 +27,8 @@ _MEANINGS = {
     " or background, a process of low priority beside the program",
     "weights": "what may be made of weights once, before all calls: nothing (live), small tensors (default),"
     " or any that makes calls faster (frozen)",
+    "memory": "what a training step may pay for less memory: no time (fast), 5% of it (balanced), or as much"
+    " as keeps its largest values under a number of bytes",
     "inductor": "a dict of options for Inductor, which compiles all the rest",
 }
 
@@ -44,6 +49,9 @@ _VALID: Mapping[str, Callable[[Any], bool]] = {
     "retry": _is_flag,
     "tune": lambda value: value in (None, "off", "later", "background"),
     "weights": lambda value: value in get_args(Weights),
+    "memory": lambda value: (
+        value in ("fast", "balanced") or (isinstance(value, int) and not _is_flag(value) and value > 0)
+    ),
     "inductor": lambda value: isinstance(value, Mapping),
 }
 
@@ -61,6 +69,7 @@ class BackendOptions:
     inductor: Mapping[str, Any] = field(default_factory=dict)
     tune: str | None = None
     weights: Weights = "default"
+    memory: Memory = "fast"
 
 
 def read_options(given: Any) -> BackendOptions:

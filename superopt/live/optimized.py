@@ -131,6 +131,7 @@ class Optimized:
         self._modes = Modes()
         self._begin()
         self._theirs = None if self._is_ours or function is None else self._chosen()
+        self._eager = self._theirs if self._theirs is function else None
         self._lock = RLock()  # held by a thread that looks at the function again
         self._binding: Binding | None = None
         self._away = False  # the function is another one now
@@ -188,6 +189,8 @@ class Optimized:
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Compute what the original does."""
+        if self._eager is not None:  # it knows of all modes
+            return self._eager(*inputs, **named)
         modes = self._modes
         if modes.compiling() or modes.others():
             return self.original(*inputs, **named)

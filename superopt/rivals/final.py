@@ -20,7 +20,7 @@ from superopt.tune.errors import MeasurementError
 from superopt.tune.measure import HeadToHead, Times
 from superopt.verify.floats.compare import tensors_of
 
-__all__ = ["FinalRace", "alone", "final_race", "together", "withdrawn"]
+__all__ = ["FinalRace", "alone", "copies_of", "final_race", "together", "withdrawn"]
 
 log = logging.getLogger("superopt")
 
@@ -93,7 +93,7 @@ def final_race(
         return FinalRace(fault=LOST)
     options = state.options
     with torch.no_grad():
-        copies = _copies(state)
+        copies = copies_of(state)
         contenders = dict(made or {EAGER.name: state.function})
         with state.clock.phase("torch.compile"), state.stoppable():
             wanted = options.torch_compile and not state.interrupted
@@ -173,7 +173,7 @@ def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
     return replace(region, candidates=candidates)
 
 
-def _copies(state: State) -> list[tuple[Any, ...]]:
+def copies_of(state: State) -> list[tuple[Any, ...]]:
     """Return inputs several times over, more than caches hold."""
     count, seed = copies_for(tensors_of(state.typical)), state.options.seed
     return [state.typical, *(state.draw(seed + at) for at in range(1, count))]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import inf
 
 from superopt.errors import InputError
 from superopt.ir import Graph, stabilize, value_names
@@ -106,6 +107,7 @@ class _Search:
         self.dims = range(len(layout.mesh.sizes))
         self.complete = True
         self._owed = lru_cache(maxsize=None)(self._seconds_owed)
+        self._lacking = lru_cache(maxsize=None)(self._seconds_lacking)
         self._held = lru_cache(maxsize=None)(self._bytes_held)
         self.pins = checked_pins(layout, pins)
         whole = sum(self.costs.bytes(value, self.costs.whole) for value in range(len(self.costs.axes)))
@@ -315,14 +317,18 @@ class _Search:
         if seconds < 0:
             return False
         for (value, known), (_, places) in zip(state, wanted, strict=True):
-            for place in places - known if known is not places else ():
-                way = self.costs.cheapest(value, known, place)
-                if way is None:
-                    return False
-                seconds -= way[0]
+            if known is not places:
+                seconds -= self._lacking(value, known, places)
                 if seconds < 0:
                     return False
         return True
+
+    def _seconds_lacking(
+        self, value: int, known: frozenset[Placement], places: frozenset[Placement]
+    ) -> float:
+        """Return the seconds in which a value is brought into the placements that it lacks."""
+        ways = [self.costs.cheapest(value, known, place) for place in places - known]
+        return sum(inf if way is None else way[0] for way in ways)
 
     def _plans(self, ways: dict[State, list[_Way]], alternatives: int) -> tuple[Plan, ...]:
         ends: list[tuple[_Way, list[Placement]]] = []

@@ -43,6 +43,10 @@ def test_options_of_inductor() -> None:
         {"cache": 1},
         {"retry": "yes"},
         {"inductor": "max_autotune"},
+        {"memory": "small"},
+        {"memory": 0},
+        {"memory": True},
+        {"memory": 1.5},
     ],
 )
 def test_wrong_options_are_refused_by_name(given: dict[str, Any]) -> None:

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,8 +19,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 import superopt
-from superopt import InputError, Optimized
+from superopt import InputError, Optimized, OptimizeOptions
 from superopt.errors import TraceError
+from superopt.funnel import Limits, State
+from superopt.live.modes import Modes
+from superopt.optimizer import as_called
+from superopt.rivals.final import FinalRace
+from superopt.tune import Measurement
 
 SHAPES = ((6, 32), (32,), (32, 16))
 
@@ -259,3 +266,63 @@ def test_a_forked_process() -> None:
         env={**os.environ, "OMP_NUM_THREADS": "2"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_program_of_pytorchs_is_called_without_further_ado(best: Optimized, random, monkeypatch) -> None:
+    """Before: such calls took a microsecond longer than the function itself."""
+    given: list[tuple[Tensor, ...]] = []
+
+    def function(*inputs: Tensor) -> Tensor:
+        given.append(inputs)
+        return best.function(*inputs)
+
+    theirs = Optimized(
+        function, replace(best.result, winner="eager"), best.traced, kernels={}, options=best.options
+    )
+    monkeypatch.setattr(Modes, "others", lambda self: pytest.fail("modes are looked at"))
+    inputs = random(*SHAPES)
+    torch.testing.assert_close(theirs(*inputs), best.function(*inputs))
+    assert given == [inputs]
+
+
+def slow(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(*inputs: Tensor) -> Tensor:
+        time.sleep(0.002)
+        return function(*inputs)
+
+    return run
+
+
+def raced(best: Optimized, options: OptimizeOptions, us: float, eager: Callable[..., Tensor]) -> Optimized:
+    times = {"superopt": Measurement(us, us, us, 9), "eager": Measurement(2 * us, us, us, 9)}
+    torch.manual_seed(0)
+    inputs = tuple(torch.randn(shape) for shape in SHAPES)
+    state = State(best.function, best.traced, inputs, best.target, options, Limits(1.0))
+    with state.ready():
+        return as_called(best, FinalRace({"eager": eager}, times), state)
+
+
+@pytest.fixture
+def slow_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the look at modes take two milliseconds."""
+    monkeypatch.setattr(Modes, "others", lambda self: time.sleep(0.002))
+
+
+@pytest.mark.usefixtures("slow_calls")
+def test_kernels_that_lose_by_what_a_call_takes_are_not_returned(best, quick, random) -> None:
+    found = raced(best, quick, 9.0, lambda x, g, w: x)
+    assert best.winner == "superopt"
+    assert found.winner == "eager"
+    assert found.measurements["superopt"].median_us > 2000
+    assert found.ratio is None
+    inputs = random(*SHAPES)
+    assert torch.equal(found(*inputs), best.function(*inputs))
+
+
+def test_kernels_that_win_as_they_are_called_stay(best, quick) -> None:
+    assert raced(best, quick, 9.0, slow(best.function)) is best
+
+
+@pytest.mark.usefixtures("slow_calls")
+def test_a_long_program_hides_what_a_call_takes(best, quick) -> None:
+    assert raced(best, quick, 900.0, lambda x, g, w: x) is best

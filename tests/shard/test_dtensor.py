@@ -167,29 +167,36 @@ def attention() -> Any:
 SPLIT = "a_weight=n:gpu, b_weight=n:gpu"
 
 
-@pytest.mark.parametrize(
+BIASED = pytest.mark.parametrize(
     ("shape", "machine", "pins", "dim"),
     [
-        pytest.param((16, 32), SLOW_TO_START, "x=whole, out=whole", None, marks=pytest.mark.slow),
-        pytest.param((16, 32), FAST_TO_START, "x=m:gpu, out=m:gpu", 0, marks=pytest.mark.slow),
+        ((16, 32), SLOW_TO_START, "x=whole, out=whole", None),
+        ((16, 32), FAST_TO_START, "x=m:gpu, out=m:gpu", 0),
         ((1, 16, 32), FAST_TO_START, "x=m:gpu, out=m:gpu", 1),
         ((2, 16, 32), FAST_TO_START, "x=m:gpu, out=m:gpu", 1),
     ],
 )
-def test_linear_modules_with_biases(
-    shape: tuple[int, ...], machine: str, pins: str, dim: int | None, request: pytest.FixtureRequest
+
+
+@BIASED
+def test_modules_with_biases_have_styles(
+    shape: tuple[int, ...], machine: str, pins: str, dim: int | None
 ) -> None:
-    module, x = mlp(), torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    found = shard_program(module, x, machine=machine, pins=f"{pins}, {SPLIT}")
-    styles = found.styles("gpu")
+    found = shard_program(mlp(), torch.empty(shape), machine=machine, pins=f"{pins}, {SPLIT}")
     ends = "Replicate()" if dim is None else f"Shard({dim})"
-    assert {name: str(style) for name, style in styles.items()} == {
+    assert {name: str(style) for name, style in found.styles("gpu").items()} == {
         "a": f"ColwiseParallel(input_layouts={ends}, output_layouts=Shard(-1))",
         "b": f"RowwiseParallel(input_layouts=Shard(-1), output_layouts={ends})",
     }
-    if request.node.get_closest_marker("slow"):
-        plan = {name: style.made() for name, style in styles.items()}
-        assert worst_error(module, plan, x, dim) < 1e-5
+
+
+@pytest.mark.slow
+@BIASED
+def test_modules_with_biases_run(shape: tuple[int, ...], machine: str, pins: str, dim: int | None) -> None:
+    module, x = mlp(), torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    found = shard_program(module, x, machine=machine, pins=f"{pins}, {SPLIT}")
+    plan = {name: style.made() for name, style in found.styles("gpu").items()}
+    assert worst_error(module, plan, x, dim) < 1e-5
 
 
 @pytest.mark.slow

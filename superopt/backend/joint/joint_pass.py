@@ -8,8 +8,10 @@ pass multiplies them by what it really counts.
 
 import logging
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +20,13 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
+from superopt.backend.joint.choice import SLACK, chosen
 from superopt.backend.joint.factored import factored
-from superopt.backend.joint.piece import is_tangent, large_bytes, largest_component, piece_around
+from superopt.backend.joint.piece import gate_of, is_tangent, large_bytes, largest_component, piece_around
+from superopt.backend.joint.run import TiledKernel
 from superopt.backend.joint.tiles import Tiles
 from superopt.backend.joint.tiling import largest_bytes, tiled, with_undefined
+from superopt.backend.options import BackendOptions
 from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
 from superopt.backend.region_race import even
 from superopt.backend.subgraph import Subgraph
@@ -43,9 +48,12 @@ __all__ = ["JointPass"]
 log = logging.getLogger("superopt")
 
 _LEAST_BYTES = 8 << 20  # of a value that is worth turns
-_TURN_BYTES = 16 << 20  # of the largest value of a turn
 _LEAST_S = 3.0  # seconds of a budget that was told, below which no race begins
+_SCALES = 1, 4096  # by which random numbers are multiplied, to see what overflows
+_MANY_ROWS = 128  # of a turn, of which comparing two takes long
+_APART = 1e-3  # of the largest number, beyond which results are not the same
 _RACE_S, _MOST_RACE_S = 1.0, 6.0
+_LONG_S, _ROUNDS = 0.5, 3  # a call that takes so long is timed so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,10 @@ class _Found:
     tangent: fx.Node
     inputs: Mapping[str, fx.Node]
     tiles: Tiles
+
+    def with_tiles(self, tiles: Tiles, target: str) -> "_Found":
+        """Return the piece in other turns."""
+        return replace(self, plan=RegionPlan.of_operators(self.plan.goal, target, tiles), tiles=tiles)
 
     def given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the inputs of the piece in the order of the plan."""
@@ -97,45 +109,54 @@ class JointPass(CustomGraphPass):
         if not seeds or not any(map(is_tangent, graph.nodes)) or _devices(seeds) != {"cpu"}:
             return
         target = pick_target("cpu")
-        found = _found(piece_around(graph, seeds), target, large_bytes(graph, _LEAST_BYTES))
+        gate, limit_bytes = gate_of(graph), large_bytes(graph, _LEAST_BYTES)
+        found = _found(piece_around(graph, seeds), None, target, limit_bytes)
+        if found is None and gate is not None:  # it may depend on the loss itself
+            found = _found(piece_around(graph, seeds, gate), gate, target, limit_bytes)
         if found is None:
             return
-        decision = self._decided(found, target)
+        if any(node.meta.get("recompute") for node in found.subgraph.piece.nodes):
+            log.info("what the user checkpoints is not computed in turns")
+            return
+        decision, found = self._decided(found, target)
         self.ledger.note(decision, "joint graph")
         if decision.taken:
             _put_in(graph, found)
 
-    def _decided(self, found: _Found, target: Target) -> Decision:
-        """Return whether the piece is computed in turns, as it was decided before or by a race."""
+    def _decided(self, found: _Found, target: Target) -> tuple[Decision, _Found]:
+        """Return whether the piece is computed in turns and in which, as was decided before or by a race."""
         nodes = found.subgraph.piece.nodes
         goal = found.plan.goal
         inputs = ", ".join(f"{port.dtype}{list(goal.shape(port))}".replace(" ", "") for port in goal.inputs)
         blank = Decision(listed(nodes), inputs, False, "")
-        options = {"backend": "joint", **found.tiles.to_json(), "results": list(found.names)}
+        ledger, tiles = self.ledger, found.tiles
+        told = {"axis": tiles.axis, "limit_bytes": tiles.limit_bytes, "memory": ledger.options.memory}
+        options = {"backend": "joint", **told, "results": list(found.names)}
         parts = {**versions(), **target.key_parts()}
         key = key_of("plan", program=program_text(goal), options=options, **parts)
-        ledger = self.ledger
         record = Cache.open().get(key) if ledger.options.cache else None
         if record is not None and isinstance(record.data.get("taken"), bool):
             why, verdict = (str(record.data.get(name, "")) for name in ("why", "verdict"))
-            return replace(blank, taken=record.data["taken"], why=why, verdict=verdict, recalled=True)
+            found = found.with_tiles(Tiles.read(goal, record.data.get("tiles")), target.name)
+            taken = record.data["taken"]
+            return replace(blank, taken=taken, why=why, verdict=verdict, recalled=True), found
         if ledger.options.budget_s is not None and ledger.left_s < _LEAST_S:
-            return replace(blank, why="no time to race it in turns", open=True)
+            return replace(blank, why="no time to race it in turns", open=True), found
         with ledger.spending():
-            made = alone(lambda: _judged(blank, found, target, ledger.options.inductor))
+            made, found = alone(lambda: _judged(blank, found, target, ledger.options))
         if ledger.options.cache:
             kept = {"taken": made.taken, "why": made.why, "verdict": made.verdict}
-            Cache.open().put(key, Record(kept, made.operators))
-        return made
+            Cache.open().put(key, Record({**kept, "tiles": found.tiles.to_json()}, made.operators))
+        return made, found
 
 
 def _devices(nodes: Iterable[fx.Node]) -> set[str]:
     return {value.device.type for value in map(value_of, nodes) if isinstance(value, Tensor)}
 
 
-def _found(subgraph: Subgraph, target: Target, limit_bytes: int) -> _Found | None:
+def _found(subgraph: Subgraph, gate: fx.Node | None, target: Target, limit_bytes: int) -> _Found | None:
     """Return a piece in turns, or None where no axis serves, or it is no multiple of the loss's gradient."""
-    tangents = [node for node in subgraph.inputs if is_tangent(node)]
+    tangents = [node for node in subgraph.inputs if node is gate or is_tangent(node)]
     results = [value_of(one.node) for one in subgraph.results]
     floats = [value for value in (*map(value_of, subgraph.inputs), *results) if value.dtype.is_floating_point]
     if len(tangents) != 1 or {value.dtype for value in floats} != {torch.float32} or subgraph.symbols:
@@ -160,50 +181,64 @@ def _found(subgraph: Subgraph, target: Target, limit_bytes: int) -> _Found | Non
 
 
 def _tiles_of(goal: Graph, limit_bytes: int) -> Tiles | None:
-    """Return the tiles of a goal along its longest axis that serves."""
+    """Return tiles of a goal along its longest axis that serves, of one position each."""
     checked = with_undefined(goal)
     for axis in sorted(goal.axes, key=lambda one: -one.size):
         tiling = tiled(checked, axis.name, limit_bytes)
         if tiling is not None:
-            rows = axis.size * _TURN_BYTES // largest_bytes(goal)
-            return Tiles(goal, axis.name, min(max(rows, 1), axis.size), limit_bytes)
+            return Tiles(goal, axis.name, 1, limit_bytes)
     return None
 
 
-def _judged(blank: Decision, found: _Found, target: Target, patches: Mapping[str, Any]) -> Decision:
-    """Decide for turns where they are accurate, and no slower than Inductor's code of the whole piece."""
+def _judged(
+    blank: Decision, found: _Found, target: Target, options: BackendOptions
+) -> tuple[Decision, _Found]:
+    """Decide for turns where they are accurate, and fast enough beside Inductor's code of the whole piece."""
+    inputs = _drawn(found.subgraph.example())
+    given, memory = found.given(inputs), options.memory
+    tiles = chosen(found.tiles, dict(zip(found.plan.inputs, given, strict=True)), memory)
+    found = found.with_tiles(tiles, target.name)
     report = _compared(found)
     blank = replace(blank, verdict=str(report))
     if not report.ok:
-        return replace(blank, why="not as accurate as PyTorch in turns")
-    inputs = _drawn(found.subgraph.example())
+        return replace(blank, why="not as accurate as PyTorch in turns"), found
     text = kept_plan(found.plan)
-    given = found.given(inputs)
-    inductor = compiled_by_inductor(found.subgraph.module, inputs, patches)
+    inductor = compiled_by_inductor(found.subgraph.module, inputs, options.inductor)
+    if not _agrees(found, text, inductor, inputs):
+        return replace(
+            blank, why="in turns it differs from Inductor's code, or overflows where that does not"
+        ), found
+    start = time.perf_counter()
+    inductor(*inputs)
+    long = time.perf_counter() - start > _LONG_S
     raced = confirm(
         {"turns": lambda: REGION(text, given), "whole": lambda: inductor(*inputs)},
         "turns",
         "whole",
         [()],
         seconds=_RACE_S,
-        most_seconds=_MOST_RACE_S,
-        times=target.times,
+        most_seconds=0.0 if long else _MOST_RACE_S,
+        times=partial(target.times, least_rounds=_ROUNDS) if long else target.times,
     )
     speed = raced.speed_of("turns")
-    goal, tiles = found.plan.goal, found.tiles
-    size = largest_bytes(goal) / (1 << 20)
-    turn = size * tiles.rows / goal.sizes[tiles.axis]
-    why = f"in turns it has {speed:.2f} times Inductor's speed, and {turn:.0f} MB in place of {size:.0f}"
+    size, turn = largest_bytes(found.plan.goal), tiles.kernel.shared_bytes(tiles.rows)
+    needed = isinstance(memory, int) and turn <= memory < size
+    taken = needed or speed >= (1 / SLACK["balanced"] if memory == "balanced" else even())
+    short = f"{turn / 2**20:.0f} MB in place of {size / 2**20:.0f}"
+    why = f"in turns it has {speed:.2f} times Inductor's speed, and {short}"
     whole_us, turns_us = (raced.measurements[name].median_us for name in ("whole", "turns"))
-    return replace(blank, taken=speed >= even(), why=why, before_us=whole_us, after_us=turns_us)
+    return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us), found
 
 
 def _compared(found: _Found) -> FloatReport:
-    """Return how the errors of turns compare with PyTorch's, of two whole turns and a part of one."""
+    """Return how the errors of turns compare with PyTorch's, of one or two whole turns and the last one."""
     tiles, goal = found.tiles, found.plan.goal
-    size = min(goal.sizes[tiles.axis], 2 * tiles.rows + (tiles.rows + 1) // 2)
+    whole = goal.sizes[tiles.axis]
+    size = min(whole, tiles.rows * (1 if tiles.rows > _MANY_ROWS else 2) + whole % tiles.rows)
     small = resized(goal, {tiles.axis: size})
-    part = Tiles(small, tiles.axis, min(tiles.rows, size), largest_bytes(small) // 2)
+    tiling = tiled(with_undefined(small), tiles.axis, tiles.limit_bytes, whole=whole)
+    assert tiling is not None
+    kernel = TiledKernel(tiling, tiles.rows, last=tiles.last, own=tiles.own)
     names = [port.name for port in small.inputs]
     results = [one.port.name for one in small.outputs]
 
@@ -213,13 +248,30 @@ def _compared(found: _Found) -> FloatReport:
         return [made[name] for name in results]
 
     def ours(*tensors: Tensor) -> list[Tensor]:
-        made = part(dict(zip(names, tensors, strict=True)))
+        made = kernel(dict(zip(names, tensors, strict=True)))
         return [made[name] for name in results]
 
     blank = [
         torch.empty(small.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in small.inputs
     ]
     return compare_floats(theirs, ours, _drawn(tuple(blank)), seed=1, distributions=("normal",))
+
+
+def _agrees(
+    found: _Found, text: str, inductor: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
+) -> bool:
+    """Whether turns compute what Inductor's code of the whole does, and are finite where that is."""
+    tangent = inputs[found.subgraph.inputs.index(found.tangent)]
+    for scale in _SCALES:
+        given = [one * scale if one.dtype.is_floating_point and one.dim() else one for one in inputs]
+        made = dict(zip(found.plan.outputs, REGION(text, found.given(given)), strict=True))
+        for name, wanted in zip(found.names, inductor(*given), strict=True):
+            ours = made[name] * tangent if name in found.scaled else made[name]
+            if bool((wanted.isfinite() & ~ours.isfinite()).any()):
+                return False
+            if scale == 1 and not bool(((ours - wanted).abs() <= _APART * wanted.abs().max()).all()):
+                return False
+    return True
 
 
 def _drawn(example: tuple[Tensor, ...]) -> list[Tensor]:

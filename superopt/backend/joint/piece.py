@@ -10,7 +10,7 @@ from superopt.backend.subgraph import Subgraph, subgraph_of
 from superopt.rivals.aten import tensors_in, value_of
 from superopt.rivals.kinds import Kind
 
-__all__ = ["is_tangent", "large_bytes", "largest_component", "piece_around"]
+__all__ = ["gate_of", "is_tangent", "large_bytes", "largest_component", "piece_around"]
 
 
 def _bytes(node: fx.Node) -> int:
@@ -24,6 +24,19 @@ def _bytes(node: fx.Node) -> int:
 def is_tangent(node: fx.Node) -> bool:
     """Whether a node is the gradient of one of the program's results."""
     return node.op == "placeholder" and node.name.startswith("tangents")
+
+
+def gate_of(graph: fx.Graph) -> fx.Node | None:
+    """Return the one number through which the gradients of results enter all tensors, if there is one."""
+    tangents = {node for node in graph.nodes if is_tangent(node)}
+    numbers = {node for node in _reach(tangents, lambda node: node.users) if _is_number(node)}
+    gates = {node for node in numbers if any(user not in numbers for user in node.users)}
+    return next(iter(gates)) if tangents <= numbers and len(gates) == 1 else None
+
+
+def _is_number(node: fx.Node) -> bool:
+    value = value_of(node)
+    return isinstance(value, Tensor) and value.dim() == 0
 
 
 def large_bytes(graph: fx.Graph, least_bytes: int) -> int:
@@ -49,18 +62,19 @@ def largest_component(graph: fx.Graph, least_bytes: int) -> list[fx.Node]:
     return [node for node in large if node in group]
 
 
-def piece_around(graph: fx.Graph, seeds: Iterable[fx.Node]) -> Subgraph:
+def piece_around(graph: fx.Graph, seeds: Iterable[fx.Node], gate: fx.Node | None = None) -> Subgraph:
     """Return the piece around some nodes, with what is made for it alone and of it alone.
 
-    Raise InputError where it cannot stand alone.
+    A gate and what is made for it alone stay outside. Raise InputError where the piece cannot stand alone.
     """
     order = {node: at for at, node in enumerate(graph.nodes)}
     members = set(seeds)
     members |= {user for node in members for user in node.users if user.op == "call_function"}
-    late = _reach((node for node in graph.nodes if is_tangent(node)), lambda node: node.users)
+    gates = [gate] if gate is not None else [node for node in graph.nodes if is_tangent(node)]
+    late = _reach(gates, lambda node: node.users)
     while True:
         after = _reach(members, lambda node: node.users)
-        before = _reach(members, lambda node: node.all_input_nodes)
+        before = _reach(members, lambda node: [one for one in node.all_input_nodes if one is not gate])
         more = (after & before) | (before & late)  # what is made of gradients for the piece belongs to it
         more |= {node for node in before if _is_cheap(node)}
         more = {node for node in more if node.op == "call_function"} - members

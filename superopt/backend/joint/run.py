@@ -1,6 +1,7 @@
-"""Run: a tiled graph, one turn after another, each as Inductor's code with products by libraries."""
+"""Run: a tiled graph, one turn after another: products by libraries, and Inductor's code between them."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, prod
 from typing import Any
 
@@ -8,61 +9,126 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from superopt.backend.joint.products import Matrices, OwnProduct
+from superopt.backend.joint.stages import Between, Multiply, staged
 from superopt.backend.joint.tiling import Tiling
 from superopt.candidates.sizes import resized
-from superopt.ir import Graph, Port, Step
+from superopt.ir import Graph, Port, Step, print_graph
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
 __all__ = ["TiledKernel"]
 
+_TIMES = 3  # that a product is timed
+_MOST_CODE = 32
+
+_CODE: dict[object, Callable[..., Any]] = {}
+"""What Inductor made of graphs between products, by all that it depends on."""
+
 
 class TiledKernel:
     """The results of a tiled graph by name, for tensors by name; `rows` positions of the axis at a turn."""
 
-    def __init__(self, tiling: Tiling, rows: int, patches: Mapping[str, Any]) -> None:
+    def __init__(self, tiling: Tiling, rows: int, *, last: bool = False, own: Collection[str] = ()) -> None:
         self.tiling, self.rows = tiling, rows
-        self._patches = patches
-        self._turns: dict[int, Callable[..., Any]] = {}
+        self.stages = staged(tiling, last=last)
+        self._code = dict[tuple[str, int], Callable[..., Any]]()
+        self._own = dict[str, OwnProduct | None].fromkeys(own)  # products that are not left to the library
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute all results, each contiguous and in memory of its own."""
         tiling, goal = self.tiling, self.tiling.goal
         known = {**given, **_computed(tiling.before, given)}
         leaving = [one.port for one in goal.outputs if one.port.name in tiling.rows]
+        leaving += [one.port for one in tiling.products]
         whole = {port.name: _empty(goal, port, given) for port in leaving}
-        for product in tiling.products:
-            whole[product.port.name] = _empty(goal, product.port, given).zero_()
         for one in tiling.sums:
             neutral = -inf if one.op == "maximum" else 0.0
             whole[one.port.name] = _empty(goal, one.port, given).fill_(neutral)
+        shared = self._shared()
         size = goal.sizes[tiling.axis]
         for start in range(0, size, self.rows):
-            self._turn(start, min(self.rows, size - start), known, whole)
+            rows = min(self.rows, size - start)
+            self._turn(start, rows, self._tensors(start, rows, {**known, **whole}, shared), whole)
+        del shared
         return {**_computed(tiling.after, {**known, **whole}), **{name: whole[name] for name in tiling.rows}}
 
-    def _turn(self, start: int, rows: int, known: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> None:
+    def product_seconds(self, given: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return how long each product of a turn takes, by name."""
+        tiling, goal = self.tiling, self.tiling.goal
+        known = {**given, **_computed(tiling.before, given)}
+        wholes = [one.port for one in goal.outputs if one.port.name in tiling.rows]
+        known |= {port.name: _empty(goal, port, given) for port in wholes}
+        known |= {one.port.name: _empty(goal, one.port, given).zero_() for one in tiling.products}
+        rows = min(self.rows, goal.sizes[tiling.axis])
+        tensors = self._tensors(0, rows, known, [one.fill_(1.0) for one in self._shared()])
+        taken = dict[str, float]()
+        for step in self.stages.steps:
+            if isinstance(step, Multiply):
+                self._multiply(step, tensors, again=step.adds)
+                taken[step.made.name] = min(self._seconds(step, tensors) for _ in range(_TIMES))
+        return taken
+
+    def product_flops(self) -> dict[str, int]:
+        """Return the operations of each product of a turn that is not added up, by name."""
+        sizes = {**self.tiling.turn.sizes, self.tiling.axis: self.rows}
+        return {
+            step.made.name: 2 * prod(sizes[axis] for axis in {*step.left.axes, *step.right.axes})
+            for step in self.stages.steps
+            if isinstance(step, Multiply) and not step.adds
+        }
+
+    def shared_bytes(self, rows: int) -> int:
+        """Return the bytes that turns of so many positions share."""
+        return sum(self.stages.bytes_at({**self.tiling.turn.sizes, self.tiling.axis: rows}))
+
+    def _seconds(self, step: Multiply, tensors: Mapping[str, Tensor]) -> float:
+        begin = time.perf_counter()
+        self._multiply(step, tensors, again=step.adds)
+        return time.perf_counter() - begin
+
+    def _shared(self) -> list[Tensor]:
+        """Return the memory that turns share."""
+        rows = min(self.rows, self.tiling.goal.sizes[self.tiling.axis])
+        sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}  # a turn's are those of the whole
+        return [torch.empty(count // 4, dtype=torch.float32) for count in self.stages.bytes_at(sizes)]
+
+    def _tensors(
+        self, start: int, rows: int, known: Mapping[str, Tensor], shared: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a turn, with a dimension for each axis."""
+        tiling, stages = self.tiling, self.stages
+        sizes = {**tiling.turn.sizes, tiling.axis: rows}
+        ports = [*tiling.turn.inputs, *(one.port for one in tiling.products)]
+        ports += [one.port for one in tiling.turn.outputs if one.port.name in tiling.rows]
+        tensors = {port.name: self._part(port, known[port.name], start, rows) for port in ports}
+        for name, place in stages.places.items():
+            shape = [sizes[axis] for axis in stages.axes[name]]
+            tensors[name] = shared[place][: prod(shape)].view(shape)
+        return tensors
+
+    def _turn(self, start: int, rows: int, tensors: dict[str, Tensor], whole: Mapping[str, Tensor]) -> None:
         """Compute what is made of some positions, and put it where it belongs."""
-        turn = self.tiling.turn
-        sizes = {**turn.sizes, self.tiling.axis: rows}
-        inputs = [
-            self._part(port, known[port.name], start, rows).reshape(_shape(port, sizes))
-            for port in turn.inputs
-        ]
-        if rows not in self._turns:
-            self._turns[rows] = alone(lambda: self._compiled(rows, inputs))
-        made = dict(zip((one.port.name for one in turn.outputs), self._turns[rows](*inputs), strict=True))
-        for one in turn.outputs:
-            if one.port.name in self.tiling.rows:
-                part = self._part(one.port, whole[one.port.name], start, rows)
-                part.copy_(made[one.port.name].reshape(part.shape))
-        for product in self.tiling.products:
-            left, right = made[product.left.name].flatten(1), made[product.right.name].flatten(1)
-            whole[product.port.name].view(left.shape[1], right.shape[1]).addmm_(left.t(), right)
-        for total in self.tiling.sums:
-            name = total.port.name
-            add = torch.add if total.op == "add" else torch.maximum
-            add(whole[name], made[name], out=whole[name])
+        sums = {one.port.name: one for one in self.tiling.sums}
+        for step in self.stages.steps:
+            if isinstance(step, Multiply):
+                self._multiply(step, tensors, again=step.adds and start > 0)
+                continue
+            for name, made in self._between(step, rows, tensors).items():
+                if name in self.tiling.rows:
+                    tensors[name].copy_(made.reshape(tensors[name].shape))
+                elif name in sums:
+                    add = torch.add if sums[name].op == "add" else torch.maximum
+                    add(whole[name], made, out=whole[name])
+                else:
+                    tensors[name] = made
+
+    def _multiply(self, step: Multiply, tensors: Mapping[str, Tensor], *, again: bool) -> None:
+        name = step.made.name
+        matrices = Matrices(step, tensors[step.left.name], tensors[step.right.name], tensors[name])
+        if name in self._own and self._own[name] is None:
+            self._own[name] = OwnProduct(matrices)
+        matrices.multiply(self._own.get(name), again=again)
 
     def _part(self, port: Port, tensor: Tensor, start: int, rows: int) -> Tensor:
         """Return the part of a tensor that one turn reads or writes, a dimension for each axis."""
@@ -70,16 +136,54 @@ class TiledKernel:
         apart = tensor.reshape([sizes[one] for one in port.axes])
         return apart.narrow(port.axes.index(axis), start, rows) if axis in port.axes else apart
 
-    def _compiled(self, rows: int, inputs: list[Tensor]) -> Callable[..., Any]:
-        graph = resized(self.tiling.turn, {self.tiling.axis: rows})
-        names = [port.name for port in graph.inputs]
+    def _between(self, step: Between, rows: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Compute what lies between products; return what does not lie in shared memory."""
+        graph = step.graph
+        sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
+        entering = {port.name: port for port in graph.inputs}
+        inputs = [tensors[name].reshape(_shape(port, sizes)) for name, port in entering.items()]
+        # What is written where something is read is one tensor, so that the compiler knows of it.
+        places = [self.stages.places.get(name) for name in entering]
+        held = {name: self.stages.places[name] for name in step.kept}
+        spare = [name for name, place in held.items() if place not in places]
+        inputs += [tensors[name] for name in spare]
+        at = {
+            name: len(entering) + spare.index(name) if name in spare else places.index(place)
+            for name, place in held.items()
+        }
+        code = self._code.get((graph.name, rows))
+        if code is None:
+            code = self._code[graph.name, rows] = _code_of(
+                resized(graph, {self.tiling.axis: rows}), inputs, at
+            )
+        made = code(*inputs)
+        names = [one.port.name for one in graph.outputs if one.port.name not in held]
+        return dict(zip(names, made, strict=True))
 
-        def run(*given: Tensor) -> tuple[Tensor, ...]:
-            known = dict(zip(names, given, strict=True))
-            made = _Fused(graph, torch.float32, given[0].device, finite=True).outputs(known)
-            return tuple(made[one.port.name] for one in graph.outputs)
 
-        return compiled_by_inductor(make_fx(run)(*inputs), inputs, self._patches)
+def _code_of(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:
+    """Return code of a graph, made now or earlier."""
+    key = print_graph(graph), tuple(at.items()), tuple((one.dtype, one.stride()) for one in inputs)
+    if key not in _CODE:
+        while len(_CODE) >= _MOST_CODE:
+            _CODE.pop(next(iter(_CODE)))
+        _CODE[key] = alone(lambda: _compiled(graph, inputs, at))
+    return _CODE[key]
+
+
+def _compiled(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:
+    """Return code of a graph that writes what is kept over the inputs at these numbers."""
+    names = [port.name for port in graph.inputs]
+
+    def run(*given: Tensor) -> tuple[Tensor, ...]:
+        known = dict(zip(names, given, strict=False))
+        made = _Fused(graph, torch.float32, given[0].device, finite=True).outputs(known)
+        for name, place in at.items():
+            given[place].copy_(made.pop(name))
+        return tuple(made.values())
+
+    traced = make_fx(run, tracing_mode="fake")(*inputs)  # nothing is computed
+    return compiled_by_inductor(traced, inputs, {})
 
 
 class _Fused(Evaluation):

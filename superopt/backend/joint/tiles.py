@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from superopt.backend.joint.run import TiledKernel
@@ -23,35 +24,47 @@ class Tiles:
     axis: str
     rows: int
     limit_bytes: int
-    _kernel: TiledKernel | None = field(default=None, repr=False)
+    last: bool = False  # whether the axis comes last in what products make
+    own: tuple[str, ...] = ()  # the products that kernels of ours make
+    _kernel: TiledKernel | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def read(cls, goal: Graph, data: Any) -> "Tiles":
         """Return the tiles of some data, or raise InputError."""
         found = data if isinstance(data, dict) else {}
-        parts: list[Any] = [found.get(name) for name in ("axis", "rows", "limit_bytes")]
-        sound = [type(one) for one in parts] == [str, int, int] and parts[0] in goal.sizes
-        if not sound or min(parts[1:]) < 1:
+        parts: list[Any] = [found.get(name) for name in ("axis", "rows", "limit_bytes", "last", "own")]
+        sound = [type(one) for one in parts] == [str, int, int, bool, list] and parts[0] in goal.sizes
+        if not sound or min(parts[1:3]) < 1 or any(type(one) is not str for one in parts[4]):
             raise InputError("the tiles of a plan are damaged")
-        return cls(goal, *parts)
+        axis, rows, limit_bytes, last, own = parts
+        return cls(goal, axis, rows, limit_bytes, last, tuple(own))
 
     def to_json(self) -> dict[str, Any]:
         """Return them as plain data."""
-        return {"axis": self.axis, "rows": self.rows, "limit_bytes": self.limit_bytes}
+        sizes = {"rows": self.rows, "limit_bytes": self.limit_bytes}
+        return {"axis": self.axis, **sizes, "last": self.last, "own": list(self.own)}
 
     def __call__(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the results by name, each contiguous and in memory of its own."""
-        if self._kernel is None:
-            self.prove(self.goal)
-        assert self._kernel is not None
-        made = self._kernel(known)
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            made = self.kernel(known)
         if UNDEFINED in made and float(made.pop(UNDEFINED)):
             raise IndexError("an index or a label is out of range")
         return in_own_memory(made, known)
 
     def prove(self, goal: Graph) -> None:
         """Raise InputError unless a goal can be computed so: what the turns do follows from its algebra."""
+        self._kernel = self._made(goal)
+
+    @property
+    def kernel(self) -> TiledKernel:
+        """What computes the turns."""
+        if self._kernel is None:
+            self._kernel = self._made(self.goal)
+        return self._kernel
+
+    def _made(self, goal: Graph) -> TiledKernel:
         tiling = tiled(with_undefined(goal), self.axis, self.limit_bytes)
         if tiling is None:
             raise InputError(f"{goal.name}: it cannot be computed in turns along {self.axis}")
-        self._kernel = TiledKernel(tiling, self.rows, {})
+        return TiledKernel(tiling, self.rows, last=self.last, own=self.own)

@@ -27,7 +27,7 @@ from superopt.ir import (
     value_axes,
 )
 
-__all__ = ["UNDEFINED", "Product", "Sum", "Tiling", "largest_bytes", "tiled", "with_undefined"]
+__all__ = ["UNDEFINED", "Product", "Sum", "Tiling", "largest_bytes", "part_of", "tiled", "with_undefined"]
 
 UNDEFINED = "undefined"
 """The result that counts numbers for which the program raises, as indices out of range."""
@@ -96,16 +96,34 @@ def largest_bytes(graph: Graph) -> int:
     return max(_ELEMENT * prod(sizes[axis] for axis in axes) for axes in value_axes(graph))
 
 
-def tiled(graph: Graph, axis: str, limit_bytes: int) -> Tiling | None:
-    """Return a graph in turns along an axis, which spare it values of more bytes; None where it cannot be."""
-    tiler = _Tiler(graph, axis, limit_bytes)
+def tiled(graph: Graph, axis: str, limit_bytes: int, *, whole: int | None = None) -> Tiling | None:
+    """Return a graph in turns along an axis, which spare it values of more bytes; None where it cannot be.
+
+    A graph that is a part of another, by which large values are told, says how long the whole axis is.
+    """
+    tiler = _Tiler(graph, axis, limit_bytes, whole)
     return tiler.made() if tiler.fits() else None
+
+
+def part_of(graph: Graph, name: str, entering: Mapping[int, Port], outputs: Sequence[Output]) -> Graph:
+    """Return what makes some outputs of a graph, where some of its values enter."""
+    inputs = (*graph.inputs, *entering.values())
+    first = len(graph.inputs)
+    position = {value: value for value in range(first)}
+    position |= {value: first + at for at, value in enumerate(entering)}
+    written = StepWriter(frozenset(port.axes) for port in inputs)
+    for value, step in graph.numbered:
+        if value not in position:
+            position[value] = written.add(step.reading(position[one] for one in step.inputs))
+    moved = tuple(replace(one, value=position[one.value]) for one in outputs)
+    whole = Graph(name, graph.axes, inputs, tuple(written.steps), moved)
+    return check_graph(only_used(whole)) if outputs else only_used(whole)
 
 
 class _Tiler:
     """Sorts the values of a graph: made before the turns, by each turn for its part, or after them."""
 
-    def __init__(self, graph: Graph, axis: str, limit_bytes: int) -> None:
+    def __init__(self, graph: Graph, axis: str, limit_bytes: int, whole: int | None) -> None:
         size = Fraction(graph.sizes[axis])  # a turn does not know how long the whole axis is
         steps = (
             Step("const", value=size) if one.op == "size" and one.axes == (axis,) else one
@@ -114,7 +132,7 @@ class _Tiler:
         self.graph, self.axis = replace(graph, steps=tuple(steps)), axis
         self.axes, self.masks = value_axes(self.graph), mask_values(self.graph)
         self.first = len(graph.inputs)
-        sizes = graph.sizes
+        sizes = graph.sizes if whole is None else {**graph.sizes, axis: whole}
         self.large = [_ELEMENT * prod(sizes[one] for one in axes) > limit_bytes for axes in self.axes]
         self.turned = {value for value, large in enumerate(self.large) if large and self.has(value)}
         self.late: set[int] = set()
@@ -172,11 +190,18 @@ class _Tiler:
             else:
                 sums.append(Sum(port, "maximum" if step.op == "max" else "add"))
                 given[value] = port
-        turn = self._part("turn", early, [*rows, *(Output(port, value) for value, port in given.items())])
-        after = self._part("after", early | late, [one for one in graph.outputs if one not in rows])
+        turn = part_of(
+            graph,
+            f"{graph.name}_turn",
+            early,
+            [*rows, *(Output(port, value) for value, port in given.items())],
+        )
+        after = part_of(
+            graph, f"{graph.name}_after", early | late, [one for one in graph.outputs if one not in rows]
+        )
         used = {port.name for port in (*turn.inputs, *after.inputs)}
         outputs = [Output(port, value) for value, port in early.items() if port.name in used]
-        before = self._part("before", {}, outputs)
+        before = part_of(graph, f"{graph.name}_before", {}, outputs)
         names = tuple(one.port.name for one in rows)
         return Tiling(graph, self.axis, before, turn, after, names, tuple(sums), tuple(products))
 
@@ -199,17 +224,3 @@ class _Tiler:
         order = [*before, *(axis for axis in self._sorted(self.axes[value]) if axis not in before)]
         name = f"{self.graph.name}_v{value}" + "_turned" * (self.axis in before)
         return Port(name, "bool" if self.masks[value] else "f32", tuple((axis,) for axis in order))
-
-    def _part(self, name: str, entering: Mapping[int, Port], outputs: Sequence[Output]) -> Graph:
-        """Return what makes some outputs, where some values enter."""
-        graph = self.graph
-        inputs = (*graph.inputs, *entering.values())
-        position = {value: value for value in range(self.first)}
-        position |= {value: self.first + at for at, value in enumerate(entering)}
-        written = StepWriter(frozenset(port.axes) for port in inputs)
-        for value, step in graph.numbered:
-            if value not in position:
-                position[value] = written.add(step.reading(position[one] for one in step.inputs))
-        moved = tuple(replace(one, value=position[one.value]) for one in outputs)
-        whole = Graph(f"{graph.name}_{name}", graph.axes, inputs, tuple(written.steps), moved)
-        return check_graph(only_used(whole)) if outputs else only_used(whole)

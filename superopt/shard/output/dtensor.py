@@ -105,9 +105,11 @@ def linear_modules(
 
 
 def _linears(function: Any) -> Iterator[tuple[str, nn.Linear]]:
-    """Yield linear modules as PyTorch has them: what a subclass does with its weight is not known."""
+    """Yield linear modules as PyTorch has them: what else one does with its weight is not known."""
     if isinstance(function, nn.Module):
-        yield from ((name, one) for name, one in function.named_modules() if type(one) is nn.Linear)
+        for name, one in function.named_modules():
+            if type(one) is nn.Linear and "forward" not in vars(one):
+                yield name, one
 
 
 def parallel_styles(sharded: Sharded, dim: int, linears: Mapping[str, Linear]) -> dict[str, Style]:

@@ -1,0 +1,94 @@
+"""Products: those of a turn as matrices, written or added where they belong, by a library or by us."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from superopt.backend.joint.stages import Multiply
+from superopt.codegen.cpp import default_config, lower_kernel
+from superopt.codegen.cpp.launch import CppKernel
+from superopt.ir import fuse, parse_graph
+
+__all__ = ["Matrices", "OwnProduct"]
+
+_TEXT = """
+graph product
+axes m={m} n={n} k={k}
+in a: f32[{a}]
+in b: f32[{b}]
+t2 = contract[k](a, b)
+out c: f32[{c}] = t2
+"""
+
+
+class Matrices:
+    """The operands and the result of a product as matrices: where they lie, or copies if need be."""
+
+    def __init__(self, step: Multiply, left: Tensor, right: Tensor, made: Tensor) -> None:
+        rows, columns = (
+            [axis for axis in one.axes if axis not in step.summed] for one in (step.left, step.right)
+        )
+        self.left = _matrix(left, step.left.axes, rows, step.summed)
+        self.right = _matrix(right, step.right.axes, step.summed, columns)
+        self.target = _in_order(made, step.made.axes, [*rows, *columns])
+        self.made = _matrix(made, step.made.axes, rows, columns)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The rows and the columns of the result, and the length of the sum."""
+        return self.left.shape[0], self.right.shape[1], self.left.shape[1]
+
+    def multiply(self, own: "OwnProduct | None" = None, *, again: bool = False) -> None:
+        """Compute the product, or add it to what is there."""
+        if again:
+            self.made.addmm_(self.left, self.right)
+        elif own is None or not own.multiply(self):
+            torch.mm(self.left, self.right, out=self.made)
+        if self.made.data_ptr() != self.target.data_ptr():
+            self.target.copy_(self.made.view(self.target.shape))
+
+
+def _matrix(tensor: Tensor, axes: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> Tensor:
+    count = prod(tensor.shape[axes.index(axis)] for axis in rows)
+    return _in_order(tensor, axes, (*rows, *columns)).to(torch.float32).reshape(count, -1)
+
+
+def _in_order(tensor: Tensor, axes: Sequence[str], order: Sequence[str]) -> Tensor:
+    return tensor.permute([axes.index(axis) for axis in order])
+
+
+class OwnProduct:
+    """A product of matrices by a kernel of ours, for matrices that lie in memory as the first ones do."""
+
+    def __init__(self, matrices: Matrices) -> None:
+        m, n, k = matrices.sizes
+        self.turned = _turned(matrices)
+        a, b, c = (
+            ", ".join(axes[::-1] if turned else axes)
+            for turned, axes in zip(self.turned, ("mk", "kn", "mn"), strict=True)
+        )
+        graph = parse_graph(_TEXT.format(m=m, n=n, k=k, a=a, b=b, c=c))
+        program = lower_kernel(fuse(graph), 0)
+        self.kernel = CppKernel(program, default_config(program, graph.sizes, cores=torch.get_num_threads()))
+
+    def multiply(self, matrices: Matrices) -> bool:
+        """Compute a product and return True, or False where matrices lie otherwise."""
+        if _turned(matrices) != self.turned:
+            return False
+        parts = (matrices.left, matrices.right, matrices.made)
+        lying = [one.t() if turned else one for one, turned in zip(parts, self.turned, strict=True)]
+        left, right, made = (one.stride() for one in lying)
+        sizes = dict(zip("mnk", matrices.sizes, strict=True))
+        call, fields = self.kernel.launch([left, right], [made], sizes, torch.get_num_threads())
+        call(self.kernel.pack(*(one.data_ptr() for one in lying)) + fields)
+        return True
+
+
+def _turned(matrices: Matrices) -> tuple[bool | None, ...]:
+    """Return of each matrix whether its columns lie along memory; None where neither they nor its rows do."""
+    return tuple(
+        False if one.stride(1) == 1 else True if one.stride(0) == 1 else None
+        for one in (matrices.left, matrices.right, matrices.made)
+    )

@@ -1,0 +1,55 @@
+"""Turns that are taken whatever a race says."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.graphpass import RegionPass
+from superopt.backend.joint import choice, joint_pass, run, stages
+
+from .steps import WORDS
+
+with warnings.catch_warnings():  # Inductor warns of parts of PyTorch as it is imported
+    warnings.simplefilter("ignore")
+    import torch._functorch.config
+    import torch._inductor.compile_fx
+
+
+@pytest.fixture
+def noted(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Decision]]:
+    """Take small turns whatever a race says, and nothing else; return what was decided."""
+    made: list[Decision] = []
+    note = Ledger.note
+
+    def noting(self: Ledger, decision: Decision, title: str) -> None:
+        made.append(decision)
+        note(self, decision, title)
+
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "superopt"))
+    monkeypatch.setattr(Ledger, "note", noting)
+    monkeypatch.setattr(RegionPass, "_run", lambda *given: None)
+    monkeypatch.setattr(joint_pass, "_LEAST_BYTES", 1 << 12)
+    monkeypatch.setattr(choice, "_TURN_BYTES", 4 * WORDS * 10)
+    monkeypatch.setattr(choice, "_MORE", (1,))
+    monkeypatch.setattr(stages, "_LEAST_FLOPS", 1)
+    monkeypatch.setattr(joint_pass, "_RACE_S", 0.05)
+    monkeypatch.setattr(joint_pass, "_MOST_RACE_S", 0.05)
+    monkeypatch.setattr(joint_pass, "even", lambda: 0.0)
+    monkeypatch.setitem(choice.SLACK, "balanced", 1e9)
+    if request.node.get_closest_marker("slow") is None:  # turns by PyTorch's operators, for speed
+        for module in (run, joint_pass):
+            monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)
+    torch._dynamo.reset()
+    # Each test compiles its graph.
+    with (
+        torch._inductor.config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        yield made
+    torch._dynamo.reset()

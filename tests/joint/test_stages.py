@@ -1,0 +1,119 @@
+"""Stages: turns whose products libraries make, in shared memory, compute what the graph does."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from superopt.backend.joint import run, stages
+from superopt.backend.joint.run import TiledKernel
+from superopt.backend.joint.stages import Multiply
+from superopt.backend.joint.tiling import tiled, with_undefined
+from superopt.trace import trace
+from superopt.trace.run import run_graph
+
+M, K, N = 11, 5, 64
+LARGE = 4 * M * N - 1
+
+Function = Callable[..., object]
+
+
+@pytest.fixture(autouse=True)
+def everything_is_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count small products as large ones; what lies between runs operator by operator."""
+    monkeypatch.setattr(stages, "_LEAST_FLOPS", 1)
+    monkeypatch.setattr(run, "compiled_by_inductor", lambda graph, *given: graph)
+
+
+def chained(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """A product reads a product; both are read again later."""
+    first = x @ w.t()
+    second = first @ v
+    third = second @ w.t()
+    return second, (third * first).sum(1), third.t() @ x
+
+
+def read_twice(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """What lies over a product is not yet all that reads the product."""
+    made = x @ w.t()
+    d = made.exp() - made.amax(1, keepdim=True)
+    back = d @ v
+    return back, (made * d).sum(0), (back @ w.t() * made * d).sum(), made.t() @ x
+
+
+def crossed(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """What is computed before a product is needed after it."""
+    made = torch.relu(x @ w.t())
+    norm = made.square().sum(1, keepdim=True).sqrt()
+    y = (made / (norm + 1)) @ v
+    return y / (norm + 1), (y.exp() @ w.t()).sum(1) * norm[:, 0]
+
+
+def mixed_with_itself(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """The same tensor again and again, under other names of its axes."""
+    made = x @ w.t()
+    again = (made @ w + x) @ w.t()
+    return (again * made).sum(1), again.t() @ x, (made @ w).t() @ (again @ w)
+
+
+def gated(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Two large values at a time become one."""
+    a, b = x @ w.t(), x @ v.t()
+    h = torch.sigmoid(a) * a * b
+    return h @ v, h.t() @ x, (torch.sigmoid(b) * h).t() @ x, h.sum(), h.amax(0)
+
+
+def masked(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """A mask is multiplied."""
+    made = x @ w.t()
+    return (made > 0).float() @ v, (made > 0).float().t() @ x, made.sum(1)
+
+
+def scaled(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """What enters products is made in the turn itself, of inputs alone."""
+    y = x / (x.square().sum(1, keepdim=True).sqrt() + 1)
+    made = y @ w.t()
+    return made.exp() @ v, made.t() @ y, (y @ v.t() * made).sum(1)
+
+
+def equal(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """The same product leaves twice, and is read."""
+    made = torch.relu(x @ w.t())
+    return made @ v, made.sum(1), made @ v, (made @ v).exp(), made.sum(1), made.t() @ x, made.t() @ x
+
+
+def in_batches(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    x = torch.stack([x, x + 1, x * 2])
+    made = torch.tanh(x @ w.t())
+    return made @ v, (made.flatten(0, 1).t() @ x.flatten(0, 1)).exp()
+
+
+X, W, V = torch.randn(M, K), torch.randn(N, K), torch.randn(N, K)
+
+
+QUICK = [equal, read_twice, gated, scaled, in_batches]
+SLOW = [chained, crossed, mixed_with_itself, masked]
+
+
+@pytest.mark.parametrize(
+    "function", [*QUICK, *(pytest.param(one, marks=pytest.mark.slow, id=one.__name__) for one in SLOW)]
+)
+def test_stages_compute_what_the_whole_does(function: Function) -> None:
+    traced = trace(function, X, W, V, for_proof=True)
+    graph, given = with_undefined(traced.graph), dict(zip(traced.input_names, (X, W, V), strict=True))
+    wanted = run_graph(graph, given)
+    count = 0
+    for axis in graph.axes:
+        tiling = tiled(graph, axis.name, LARGE)
+        if tiling is None:
+            continue
+        for rows, last in ((4, False), (4, True), (axis.size, True)):
+            kernel = TiledKernel(tiling, rows, last=last)
+            assert any(isinstance(one, Multiply) for one in kernel.stages.steps)
+            made = kernel({port.name: given[port.name] for port in graph.inputs})
+            for name, tensor in made.items():
+                torch.testing.assert_close(tensor, wanted[name].float(), rtol=1e-4, atol=1e-4)
+            assert set(made) == {one.port.name for one in graph.outputs}
+            count += 1
+    assert count

@@ -1,0 +1,179 @@
+"""Uses: what programs do with a training step besides training, with turns or without."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from superopt.backend.decision import Decision
+
+from .steps import Model, plain, step, words
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("noted")]
+
+OPTIONS = {"budget_s": 60}
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    made = torch.compile(model, backend="superopt", options=OPTIONS)
+    assert isinstance(made, nn.Module)
+    return made
+
+
+def gradients(
+    model: nn.Module, backward: Callable[[nn.Module], object], of: nn.Module
+) -> list[Tensor | None]:
+    """Return what a backward pass of a model leaves in the parameters of another, whose weights it shares."""
+    for one in of.parameters():
+        one.grad = None
+    backward(model)
+    return [None if one.grad is None else one.grad.clone() for one in of.parameters()]
+
+
+def same(
+    found: list[Tensor | None], wanted: list[Tensor | None], *, noted: list[Decision], taken: bool | None
+) -> None:
+    if taken is not None:
+        assert any(one.taken for one in noted) == taken, noted
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def accumulated(model: nn.Module) -> None:
+    for by in (1.0, -0.5, 2.0):
+        (by * model(*words())).backward()
+
+
+def run_twice(model: nn.Module) -> None:
+    loss = model(*words())
+    loss.backward(retain_graph=True)
+    (3 * loss).backward()
+
+
+def ignored(model: nn.Module) -> None:
+    read, wanted = words()
+    model(read, torch.full_like(wanted, -100)).backward()
+
+
+def strided(model: nn.Module) -> None:
+    read, wanted = words()
+    model(read.t().contiguous().t(), wanted.t().contiguous().t()).backward()
+
+
+def in_several_shapes(model: nn.Module) -> None:
+    read, wanted = words()
+    for size in (9, 5, 1):
+        model(read[:, :size], wanted[:, :size]).backward()
+
+
+@pytest.mark.parametrize("backward", [accumulated, run_twice, ignored, strided, in_several_shapes])
+def test_backward_passes_are_eagers(backward: Callable[[nn.Module], None], noted: list[Decision]) -> None:
+    model = Model(plain, tied=True)
+    with torch._functorch.config.patch(donated_buffer=False):  # else no graph may be run twice
+        found = gradients(compiled(model), backward, model)
+    same(found, gradients(model, backward, model), noted=noted, taken=True)
+
+
+def test_an_activation_budget(noted: list[Decision]) -> None:
+    model = Model(plain, tied=True)
+    with torch._functorch.config.patch(activation_memory_budget=0.3):
+        found = gradients(compiled(model), accumulated, model)
+    same(found, gradients(model, accumulated, model), noted=noted, taken=True)
+
+
+class Twice(Model):
+    """The logits are used twice, and both uses leave."""
+
+    def forward(self, read: Tensor, wanted: Tensor) -> Tensor:
+        logits = self.head(self.words(read)).flatten(0, 1)
+        return torch.stack([plain(logits, wanted.flatten()), logits.square().mean()])
+
+
+class Checkpointed(Model):
+    """The user says what is made again."""
+
+    def forward(self, read: Tensor, wanted: Tensor) -> Tensor:
+        def loss(x: Tensor) -> Tensor:
+            return plain(self.head(x).flatten(0, 1), wanted.flatten())
+
+        made = checkpoint(loss, self.words(read), use_reentrant=False)
+        assert isinstance(made, Tensor)
+        return made
+
+
+class Hooked(Model):
+    """A hook changes the gradient of the logits."""
+
+    def forward(self, read: Tensor, wanted: Tensor) -> Tensor:
+        logits = self.head(self.words(read)).flatten(0, 1)
+        logits.register_hook(lambda gradient: 2 * gradient)
+        return plain(logits, wanted.flatten())
+
+
+class Two(Model):
+    """Two losses of the same logits."""
+
+    def forward(self, read: Tensor, wanted: Tensor) -> Tensor:
+        logits = self.head(self.words(read)).flatten(0, 1)
+        other = F.mse_loss(torch.tanh(logits), torch.zeros_like(logits))
+        return plain(logits, wanted.flatten()) + 0.3 * other
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"), [(Twice, False), (Checkpointed, False), (Hooked, None), (Two, True)]
+)
+def test_models_of_other_kinds(kind: type[Model], taken: bool | None, noted: list[Decision]) -> None:
+    model = kind(plain)
+
+    def backward(program: nn.Module) -> None:
+        made = program(*words())
+        (made * torch.arange(1.0, made.numel() + 1).view_as(made)).sum().backward()
+
+    found = gradients(compiled(model), backward, model)
+    wanted = gradients(model, backward, model)
+    same(found, wanted, noted=noted, taken=taken)
+
+
+def test_second_gradients_are_refused_as_inductor_does(noted: list[Decision]) -> None:
+    model = Model(plain)
+    loss = compiled(model)(*words())
+    weights = model.head.weight
+    [first] = torch.autograd.grad(loss, [weights], create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        first.sum().backward()
+
+
+def test_functional_gradients(noted: list[Decision]) -> None:
+    model = Model(plain)
+    parameters = {name: one.detach() for name, one in model.named_parameters()}
+
+    def loss(given: dict[str, Tensor], read: Tensor, wanted: Tensor) -> Tensor:
+        made = torch.func.functional_call(model, given, (read, wanted))
+        assert isinstance(made, Tensor)
+        return made
+
+    gradient = torch.func.grad(loss)
+    found = torch.compile(gradient, backend="superopt", options=OPTIONS)(parameters, *words())
+    for name, one in gradient(parameters, *words()).items():
+        torch.testing.assert_close(found[name], one, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_a_loss_alone(context: Callable[[], object], noted: list[Decision]) -> None:
+    model = Model(plain)
+    with context():  # type: ignore[attr-defined]
+        torch.testing.assert_close(compiled(model)(*words()), model(*words()))
+    assert not any(one.taken for one in noted)
+
+
+@pytest.mark.parametrize("memory", ["fast", "balanced", 9000])
+def test_memory_as_an_option(memory: str | int, noted: list[Decision]) -> None:
+    model = Model(plain, tied=True)
+    program = torch.compile(model, backend="superopt", options={**OPTIONS, "memory": memory})
+    parameters = list(model.parameters())
+    for found, wanted in zip(step(program, parameters, 2.0), step(model, parameters, 2.0), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert [one.taken for one in noted] == [True]
