@@ -16,6 +16,7 @@ from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
 from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
+from superopt.codegen.forms import Forms, Ready
 from superopt.codegen.signature import form_of, in_order, sizes_of
 from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, contiguous_strides
 from superopt.dtypes import torch_dtypes
@@ -167,7 +168,8 @@ class CppMuGraph:
         self.outputs = tuple(output.port.name for output in self.graph.outputs)
         self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
         self._unmade: list[Any] = [None] * len(self.graph.steps)
-        self._prepared: dict[object, Prepared] = {}
+        self._ready: dict[object, Ready] = {}
+        self._latest: Ready | None = None
         self._kernels: list[CppKernel | LibraryKernel] = []
         for number, kernel in enumerate(mugraph.kernels):
             if not isinstance(kernel, Block):
@@ -190,13 +192,21 @@ class CppMuGraph:
 
     def in_order(self, given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
         """Run the kernels on tensors in the order of the graph's inputs; return its outputs in order."""
-        key = torch.get_num_threads(), form_of(given)
-        prepared = self._prepared.get(key)
-        if prepared is None:
-            if len(self._prepared) >= _PREPARED:
-                self._prepared.clear()
-            prepared = self._prepared[key] = self.prepared(given)
-        return prepared(given)
+        threads, latest = torch.get_num_threads(), self._latest
+        if latest is None or not latest.serves(given, threads):
+            latest = self._latest = self._ready_for(given, threads)
+        found: Sequence[TorchTensor] = latest.run(given)
+        return found
+
+    def _ready_for(self, given: Sequence[TorchTensor], threads: int) -> Ready:
+        """Return what runs the kernels on tensors of these forms, prepared when they came first."""
+        key = threads, form_of(given)
+        ready = self._ready.get(key)
+        if ready is None:
+            if len(self._ready) >= _PREPARED:
+                self._ready.clear()
+            ready = self._ready[key] = Ready(Forms(given), threads, self.prepared(given))
+        return ready
 
     def prepared(self, given: Sequence[TorchTensor]) -> Prepared:
         """Return what runs the kernels on tensors of these shapes, strides and dtypes, on these threads."""

@@ -9,8 +9,7 @@ they cannot be, the goal itself is computed by torch.
 import json
 import logging
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,12 +22,12 @@ from superopt.candidates.codec import candidate_from_json, checked_graph, member
 from superopt.candidates.parts import parts_of
 from superopt.candidates.proof import proven, proven_by_graph
 from superopt.candidates.sizes import resized
+from superopt.codegen.forms import Forms, Ready
 from superopt.errors import InputError, first_line
 from superopt.funnel.assembly import as_kernel
 from superopt.ir import Graph, extents, print_graph, release_shifts
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
 from superopt.trace.run import TORCH_DTYPES, run_graph
-from superopt.weights.forms import Forms
 from superopt.weights.kept import KeptKernel
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class RegionPlan:
         self._operators = operators  # what computes the region without any kernel of ours
         self._kernels = None if kernels is None else self._in_order(kernels)
         self._only = self._single()
-        self._ready: _Ready | None = None  # for tensors like those of an earlier call
+        self._ready: Ready | None = None  # for tensors like those of an earlier call
         self._changes = 0
         self._failed = False
 
@@ -153,11 +152,12 @@ class RegionPlan:
     def _run(self, kernel: OrderedKernel, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a kernel; where sizes stay the same, nothing is worked out anew."""
         ready, threads = self._ready, torch.get_num_threads()
-        if ready is not None and ready.threads == threads and ready.forms.same(tensors):
-            return ready.run(tensors)
+        if ready is not None and ready.serves(tensors, threads):
+            found: Sequence[Tensor] = ready.run(tensors)
+            return found
         if self._changes < _CHANGES:
             self._changes += 1
-            self._ready = _Ready(Forms(tensors), threads, kernel.prepared(tensors))
+            self._ready = Ready(Forms(tensors), threads, kernel.prepared(tensors))
         return kernel.in_order(tensors)
 
     def settle(self) -> None:
@@ -227,15 +227,6 @@ class RegionPlan:
 
 
 _CHANGES = 8  # times that a plan follows tensors of other forms; then it stays with the last ones
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A kernel prepared for tensors of one form."""
-
-    forms: Forms
-    threads: int
-    run: Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def settle(kernels: Iterable[Kernel], name: str) -> None:

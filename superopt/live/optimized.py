@@ -12,6 +12,7 @@ from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.candidates.order import RankedBy
 from superopt.candidates.parts import region_name
 from superopt.candidates.sizes import bucket, mugraph_for, resized
+from superopt.codegen.forms import Forms, Ready
 from superopt.codegen.signature import form_of
 from superopt.driver import Search
 from superopt.errors import InputError, SuperoptError, first_line
@@ -185,7 +186,8 @@ class Optimized:
         self._programs: dict[object, Function] = {
             signature(self.inputs, self.target.torch_device): self._chosen()
         }
-        self._calls: dict[object, Function] = {}
+        self._calls: dict[object, Ready] = {}
+        self._latest: Ready | None = None  # what served the latest call
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Compute what the original does."""
@@ -210,15 +212,16 @@ class Optimized:
                 return self._tried(inputs, InputError(f"{self._name}: {why}"))(*inputs, **named)
             inputs = arranged
         try:
-            key = modes.threads(), form_of(inputs)
-        except (AttributeError, RuntimeError):  # some arguments are not tensors, or have no strides
+            threads, ready = modes.threads(), self._latest
+            if ready is not None and not ready.serves(inputs, threads):
+                ready = None
+            key = () if ready else (threads, form_of(inputs))
+        except (AttributeError, RuntimeError, TypeError):  # some arguments are no tensors, or have no strides
             return self._call_anything(in_built_order(self.inputs, inputs))
         if modes.gradients() and self._wants_gradients(inputs):
             return self._original(inputs, {}, _GRADIENTS)
         try:
-            run = self._calls.get(key)
-            if run is None:
-                run = self._call_for(key, inputs)
+            run = ready.run if ready else self._call_for(key, inputs, threads)
             return run(*inputs)
         except RuntimeError:
             if only_plain(inputs):
@@ -277,23 +280,29 @@ class Optimized:
             log.warning("%s: %s; the original computes", self._name, why)
         self._not_kept, self._away = why, True
 
-    def _call_for(self, key: object, inputs: tuple[Any, ...]) -> Function:
+    def _call_for(self, key: object, inputs: tuple[Any, ...], threads: int) -> Function:
         """Return what computes inputs like these, and note it."""
-        if not only_plain(inputs):
-            return self.original
-        program = self._program(inputs)
-        run = program.prepared(inputs) if isinstance(program, Alone) else program
-        if len(self._calls) >= _CALLS:
-            self._calls.clear()
-        self._calls[key] = run
-        return run
+        calls = self._calls
+        ready = calls.get(key)
+        if ready is None:
+            if not only_plain(inputs):
+                return self.original
+            program = self._program(inputs)
+            run = program.prepared(inputs) if isinstance(program, Alone) else program
+            if len(calls) >= _CALLS:
+                calls.clear()
+            ready = calls[key] = Ready(Forms(inputs), threads, run)
+        self._latest = ready
+        if self._calls is not calls:  # the function's tensors have changed meanwhile
+            self._latest = None
+        return ready.run
 
     def _program(self, inputs: tuple[Any, ...]) -> Function:
         """Return the program for inputs of these sizes."""
-        key = signature(inputs)
-        program = self._programs.get(key)
+        key, programs = signature(inputs), self._programs
+        program = programs.get(key)
         if program is None:
-            program = self._programs[key] = self._program_for(inputs)
+            program = programs[key] = self._program_for(inputs)
         return program
 
     # -- other sizes

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module
 
-from superopt.weights.forms import form
+from superopt.codegen.forms import form
 
 __all__ = ["Reached", "Same", "reach"]
 

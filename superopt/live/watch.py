@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from superopt.codegen.forms import Forms, form
 from superopt.live.reach import Reached
-from superopt.weights.forms import Forms, form
 
 __all__ = ["Watch", "value_of"]
 

@@ -111,6 +111,7 @@ def test_only_large_weights_that_no_call_reads_go() -> None:
 
 @torch.no_grad()
 def test_weights_go_after_some_calls_and_changes_are_seen() -> None:
+    gc.collect()
     kept, before, away = Kept(parts().once, ["w"]), bytes_kept(), bytes_away()
     g, w = nn.Parameter(torch.rand(512)), nn.Parameter(torch.randn(256, 512))
     place = w.data_ptr()
