@@ -8,7 +8,6 @@ import mmap
 import sys
 import tempfile
 import weakref
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,21 +29,47 @@ def is_away(tensor: Tensor) -> bool:
     return tensor.data_ptr() in _away
 
 
-def put_away(tensor: Tensor) -> Any:
-    """Move the numbers of a tensor to a file; return the memory that they had, or None where they stay.
+def put_away(tensor: Tensor) -> "Behind | None":
+    """Move the numbers of a tensor to a file; return what they leave behind, or None where they stay.
 
-    They stay where anything else uses the same memory, such as a view or an array of numpy's. Whoever calls
-    keeps the memory for some time: other threads may still be reading.
+    They stay where anything else uses the same memory, such as a view or an array of numpy's, and where
+    another thread writes to them meanwhile. Whoever calls keeps what is left behind for some time: other
+    threads may still be reading, or even writing.
     """
     if not tensor.is_cpu or not _is_dense(tensor) or _users(tensor) > 1:
         return None
+    version = tensor._version
     try:
-        moved = _moved(tensor)
+        moved, saved = _moved(tensor)
     except (OSError, ValueError):  # no folder, no room, or a system that cannot map files so
         return None
-    before = tensor.untyped_storage()
+    if tensor._version != version:
+        return None
+    behind = Behind(tensor, saved)
     tensor.data = moved
-    return before
+    return behind
+
+
+class Behind:
+    """The memory that a weight had before it was put away, and the numbers that were put away."""
+
+    def __init__(self, tensor: Tensor, saved: Tensor) -> None:
+        self._tensor = weakref.ref(tensor)
+        self._version = tensor._version
+        self._saved = saved
+        self.memory = tensor.untyped_storage()
+
+    def repeat_late_write(self) -> None:
+        """Repeat a write to the weight that began before it was put away, and ended in the old memory."""
+        tensor = self._tensor()
+        if tensor is None or tensor._version == self._version or not is_away(tensor):
+            return
+        behind = torch.empty(0, dtype=torch.uint8).set_(self.memory)
+        if tensor._version == self._version + 1 and not torch.equal(behind, self._saved):
+            with torch.no_grad():
+                tensor.copy_(
+                    torch.empty(0, dtype=tensor.dtype).set_(self.memory, 0, tensor.shape, tensor.stride())
+                )
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -64,15 +89,17 @@ def _references(tensor: Tensor) -> int:
     return found + sys.getrefcount(storage)
 
 
-def _moved(tensor: Tensor) -> Tensor:
-    """Return the same numbers in the same order, read from a file where they are asked for."""
+def _moved(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same numbers in the same order, read from a file where they are asked for, and its bytes."""
     whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         whole.numpy().tofile(file)
-        mapped = mmap.mmap(file.fileno(), whole.numel(), access=mmap.ACCESS_COPY)
+        mapped, unwritten = (
+            mmap.mmap(file.fileno(), whole.numel(), access=mmap.ACCESS_COPY) for _ in range(2)
+        )
     flat = torch.frombuffer(mapped, dtype=tensor.dtype)
     _away[flat.data_ptr()] = whole.numel()
     weakref.finalize(mapped, _away.pop, flat.data_ptr())
-    return flat.as_strided(tensor.shape, tensor.stride())
+    return flat.as_strided(tensor.shape, tensor.stride()), torch.frombuffer(unwritten, dtype=torch.uint8)

@@ -13,7 +13,7 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import GraphError, InputError
 from superopt.ir import Graph
 from superopt.trace.run import run_graph
-from superopt.weights.away import is_away, put_away
+from superopt.weights.away import Behind, is_away, put_away
 from superopt.weights.division import Divided
 from superopt.weights.memory import in_large_pages
 from superopt.weights.shared import Part, Shared, let_go, parts_of, share, shared
@@ -62,6 +62,9 @@ class _Unknown:
     def same(self, given: Sequence[Tensor]) -> bool:
         return False
 
+    def held(self) -> tuple[object, ...]:
+        return (self,)
+
 
 class _Made:
     """What was made of some weights, and how many calls it served."""
@@ -78,7 +81,7 @@ class _Made:
         )  # None: nothing to read
         self.owners = owners  # weak references to the weights
         self.calls = 0
-        self.left: list[Any] = []  # memory of weights that were put away, which other threads may be reading
+        self.left: list[Behind] = []  # what weights that were put away leave behind
         self.cuda = any(one.is_cuda for one in self.tensors or ())
 
 
@@ -180,7 +183,7 @@ class Kept:
         going = [given[at] for at in self.unread if not is_away(given[at])]
         if not going:
             return
-        ids = set(map(id, going))
+        before, ids = made.sources.held(), set(map(id, going))
         for kept in list(_all_kept):
             for key, other in list(kept._made.items()):
                 if not ids.isdisjoint(key):
@@ -190,13 +193,18 @@ class Kept:
         with torch.no_grad():
             left = [put_away(one) for one in going]
         made.left += [one for one in left if one is not None]
-        made.sources = Sources(given)
+        found = Sources(given)
+        if found.held() != before:
+            return  # another thread has written to a weight meanwhile
+        made.sources = found
         for part, one in zip(self._parts, made.shared, strict=True):
             one.sources = Sources([given[at] for at in part.places])
 
     def _drop(self, key: tuple[int, ...]) -> None:
         made = self._made.pop(key, None)
         self._latest.pop(key[0], None)
+        for behind in made.left if made else ():
+            behind.repeat_late_write()
         if made is not None and not isinstance(made.sources, _Unknown):  # else no weight has changed
             self._short = self._short + 1 if made.calls < _RESTLESS else 0
 

@@ -50,6 +50,11 @@ class Sources:
         views = [_sampled(one) for one in self._aliases if one.is_cpu and one.numel()]
         self._numbers = tuple((view.tobytes, view.tobytes()) for view in views)
 
+    def held(self) -> tuple[object, ...]:
+        """Return what says whether the same weights hold the same numbers, wherever they lie."""
+        known = tuple(known[:2] for known in self._known)
+        return known, tuple(numbers for _, numbers in self._numbers)
+
     def same(self, given: Sequence[Tensor]) -> bool:
         """Whether these are the weights, hold the numbers that they held, and lie where they lay.
 

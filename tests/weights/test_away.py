@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from superopt.ir import parse_graph
-from superopt.weights.away import bytes_away, put_away
+from superopt.weights import away
+from superopt.weights.away import Behind, bytes_away, put_away
 from superopt.weights.division import Divided, divided
 from superopt.weights.kept import Kept, bytes_kept
 
@@ -173,3 +174,54 @@ def test_frozen_memory_is_that_of_the_original() -> None:
     before, after = json.loads(done.stdout.splitlines()[-1])
     assert before >= 4 * 4096 * 4096
     assert after <= 1.05 * before
+
+
+def test_what_is_written_to_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = fresh()
+    place, twice = one.data_ptr(), (one * 2).detach()
+    move = away._moved
+
+    def moved(tensor: Tensor) -> tuple[Tensor, Tensor]:
+        found = move(tensor)
+        with torch.no_grad():
+            one.mul_(2)
+        return found
+
+    monkeypatch.setattr(away, "_moved", moved)
+    assert put_away(one) is None
+    assert one.data_ptr() == place
+    assert torch.equal(one, twice)
+
+
+def end_late(weight: Tensor, behind: Behind, number: float) -> None:
+    """End a write that another thread began before a weight was put away."""
+    torch.empty(0).set_(behind.memory).fill_(number)
+    torch._C._autograd._unsafe_set_version_counter((weight,), (weight._version + 1,))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("ends", ["at once", "later", "before another"])
+def test_writes_that_began_before_are_not_lost(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(tensor: Tensor) -> Behind | None:
+        behind = put_away(tensor)
+        if behind and ends == "at once":
+            end_late(tensor, behind, 5)
+        return behind
+
+    monkeypatch.setattr("superopt.weights.kept.put_away", put)
+    kept = Kept(parts().once, ["w"])
+    kept.give_up_with(lambda why: None)
+    g, w = nn.Parameter(torch.rand(512)), nn.Parameter(torch.randn(256, 512))
+    place, told = w.data_ptr(), 5.0
+    for _ in range(9):
+        kept.of([g, w])
+    assert w.data_ptr() != place
+    if ends != "at once":
+        end_late(w, kept.made[0].left[0], 5)
+    if ends == "before another":
+        w.fill_(6)
+        told = 6.0
+    for _ in range(10):
+        [made] = kept.of([g, w]) or ()
+        assert torch.equal(w, torch.full_like(w, told))
+        torch.testing.assert_close(made, g * told * torch.ones_like(w))
